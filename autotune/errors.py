@@ -6,6 +6,7 @@
     ├── CommandError         the trainer's command cannot be started
     ├── GpuError             the GPU is not there, or somebody else works on it
     ├── TrialError           no trial could be made, or none gave a result
+    │   └── CodeChanged      the trainer's code was edited while it was measured
     ├── DaemonAway           no daemon of this user runs on this machine
     └── StudyError           the record of trials cannot be read or written
         ├── StudyBusy        another search is working on this study
@@ -80,6 +81,12 @@ class TrialError(AutotuneError):
     """Failure to make a trial, or to get a result from any."""
 
     kind = "trial"
+
+
+class CodeChanged(TrialError):
+    """Edit of the trainer's code while it was measured; the same search may begin again at once."""
+
+    kind = "code_changed"
 
 
 class DaemonAway(AutotuneError):

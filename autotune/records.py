@@ -72,6 +72,19 @@ VALIDATION_ASKED = "validation asked for, s"
 PAIRS_PLANNED = "pairs planned at most"
 """Condition of the trials of a sequential confirmation: the intervals that it is judged by depend on it."""
 
+CHANGES = "changes of the training"
+"""Condition of a trial: kinds of change of the training that its point makes against its search's baseline, commas
+between; empty for the same training."""
+
+ALLOWED = "changes allowed"
+"""Condition of a trial: the kinds of change that the user has allowed its search, in the same way."""
+
+DOCUMENT = "document"
+"""Condition of a trial: hash of the training that its config describes, knobs left out."""
+
+LEFT_OUT = "answer left out"
+"""Condition of a trial: the point of the standing answer, where the space of its search does not have it."""
+
 MACHINE = "machine"
 """Condition of a trial that names the machine it was made on."""
 
@@ -150,7 +163,8 @@ class TraineeEvent:
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
             ``sync``, ``note``, ``stages``, ``reporter`` (the trainer has imported what reports its own steps),
-            ``unseen`` (it trains, and none of its steps can be seen), or of a trial that is taken through phases
+            ``unseen`` (it trains, and none of its steps can be seen), ``files`` (modules that it has loaded), or of a
+            trial that is taken through phases
             ``phase`` (one begins), ``load`` (batches were drawn and not trained on), ``unphased`` (that cannot be done
             with this trainer) and ``in_force`` (what the frameworks are set to); readers ignore kinds they do not know.
             ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
@@ -170,6 +184,7 @@ class TraineeEvent:
         phase: Of ``phase``: the phase that begins; None if it is none that is known.
         batches: Of ``load``: batches that were drawn.
         settings: Of ``in_force``: the settings, by name.
+        paths: Of ``files``: paths of the files.
     """
 
     kind: str
@@ -187,6 +202,7 @@ class TraineeEvent:
     phase: TrialPhase | None = None
     batches: int | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int:
@@ -498,6 +514,8 @@ class TrialRecord:
         conditions: Everything else that the numbers depend on (host, frameworks, ...).
         validation: Of a validation trial: its findings; None otherwise, and where it was cut short.
         race: Of a trial of a race: how its loss went; None otherwise, and where it was cut short.
+        code: Digest of each of the project's own files that the trainer loaded, by its path from the folder of the
+            command; empty where none is known. Trials are compared only with those of the same code.
     """
 
     number: int
@@ -515,6 +533,11 @@ class TrialRecord:
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     validation: Validation | None = None
     race: RaceLeg | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
+
+    def shares_code_with(self, other: "TrialRecord") -> bool:
+        """Return whether all files that both trials loaded were the same."""
+        return all(other.code.get(name, digest) == digest for name, digest in self.code.items())
 
     @property
     def machine(self) -> str:

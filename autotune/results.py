@@ -1,7 +1,9 @@
 """Result of a search: the recommended point beside the baseline, and the certainty of the comparison."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -159,6 +161,58 @@ class Change:
     along: tuple[MovedKey, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeyChange:
+    """Key of a config that a set of changes writes.
+
+    Attributes:
+        path: Its path.
+        old: Value that it was judged against; None also where that is not known.
+        new: Value that is written, which may be the old one: the whole point was judged.
+        label: What the change means for training, as of `Change`.
+    """
+
+    path: str
+    old: Scalar
+    new: Scalar
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSet:
+    """Changes to a config as they were judged: all that `apply`, the daemon and its page ever write.
+
+    Attributes:
+        study: Name of the study.
+        search: Name of the search that judged them.
+        point: Name of the point.
+        keys: Every key that the point sets.
+        document: Hash of the training that the config describes, knobs left out; None where it is not on record.
+        code: Digests of the trainer's files, see `TrialRecord.code`.
+        speedup: Confirmed speed over that of the config as it was; None where it was not confirmed.
+        allowed: Kinds of change of the training that the user had allowed that search.
+    """
+
+    study: str
+    search: str
+    point: str
+    keys: tuple[KeyChange, ...]
+    document: str | None
+    code: Mapping[str, str]
+    speedup: Ratio | None
+    allowed: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Name by which it is asked for again: a hash of all that it holds."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def values(self) -> dict[str, Scalar]:
+        """The values that are written, by key."""
+        return {key.path: key.new for key in self.keys}
+
+
 class Learning(StrEnum):
     """Judgement of a race: how fast a config learns, beside today's."""
 
@@ -285,6 +339,7 @@ class SearchResult:
     """Result of a search, worked out from the record alone.
 
     Attributes:
+        search: Name of the search by whose trials it stands.
         baseline: Today's config.
         best: The answer; equals the baseline if nothing better was confirmed.
         candidate: What was tried against today's config and not found better.
@@ -328,6 +383,7 @@ class SearchResult:
     confirmed_on: tuple[str, ...] = ()
     broken: tuple[BrokenPoint, ...] = ()
     cautions: tuple[str, ...] = ()
+    search: str = ""
 
     @property
     def may_learn_more_slowly(self) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.applying import ChosenValues, apply_values
+from autotune.commands.applying import apply_values
 from autotune.commands.showing import text_console
 from autotune.errors import AutotuneError
 from autotune.problem.known import Study
@@ -102,9 +102,7 @@ def in_process(problem: Problem) -> str:
             console = text_console()
             print_answer(console, result, typed=TypedOptions(config=Path("config.yaml")), elapsed_s=None)
             if result.verdict is Verdict.BETTER and result.best and result.baseline:
-                best, baseline = result.best, result.baseline.values
-                new = ChosenValues(point=best.point, values=best.values, baseline=baseline)
-                apply_values(problem, new, console, force=True, dry_run=True)
+                apply_values(problem, study.change_set(result), console, force=True, dry_run=True)
         return "ESCAPE SEQUENCE: BUG" if "\x1b" in said.getvalue() else f"answer: {result.verdict.value}"
     except AutotuneError as error:
         return f"expected error: {error.kind}"

@@ -137,8 +137,8 @@ def simulate(noise: Noise, seed: int, *, repeats: bool = True) -> SimulatedSearc
     points = _POINTS if repeats else "abcdefghij"
     others = [_record(point, float(value)) for point, value in zip(points, before, strict=True)]
     sides: dict[bool, list[float]] = {True: [], False: []}
-    for _, is_baseline in pair_order(_MOST_PAIRS, random.Random(seed)):
-        sides[is_baseline].append(float(next(rest)))
+    for _, arm in pair_order(_MOST_PAIRS, random.Random(seed)):
+        sides[arm == 0].append(float(next(rest)))
     groups = [[float(value) for name, value in zip(points, before, strict=True) if name == one] for one in set(points)]
     variance, df = pooled_variance(groups)
     return SimulatedSearch(

@@ -12,6 +12,9 @@ from autotune.process.termination import signals_held
 @config_option
 @click.option("--trial", type=int, metavar="TRIAL", help="Take the values of this trial instead of the best.")
 @click.option(
+    "--answer", metavar="ID", help="Write the answer of this id, see --json; fail if it does not stand any more."
+)
+@click.option(
     "--learning-rate",
     is_flag=True,
     help="Also write the learning rate that the search proposes with another batch, where its race found that better.",
@@ -23,6 +26,7 @@ from autotune.process.termination import signals_held
 def command(
     config: Path,
     trial: int | None,
+    answer: str | None,
     learning_rate: bool,
     dry_run: bool,
     force: bool,
@@ -36,9 +40,10 @@ def command(
     with signals_held():
         from autotune.commands.applying import (
             apply_values,
-            best_values,
+            changes_of_answer,
+            changes_of_trial,
+            named_answer,
             proposed_rate,
-            values_of_trial,
         )
         from autotune.commands.showing import show_remarks
         from autotune.problem.known import Study
@@ -50,14 +55,14 @@ def command(
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     show_remarks(problem.state)
     study, console = Study.of(problem), text_console()
-    result = study.answer()
+    result = study.answer() if answer is None else named_answer(study, answer, config)
     if trial is not None:
-        new = values_of_trial(study, result, trial, problem.typed, force=force)
+        new = changes_of_trial(study, result, trial, problem.typed, force=force)
     elif result.verdict is Verdict.NO_CHANGE:
         console.print(f"No change: {result.why}.", soft_wrap=True)
         return 0
     else:
-        new = best_values(result, config, force=force)
+        new = changes_of_answer(study, result, config, force=force)
     rate = proposed_rate(result, config) if learning_rate else {}
     asks = trial is None and not rate and result.may_learn_more_slowly
     why_ask = why_it_may_learn_more_slowly(result) if asks else ""

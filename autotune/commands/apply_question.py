@@ -11,7 +11,6 @@ from autotune.process.termination import interrupted_by
 from autotune.report.answer import print_next_step
 from autotune.report.console import text_console
 from autotune.report.race_notes import why_it_may_learn_more_slowly
-from autotune.results import SearchResult, Verdict
 
 
 def is_question(request: SearchRequest, finished: Finished) -> bool:
@@ -20,10 +19,10 @@ def is_question(request: SearchRequest, finished: Finished) -> bool:
         return False
     result = finished.result
     lacks_validation = request.validate_s is not None and result.validation is None
-    return result.verdict is Verdict.BETTER and not lacks_validation and is_attended()
+    return finished.changes is not None and not lacks_validation and is_attended()
 
 
-def ask_to_apply(problem: Problem, result: SearchResult) -> None:
+def ask_to_apply(problem: Problem, finished: Finished) -> None:
     """Ask, write the best values into the config after a yes, and print the next command to type.
 
     ^C and the end of the input mean no.
@@ -32,16 +31,17 @@ def ask_to_apply(problem: Problem, result: SearchResult) -> None:
         AutotuneError: The values cannot be written.
         ToldToEnd: SIGTERM came instead of an answer.
     """
-    config, is_applied = problem.config_path, False
+    config, result, is_applied = problem.config_path, finished.result, False
     try:
         forget_typed()
         why = f"{why_it_may_learn_more_slowly(result)} " if result.may_learn_more_slowly else ""
         if ask(f"{why}Apply these values to {config}?"):
-            apply_if_better(problem, result, is_accepted=True)
+            apply_if_better(problem, finished, is_accepted=True)
             is_applied = True
     except (click.Abort, KeyboardInterrupt):
         text_console(stderr=True).print()  # the line of the question has not ended
     text_console().print()
-    print_next_step(text_console(), result, typed=problem.typed, applied=is_applied)
+    named = finished.changes.id if finished.changes and problem.excluded else None
+    print_next_step(text_console(), result, typed=problem.typed, applied=is_applied, answer=named)
     if isinstance(interrupt := interrupted_by(), ToldToEnd):
         raise interrupt

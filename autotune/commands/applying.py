@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -10,36 +9,22 @@ from rich.console import Console
 from autotune.clock import SystemClock
 from autotune.commands.printing import ask
 from autotune.errors import AutotuneError, ConfigError, TrialError
-from autotune.problem.known import Study
+from autotune.problem.known import Study, changes_of_result
 from autotune.problem.problem import Problem
-from autotune.records import Values
-from autotune.results import SearchResult, Verdict
+from autotune.records import TrialRecord, Values
+from autotune.results import ChangeSet, SearchResult, Verdict
 from autotune.settings.apply import ConfigEdit, plan_edit, write_edits
 from autotune.settings.load import load_settings
 from autotune.settings.loaded import Settings
 from autotune.settings.typed_options import TypedOptions
-from autotune.space.knob import same_scalar
+from autotune.space.knob import Label, same_scalar
+
+_QUESTIONS = (frozenset[str](), frozenset({Label.BATCH}), frozenset(Label) - {Label.SAME_TRAINING})
+"""Kinds of change that searches leave out: none, with --batch same, with --same-training."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChosenValues:
-    """Values that are to be written into a config.
-
-    Attributes:
-        point: Name of their point.
-        values: The values, by dotted path.
-        baseline: The values that the search took as today's.
-    """
-
-    point: str
-    values: Values
-    baseline: Values
-
-
-def values_of_trial(
-    study: Study, result: SearchResult, number: int, typed: TypedOptions, *, force: bool
-) -> ChosenValues:
-    """Return the values of a trial.
+def changes_of_trial(study: Study, result: SearchResult, number: int, typed: TypedOptions, *, force: bool) -> ChangeSet:
+    """Return the changes to the values of a trial.
 
     Args:
         study: The study.
@@ -65,14 +50,15 @@ def values_of_trial(
             where=study.where,
             remedy="Choose another trial, or write its values all the same with --force.",
         )
-    return ChosenValues(point=chosen.point, values=chosen.values, baseline=_baseline(result))
+    return study.change_set(result, trial=chosen)
 
 
-def best_values(result: SearchResult, config: Path, *, force: bool) -> ChosenValues:
-    """Return the best values of an answer, whose verdict is another than "no change".
+def changes_of_answer(study: Study, result: SearchResult, config: Path, *, force: bool) -> ChangeSet:
+    """Return the changes of an answer, whose verdict is another than "no change".
 
     Args:
-        result: The answer.
+        study: The study.
+        result: Its answer.
         config: The config as it was typed.
         force: True to take them although there was no baseline to compare them with.
 
@@ -85,8 +71,29 @@ def best_values(result: SearchResult, config: Path, *, force: bool) -> ChosenVal
             where=str(config),
             remedy="Write them all the same with --force.",
         )
-    assert result.best is not None, "a search with numbers and another verdict has a best point"
-    return ChosenValues(point=result.best.point, values=result.best.values, baseline=_baseline(result))
+    return study.change_set(result)
+
+
+def named_answer(study: Study, name: str, config: Path) -> SearchResult:
+    """Return the answer whose set of changes has a name, to the whole question or with kinds of change left out.
+
+    Args:
+        study: The study.
+        name: The name, see `ChangeSet.id`.
+        config: The config as it was typed.
+
+    Raises:
+        TrialError: The study stands by no such answer now.
+    """
+    for excluded in _QUESTIONS:
+        result = study.answer(excluded=excluded)
+        if result.verdict is Verdict.BETTER and study.change_set(result).id == name:
+            return result
+    raise TrialError(
+        f"the study does not stand by the answer {name} any more",
+        where=str(config),
+        remedy="See what it stands by with `autotune status`, and apply that without --answer.",
+    )
 
 
 def proposed_rate(result: SearchResult, config: Path) -> Values:
@@ -112,7 +119,7 @@ def proposed_rate(result: SearchResult, config: Path) -> Values:
 
 def apply_values(
     problem: Problem,
-    new: ChosenValues,
+    new: ChangeSet,
     console: Console,
     *,
     further: Values | None = None,
@@ -120,11 +127,11 @@ def apply_values(
     force: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Write a point into the config.
+    """Write a set of changes into the config.
 
     Args:
         problem: The problem of that config.
-        new: The values; refused if their point is none of the space any more.
+        new: The changes; refused where the config, or the trainer's code, is another than they were judged for.
         console: Console that the diff is printed on.
         further: Keys besides those of the space that are written along; None for none.
         why_ask: Reason, a sentence, to ask before they are written; empty for none.
@@ -132,13 +139,14 @@ def apply_values(
         dry_run: True to show the diff only.
 
     Raises:
-        ConfigError: The point is none of the space any more, or a value was edited and nobody is there to ask.
+        ConfigError: They were judged for another config or other code, or a value was edited and nobody is there to
+            ask.
         click.Abort: A value was edited, and somebody was asked and said no.
     """
-    _require_allowed(problem, new)
+    _require_judged_for(problem, new, force=force)
     # Read again: the search may have taken half an hour, and the file may have been edited since.
     settings = load_settings(problem.config_path, typed_command=problem.typed_command)
-    keys = {**problem.space.keys(new.values), **(further or {})}
+    keys = {**new.values, **(further or {})}
     if why_ask and not dry_run and not force and _planned(settings, keys):
         _ask(f"{why_ask} Apply it?", str(problem.config_path), "Apply it all the same with --force.")
     edited = _edited(settings, new)
@@ -149,13 +157,25 @@ def apply_values(
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
 
 
-def diff_of_answer(problem: Problem, result: SearchResult) -> str | None:
-    """Return the change to the config that ``apply`` would make of an answer, as a diff; None if it makes none."""
+def changes_to_offer(
+    problem: Problem, study: str, trials: Iterable[TrialRecord], result: SearchResult
+) -> ChangeSet | None:
+    """Return the changes that ``apply`` would write of an answer; None if it would write none."""
     if result.verdict is not Verdict.BETTER or result.best is None:
         return None
     try:
+        return changes_of_result(problem, study, trials, result)
+    except AutotuneError:  # the config was edited; `apply` will say so
+        return None
+
+
+def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
+    """Return the edit of the config that a set of changes makes, as a diff; None if it makes none."""
+    if changes is None:
+        return None
+    try:
         settings = load_settings(problem.config_path, typed_command=problem.typed_command)
-        return "".join(edit.diff for edit in _planned(settings, problem.space.keys(result.best.values))) or None
+        return "".join(edit.diff for edit in _planned(settings, changes.values)) or None
     except AutotuneError:  # the config was edited, or is gone; `apply` will say so
         return None
 
@@ -172,35 +192,28 @@ def _ranges(numbers: Iterable[int]) -> str:
     return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
-def _baseline(result: SearchResult) -> Values:
-    return result.baseline.values if result.baseline else {}
-
-
-def _require_allowed(problem: Problem, new: ChosenValues) -> None:
-    if not problem.space.contains(new.values):
+def _require_judged_for(problem: Problem, new: ChangeSet, *, force: bool) -> None:
+    if new.document is not None and new.document != problem.training:
         raise ConfigError(
-            "the values of that trial are not among those that this config allows now",
+            "these values were found for another training: keys besides those that are tuned differ",
             where=str(problem.config_path),
-            remedy="Widen the domains under autotune: knobs:, or search again.",
+            remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}",
         )
-    if not problem.space.is_named(new.point, new.values):
-        moving = ", ".join(path for knob in problem.space.knobs for path in knob.paths[1:])
+    changed = problem.code.changed(new.code)
+    if changed and not force:
         raise ConfigError(
-            f"a key that moves with the values of that trial held something else then than it would now: {moving}",
+            f"these values were found for other code: {', '.join(changed)} changed since",
             where=str(problem.config_path),
-            remedy="Put back what it was when that search began, or search again.",
+            remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}; --force writes them anyway.",
         )
 
 
-def _edited(settings: Settings, new: ChosenValues) -> list[str]:
+def _edited(settings: Settings, new: ChangeSet) -> list[str]:
     """Return the keys that hold neither what the search took as today's nor the new value, in words."""
-    present = {path: settings.value(path) for path in new.values}
     return [
-        f"{path} is {present[path]}, the search took {new.baseline[path]} as today's"
-        for path in new.values
-        if path in new.baseline
-        and not same_scalar(present[path], new.baseline[path])
-        and not same_scalar(present[path], new.values[path])
+        f"{key.path} is {present}, the search took {key.old} as today's"
+        for key in new.keys
+        if not same_scalar(present := settings.value(key.path), key.old) and not same_scalar(present, key.new)
     ]
 
 

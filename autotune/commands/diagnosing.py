@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.commands.applying import ChosenValues, apply_values
+from autotune.commands.applying import apply_values
 from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
 from autotune.commands.printing import say_aside, say_object
 from autotune.diagnose.diagnosis import DiagnosisOptions, diagnose, diagnose_static
@@ -12,6 +12,7 @@ from autotune.diagnose.fail_on import FailOn
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
 from autotune.diagnose.messages.message import said
 from autotune.diagnose.messages.translation import INVISIBLE, Language, translated
+from autotune.problem.known import changes_from_now
 from autotune.problem.problem import Problem, open_problem
 from autotune.report.console import text_console
 from autotune.report.diagnosis import print_diagnosis
@@ -148,8 +149,7 @@ def fix(request: DiagnosisRequest, done: Diagnosed) -> None:
     else:
         baseline = done.problem.space.baseline
         values = {**baseline, **chosen.values}
-        new = ChosenValues(point=done.problem.space.name(values), values=values, baseline=baseline)
-        apply_values(done.problem, new, console)
+        apply_values(done.problem, changes_from_now(done.problem, values), console)
     typed = done.problem.typed
     console.print(f"\nNext: {typed.command('search', '--budget', '30m')}", soft_wrap=True)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
-from autotune.commands.applying import diff_of_answer
+from autotune.commands.applying import changes_to_offer, diff_of
 from autotune.commands.diagnosis_folder import DIAGNOSIS, STEP
 from autotune.errors import ConfigError, StudyError
 from autotune.files import read_beginning
@@ -26,7 +26,7 @@ from autotune.score import disturbed_pairs
 from autotune.study.finalists import Pair, finalists
 from autotune.study.identity import frameworks_text
 from autotune.study.machines import hosts_of
-from autotune.study.summary import latest_search, summarize
+from autotune.study.summary import answer_of, latest_search
 from autotune.study.travel.description import describe_study
 from autotune.trial.explanations import EXPLANATIONS
 
@@ -62,7 +62,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
         result, why = None, error.message
     typed = problem.typed
     contents = _contents(problem, study.name, study.trials, result, clock)
-    diff = diff_of_answer(problem, result) if result else None
+    diff = diff_of(problem, changes_to_offer(problem, study.name, study.trials, result)) if result else None
     verbs = ["status", *(["apply"] if diff is not None else []), *(["revert"] if result else []), "diagnose", "report"]
     return replace(
         contents,
@@ -102,9 +102,8 @@ def contents_of_other(other: Path, problem: Problem, clock: Clock) -> StudyConte
         trials = tuple(record.records())
     finally:
         record.close()
-    search = latest_search(trials, problem.objective)
-    result = search and summarize(trials, search, problem.space, objective=problem.objective)
-    return _contents(problem, name, trials, result or None, clock)
+    result = answer_of(trials, problem.space, objective=problem.objective)
+    return _contents(problem, name, trials, result, clock)
 
 
 def read_diagnosis(path: Path) -> Diagnosed:
@@ -154,7 +153,7 @@ def _step_parts(document: Mapping[str, Any]) -> Sequence[StepPart]:
 def _contents(
     problem: Problem, name: str, trials: Sequence[TrialRecord], result: SearchResult | None, clock: Clock
 ) -> StudyContents:
-    search = latest_search(trials, problem.objective) or ""  # none, where there are only diagnoses
+    search = result.search if result else latest_search(trials, problem.objective) or ""  # none: only diagnoses
     made = [trial for trial in trials if trial.search == search] or trials
     ended = _ending(problem, search)
     contents = StudyContents(

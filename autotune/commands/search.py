@@ -148,7 +148,7 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     answer.give(finished.result, finished.failures, ended_by=finished.ended_by, without_next=asks)
     if asks:
         watchdog.stand_down()  # the answer is given: from here on time does not count
-        ask_to_apply(problem, finished.result)
+        ask_to_apply(problem, finished)
     elif not request.as_json:
         _apply(problem, finished, request, watchdog)
     _report(problem, request, watchdog, clock)
@@ -179,4 +179,4 @@ def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, wat
 
     watchdog.stand_down()  # somebody may be asked
     if request.apply:
-        apply_if_better(problem, finished.result, must_be_validated=request.validate_s is not None)
+        apply_if_better(problem, finished, must_be_validated=request.validate_s is not None)

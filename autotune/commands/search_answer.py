@@ -72,12 +72,14 @@ class SearchAnswer:
             interrupted: What interrupted the search, in words; None if nothing did.
         """
         assert self._known is not None, "what has a result has begun"
-        from autotune.commands.applying import diff_of_answer
+        from autotune.commands.applying import changes_to_offer, diff_of
         from autotune.search.open import events_path
 
         problem, search = self._known
         elapsed_s = self._clock.now_s() - self._call.started_s
         paths = {**problem.paths(problem.study), "events": str(events_path(problem, search.name))}
+
+        changes = changes_to_offer(problem, search.study.name, search.study.records(), result)
 
         def say() -> None:
             if self._call.as_json:
@@ -86,7 +88,8 @@ class SearchAnswer:
                     elapsed_s=elapsed_s,
                     study=search.study.name,
                     paths=paths,
-                    diff=diff_of_answer(problem, result),
+                    answer=changes,
+                    diff=diff_of(problem, changes),
                     interrupted=interrupted,
                     ended_by=ended_by,
                 )
@@ -102,6 +105,7 @@ class SearchAnswer:
                     elapsed_s=elapsed_s,
                     failures=failures,
                     without_next=without_next,
+                    answer=changes.id if changes and problem.excluded else None,
                 )
 
         self._call.answer(say)
@@ -151,17 +155,9 @@ class SearchAnswer:
         """The answer from the trials of this search that have finished; None if they gave no numbers."""
         if self._known is None:
             return None
-        problem, search = self._known
-        from autotune.study.summary import summarize
-
+        _, search = self._known
         try:
-            result = summarize(
-                search.study.records(),
-                search.search,
-                problem.space,
-                objective=problem.objective,
-                why_no_gpu=problem.why_no_gpu,
-            )
+            result = search.tuner.answer_so_far()
         except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
             return None
         return result and replace(result, cautions=(*result.cautions, caution))

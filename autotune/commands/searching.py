@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.clock import Clock
-from autotune.commands.applying import ChosenValues, apply_values
+from autotune.commands.applying import apply_values, changes_to_offer
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_request import SearchRequest
 from autotune.commands.showing import failures, show_plan
@@ -18,7 +18,7 @@ from autotune.report.answer import Failure, print_failures
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.report.race_notes import why_it_may_learn_more_slowly
-from autotune.results import SearchResult, Verdict
+from autotune.results import ChangeSet, SearchResult
 from autotune.search.open import OpenSearch, SearchOptions, open_search
 from autotune.settings.typed import typed_tokens
 
@@ -29,11 +29,13 @@ class Finished:
 
     Attributes:
         result: The answer.
+        changes: What the answer changes in the config; None if there is nothing to write.
         failures: Trials that gave no numbers, one for each kind of ending.
         ended_by: Error that ended it before its time; None if there was none.
     """
 
     result: SearchResult
+    changes: ChangeSet | None
     failures: list[Failure]
     ended_by: AutotuneError | None
 
@@ -96,24 +98,28 @@ def search_with_display(
             soft_wrap=True,
         )
     tuner = search.tuner
-    return Finished(result=result, failures=failures(tuner.failures, result.outcomes), ended_by=tuner.ended_by)
+    changes = changes_to_offer(problem, search.study.name, search.study.records(), result)
+    return Finished(
+        result=result, changes=changes, failures=failures(tuner.failures, result.outcomes), ended_by=tuner.ended_by
+    )
 
 
 def apply_if_better(
-    problem: Problem, result: SearchResult, *, must_be_validated: bool = False, is_accepted: bool = False
+    problem: Problem, finished: Finished, *, must_be_validated: bool = False, is_accepted: bool = False
 ) -> None:
     """Write the best values of a search into the config, if they are better than the baseline.
 
     Args:
         problem: What was tuned.
-        result: The answer.
+        finished: The search.
         must_be_validated: Whether they have to have come through a validation trial.
         is_accepted: Whether somebody has said yes, who knows that they may learn more slowly.
 
     Raises:
         AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
     """
-    if result.verdict is Verdict.BETTER and result.best and result.baseline:
+    result = finished.result
+    if finished.changes is not None:
         if must_be_validated and result.validation is None:
             text_console(stderr=True).print("Not applied: the answer is not validated, see above.")
             return
@@ -122,8 +128,7 @@ def apply_if_better(
             remedy = f"`{problem.typed.command('apply')}` asks; with --race in the search, it is known."
             text_console(stderr=True).print(f"Not applied. {why} {remedy}", soft_wrap=True)
             return
-        new = ChosenValues(point=result.best.point, values=result.best.values, baseline=result.baseline.values)
-        apply_values(problem, new, text_console(stderr=True))
+        apply_values(problem, finished.changes, text_console(stderr=True))
 
 
 def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> SearchResult:

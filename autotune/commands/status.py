@@ -27,6 +27,7 @@ _SHOWN_TRIALS = 20
 def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None, storage: str | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
+        from autotune.commands.applying import changes_to_offer, diff_of
         from autotune.commands.showing import show_remarks
         from autotune.events import TrialEnded
         from autotune.problem.known import Study
@@ -43,7 +44,15 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
     study = Study.of(problem)
     result = study.answer()
     if as_json:
-        document = answer_document(result, elapsed_s=None, study=study.name, paths=problem.paths(study.name))
+        offered = changes_to_offer(problem, study.name, study.trials, result)
+        document = answer_document(
+            result,
+            elapsed_s=None,
+            study=study.name,
+            paths=problem.paths(study.name),
+            answer=offered,
+            diff=diff_of(problem, offered),
+        )
         call.answer(lambda: say_object(document, indent=2))
     else:
         console = text_console()
@@ -65,6 +74,8 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
                 f"\nEdited since that search: {plain('; '.join(edits))}. What follows is for the values of then.",
                 soft_wrap=True,
             )
+        if study.why_not_current:
+            console.print(f"\n{study.why_not_current}; they are in no answer.", soft_wrap=True)
         print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied)
     return 0
 

@@ -129,7 +129,7 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
     display = SearchDisplay(console, clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, options, clock, display) as search:
         if search.search == search.name and has_answer(
-            search.study.records(), problem.space.name(problem.space.baseline), problem.objective
+            problem.of_this_code(search.study.records()), problem.space.name(problem.space.baseline), problem.objective
         ):
             console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
             return 0

@@ -64,6 +64,8 @@ class Advice:
         made_utc: Time at which it was made, ISO 8601.
         may_learn_more_slowly: Whether it changes the batch or the precision, and no race has shown that it learns as
             fast as the config as it was.
+        answer: Name of the set of changes that was judged, which alone is applied, see `results.ChangeSet`; empty of an
+            earlier version, which kept none.
         state: State.
         applied_utc: Time at which it, or an earlier one of this id, was applied last, ISO 8601; None before.
         set_values: Values that were written then into the config, by key. They stay when the same advice is given
@@ -80,6 +82,7 @@ class Advice:
     why: tuple[str, ...]
     made_utc: str
     may_learn_more_slowly: bool = False
+    answer: str = ""
     state: AdviceState = AdviceState.GIVEN
     applied_utc: str | None = None
     set_values: Mapping[str, Scalar] = field(default_factory=dict)
@@ -95,8 +98,11 @@ class Advice:
         Raises:
             KeyError: The answer lacks something.
         """
-        changes = tuple(_change(change) for change in answer["changes"])
-        speedup = answer["speedup"]
+        judged, speedup = answer["answer"], answer["speedup"]
+        worths = {change["path"]: _worth(change) for change in answer["changes"]}
+        changes = tuple(
+            _change(key, worths.get(key["path"])) for key in judged["keys"] if repr(key["old"]) != repr(key["new"])
+        )
         return cls(
             id=advice_id(config, str(answer["study"]), answer["best"]["values"]),
             config=config,
@@ -108,6 +114,7 @@ class Advice:
             why=(str(answer["why"]), *map(str, answer["cautions"])),
             made_utc=made_utc,
             may_learn_more_slowly=bool(answer["may_learn_more_slowly"]),
+            answer=str(judged["id"]),
         )
 
     @classmethod
@@ -234,10 +241,11 @@ def advice_id(config: str, study: str, values: Mapping[str, Scalar]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _change(change: Mapping[str, Any]) -> AdvisedChange:
-    worth = None
-    if change["worth"] is not None:
-        worth = (float(change["worth"]), float(change["worth_low"]), float(change["worth_high"]))
-    return AdvisedChange(
-        path=str(change["path"]), old=change["old"], new=change["new"], label=str(change["label"]), worth=worth
-    )
+def _change(key: Mapping[str, Any], worth: tuple[float, float, float] | None) -> AdvisedChange:
+    return AdvisedChange(path=str(key["path"]), old=key["old"], new=key["new"], label=str(key["label"]), worth=worth)
+
+
+def _worth(change: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    if change["worth"] is None:
+        return None
+    return float(change["worth"]), float(change["worth_low"]), float(change["worth_high"])

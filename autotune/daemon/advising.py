@@ -128,7 +128,8 @@ class Advising:
 
     def _write(self, entry: Entry, advice: Advice) -> str | None:
         """Have ``autotune apply`` write the values; return why that failed, None if it did not."""
-        argv = (*OWN_COMMAND, "apply", "--config", advice.config, *_where(entry.options))
+        # By its name: what `apply` finds in the record by now may be another answer, which nobody has permitted.
+        argv = (*OWN_COMMAND, "apply", "--config", advice.config, "--answer", advice.answer, *_where(entry.options))
         log = self._queue.log(entry)
         try:
             child = SearchChild.start(argv, cwd=Path(entry.cwd), env=entry.environment, log=log, clock=self._clock)

@@ -18,6 +18,8 @@ def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | N
     """
     if not scopes:
         return "nothing is applied without `--apply better`"
+    if not advice.answer:
+        return "it is of an earlier version, which did not keep what was judged"
     beyond = [change for change in advice.changes if _PERMITTED_BY.get(change.label) not in scopes]
     if not beyond and advice.may_learn_more_slowly:
         return "no race has shown that it learns as fast as the config does now; `autotune apply` asks"

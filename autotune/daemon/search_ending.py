@@ -22,7 +22,7 @@ MOST_REPLANS = 2
 """Number of times that a search is made again because the config was edited meanwhile."""
 
 _RETRY_S = 60.0
-_PASSING = ("study_busy", "gpu", "storage_away")
+_PASSING = ("study_busy", "gpu", "storage_away", "code_changed")
 """Kinds of errors that pass by themselves: somebody is at work who will be done."""
 
 _MOST_BYTES = 16 << 20

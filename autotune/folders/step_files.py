@@ -19,7 +19,7 @@ from autotune.stage_times import PipelineTimes, StageTimes
 VERSION = 1
 
 _KINDS = frozenset(
-    {"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen"}
+    {"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen", "files"}
 ) | {
     "phase",
     "load",
@@ -32,6 +32,7 @@ _STREAMS = 256  # read at most; a training process has one, each of its workers 
 _DEVICES = 64  # of a process, at most
 _TEXT_CHARS = 200
 _SETTINGS = 64
+_PATHS = 1_000  # of one line
 _SETTING = re.compile(r"[a-z0-9_.]{1,80}")
 _MOST_BATCHES = 10**12
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
@@ -131,6 +132,7 @@ class _Stream:
             phase=_phase(fields.get("phase")) if kind == "phase" else None,
             batches=_count(fields.get("batches")) if kind == "load" else None,
             settings=_settings(fields.get("settings")) if kind == "in_force" else {},
+            paths=_paths(fields.get("paths")) if kind == "files" else (),
         )
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
@@ -178,6 +180,10 @@ def _text(value: Any) -> str | None:
 def _uuids(value: Any) -> tuple[str, ...]:
     names = value[:_DEVICES] if isinstance(value, list) else []
     return tuple(name for name in names if isinstance(name, str) and _UUID.fullmatch(name))
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    return tuple(path for path in value[:_PATHS] if isinstance(path, str)) if isinstance(value, list) else ()
 
 
 def _number(value: Any) -> float | None:

@@ -8,7 +8,7 @@ from autotune.problem.problem import Problem
 from autotune.records import Purpose, TrialRecord
 from autotune.settings.batch_limit import DEFAULT_BATCH_LIMIT, BatchLimit, parse_batch_limit
 from autotune.space.effective_batch import is_batch_size
-from autotune.space.knob import Knob
+from autotune.space.knob import Knob, Label
 from autotune.space.space import Space
 
 
@@ -25,8 +25,13 @@ def limited(problem: Problem, *, same_training: bool = False, batch: str | None 
         ConfigError: The limit is none.
     """
     if same_training:
-        return replace(problem, space=problem.space.same_training())
+        excluded = frozenset(Label) - {Label.SAME_TRAINING}
+        return replace(problem, space=problem.space.same_training(), allowed=frozenset(), excluded=excluded)
     limit = _limit(problem, batch)
+    if limit is not None and limit.is_fixed:
+        problem = replace(problem, allowed=problem.allowed - {Label.BATCH}, excluded=frozenset({Label.BATCH}))
+    elif batch is not None or problem.settings.section.batch is not None:
+        problem = replace(problem, allowed=problem.allowed | {Label.BATCH})
     if limit is None or limit.is_free:
         return problem
     space = problem.space.with_batch_fixed() if limit.is_fixed else problem.space.with_batch_up_to(limit.factor)

@@ -2,20 +2,24 @@
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from autotune.errors import StorageAway, StudyError
+from autotune.errors import ConfigError, StorageAway, StudyError
 from autotune.problem.problem import Problem, open_problem
-from autotune.records import TrialRecord
-from autotune.results import SearchResult
+from autotune.records import ALLOWED, DOCUMENT, Purpose, TrialRecord, Values
+from autotune.results import ChangeSet, KeyChange, SearchResult, Side
 from autotune.study.identity import frameworks_text
 from autotune.study.pending import PendingTrials
 from autotune.study.record import Study as Record
-from autotune.study.summary import latest_search, summarize
+from autotune.study.standing import Kinds
+from autotune.study.summary import answer_of
+
+_NAMED = 3  # files
 
 
 class Study:
@@ -47,26 +51,60 @@ class Study:
         study._read(problem)
         return study
 
-    def answer(self) -> SearchResult:
-        """Return the answer of the last search that came to one, worked out from the record anew.
+    def answer(self, *, excluded: Kinds = frozenset()) -> SearchResult:
+        """Return the answer that the study stands by, for the trainer as it is now, worked out from the record anew.
+
+        Args:
+            excluded: Kinds of change of the training that are out of the question: ``batch``, ``precision``,
+                ``unknown``.
 
         Raises:
-            StudyError: No trial gave numbers.
+            StudyError: No trial of this code gave numbers.
         """
         problem = self._problem
-        search = latest_search(self.trials, problem.objective)
-        result = search and summarize(
-            self.trials, search, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
+        space, objective = problem.space, problem.objective
+        today = space.name(space.baseline)
+        result = answer_of(
+            self.current,
+            space,
+            objective=objective,
+            why_no_gpu=problem.why_no_gpu,
+            today=today,
+            excluded=excluded,
         )
         if not result:
             why = "no trial of this config has given numbers yet"
-            if self.trials and search is None:
+            if self.why_not_current:
+                why = f"no trial of the trainer as it is now has given numbers: {self.why_not_current}"
+            elif self.trials and all(trial.purpose is Purpose.DIAGNOSE for trial in self.trials):
                 why = "there are only diagnoses of this config yet, and no search"
             raise StudyError(why, where=self.where, remedy=_remedy(problem))
         if not problem.command and (versions := frameworks_text(self.trials[-1].conditions)):
             unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
             result = replace(result, cautions=(*result.cautions, unknown))
         return result
+
+    @cached_property
+    def current(self) -> Sequence[TrialRecord]:
+        """Trials of the trainer's code as it is now, as far as their code is known; only they are in an answer."""
+        return self._problem.of_this_code(self.trials)
+
+    @cached_property
+    def why_not_current(self) -> str:
+        """What has changed since the trials that are in no answer, and since when; empty if all are of this code."""
+        current = {trial.number for trial in self.current}
+        others = [trial for trial in self.trials if trial.number not in current]
+        if not others:
+            return ""
+        names = self._problem.code.changed(others[-1].code)
+        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        last = f"the last of {others[-1].ended_utc}"
+        count = f"1 trial, of {others[-1].ended_utc}, is" if len(others) == 1 else f"{len(others)} trials, {last}, are"
+        return f"{count} of other code: {shown} {'differs' if len(names) == 1 else 'differ'}"
+
+    def change_set(self, result: SearchResult, *, trial: TrialRecord | None = None) -> ChangeSet:
+        """Return the best point of an answer, or that of a trial, as it was judged; see `changes_of_result`."""
+        return changes_of_result(self._problem, self.name, self.trials, result, trial=trial)
 
     def _read(self, problem: Problem) -> None:
         try:
@@ -94,6 +132,91 @@ class Study:
         self.where = record.where
         self.trials: Sequence[TrialRecord] = tuple(record.records())
         record.close()
+
+
+def changes_of_result(
+    problem: Problem,
+    study: str,
+    trials: Iterable[TrialRecord],
+    result: SearchResult,
+    *,
+    trial: TrialRecord | None = None,
+) -> ChangeSet:
+    """Return the changes to a config that an answer stands for, as they were judged.
+
+    Args:
+        problem: The config.
+        study: Name of the study.
+        trials: Its trials.
+        result: The answer; it has a best point, unless a trial is wanted.
+        trial: Trial whose point is wanted instead; None for that of the answer.
+
+    Raises:
+        ConfigError: The point is none of the config's space any more.
+    """
+    side = trial or result.best
+    assert side is not None, "there is something to write"
+    search = trial.search if trial else result.search
+    judged = trial or next((one for one in trials if one.search == search), None)
+    allowed, document = (judged.conditions.get(name) if judged else None for name in (ALLOWED, DOCUMENT))
+    return ChangeSet(
+        study=study,
+        search=search,
+        point=side.point,
+        keys=_keys(problem, side.point, side.values, result.baseline),
+        document=str(document) if document else None,
+        code=dict(judged.code) if judged else {},
+        speedup=None if trial else result.speedup,
+        allowed=tuple(str(allowed).split(",")) if allowed else (),
+    )
+
+
+def changes_from_now(problem: Problem, values: Values) -> ChangeSet:
+    """Return the changes from the config and the code as they are now to a point that was measured beside them."""
+    space = problem.space
+    today = Side(point=space.name(space.baseline), values=space.baseline, metrics=None)
+    return ChangeSet(
+        study=problem.study,
+        search="",
+        point=space.name(values),
+        keys=_keys(problem, space.name(values), values, today),
+        document=problem.training,
+        code=problem.code.digests(),
+        speedup=None,
+    )
+
+
+def _keys(problem: Problem, point: str, values: Values, baseline: Side | None) -> tuple[KeyChange, ...]:
+    """Return every key that a point sets, beside what it was compared with.
+
+    Raises:
+        ConfigError: The point is none of the config's space any more.
+    """
+    _require_point(problem, point, values)
+    space, before = problem.space, dict(baseline.values) if baseline else {}
+    if baseline and space.is_named(baseline.point, before):
+        before = space.keys(before)
+    return tuple(
+        KeyChange(path=path, old=before.get(path), new=value, label=knob.label.value)
+        for knob in space.knobs
+        for path, value in knob.keys(values[knob.path]).items()
+    )
+
+
+def _require_point(problem: Problem, point: str, values: Values) -> None:
+    if not problem.space.contains(values):
+        raise ConfigError(
+            "the values of that trial are not among those that this config allows now",
+            where=str(problem.config_path),
+            remedy="Widen the domains under autotune: knobs:, or search again.",
+        )
+    if not problem.space.is_named(point, values):
+        moving = ", ".join(path for knob in problem.space.knobs for path in knob.paths[1:])
+        raise ConfigError(
+            f"a key that moves with the values of that trial held something else then than it would now: {moving}",
+            where=str(problem.config_path),
+            remedy="Put back what it was when that search began, or search again.",
+        )
 
 
 def _waiting(problem: Problem) -> int:

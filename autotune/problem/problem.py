@@ -5,7 +5,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,8 @@ from autotune.gpu.discovery import look_for_gpus
 from autotune.gpu.driver import GpuFacts, GpuInventory
 from autotune.gpu.visible_devices import VisibleDevices
 from autotune.problem.machine import CHOOSING_GPUS, this_machine, visible_gpus
-from autotune.records import MACHINE, Machine, Scalar, Values
+from autotune.problem.trainer_code import TrainerCode
+from autotune.records import MACHINE, Machine, Scalar, TrialRecord, Values
 from autotune.score import OBJECTIVES, Objective
 from autotune.settings.batch_limit import BatchLimit
 from autotune.settings.command import resolve_executable
@@ -31,7 +32,7 @@ from autotune.settings.typed_options import TypedOptions
 from autotune.space.batch_sizes import is_global
 from autotune.space.build import Skipped, build_space
 from autotune.space.catalog import is_for_validation, known_knob
-from autotune.space.knob import ladder
+from autotune.space.knob import Label, ladder
 from autotune.space.space import Space
 from autotune.study.identity import FRAMEWORK, StudyIdentity, framework_versions
 from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
@@ -67,6 +68,8 @@ class Problem:
         batch_remark: Sentence on the batches that are left out because of it; None if none is.
         typed_state_dir: Folder of all state as typed; None if it was not.
         typed_storage: Where studies are kept as typed; None if it was not.
+        allowed: Kinds of change of the training that the user has asked for, by what is listed or typed.
+        excluded: Kinds of change that are out of the question, by what is typed.
     """
 
     config_path: Path
@@ -85,6 +88,8 @@ class Problem:
     batch_remark: str | None = None
     typed_state_dir: Path | None = None
     typed_storage: str | None = None
+    allowed: frozenset[Label] = frozenset()
+    excluded: frozenset[Label] = frozenset()
 
     @property
     def typed(self) -> TypedOptions:
@@ -132,6 +137,11 @@ class Problem:
         return self.identity.name
 
     @cached_property
+    def code(self) -> TrainerCode:
+        """Code of the trainer, as it is on disk."""
+        return TrainerCode(self.command, Path.cwd(), (*self.settings.paths, self.state.path))
+
+    @cached_property
     def training(self) -> str:
         """Hash of the training without the machine, by which studies of it are known on other machines.
 
@@ -140,6 +150,18 @@ class Problem:
         known = [path for path, value in self.settings.scalars.items() if known_knob(path, value)]
         skipped = [skipped.path for skipped in self.skipped]
         return replace(self.identity, left_out=[*self.identity.left_out, *known, *skipped]).training
+
+    def of_this_code(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
+        """Return the trials whose code is the trainer's as it is now, as far as it is known of them."""
+        is_now: dict[frozenset[tuple[str, str]], bool] = {}
+        kept = []
+        for trial in records:
+            code = frozenset(trial.code.items())
+            if code not in is_now:
+                is_now[code] = not self.code.changed(trial.code)
+            if is_now[code]:
+                kept.append(trial)
+        return kept
 
     @property
     def can_vary(self) -> bool:
@@ -354,6 +376,7 @@ def open_problem(
         address=_address(settings, storage) if found is not _SIMULATED else None,
         typed_state_dir=state_dir,
         typed_storage=storage,
+        allowed=frozenset(knob.label for knob in space.knobs) if domains is not None else frozenset(),
     )
 
 

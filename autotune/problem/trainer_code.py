@@ -1,56 +1,138 @@
-"""Code of a trainer on this machine: machines work on one study only if theirs is the same.
+"""Code of a trainer: the project's own files that it loads, each by a digest of what it means.
 
-In a git project it is the commit and what differs from it; without one it is the script and the modules that it
-imports from beside it. What a config says is no part of it: that is the study's identity.
+Trials are compared only where these files were the same. A Python file counts by its parsed code, so that comments and
+layout do not matter, every other one by its bytes. What a config says is no part of it: that is the study's identity.
 """
 
+import ast
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from autotune.files import file_sha256, read_beginning
-from autotune.process.git_state import GitState, git_state, is_tracked
 from autotune.records import Scalar
 from autotune.settings.script import Script, find_script
 
-COMMIT, CHANGES, CHANGED, FILES = "code.commit", "code.changes", "code.changed", "code.files"
-"""Names of the scalars of a state: commit, hash of what differs from it, names of that, hash of the trainer's files."""
-
 _MOST_FILES = 500
 _MOST_BYTES = 4 << 20  # of one file
-_NAMES_SHOWN = 5
+_SOURCES = (".py", ".sh", ".bash")
+_NOT_ITS_OWN = frozenset({"site-packages", "dist-packages", ".git"})
+_LAYOUT = frozenset({"type_comment", "type_ignores", "kind"})  # fields of syntax trees that mean nothing
 _IMPORT = re.compile(
     r"^[ \t]*(?:import[ \t]+([^\n#;(]+)|from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))", re.M
 )
 _NAME = re.compile(r"[^\W\d][\w.]*")
 _DIGITS = 16
+_WHOLE = "all files"
+_MOST_FACTS = 40
+_NAMED = 3
 
 
-def trainer_code(words: Sequence[str], cwd: Path, configs: Sequence[Path] = ()) -> dict[str, Scalar]:
-    """Return the state of the code that a command starts, as scalars that may be kept and shown.
+class TrainerCode:
+    """Code that a command starts, as it is on disk now.
 
     Args:
         words: The command, placeholders filled in or not.
-        cwd: The directory that it is started in.
-        configs: Files of the config, which do not count.
+        folder: The folder that it is started in; files are named by their paths from there, so that a project may
+            move.
+        apart: Files and folders that do not count: those of the config, and of what is kept of trials.
+    """
+
+    def __init__(self, words: Sequence[str], folder: Path, apart: Sequence[Path] = ()) -> None:
+        self._words = words
+        self._folder = folder.absolute()
+        self._real = os.path.realpath(folder)
+        self._project = _project_of(Path(self._real))
+        self._apart = tuple(os.path.realpath(path) for path in apart)
+
+    def digests(self, loaded: Iterable[str] = ()) -> dict[str, str]:
+        """Return the digest of each of the project's own files that the command loads, by its name.
+
+        Args:
+            loaded: Further files, as a trial of the command has reported them; those of the project count.
+
+        Returns:
+            At most 500 files; none where the command starts no script that is found.
+        """
+        found = [*trainer_files(self._words, self._folder), *self._scripts()]
+        found += [Path(path) for path in loaded if self._is_own(path)]
+        return {
+            name: digest
+            for path in dict.fromkeys(found[:_MOST_FILES])
+            if not self._is_apart(os.path.realpath(path))
+            and (name := self._name(path)).isprintable()
+            and (digest := _digest(path))
+        }
+
+    def facts(self) -> dict[str, str]:
+        """Return the digest of all files, and those of the first few, for `why_code_differs` on another machine."""
+        digests = self.digests()
+        whole = hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:_DIGITS]
+        return {_WHOLE: whole, **dict(list(digests.items())[:_MOST_FACTS])} if digests else {}
+
+    def changed(self, code: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of the files that are not what they were when a trial loaded them, or are gone.
+
+        Args:
+            code: Digests of `digests`; they may come from a storage, and only files of this project are looked at.
+        """
+        present = self.digests() if code else {}
+        return tuple(
+            name for name, digest in sorted(code.items()) if digest != (present.get(name) or self._digest_of(name))
+        )
+
+    def _scripts(self) -> Iterator[Path]:
+        """Yield the scripts of the project that the command names besides a trainer in Python."""
+        for word in self._words:
+            path = self._folder / word
+            if path.suffix in _SOURCES and self._is_own(str(path)):
+                yield path
+
+    def _is_own(self, path: str) -> bool:
+        if "\0" in path:
+            return False
+        real = os.path.realpath(path)
+        inside = os.path.relpath(real, self._project)
+        parts = inside.split(os.sep)
+        if parts[0] == os.pardir or not _NOT_ITS_OWN.isdisjoint(parts) or not real.endswith(_SOURCES):
+            return False
+        if self._is_apart(real):
+            return False
+        return os.path.isfile(real) and not _is_in_environment(real, self._project)
+
+    def _is_apart(self, real: str) -> bool:
+        return any(real == place or real.startswith(place + os.sep) for place in self._apart)
+
+    def _name(self, path: Path) -> str:
+        """Return the path of a file from the folder, whichever of their names these go by."""
+        for folder in (str(self._folder), self._real):
+            if str(path).startswith(folder.rstrip(os.sep) + os.sep):
+                return os.path.relpath(path, folder)
+        return os.path.relpath(os.path.realpath(path), self._real)
+
+    def _digest_of(self, name: str) -> str | None:
+        path = os.path.normpath(os.path.join(self._real, name))
+        return _digest(Path(path)) if not os.path.isabs(name) and self._is_own(path) else None
+
+
+def why_code_differs(here: Mapping[str, Scalar], there: Mapping[str, Scalar]) -> str | None:
+    """Compare what two machines say of their code.
+
+    Args:
+        here: `TrainerCode.facts` of this machine.
+        there: Those of the other; they may come from a storage, and are to be shown escaped.
 
     Returns:
-        Scalars by `COMMIT`, `CHANGES`, `CHANGED` and `FILES`; the first three are None outside of a git project, the
-        last one where the command starts no Python script that is found.
+        What differs, as a part of a sentence; None if nothing does, or nothing is known of one of them.
     """
-    script = find_script(words, cwd)
-    git = git_state(script.path.parent if script.path else cwd)
-    own = {os.path.realpath(path) for path in configs}
-    files = [path for path in _imported_files(script, cwd) if os.path.realpath(path) not in own]
-    state: dict[str, Scalar] = {COMMIT: None, CHANGES: None, CHANGED: None}
-    if git is not None:
-        changed = [git.root / name for name in git.changed if os.path.realpath(git.root / name) not in own]
-        if script.path is not None and not is_tracked(script.path):
-            changed.append(Path(os.path.realpath(script.path)))
-        state = {COMMIT: git.commit, CHANGES: _digest(changed, git.root), CHANGED: _shown(changed, git)}
-    return {**state, FILES: _digest(files, script.path.parent) if script.path else None}
+    if not here or not there or here.get(_WHOLE) == there.get(_WHOLE):
+        return None
+    names = [name for name in here if name != _WHOLE and there.get(name, here[name]) != here[name]]
+    return f"{' and '.join(names[:_NAMED]) or 'a module that the trainer loads'} is not the same there"
 
 
 def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
@@ -68,33 +150,11 @@ def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
     return tuple(sorted(files, key=lambda path: path != script.path))
 
 
-def why_code_differs(here: Mapping[str, Scalar], there: Mapping[str, Scalar]) -> str | None:
-    """Compare two states of `trainer_code`; names missing in one of them are not compared.
-
-    Args:
-        here: That of this machine.
-        there: That of the other machines; it may come from a storage, and is to be shown escaped.
-
-    Returns:
-        What differs, as a part of a sentence; None if nothing does.
-    """
-    if here.get(COMMIT) is not None and there.get(COMMIT) is not None:
-        if here[COMMIT] != there[COMMIT]:
-            return f"the trainer's project is at commit {_short(here[COMMIT])} here, at {_short(there[COMMIT])} there"
-        if here.get(CHANGES) == there.get(CHANGES):
-            return None
-        names = f"{here.get(CHANGED) or 'nothing'} here, {there.get(CHANGED) or 'nothing'} there"
-        return f"the trainer's project has other changes that are not committed ({names})"
-    if here.get(FILES) is not None and there.get(FILES) is not None and here[FILES] != there[FILES]:
-        return "the trainer's script, or a module that it imports from beside it, is not the same"
-    return None
-
-
 def _imported_files(script: Script, cwd: Path) -> list[Path]:
     """Return the script and the modules below its folder, or the working directory, that it imports, and these do."""
     if script.path is None:
         return []
-    roots = tuple(dict.fromkeys((str(script.path.parent), str(cwd))))
+    roots = tuple(dict.fromkeys((str(script.path.parent), _above_package(script.path), str(cwd))))
     found, waiting, asked = {str(script.path)}, [str(script.path)], set[str]()
     while waiting and len(found) < _MOST_FILES:
         names = set(_imports(waiting.pop(), roots)) - asked
@@ -103,6 +163,14 @@ def _imported_files(script: Script, cwd: Path) -> list[Path]:
         found |= new
         waiting += sorted(new)
     return [Path(path) for path in sorted(found)[:_MOST_FILES]]
+
+
+def _above_package(script: Path) -> str:
+    """Return the folder from which a module is imported by its whole name."""
+    folder = script.parent
+    while (folder / "__init__.py").is_file() and folder.parent != folder:
+        folder = folder.parent
+    return str(folder)
 
 
 def _imports(path: str, roots: Sequence[str]) -> Iterator[str]:
@@ -148,22 +216,43 @@ def _files_of(name: str, roots: Sequence[str]) -> Iterator[str]:
                 break
 
 
-def _digest(paths: Sequence[Path], root: Path) -> str:
-    """Return a hash of the names and contents of files; empty for none."""
-    if not paths:
-        return ""
-    digest = hashlib.sha256()
-    for path in paths[:_MOST_FILES]:
-        name = os.path.relpath(path, root)
-        digest.update(f"{name}\0{file_sha256(path, _MOST_BYTES)}\0".encode(errors="surrogateescape"))
-    return digest.hexdigest()[:_DIGITS]
+def _project_of(folder: Path) -> str:
+    """Return the root of the project that a folder is in: of its git repository, else the folder itself."""
+    return str(next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder))
 
 
-def _shown(changed: Sequence[Path], git: GitState) -> str:
-    names = [os.path.relpath(path, git.root) for path in changed]
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ascii(", ".join(names[:_NAMES_SHOWN]))[1:-1] + more
+def _is_in_environment(real: str, project: str) -> bool:
+    """Return whether a file lies in a virtual environment inside of the project."""
+    places = Path(real).parents
+    return any((place / "pyvenv.cfg").is_file() for place in places if str(place).startswith(project))
 
 
-def _short(commit: Scalar) -> str:
-    return str(commit)[:8]
+def _digest(path: Path) -> str | None:
+    """Return the digest of a file; None for what cannot be read."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return _digest_at(str(path), status.st_mtime_ns, status.st_size, status.st_ino)
+
+
+@lru_cache(maxsize=4096)
+def _digest_at(path: str, _mtime_ns: int, size: int, _inode: int) -> str | None:
+    """Return the digest of a file in the state that these numbers stand for."""
+    if path.endswith(".py") and size <= _MOST_BYTES:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the user's code: an odd escape, `is` with a literal
+                said = repr(_meaning(ast.parse(read_beginning(Path(path), _MOST_BYTES))))
+            return hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass  # of another version of Python, or none
+    return (file_sha256(Path(path), _MOST_BYTES) or "")[:_DIGITS] or None
+
+
+def _meaning(node: object) -> object:
+    """Return a syntax tree without places and empty fields: the same from each version of Python that reads it."""
+    if isinstance(node, ast.AST):
+        fields = ((name, value) for name, value in ast.iter_fields(node) if name not in _LAYOUT)
+        return type(node).__name__, [(name, _meaning(value)) for name, value in fields if value not in (None, [])]
+    return [_meaning(one) for one in node] if isinstance(node, list) else node

@@ -54,6 +54,7 @@ def print_answer(
     applied: bool = False,
     failures: Sequence[Failure] = (),
     without_next: bool = False,
+    answer: str | None = None,
 ) -> None:
     """Print the answer of a search.
 
@@ -65,6 +66,7 @@ def print_answer(
         applied: True if the config holds the best values by now.
         failures: Failed trials, one for each kind of ending.
         without_next: True to leave out the next command to type; see `print_next_step`.
+        answer: Name that `apply` has to be told; None where it is the study's only one.
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     console.print()
@@ -92,12 +94,14 @@ def print_answer(
     print_failures(console, failures)
     console.print()
     if not without_next:
-        print_next_step(console, result, typed=typed, applied=applied)
+        print_next_step(console, result, typed=typed, applied=applied, answer=answer)
 
 
-def print_next_step(console: Console, result: SearchResult, *, typed: TypedOptions, applied: bool) -> None:
+def print_next_step(
+    console: Console, result: SearchResult, *, typed: TypedOptions, applied: bool, answer: str | None = None
+) -> None:
     """Print the next command to type; see `print_answer`."""
-    console.print(_next_step(result, typed, applied=applied), soft_wrap=True)
+    console.print(_next_step(result, typed, applied=applied, answer=answer), soft_wrap=True)
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
@@ -197,7 +201,7 @@ def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | No
                 is_scaled = result.race is not None and result.race.scaled is not None
                 advice = "" if is_scaled else f" {scaling}"
                 notes.append(Text(f"{change.effective_batch}: that is another training.{advice}"))
-    if result.same_training is not None and shown is not None and result.same_training[0].values != shown.values:
+    if result.same_training is not None and any(change.label != "same training" for change in result.changes):
         side, ratio = result.same_training
         baseline = result.baseline.values if result.baseline else {}
         changes = {path: value for path, value in side.values.items() if baseline.get(path) != value}
@@ -234,13 +238,14 @@ def _print_failure(console: Console, failure: Failure) -> None:
     console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
 
 
-def _next_step(result: SearchResult, typed: TypedOptions, *, applied: bool) -> Text:
+def _next_step(result: SearchResult, typed: TypedOptions, *, applied: bool, answer: str | None) -> Text:
     if applied:
         return Text.assemble(
             "The config holds these values now. To take them back:  ", (typed.command("revert"), "bold")
         )
     if result.verdict is Verdict.BETTER:
-        return Text.assemble("Next:  ", (typed.command("apply"), "bold"))
+        named = ["--answer", answer] if answer else []
+        return Text.assemble("Next:  ", (typed.command("apply", *named), "bold"))
     if result.verdict is Verdict.NO_BASELINE:
         return Text.assemble("Next:  ", (typed.command("apply", "--force"), "bold"))
     if result.candidate is not None and result.speedup is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.errors import AutotuneError
 from autotune.metrics import GPU_METRICS
-from autotune.results import Change, PooledGpus, Race, Raced, SearchResult, Side
+from autotune.results import Change, ChangeSet, PooledGpus, Race, Raced, SearchResult, Side
 from autotune.stage_times import PipelineTimes
 
 FORMAT = 2
@@ -23,6 +23,7 @@ def answer_document(
     elapsed_s: float | None,
     study: str,
     paths: Mapping[str, str | None],
+    answer: ChangeSet | None = None,
     diff: str | None = None,
     interrupted: str | None = None,
     ended_by: AutotuneError | None = None,
@@ -34,6 +35,7 @@ def answer_document(
         elapsed_s: Time that the search took, in seconds; None of an answer from the record.
         study: Name of the study.
         paths: Files and folders, by purpose.
+        answer: What ``apply`` would write; None where there is nothing.
         diff: Change to the config that ``apply`` would make, as a diff; None where there is none.
         interrupted: What interrupted the search, in words; None if nothing did.
         ended_by: Error that ended the search before its time; None if none did.
@@ -65,6 +67,7 @@ def answer_document(
         "study": study,
         "why_no_gpu": result.why_no_gpu,
         "cautions": list(result.cautions),
+        "answer": {"id": answer.id, **asdict(answer)} if answer else None,
         "diff": diff,
         "interrupted": interrupted,
         "paths": dict(paths),

@@ -25,23 +25,26 @@ MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
 
 
-def pair_order(pairs: int, rng: random.Random) -> Iterator[tuple[int, bool]]:
-    """The order of a confirmation: ABBA, with a randomised start.
+def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[int, int]]:
+    """The order of a confirmation: ABBA, or ABCCBA, with a randomised start.
 
     Neighbouring pairs run in opposite order, so that a steady drift of the machine cancels over each two of them.
 
     Args:
         pairs: Even number of pairs.
         rng: Decides who starts.
+        arms: Number of points that run in each pair.
 
     Yields:
-        (pair, whether today's config runs now), two for each pair.
+        (pair, the point that runs now: 0 is today's config), one for each point of each pair.
     """
-    baseline_first = rng.random() < 0.5
+    order = list(range(arms))
+    if arms > 2:
+        rng.shuffle(order)
+    elif rng.random() >= 0.5:
+        order.reverse()
     for pair in range(pairs):
-        first = baseline_first if pair % 2 == 0 else not baseline_first
-        yield pair, first
-        yield pair, not first
+        yield from ((pair, arm) for arm in (order if pair % 2 == 0 else reversed(order)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +137,7 @@ class ConfirmationBasis:
         usual_window_s: How long trials measure.
         wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
         budget_s: The whole budget.
+        arms: Number of points that run in each pair: three where the standing answer is met, too.
     """
 
     trials: Sequence[TrialRecord]
@@ -142,10 +146,11 @@ class ConfirmationBasis:
     usual_window_s: float
     wished_window_s: float
     budget_s: float
+    arms: int = 2
 
     def pair_s(self, candidate: Candidate) -> float:
-        """Predict the length of a pair of trials that measure as usual."""
-        return pair_s(self.trials, self.baseline, candidate.observation.name)
+        """Predict the length of a pair of trials that measure as usual, with that of the standing answer."""
+        return self.arms / 2 * pair_s(self.trials, self.baseline, candidate.observation.name)
 
     def pairs_wanted(self, candidate: Candidate) -> int:
         """Return the number of pairs that probably show a candidate's gain."""
@@ -166,6 +171,7 @@ class ConfirmationPlan:
         usual_trial_s: Expected length of a trial that measures as usual.
         longer_s: Extra time of each trial, which shows what a measured GPU does.
         sequential: True if it stops as soon as it is sure, because pairs are dear.
+        arms: Number of points that run in each pair.
     """
 
     candidate: Candidate
@@ -173,6 +179,7 @@ class ConfirmationPlan:
     sequential: bool
     usual_trial_s: float
     longer_s: float
+    arms: int = 2
 
     @property
     def trial_s(self) -> float:
@@ -181,11 +188,11 @@ class ConfirmationPlan:
 
     def rest_s(self, done: int) -> float:
         """Return the expected length of what is left after so many trials."""
-        return (2 * self.pairs - done) * self.trial_s
+        return (self.arms * self.pairs - done) * self.trial_s
 
     def is_look(self, done: int) -> bool:
         """Return whether the pairs are judged after so many trials: whole ABBA rounds of a sequential confirmation."""
-        return self.sequential and done % (2 * FEWEST_PAIRS) == 0 and done < 2 * self.pairs
+        return self.sequential and done % (self.arms * FEWEST_PAIRS) == 0 and done < self.arms * self.pairs
 
     def is_decided_by(self, judgement: Judgement | None) -> bool:
         """Return whether further pairs would hardly change the verdict.
@@ -249,7 +256,7 @@ def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
     if affordable(better, basis, left_s=left_s) is None:
         return 0.0
     plan = _plan(better[0], basis.pairs_wanted(better[0]), basis, left_s=math.inf)
-    return CAUTION * 2 * plan.trial_s * plan.pairs
+    return CAUTION * plan.rest_s(0)
 
 
 def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> float:
@@ -259,15 +266,16 @@ def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> flo
 
 def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan:
     """Return the plan for so many pairs, its trials as long as is wished for, as far as there is time."""
-    trial_s = basis.pair_s(candidate) / 2
+    trial_s = basis.pair_s(candidate) / basis.arms
     usual_s = basis.usual_window_s
     window_s = confirming_window_s(
-        usual_s, basis.wished_window_s, trial_s, 2 * pairs, left_s=left_s, budget_s=basis.budget_s
+        usual_s, basis.wished_window_s, trial_s, basis.arms * pairs, left_s=left_s, budget_s=basis.budget_s
     )
     return ConfirmationPlan(
         candidate=candidate,
         pairs=pairs,
-        sequential=is_dear(2 * trial_s, basis.budget_s),
+        sequential=is_dear(basis.arms * trial_s, basis.budget_s),
         usual_trial_s=trial_s,
         longer_s=window_s - usual_s,
+        arms=basis.arms,
     )

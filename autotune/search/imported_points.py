@@ -15,6 +15,7 @@ MOST_POINTS = 4
 """Imported points of a search, at most."""
 
 _MOST_OF_A_SIBLING: Mapping[Likeness, int] = {
+    Likeness.EARLIER_CODE: 3,
     Likeness.SAME_TRAINING: 3,
     Likeness.SAME_COMMAND: 2,
     Likeness.SAME_KNOBS: 1,
@@ -77,7 +78,7 @@ def memory_hints(space: Space, found: Iterable[Sibling], machine: Machine) -> li
     return [
         MemoryHint(values={**space.baseline, **dict(_raw(space, sibling.profile, point.values))}, ending=point.ending)
         for sibling in found
-        if sibling.likeness is Likeness.SAME_TRAINING
+        if sibling.likeness in (Likeness.EARLIER_CODE, Likeness.SAME_TRAINING)
         for point in sibling.profile.exhausted
         if _had_as_much(sibling, machine, point.ending)
     ]

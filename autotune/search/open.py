@@ -18,7 +18,7 @@ from autotune.gpu.collect.collector import gpu_collector
 from autotune.problem.batch_limits import growth_remark, limited
 from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.problem.problem import Problem, open_problem
-from autotune.problem.trainer_code import trainer_code, why_code_differs
+from autotune.problem.trainer_code import why_code_differs
 from autotune.process.guard import Guard
 from autotune.process.launch import Runner
 from autotune.process.lifeline import Lifeline
@@ -305,7 +305,7 @@ def open_parts(
         start = _warm_start(problem, options, study, sampler)
         if start.sentence:
             tell(Remark(text=start.sentence))
-        if growth := growth_remark(problem, study.records()):
+        if growth := growth_remark(problem, problem.of_this_code(study.records())):
             tell(Remark(text=growth))
         if checkpoints.remark:
             tell(Remark(text=checkpoints.remark))
@@ -375,7 +375,7 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
     Raises:
         StudyError: The storage could not be written; or somebody is at work who trains other code.
     """
-    code = trainer_code(problem.command, Path.cwd(), problem.settings.paths)
+    code = problem.code.facts()
     study.refresh()
     for one in [one for one in study.others() if one.seems_at_work(clock.utc())]:  # and was not killed long ago
         if why := why_code_differs(code, one.code):
@@ -436,8 +436,9 @@ def _budget(study: Study, options: SearchOptions, clock: Clock) -> Budget:
 def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler: SamplerChoice) -> WarmStart:
     """Return what the search begins with; nothing where the study knows enough itself, or another sampler proposes."""
     wanted = options.warm_start and not options.fresh and sampler == OURS
-    is_young = len({trial.point for trial in study.records()}) < KNOWN_POINTS
-    return warm_start(problem) if wanted and is_young else WarmStart()
+    records = study.records()
+    is_young = len({trial.point for trial in problem.of_this_code(records)}) < KNOWN_POINTS
+    return warm_start(problem, records) if wanted and is_young else WarmStart()
 
 
 def _both(one: OnEvent, other: OnEvent) -> OnEvent:

@@ -22,10 +22,11 @@ from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.search.warm_start import WarmStart
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
-from autotune.study.finalists import broken_points
+from autotune.study.finalists import NO_FAILURES, broken_points
 from autotune.study.machines import on_one_scale
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
+from autotune.study.standing import standing_answer
 from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
 
@@ -52,6 +53,7 @@ class SearchState:
         baseline_point: Name of today's point.
         filling: True if caches take too long to fill, and are filled in every trial.
         trials: Those of this search, oldest first.
+        standing: The answer that the study stood by when this search began; None without one.
         sd: Standard deviation of ln score between trials of one point.
     """
 
@@ -79,6 +81,8 @@ class SearchState:
         self.baseline_point = problem.space.name(problem.space.baseline)
         self.filling = False
         self.trials: list[TrialRecord] = []
+        self._is_of_this_code: dict[frozenset[tuple[str, str]], bool] = {}
+        self.standing = standing_answer(self.records(), problem.objective, excluded=problem.excluded)
         self.search_in(problem.space)
 
     def search_in(self, space: Space) -> None:
@@ -88,12 +92,29 @@ class SearchState:
         self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
         self._observe()
 
+    def records(self) -> list[TrialRecord]:
+        """Return the study's trials of the code that this search began with, oldest first."""
+        known, kept = self._is_of_this_code, []
+        for trial in self._study.records():
+            code = frozenset(trial.code.items())
+            if code not in known:
+                # The code on disk may be edited meanwhile: then it is what the first trial had that counts.
+                known[code] = trial.shares_code_with(self.trials[0]) if self.trials else self._is_current(trial)
+            if known[code]:
+                kept.append(trial)
+        return kept
+
+    def _is_current(self, trial: TrialRecord) -> bool:
+        return bool(self._problem.of_this_code([trial]))
+
     def _observe(self) -> None:
         """Observe all that the record holds of this space."""
-        records = of_space(self._study.records(), self._problem.space)
-        broken = {self._name(values) for values in broken_points(records)}
+        records = of_space(self.records(), self._problem.space)
+        broken = {self.observed_name(values) for values in broken_points(records)}
         self._broken = broken - {self.baseline_point}  # that is what all others are compared with
-        records = [trial for trial in records if _explores(trial) and self._name(trial.values) not in self._broken]
+        records = [
+            trial for trial in records if _explores(trial) and self.observed_name(trial.values) not in self._broken
+        ]
         alike = on_one_scale(records, self._study.member.machine if self._study.member else None)
         self._observations = Observations(self.space, self._problem.objective, alike, inert=self._findings.inert)
         self._fit()
@@ -111,7 +132,7 @@ class SearchState:
         self._pending = pending
         self._observe()
 
-    def _name(self, values: Values) -> str:
+    def observed_name(self, values: Values) -> str:
         """Return the name of a point as observations have it: points that differ in inert knobs only are one."""
         baseline, inert = self._problem.space.baseline, self._findings.inert
         return self._problem.space.name({**values, **{path: baseline[path] for path in inert}})
@@ -127,7 +148,7 @@ class SearchState:
         """
         member = self._study.member
         machine = member.machine if member else self._problem.machine.name
-        self._left_alone = left_alone(self._study.records(), self.space, point, machine)
+        self._left_alone = left_alone(self.records(), self.space, point, machine)
         return self._left_alone.why if self._left_alone else ""
 
     def _take_up_again(self) -> None:
@@ -277,7 +298,7 @@ class SearchState:
     def _why_not(self, feasible: Feasibility | None = None) -> Callable[[Values], str | None]:
         """Return what says why a point cannot be tried; None of those that can."""
         feasible = feasible or self._feasibility()
-        pending = {self._name(values) for values in self._pending}
+        pending = {self.observed_name(values) for values in self._pending}
         # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
         one_fills = not self._has_seen_a_cache() and any(self.space.settles(values) for values in self._pending)
         alone = self._left_alone
@@ -291,7 +312,7 @@ class SearchState:
             return matters
 
         def why_not(values: Values) -> str | None:
-            name = self._name(values)
+            name = self.observed_name(values)
             if name in self._broken:
                 return "it broke when it was validated"
             if name in pending:
@@ -303,6 +324,32 @@ class SearchState:
         return why_not
 
     # What is known so far
+
+    def contender(self) -> Values | None:
+        """Return the standing answer, which whatever is confirmed has to beat; None where it is not to be tried.
+
+        It is not where it is today's config, is no point of this space, or has failed in this search.
+        """
+        if self.standing is None or self.left_out:
+            return None
+        own = [trial for trial in self.trials if trial.point == self.standing.point]
+        has_failed = any(trial.ending not in NO_FAILURES for trial in own) and not any(one.comparable for one in own)
+        is_out = has_failed or self.standing.point in (self.baseline_point, *self._broken)
+        return None if is_out else self.standing.trial.values
+
+    @property
+    def left_out(self) -> str | None:
+        """Point of the standing answer, where the space that is searched does not have it; None else."""
+        standing, space = self.standing, self._problem.space
+        return None if standing is None or space.is_named(standing.point, standing.trial.values) else standing.point
+
+    def contender_alone(self) -> list[Candidate]:
+        """Return the standing answer as what is to be confirmed, where nothing seems to be better than today's."""
+        values = self.contender()
+        known = self._observations.get(self.observed_name(values)) if values else None
+        if known is None or not known.scores:
+            return []
+        return [Candidate(observation=known, gain=0.0, speed_gain=None, speed_sd=self.sd)]
 
     def better(self) -> list[Candidate]:
         """Return the points that are believed to be better than today's, best first."""
@@ -322,6 +369,13 @@ class SearchState:
             usual_window_s=self.goal().length_s,
             wished_window_s=verdict_s(pooled_gpus(baseline, None)),
             budget_s=budget_s,
+            arms=2 if self.contender() is None or any(map(self.is_standing, self.better()[:1])) else 3,
+        )
+
+    def is_standing(self, candidate: Candidate) -> bool:
+        """Return whether a candidate is the standing answer itself."""
+        return (
+            self.standing is not None and self._problem.space.name(candidate.observation.values) == self.standing.point
         )
 
     @property

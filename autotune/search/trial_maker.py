@@ -1,11 +1,11 @@
 """Trial maker of a search: makes the trials that were decided on, one at a time. Read `TrialMaker.make_once` first."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from autotune.errors import ToldToEnd
+from autotune.errors import CodeChanged, ToldToEnd
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
 from autotune.measure.bounds import Bounds, bounds_as_conditions, bounds_of
 from autotune.measure.phases import phased_trial
@@ -13,7 +13,11 @@ from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
 from autotune.problem.problem import Problem
 from autotune.records import (
+    ALLOWED,
+    CHANGES,
     DISTURBED,
+    DOCUMENT,
+    LEFT_OUT,
     NOT_COMPARED,
     PAIRS_PLANNED,
     VALIDATION_ASKED,
@@ -176,6 +180,7 @@ class TrialMaker:
         Raises:
             ToldToEnd: The daemon that started this search is gone, so that nobody would end it for a neighbour's sake.
             PointTaken: Another machine has just begun a trial of the same new point.
+            CodeChanged: The trial was of other code than those before it.
         """
         lifeline = self._parts.lifeline
         if lifeline is not None and lifeline.is_cut:
@@ -197,15 +202,17 @@ class TrialMaker:
             self._narrator.tell(
                 TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
             )
+            code = self._parts.problem.code.digests()
             done = self._execute(trial, claim.number, self._parts.clock.now_s())
         except BaseException:
             study.abandon(claim, why=lifeline.why if lifeline is not None else "")
             raise
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
-        record = self._record(trial, claim.number, done, validity)
+        record = self._record(trial, claim.number, done, validity, code)
         record = study.finish(claim, record, score=self._state.score(record), speeds=_speeds(done))
         self._clear_up(record, done)
+        self._require_same_code(record)
         self._state.learn(record, done)
         self._note_failure(record, done)
         speedup = self._state.speedup([record])
@@ -213,6 +220,22 @@ class TrialMaker:
         if trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED):
             self._narrator.tell_incumbent(self._state, self._parts.problem.objective)
         return record
+
+    def _require_same_code(self, record: TrialRecord) -> None:
+        """Check that a trial is of the code that the search began with.
+
+        Raises:
+            CodeChanged: It is not.
+        """
+        first = next(iter(self._state.trials), record)
+        if not record.shares_code_with(first):
+            changed = sorted(name for name, digest in record.code.items() if first.code.get(name, digest) != digest)
+            raise CodeChanged(
+                f"the trainer's code was changed during the search: {', '.join(changed)}; trials from before and after "
+                "cannot be compared",
+                where=str(self._parts.problem.config_path),
+                remedy="Run the same command again: it measures the trainer as it is now.",
+            )
 
     def _two_fit(self, trial: PlannedTrial, kept_s: float) -> bool:
         """Return whether there is time for a trial and a repeat of it."""
@@ -275,8 +298,11 @@ class TrialMaker:
             return Validity.GOOD
         return validity
 
-    def _record(self, trial: PlannedTrial, number: int, done: Execution, validity: Validity) -> TrialRecord:
+    def _record(
+        self, trial: PlannedTrial, number: int, done: Execution, validity: Validity, code: Mapping[str, str]
+    ) -> TrialRecord:
         problem = self._parts.problem
+        loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
         return TrialRecord(
             number=number,
             search=self._parts.search,
@@ -294,12 +320,22 @@ class TrialMaker:
                 **problem.conditions,
                 **done.conditions,
                 **self._asked(),
+                DOCUMENT: problem.training,
+                **self._kinds(trial.values),
                 **_planned(trial),
                 **(bounds_as_conditions(_bounds(done)) if trial.phases else {}),
             },
             validation=trial.judge(done),
             race=trial.leg.leg(done) if trial.leg else None,
+            code={**problem.code.digests(loaded), **code},  # as it was when the trial began, as far as that was known
         )
+
+    def _kinds(self, values: Values) -> dict[str, Scalar]:
+        """Return what a point changes of the training, and what of that is allowed, for the record."""
+        problem, left_out = self._parts.problem, self._state.left_out
+        kinds = {CHANGES: problem.space.kinds_of_change(values), ALLOWED: problem.allowed}
+        said: dict[str, Scalar] = {name: ",".join(sorted(some)) for name, some in kinds.items() if some}
+        return {**said, LEFT_OUT: left_out} if left_out else said
 
     def _asked(self) -> dict[str, Scalar]:
         """Return what was asked of the answer: whoever reads the record has to know that it is missing."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.durations import format_duration
-from autotune.errors import AutotuneError, TrialError
+from autotune.errors import AutotuneError, CodeChanged, TrialError
 from autotune.events import Event, Remark, SearchEnded, SearchStarted
 from autotune.limits import expected
 from autotune.measure.window import WindowGoal
@@ -47,7 +47,8 @@ from autotune.search.schedule import (
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validator import Validator
-from autotune.study.summary import judged_finalists, summarize
+from autotune.study.standing import judged_finalists
+from autotune.study.summary import answer_of, summarize
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
@@ -103,6 +104,7 @@ class Tuner:
 
         Raises:
             AutotuneError: No trial gave numbers to answer with; most often a `TrialError`.
+            CodeChanged: The trainer's code was edited meanwhile.
             KeyboardInterrupt: ^C; everything finished so far is in the record.
         """
         self._tell_start()
@@ -110,6 +112,7 @@ class Tuner:
             if self._budget.budget_s >= WARM_UP_FROM_S:
                 self._trials.make_once(replace(self._baseline, goal=_WARM_UP, warms_up=True))
             self._measure_baseline()
+            self._try_standing_answer()
             if alone := self._state.leave_alone(self._state.baseline_point):
                 self._narrator.tell_phase("exploring", alone)
             why = self._explore()
@@ -121,8 +124,8 @@ class Tuner:
             self.left_because = str(left)
             self._narrator.tell_phase("ending", f"this machine leaves: {left}")
             self._others.wait_for_their_confirmations()
-        except BrokenPipeError:
-            raise  # nobody listens any more
+        except (BrokenPipeError, CodeChanged):
+            raise  # nobody listens any more; what was measured says nothing of the trainer as it is now
         except (AutotuneError, OSError, MemoryError, RuntimeError) as error:
             self.ended_by = expected(error)
             if self.ended_by is None:
@@ -164,6 +167,12 @@ class Tuner:
                 measures=self._problem.measures,
             )
         )
+        stands = self._study_answer() if self._state.contender() else None
+        if stands and stands.best and stands.speedup and stands.best.point != self._state.baseline_point:
+            changes = self._problem.space.changes(stands.best.values)
+            self._narrator.tell_standing(
+                stands.best.values, changes, stands.speedup.ratio, self._state.observed_name(stands.best.values)
+            )
 
     # The baseline
 
@@ -197,6 +206,13 @@ class Tuner:
         if record.comparable or record.ending in _NO_ACCIDENTS or self._trials.gpu_lost:
             return False
         return not never_trains(self._state.trials)
+
+    def _try_standing_answer(self) -> None:
+        """Make a trial of the answer that the study stands by, as far as there is time: here it may fail."""
+        values, left_s = self._state.contender(), self._budget.left_s()
+        if values is not None and expected_trial_s(self._state.trials) < left_s:
+            with suppress(PointTaken):
+                self._try(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 
     # Exploring
 
@@ -285,7 +301,8 @@ class Tuner:
         Returns:
             Whether all of them could be compared.
         """
-        better, left_s = self._others.to_be_confirmed(self._state.better()), self._budget.left_s()
+        better = self._others.to_be_confirmed(self._state.better() or self._state.contender_alone())
+        left_s = self._budget.left_s()
         if not better or self._trials.gpu_lost:
             self._narrator.tell_phase("ending", why)
             return False
@@ -306,12 +323,16 @@ class Tuner:
 
     def _make_pairs(self, plan: ConfirmationPlan) -> bool:
         """Make the pairs of a confirmation, as far as they are needed; return whether all trials can be compared."""
-        goal = self._confirming_goal(plan)
+        goal, contender = self._confirming_goal(plan), self._state.contender()
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
-        for done, (pair, is_baseline) in enumerate(pair_order(plan.pairs, self._rng), start=1):
-            values = self._baseline.values if is_baseline else plan.candidate.observation.values
+        points = [self._baseline.values, plan.candidate.observation.values]
+        if contender is None or self._state.is_standing(plan.candidate):
+            plan = replace(plan, arms=2)
+        else:
+            plan, points = replace(plan, arms=3), [*points, contender]
+        for done, (pair, arm) in enumerate(pair_order(plan.pairs, self._rng, plan.arms), start=1):
             trial = PlannedTrial(
-                values=values,
+                values=points[arm],
                 purpose=Purpose.CONFIRM,
                 pair=first_pair + pair,
                 planned_pairs=plan.pairs if plan.sequential else None,
@@ -340,15 +361,20 @@ class Tuner:
         """Return whether a sequential confirmation stops here: judged as the answer will be, by the record alone."""
         if not plan.is_look(done):
             return False
-        judged = judged_finalists(self._parts.study.records(), self._parts.search, self._problem.objective)
-        return bool(judged) and plan.is_decided_by(judged[-1][1])
+        records, search = self._state.records(), self._parts.search
+        asked = [None, self._state.standing.point] if plan.arms > 2 and self._state.standing else [None]
+        point = self._problem.space.name(plan.candidate.observation.values)
+        judged = [judged_finalists(records, search, self._problem.objective, against=one) for one in asked]
+        own = [next((one[1] for one in some if one[0].trial.point == point), None) for some in judged]
+        return all(map(plan.is_decided_by, own))
 
     def _is_time_to_go_on(self, done: int, plan: ConfirmationPlan) -> bool:
         """Return whether further pairs, beyond the fewest, would take the time of the validation, or of the race."""
         afterwards_s = self._afterwards_s()
-        if not afterwards_s or done % 4 or done < 2 * LEAST_PAIRS:  # whole ABBA rounds
+        two_rounds = 2 * plan.arms  # ABBA is whole
+        if not afterwards_s or done % two_rounds or done < plan.arms * LEAST_PAIRS:
             return False
-        return self._budget.left_s() < afterwards_s + CAUTION * 4 * plan.trial_s
+        return self._budget.left_s() < afterwards_s + CAUTION * two_rounds * plan.trial_s
 
     def _breaks(self) -> bool:
         """Validate the point that was confirmed last, if it is better and that was asked for.
@@ -391,9 +417,9 @@ class Tuner:
         Raises:
             AutotuneError: No trial gave numbers; what ended the search, if something did.
         """
-        trials, result = self._state.trials, self._summary()
-        if result and result.verdict is Verdict.BETTER and result.best:
-            trials_of_all = self._parts.study.records()
+        trials, result = self._state.trials, self.answer_so_far()
+        if result and result.verdict is Verdict.BETTER and result.best and not self._state.left_out:
+            trials_of_all = self._state.records()
             if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
                 self._narrator.tell(Remark(text=said))
         verdict, elapsed_s = result.verdict if result else None, self._budget.elapsed_s()
@@ -407,13 +433,37 @@ class Tuner:
             cautions=(*result.cautions, *self._cautions()),
         )
 
+    def answer_so_far(self) -> SearchResult | None:
+        """Return the answer of the study with what this search has measured so far; None without numbers of its own."""
+        own = self._summary()
+        result = self._study_answer() if own and own.verdict is not Verdict.NO_BASELINE else own
+        if result is None or own is None or result.search == own.search:
+            return result
+        why = f"{result.why}; nothing that this search tried takes its place"
+        return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=own.cautions)
+
     def _summary(self) -> SearchResult | None:
+        """Return the answer that this search's own trials give."""
+        problem = self._problem
         return summarize(
-            self._parts.study.records(),
+            self._state.records(),
             self._parts.search,
             self._state.space,
-            objective=self._problem.objective,
-            why_no_gpu=self._problem.why_no_gpu,
+            objective=problem.objective,
+            why_no_gpu=problem.why_no_gpu,
+            excluded=problem.excluded,
+        )
+
+    def _study_answer(self) -> SearchResult | None:
+        """Return the answer of the study, as everybody is told it who asks."""
+        problem = self._problem
+        return answer_of(
+            self._state.records(),
+            problem.space,
+            objective=problem.objective,
+            why_no_gpu=problem.why_no_gpu,
+            today=self._state.baseline_point,
+            excluded=problem.excluded,
         )
 
     def _cautions(self) -> tuple[str, ...]:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from autotune.errors import StudyError
 from autotune.problem.problem import Problem
-from autotune.records import Ending, TrialRecord, Values
+from autotune.records import NOT_COMPARED, Ending, TrialRecord, Values
 from autotune.sampler.feasibility import MemoryHint
-from autotune.sampler.observations import Observation
-from autotune.search.confirm import Candidate
+from autotune.sampler.observations import Observation, Observations, expected_trial_sd, of_space
+from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.imported_points import ImportedPoint, imported_points, memory_hints
 from autotune.space.space import Space
 from autotune.study.profile_index import ProfileIndex
@@ -29,7 +29,7 @@ from autotune.study.profiles import (
     distinct,
 )
 from autotune.study.record import Study
-from autotune.study.siblings import siblings
+from autotune.study.siblings import Likeness, Sibling, siblings
 
 KNOWN_POINTS = 10
 """Points on record from which on a study needs no warm start: its own model knows more than another machine."""
@@ -133,13 +133,20 @@ class WarmStart:
         return ""
 
 
-def warm_start(problem: Problem) -> WarmStart:
-    """Return what a search of a problem may begin with; nothing where no study of a like training is found."""
+def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmStart:
+    """Return what a search of a problem may begin with; nothing where no study of a like training is found.
+
+    Args:
+        problem: What is tuned.
+        records: The study's own record: what trials of the trainer's code as it was before have shown is worth a trial,
+            and no more.
+    """
     try:
         own = _own(problem)
     except ValueError:  # keys or texts beyond what a profile holds
         return WarmStart()
-    found = siblings(own, ProfileIndex(problem.storage, problem.state.studies).profiles())
+    found = _of_earlier_code(problem, records)
+    found += siblings(own, ProfileIndex(problem.storage, problem.state.studies).profiles())
     margin = problem.limits.memory_margin
     return WarmStart(
         points=tuple(imported_points(problem.space, found, problem.machine, memory_margin=margin)),
@@ -195,6 +202,20 @@ def profile_of(
         exhausted=tuple(exhausted.values())[-MOST_EXHAUSTED:],
         ended_utc=utc,
     )
+
+
+def _of_earlier_code(problem: Problem, records: Sequence[TrialRecord]) -> list[Sibling]:
+    """Return the study's trials of the code before the present one as a sibling of it."""
+    current = {trial.number for trial in problem.of_this_code(records)}
+    others = [trial for trial in records if trial.number not in current and trial.purpose not in NOT_COMPARED]
+    earlier = of_space((trial for trial in others if trial.shares_code_with(others[-1])), problem.space)
+    observations = Observations(problem.space, problem.objective, earlier)
+    believed = {name: one.mean for name, one in observations.items() if one.scores}
+    better = better_than_baseline(observations, believed, problem.space) if believed else []
+    if not better:
+        return []
+    profile = profile_of(problem, earlier, better, expected_trial_sd(observations), earlier[-1].ended_utc)
+    return [Sibling(profile=profile, likeness=Likeness.EARLIER_CODE, distance=0.0)]
 
 
 def _own(problem: Problem) -> Profile:

@@ -83,8 +83,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 _MOST_GPUS = 256
 _MOST_WINDOWS = 1_000_000
 _MOST_LOSSES = 10_000
+_MOST_FILES = 1_000
+_LONGEST_TEXT = 1_000
 
-_ADDED = frozenset({"number", "validation", "race"})
+_ADDED = frozenset({"number", "validation", "race", "code"})
 """Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
 
 _ONCE_THE_BASELINE = "today"  # the purpose's word in format 1, and in the first studies of format 2
@@ -127,6 +129,10 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     except (ValueError, RecursionError) as error:
         raise ValueError("not readable") from error
     _check(record)
+    if len(record.code) > _MOST_FILES or any(
+        len(text) > _LONGEST_TEXT for pair in record.code.items() for text in pair
+    ):
+        raise ValueError("code: too many files, or a text is too long")
     if record.validation:
         _check(record.validation)
     if record.race:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from autotune.records import PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validation, Values
 
-_NO_FAILURES = frozenset(
+NO_FAILURES = frozenset(
     {Ending.COMPLETED, Ending.STOPPED, Ending.UNCOUNTED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED}
 )
+"""Endings that say nothing against a point."""
 
 Pair = tuple[Measurement, Measurement]
 """A complete pair of a confirmation: the trial of the baseline, that of the point."""
@@ -55,7 +56,7 @@ def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseli
     for trial in confirming:
         if trial.point != baseline_point:
             first.setdefault(trial.point, trial)
-    failed = {trial.point for trial in trials if trial.purpose is Purpose.CONFIRM and trial.ending not in _NO_FAILURES}
+    failed = {trial.point for trial in trials if trial.purpose is Purpose.CONFIRM and trial.ending not in NO_FAILURES}
     validations = {trial.point: trial.validation for trial in trials if trial.validation}
     return [
         Finalist(

@@ -18,9 +18,10 @@ _OTHER_CPU = 0.25
 class Likeness(IntEnum):
     """Likeness of another study's training to this one's, nearest first."""
 
-    SAME_TRAINING = 0
-    SAME_COMMAND = 1  # with another config: another model, or other data
-    SAME_KNOBS = 2
+    EARLIER_CODE = 0  # the study itself, before the trainer was edited
+    SAME_TRAINING = 1
+    SAME_COMMAND = 2  # with another config: another model, or other data
+    SAME_KNOBS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class Sibling:
     def text(self) -> str:
         """Description for people: what study it is, and where it was made."""
         what = {
+            Likeness.EARLIER_CODE: "this training with its code of before",
             Likeness.SAME_TRAINING: "this training",
             Likeness.SAME_COMMAND: "another config of the same command",
             Likeness.SAME_KNOBS: "a training with the same knobs",

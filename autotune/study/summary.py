@@ -5,7 +5,7 @@ So ``search``, ``status`` and ``apply`` give the same answer, at once or after a
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -16,32 +16,32 @@ from autotune.metrics import METRICS, values_of
 from autotune.records import VALIDATION_ASKED, Measurement, Purpose, TrialRecord
 from autotune.results import BrokenPoint, Change, Race, SearchResult, Side, Verdict, changes_training
 from autotune.sampler.observations import expected_sd_of
-from autotune.score import (
-    FEWEST_PAIRS,
-    LEAST_PAIRS,
-    THROUGHPUT,
-    Judgement,
-    Objective,
-    judge,
-    ln_score,
-    ln_speed,
-    on_all_machines,
-)
+from autotune.score import LEAST_SCORE_GAIN, THROUGHPUT, Judgement, Objective, ln_score, ln_speed
 from autotune.space.space import Space
 from autotune.stage_times import PipelineTimes
 from autotune.study.changes import changes_worth, with_moved_keys
-from autotune.study.finalists import Finalist, Pair, finalists
+from autotune.study.finalists import Finalist
 from autotune.study.machines import hosts_of, on_one_scale
-from autotune.study.noise import pair_noise
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.race_judgement import judge_race
 from autotune.study.reasons import Evidence, reason
+from autotune.study.standing import (
+    HeldBack,
+    Kinds,
+    chosen_finalist,
+    held_back,
+    judged_finalists,
+    standing_answer,
+    telling,
+    until_the_end_of,
+)
 
 _UNVALIDATED = (
     "The answer is not validated, though that was asked for: there was no time, or the search was ended before it was. "
     "What breaks in a longer training is not known."
 )
 _NOT_RACED = "it was not raced"
+_BEYOND_NOISE = 1.64  # standard errors: one point in twenty that is no better looks so
 _UNEVEN = 1.3  # trials that differ by 8 % are within that 99 times in 100
 
 
@@ -55,7 +55,7 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
     searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_diagnosis(firsts[name])]
     for search in reversed(searches):
         trials = [trial for trial in records if trial.search == search]
-        baseline_point, good = trials[0].point, _telling(trials, objective)
+        baseline_point, good = trials[0].point, telling(trials, objective)
         explored = any(trial.purpose is Purpose.EXPLORE for trial in good)
         if (explored and not _best(good, baseline_point, objective)) or any(
             judgement for _, judgement in judged_finalists(records, search, objective)
@@ -69,6 +69,42 @@ def _is_diagnosis(first: TrialRecord) -> bool:
     return first.purpose is Purpose.DIAGNOSE
 
 
+def answer_of(
+    records: Sequence[TrialRecord],
+    space: Space,
+    *,
+    objective: Objective,
+    why_no_gpu: str | None = None,
+    today: str | None = None,
+    excluded: Kinds = frozenset(),
+) -> SearchResult | None:
+    """Compute the answer of a study: the one that it stands by, else that of its latest search.
+
+    Args:
+        records: The study's record, trials of other code left out.
+        space: The present search space; gives the labels.
+        objective: The objective.
+        why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
+        today: Name of the point that the config holds now; None takes that of the latest search.
+        excluded: Kinds of change of the training that are out of the question.
+
+    Returns:
+        The answer; None if no trial gave comparable numbers.
+    """
+    latest = latest_search(records, objective)
+    if latest is None:
+        return None
+    shown, standing = latest, standing_answer(records, objective, excluded=excluded)
+    if standing is not None and standing.search != latest:
+        began_with = next(trial.point for trial in records if trial.search == latest)
+        met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
+        is_about_others = began_with == standing.point or (began_with != standing.baseline and met)
+        if not (is_about_others and today in (None, began_with)):
+            shown = standing.search
+    result = summarize(records, shown, space, objective=objective, why_no_gpu=why_no_gpu, excluded=excluded)
+    return result and _with_later_evidence(result, records, space)
+
+
 def summarize(
     records: Sequence[TrialRecord],
     search: str,
@@ -76,6 +112,7 @@ def summarize(
     *,
     objective: Objective,
     why_no_gpu: str | None = None,
+    excluded: Kinds = frozenset(),
 ) -> SearchResult | None:
     """Compute the answer of one search.
 
@@ -86,13 +123,14 @@ def summarize(
         space: The present search space; gives the labels, and nothing that the verdict depends on.
         objective: The objective of the search.
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
+        excluded: Kinds of change of the training that are out of the question.
 
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
     """
-    records = on_one_scale(_until_the_end_of(search, records))
+    records = on_one_scale(until_the_end_of(search, records))
     trials = [trial for trial in records if trial.search == search]
-    good = _telling(trials, objective)
+    good = telling(trials, objective)
     # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
     # anything.
     baseline_trial = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
@@ -106,35 +144,11 @@ def summarize(
         objective=objective,
         busy_rate=study_busy_rate(records),
         why_no_gpu=why_no_gpu or _why_not_measured(good),
+        excluded=excluded,
     )
     if not searched.baseline_trials:
         return _without_baseline(searched)
     return _compared(searched, records)
-
-
-def judged_finalists(
-    records: Sequence[TrialRecord], search: str, objective: Objective
-) -> list[tuple[Finalist, Judgement | None]]:
-    """Judge each finalist of a search by the record up to the search's last trial.
-
-    Args:
-        records: The study's record, oldest first.
-        search: Name of the search.
-        objective: The objective of the search.
-
-    Returns:
-        The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than
-        four can only show a gain, with a wider interval.
-    """
-    records = _until_the_end_of(search, records)
-    trials = [trial for trial in records if trial.search == search]
-    baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
-    if baseline is None:
-        return []
-    records = on_one_scale(records)
-    others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
-    found = finalists(_telling(trials, objective), trials, baseline.point)
-    return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
 
 
 def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> bool:
@@ -164,6 +178,7 @@ class _Searched:
         objective: The objective of the search.
         busy_rate: See `study_busy_rate`.
         why_no_gpu: Reason why utilization was not measured; None if it was, or that is not known.
+        excluded: Kinds of change of the training that are out of the question.
     """
 
     trials: Sequence[TrialRecord]
@@ -173,6 +188,7 @@ class _Searched:
     objective: Objective
     busy_rate: float | None
     why_no_gpu: str | None
+    excluded: Kinds
 
     @property
     def baseline_trials(self) -> list[TrialRecord]:
@@ -231,6 +247,7 @@ def _without_baseline(searched: _Searched) -> SearchResult:
     return SearchResult(
         verdict=Verdict.NO_BASELINE,
         why=f"today's config gave no numbers ({ended}), so there is nothing to compare with",
+        search=baseline_trial.search,
         baseline=searched.baseline(),
         best=candidate,
         candidate=None,
@@ -249,14 +266,18 @@ def _without_baseline(searched: _Searched) -> SearchResult:
 def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResult:
     """Return the answer of a search with a baseline; the record gives the prior of the spread of its pairs."""
     good, objective = searched.good, searched.objective
-    confirmed = judged_finalists(records, searched.baseline_trial.search, objective)
-    baseline, chosen = searched.baseline(), _chosen(confirmed)
-    finalist, judgement = chosen or (None, None)
-    candidate = searched.candidate(finalist)
+    search = searched.baseline_trial.search
+    confirmed = judged_finalists(records, search, objective)
+    excluded = searched.excluded
+    standing = standing_answer(records, objective, before=search, excluded=excluded)
+    chosen = chosen_finalist(confirmed, standing, records, search, objective, excluded=excluded)
+    withheld = held_back(records, search, objective, excluded=excluded)
+    finalist, judgement = chosen or (confirmed[0] if confirmed else (None, None))
+    baseline, candidate = searched.baseline(), searched.candidate(finalist)
     hosts = hosts_of(searched.trials)
     confirmed_on = tuple(hosts[machine] for machine in finalist.pairs_of_machines) if finalist else ()
     broke = finalist is not None and finalist.broke
-    better = judgement is not None and judgement.better and not broke
+    better = chosen is not None
     changes, race = searched.changes_of(candidate, judgement), searched.race(candidate)
     evidence = Evidence(
         judgement=judgement,
@@ -271,7 +292,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
     )
     return SearchResult(
         verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
-        why=reason(evidence),
+        why=reason(evidence) if better or not withheld else f"something is faster, and held back: {withheld[0].why}",
         baseline=baseline,
         best=candidate if better else baseline,
         candidate=None if better else candidate,
@@ -287,10 +308,12 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
         validation=finalist.validation if finalist else None,
         race=race,
         why_not_raced=_NOT_RACED if better and race is None and changes_training(one.label for one in changes) else "",
+        search=search,
         confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
         cautions=(
             *_unvalidated(searched, finalist if better else None),
+            *(_held_back_text(one, searched.baseline_trial) for one in withheld),
             *_unevenness(searched.baseline_trials),
             *(race.cautions if race else ()),
         ),
@@ -303,10 +326,31 @@ def _unvalidated(searched: _Searched, answer: Finalist | None) -> tuple[str, ...
     return (_UNVALIDATED,) if asked and answer is not None and answer.validation is None else ()
 
 
-def _chosen(confirmed: Sequence[tuple[Finalist, Judgement | None]]) -> tuple[Finalist, Judgement | None] | None:
-    """Return the finalist that the answer is about: the one that is better and held, else the first."""
-    held = (one for one in confirmed if one[1] is not None and one[1].better and not one[0].broke)
-    return next(held, confirmed[0] if confirmed else None)
+def _held_back_text(one: HeldBack, baseline: TrialRecord) -> str:
+    """Return the remark on a finalist that is held back."""
+    new = one.finalist.trial.values
+    changes = ", ".join(f"{path}={value}" for path, value in new.items() if baseline.values.get(path) != value)
+    return f"{changes} was confirmed at {one.judgement.speed.ratio:.2f}x, and is held back: {one.why}."
+
+
+def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], space: Space) -> SearchResult:
+    """Return an answer with what later searches that began with the same values have found out about it."""
+    shown = result.best if result.verdict is Verdict.BETTER else None
+    if shown is None or result.baseline is None:
+        return result
+    searches = list(dict.fromkeys(trial.search for trial in records))
+    for search in reversed(searches[searches.index(result.search) + 1 :]):
+        trials = [trial for trial in records if trial.search == search]
+        if trials[0].point != result.baseline.point:
+            continue
+        alike = space.is_same_training(shown.values, result.baseline.values)
+        race = judge_race(trials, shown.point, same_training=alike)
+        checked = [trial.validation for trial in trials if trial.point == shown.point and trial.validation]
+        if race is not None and result.race is None:
+            result = replace(result, race=race, why_not_raced="")
+        if checked and result.validation is None:
+            result = replace(result, validation=checked[-1])
+    return result
 
 
 def _broken(searched: _Searched, finalist: Finalist, judgement: Judgement | None) -> BrokenPoint:
@@ -317,17 +361,6 @@ def _broken(searched: _Searched, finalist: Finalist, judgement: Judgement | None
         speedup=judgement.speed if judgement else None,
         validation=finalist.validation,
     )
-
-
-def _until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
-    """Return the record as it was at the last trial of a search."""
-    last = max((place for place, trial in enumerate(records) if trial.search == search), default=-1)
-    return records[: last + 1]
-
-
-def _telling(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
-    """Return the trials with comparable numbers that tell the objective."""
-    return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
 
 
 def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
@@ -356,38 +389,6 @@ def _stages(trials: Sequence[Measurement]) -> PipelineTimes | None:
     return reduce(add, times) if times else None
 
 
-def _judgement(
-    finalist: Finalist, others: Sequence[TrialRecord], search: str, objective: Objective
-) -> Judgement | None:
-    """Judge a finalist on each machine that has confirmed it; None if no machine has enough pairs."""
-    judged = [
-        _judged_on_one(finalist, pairs, others, search, objective) for pairs in finalist.pairs_of_machines.values()
-    ]
-    known = [judgement for judgement in judged if judgement is not None]
-    return on_all_machines(known) if known else None
-
-
-def _judged_on_one(
-    finalist: Finalist, made: Sequence[Pair], others: Sequence[TrialRecord], search: str, objective: Objective
-) -> Judgement | None:
-    """Judge a finalist by the pairs of one machine, with the spread between the study's other trials as the prior."""
-    pairs = len(made)
-    if pairs < FEWEST_PAIRS or (pairs < LEAST_PAIRS and finalist.has_failed):
-        return None
-    # A fixed number of pairs that the end of the budget cut short may show a large gain too, as a sequential one does.
-    planned = finalist.planned_pairs or (LEAST_PAIRS if pairs < LEAST_PAIRS else None)
-    variance, df = pair_noise(others, search, objective, pairs=pairs)
-    judgement = judge(
-        made,
-        prior_variance=variance,
-        prior_df=df,
-        speed_prior=pair_noise(others, search, THROUGHPUT, pairs=pairs) if objective.by_utilization else None,
-        objective=objective,
-        planned_pairs=planned,
-    )
-    return judgement if judgement.better or pairs >= LEAST_PAIRS else None
-
-
 def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
     """Return the median of each metric over the comparable trials of a point; None if there is none."""
     measured = [values_of(trial.comparable) for trial in trials if trial.comparable]
@@ -398,10 +399,15 @@ def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
 
 
 def _best(good: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> str | None:
-    """Return the point with the best mean score other than the baseline; None if the baseline is the best."""
+    """Return the point with the best mean score; None if that is the baseline, or ahead of it by no more than noise."""
     means = _mean_scores(good, baseline_point, objective)
     best = max(means, key=lambda point: means[point], default=None)
-    return best if best != baseline_point else None
+    if best is None or best == baseline_point or baseline_point not in means:
+        return best if best != baseline_point else None
+    counts = Counter(trial.point for trial in good)
+    sd = expected_sd_of(good, objective) * math.sqrt(1 / counts[best] + 1 / counts[baseline_point])
+    lead = means[best] - means[baseline_point]
+    return best if lead > max(math.log(LEAST_SCORE_GAIN), _BEYOND_NOISE * sd) else None
 
 
 def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> dict[str, float]:

@@ -74,7 +74,7 @@ class Report:
         if self._losses:
             lines[-1] = f'{lines[-1][:-1]}, "loss": {json_number(_mean(self._losses))}}}'
             self._losses = []
-        self._stream.write("\n".join(lines))
+        self._stream.write_steps("\n".join(lines))
 
     def loss(self, now_s: float, value: Any) -> None:
         """Add a loss that could be read without waiting for the accelerator; it is written with the next steps.

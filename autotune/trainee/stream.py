@@ -17,6 +17,10 @@ In a trial that is taken through phases (phases.py):
 Here ``t_s`` of a phase is its begin: the step that ends next lies wholly in it. In ``load`` batches are drawn, which a
 line reports every quarter of a second of that; the steps between mean nothing.
 
+Before the first step, the files of the trainer's own modules that are loaded by then:
+
+    {"k": "files", "t_s": 83.0, "paths": ["/home/me/project/train.py"]}
+
 The header may come again: where the injected observer (observe.py) has opened the file, a trainer that reports
 its own steps adds a header with its own ``source``, and from there on all steps are the trainer's.
 
@@ -40,9 +44,10 @@ import contextlib
 import json
 import math
 import os
+import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
@@ -56,6 +61,8 @@ OBSERVER = "observer"
 """``source`` of steps that were observed, not reported by the trainer."""
 
 _STREAMS_PER_PID = 100  # a pid comes back after exec; more than this is something else going wrong
+_PATHS_BYTES = 8192  # of one line: readers take 16 KiB
+_INSTALLED = ("site-packages", "dist-packages", "_autotune_trainee")  # folders of modules that no project owns
 
 
 def is_only_watched() -> bool:
@@ -77,6 +84,7 @@ class Stream:
         self._fd: Optional[int] = None
         self._path: Optional[str] = None
         self._looked = False
+        self._listed = False
         self.source: Optional[str] = None
 
     def announce(self, source: str, devices: Optional[Iterable[str]]) -> None:
@@ -153,6 +161,14 @@ class Stream:
         except Exception:
             self._close()
 
+    def write_steps(self, lines: str) -> None:
+        """Append the lines of steps; before the first ones those that name the trainer's files, loaded by now."""
+        if not self._listed:
+            self._listed = True
+            for files in _files_lines():
+                self.write(files)
+        self.write(lines)
+
     def _write_line(self, line: str) -> None:
         data = (line + "\n").encode()
         if self._fd is None and self._path is not None:
@@ -175,9 +191,33 @@ class Stream:
         """Drop the parent's file in a forked child, which opens its own if it makes a step."""
         self._close()
         self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
-        self._looked = False
+        self._looked = self._listed = False
         self.source = None
         self.pace = None
+
+
+def _files_lines() -> Iterator[str]:
+    """Yield lines that name the files of the loaded modules that are not installed: those of the trainer's project."""
+    library = os.path.dirname(os.__file__) + os.sep
+    waiting: list[str] = []
+    for module in list(sys.modules.values()):
+        with contextlib.suppress(Exception):
+            # Not by getattr: a module that is loaded late would be loaded now.
+            path = object.__getattribute__(module, "__dict__").get("__file__")
+            if not isinstance(path, str) or path.startswith((library, "<")):
+                continue
+            path = os.path.abspath(path)
+            if not any(part in _INSTALLED for part in path.split(os.sep)):
+                waiting.append(path)
+        if sum(map(len, waiting)) > _PATHS_BYTES // 2:
+            yield _files_line(waiting)
+            waiting = []
+    if waiting:
+        yield _files_line(waiting)
+
+
+def _files_line(paths: list[str]) -> str:
+    return json.dumps({"k": "files", "t_s": round(time.monotonic(), 6), "paths": paths})
 
 
 def _create(folder: str) -> tuple[str, int]:
@@ -267,7 +307,7 @@ class Step:
                 line += ', "update": false'
             if self.loss is not None:
                 line += f', "loss": {json_number(self.loss)}'
-            process_stream.write(line + "}")
+            process_stream.write_steps(line + "}")
         except Exception:
             pass
 

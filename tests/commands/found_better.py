@@ -12,6 +12,7 @@ from typing import Any
 
 from autotune.__main__ import main
 from autotune.commands import searching
+from autotune.commands.applying import changes_to_offer
 from autotune.results import Ratio, SearchResult, Side, Verdict
 
 MODE = os.environ.get("FOUND_BETTER", "")
@@ -38,7 +39,8 @@ def _finished(problem: Any, _request: object, answer: Any, _clock: object, **_mo
         outcomes={},
         changes=(),
     )
-    return searching.Finished(result=result, failures=[], ended_by=None)
+    changes = changes_to_offer(problem, problem.study, (), result)
+    return searching.Finished(result=result, changes=changes, failures=[], ended_by=None)
 
 
 if __name__ == "__main__":

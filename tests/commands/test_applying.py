@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.applying import values_of_trial
+from autotune.commands.applying import changes_of_trial
 from autotune.errors import TrialError
 from autotune.settings.typed_options import TypedOptions
 from autotune.testing.storage_contract import record
@@ -23,6 +23,6 @@ def test_a_trial_that_is_not_there_is_told_which_are(numbers: tuple[int, ...], s
     study: Any = SimpleNamespace(trials=trials, name="s", where="there")
     result: Any = None
     with pytest.raises(TrialError, match="no trial 4") as caught:
-        values_of_trial(study, result, 4, TypedOptions(config=Path("config.yaml"), storage="sqlite:s.db"), force=False)
+        changes_of_trial(study, result, 4, TypedOptions(config=Path("config.yaml"), storage="sqlite:s.db"), force=False)
     assert said in str(caught.value.remedy)
     assert "autotune status --config config.yaml --storage sqlite:s.db" in str(caught.value.remedy)

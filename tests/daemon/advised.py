@@ -20,6 +20,14 @@ ANSWER: dict[str, Any] = {
             "worth": None, "worth_low": None, "worth_high": None,
         },
     ],
+    "answer": {
+        "id": "0123456789abcdef",
+        "keys": [
+            {"path": "data.num_workers", "old": 1, "new": 4, "label": "same training"},
+            {"path": "data.batch_size", "old": 16, "new": 32, "label": "batch"},
+            {"path": "data.prefetch", "old": 2, "new": 2, "label": "same training"},
+        ],
+    },
     "diff": "-num_workers: 1\n+num_workers: 4\n",
     "cautions": ["mind the batch"],
     "interrupted": None,
@@ -29,7 +37,11 @@ ANSWER: dict[str, Any] = {
 
 
 def advice(**changes: Any) -> Advice:
-    """Return the advice of `ANSWER` with other entries in the answer."""
+    """Return the advice of `ANSWER` with other entries in the answer; other changes are what is judged, too."""
+    answer = {**ANSWER, **changes}
+    if "changes" in changes:
+        keys = [{name: one[name] for name in ("path", "old", "new", "label")} for one in changes["changes"]]
+        answer["answer"] = {**ANSWER["answer"], "keys": keys}
     return Advice.of_answer(
-        {**ANSWER, **changes}, config="/project/1.yaml", config_sha256="a" * 64, made_utc="2030-01-01T00:00:00+00:00"
+        answer, config="/project/1.yaml", config_sha256="a" * 64, made_utc="2030-01-01T00:00:00+00:00"
     )

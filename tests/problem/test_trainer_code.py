@@ -1,12 +1,12 @@
-"""Code of trainers: what makes two machines' code the same, and what is said where it is not."""
+"""Code of trainers: what makes code the same, and what is said where it is not."""
 
+import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from autotune.problem.trainer_code import CHANGED, COMMIT, FILES, trainer_code, why_code_differs
+from autotune.problem.trainer_code import TrainerCode, why_code_differs
 
 WORDS = ("python", "-u", "train.py", "--config", "{config}")
 
@@ -31,104 +31,131 @@ def copy(folder: Path, name: str) -> Path:
     return shutil.copytree(folder, folder.with_name(name))
 
 
-def differs(here: Path, there: Path) -> str | None:
-    """Return what differs between two projects."""
-    first, second = (trainer_code(WORDS, one, [one / "config.yaml"]) for one in (here, there))
-    assert why_code_differs(first, first) is None
-    return why_code_differs(first, second)
+def code(folder: Path, words: tuple[str, ...] = WORDS) -> TrainerCode:
+    """Return the code that a command starts in a folder."""
+    return TrainerCode(words, folder, [folder / "config.yaml", folder / ".autotune"])
 
 
-def commit(folder: Path, message: str) -> None:
-    """Commit all files of a project, which becomes one of git's if it is none."""
-    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", "-C", str(folder))
-    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", message)):
-        subprocess.run([*git, *words], check=True, stdin=subprocess.DEVNULL)
+NAMES = ("loader.py", "models/__init__.py", "models/layers.py", "models/tts.py", "train.py")
 
 
-def test_without_git_the_imported_modules_count(here: Path) -> None:
-    """A copy is the same; an edit of the script, or of a module that it imports however deep, is not."""
-    assert trainer_code(WORDS, here)[COMMIT] is None
+def test_a_copy_is_the_same_and_an_edit_of_any_module_that_it_imports_is_not(here: Path) -> None:
+    """Also on another machine, which is told the names; what it does not import and its config do not count."""
+    digests = code(here).digests()
+    assert tuple(sorted(digests)) == NAMES
     there = copy(here, "there")
     (there / "unrelated.py").write_text("x = 1\n")
     (there / "config.yaml").write_text("batch_size: 8\n")
-    assert differs(here, there) is None
-    for name in ("train.py", "loader.py", "models/__init__.py", "models/tts.py", "models/layers.py"):
+    assert code(there).changed(digests) == ()
+    assert why_code_differs(code(here).facts(), code(there).facts()) is None
+    for name in NAMES:
         other = copy(here, f"other {name.replace('/', ' ')}")
         (other / name).write_text(f"{(other / name).read_text()}x = 1\n")
-        assert "is not the same" in (differs(here, other) or ""), name
+        assert code(other).changed(digests) == (name,)
+        assert why_code_differs(code(here).facts(), code(other).facts()) == f"{name} is not the same there"
 
 
-def test_with_git_commits_are_compared(here: Path) -> None:
-    """Another commit is named with the first eight digits of both."""
-    commit(here, "first")
-    there = copy(here, "there")
-    assert differs(here, there) is None
-    (there / "loader.py").write_text("x = 1\n")
-    commit(there, "second")
-    commits = [str(trainer_code(WORDS, one)[COMMIT])[:8] for one in (here, there)]
-    assert differs(here, there) == f"the trainer's project is at commit {commits[0]} here, at {commits[1]} there"
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        ("x = 1\n", "# why\nx  =  1   # because\n\n\n", True),
+        ("if a:\n    b()\n", "if a:\n  # two spaces\n  b()\n", True),
+        ("x = (1, 2)\n", "x = (\n    1,\n    2,\n)\n", True),
+        ("x = 1\n", "x = 1.0\n", False),
+        ("x = 1\n", "x = True\n", False),
+        ("x = 'a'\n", "x = b'a'\n", False),
+        ("x = a + b\n", "x = b + a\n", False),
+        ("def f():\n    'doc'\n", "def f():\n    'another doc'\n", False),  # some programs read theirs
+        ("print 1\n", "print 1  # no Python of today: its bytes count\n", False),
+    ],
+)
+def test_comments_and_layout_do_not_count(here: Path, before: str, after: str, is_same: bool) -> None:
+    """A file is what it means."""
+    (here / "loader.py").write_text(before)
+    digests = code(here).digests()
+    (here / "loader.py").write_text(after)
+    assert (code(here).changed(digests) == ()) is is_same
 
 
-def test_changes_that_are_not_committed_are_compared(here: Path) -> None:
-    """The same changes are the same code, other ones are named; those of the config do not count."""
-    commit(here, "first")
-    there = copy(here, "there")
-    (there / "config.yaml").write_text("batch_size: 8\n")
-    (there / "notes.txt").write_text("git does not know this file")
-    assert differs(here, there) is None
-    (there / "loader.py").write_text("x = 1\n")
-    assert differs(here, there) == (
-        "the trainer's project has other changes that are not committed (nothing here, loader.py there)"
-    )
-    (here / "loader.py").write_text("x = 1\n")
-    assert differs(here, there) is None
+def test_a_file_that_is_gone_has_changed(here: Path) -> None:
+    """So has one whose trial was of a project that is not here at all."""
+    digests = code(here).digests()
+    (here / "models" / "layers.py").unlink()
+    assert code(here).changed(digests) == ("models/layers.py",)
+    empty = here.with_name("empty")
+    empty.mkdir()
+    assert code(empty).changed(digests) == NAMES
+    assert code(empty).digests() == {}
 
 
-def test_a_script_that_git_does_not_know_counts(here: Path) -> None:
-    """Its commit says nothing about it."""
-    script = here / "train.py"
-    text = script.read_text()
-    script.unlink()
-    commit(here, "first")
-    there = copy(here, "there")
-    script.write_text(text)
-    (there / "train.py").write_text("other = 1\n")
-    assert "train.py here, train.py there" in (differs(here, there) or "")
+def test_files_that_a_trial_reports_count_if_they_are_the_projects(here: Path, tmp_path: Path) -> None:
+    """What no import statement shows counts by the trial's report; installed packages and others' files do not."""
+    own, state = here / "unrelated.py", here / ".autotune" / "trials" / "config.py"
+    installed = here / ".venv" / "lib" / "own.py"
+    vendored = here / "site-packages" / "package.py"
+    others = (state, installed, vendored, tmp_path / "other.py")
+    for path in others:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x = 1\n")
+    (here / ".venv" / "pyvenv.cfg").write_text("")
+    digests = code(here).digests([str(own), *map(str, others), "/nowhere.py", "", "\0"])
+    assert set(digests) - set(NAMES) == {"unrelated.py"}
+    assert code(here).changed(digests) == ()
+    own.write_text("x = 2\n")
+    assert code(here).changed(digests) == ("unrelated.py",)
 
 
-def test_a_checkout_and_a_copy_without_git_may_be_the_same(here: Path) -> None:
-    """The files decide where one of the machines has no git."""
-    there = copy(here, "there")
-    commit(here, "first")
-    assert differs(here, there) is None
-    (there / "loader.py").write_text("x = 1\n")
-    assert "is not the same" in (differs(here, there) or "")
+def test_names_from_elsewhere_are_looked_up_in_the_project_only(here: Path, tmp_path: Path) -> None:
+    """A record may come from anywhere: a name that leads out of the project is a file that is not there."""
+    (tmp_path / "secret.py").write_text("x = 1\n")
+    (here / "link.py").symlink_to(tmp_path / "secret.py")
+    digest = code(here).digests()["loader.py"]
+    for name in ("../secret.py", str(tmp_path / "secret.py"), "link.py", "/dev/zero", "\0.py", "", "a" * 5000):
+        assert code(here).changed({name: digest}) == (name,)
 
 
-def test_names_in_a_state_are_plain_text(here: Path) -> None:
-    """Names of files may hold anything, and are shown on other machines."""
-    odd = here / "a\x1b[31m\nb.py"
-    odd.write_text("")
-    commit(here, "first")
-    odd.write_text("x = 1\n")
-    shown = str(trainer_code(WORDS, here)[CHANGED])
-    assert shown.isprintable()
-    assert "\\x1b" in shown
+def test_a_project_that_moved_or_is_reached_through_a_link_is_the_same(here: Path) -> None:
+    """Names are relative to the folder that the command starts in."""
+    digests = code(here).digests()
+    link = here.with_name("link")
+    link.symlink_to(here)
+    assert code(link).digests() == digests
+    assert code(link).digests([str(here / "unrelated.py")]).keys() == {*NAMES, "unrelated.py"}
+    moved = here.with_name("moved")
+    os.rename(here, moved)
+    assert code(moved).digests() == digests
 
 
-def test_a_command_without_a_python_script_has_no_files(here: Path) -> None:
-    """Nothing is said to differ where nothing is known."""
-    state = trainer_code(("./train.sh",), here)
-    assert state[FILES] is None
-    assert why_code_differs(state, trainer_code(WORDS, here)) is None
+def test_modules_of_a_src_layout_and_scripts_around_a_trainer_count(here: Path) -> None:
+    """``python -m package.train``, and a shell script that starts the trainer."""
+    package = here / "src" / "speech"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text("from speech.model import Model\nfrom . import data\n")
+    (package / "model.py").write_text("")
+    (package / "data.py").write_text("")
+    names = code(here, ("python", "-m", "speech.train", "{config}")).digests()
+    assert set(names) == {f"src/speech/{name}.py" for name in ("__init__", "train", "model", "data")}
+    (here / "run.sh").write_text("python train.py $1\n")
+    assert set(code(here, ("bash", "run.sh", "{config}")).digests()) == {"run.sh"}
+    assert set(code(here, ("./run.sh", "{config}")).digests()) == {"run.sh"}
+
+
+def test_nothing_is_said_to_differ_where_nothing_is_known(here: Path) -> None:
+    """A program without a script."""
+    unknown = code(here, ("trainer", "{config}"))
+    assert unknown.digests() == unknown.facts() == {}
+    assert why_code_differs(unknown.facts(), code(here).facts()) is None
+    assert code(here).changed({}) == ()
 
 
 def test_odd_sources_do_not_stop_it(here: Path) -> None:
     """A script that is no Python, modules that import each other, and hundreds of them."""
     (here / "loader.py").write_text("import train\nimport loader\nfrom ..... import x\n")
     (here / "models" / "tts.py").write_bytes(b"\x00 no python \xff")
-    assert trainer_code(WORDS, here)[FILES]
+    (here / "models" / "__init__.py").write_text("x = " + "(" * 1000 + ")" * 1000 + " + 1" * 20_000 + "\n")
+    assert set(code(here).digests()) == {*NAMES} - {"models/layers.py"}
     (here / "train.py").write_text("".join(f"import m{number}\n" for number in range(900)))
     for number in range(900):
         (here / f"m{number}.py").write_text("")
-    assert trainer_code(WORDS, here)[FILES]
+    assert code(here).digests()

@@ -20,6 +20,7 @@ PROMISED = {
 BESIDES = {
     "why", "objective", "smallest_gain", "gain_of_ten_minutes", "same_training", "changes", "why_no_gpu", "cautions",
     "validation", "race", "why_not_raced", "may_learn_more_slowly", "confirmed_on", "broken", "diff", "interrupted",
+    "answer",
 }  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def test_all_promised_keys_are_there_and_no_unknown_ones(search_result: MakeResu
     document = _document(nothing, elapsed_s=None)
     assert {key for key, value in document.items() if value is None} == {
         "baseline", "best", "candidate", "speedup", "score_ratio", "smallest_gain", "gain_of_ten_minutes",
-        "same_training", "elapsed_s", "why_no_gpu", "validation", "race", "diff", "interrupted",
+        "same_training", "elapsed_s", "why_no_gpu", "validation", "race", "diff", "interrupted", "answer",
     }  # fmt: skip
 
 

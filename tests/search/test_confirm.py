@@ -27,18 +27,17 @@ from tests.runs import MakeTrial, knob, named, observation
 
 
 @pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("arms", [2, 3])
 @pytest.mark.parametrize("pairs", [2, 4, 6, 12])
-def test_each_pair_has_both_and_neighbours_run_in_opposite_order(pairs: int, seed: int) -> None:
-    """ABBA order: a machine that gets slower at a steady pace favours neither side."""
-    order = list(pair_order(pairs, random.Random(seed)))
-    assert [pair for pair, _ in order] == [pair for pair in range(pairs) for _ in range(2)]
-    firsts = [is_baseline for _, is_baseline in order[::2]]
-    assert [is_baseline for _, is_baseline in order[1::2]] == [not first for first in firsts]
-    assert all(one != other for one, other in pairwise(firsts))
-    baseline, candidate = (
-        [turn for turn, (_, is_baseline) in enumerate(order) if is_baseline is side] for side in (True, False)
-    )
-    assert sum(baseline) == sum(candidate)
+def test_each_pair_has_all_and_neighbours_run_in_opposite_order(pairs: int, arms: int, seed: int) -> None:
+    """ABBA order: a machine that gets slower at a steady pace favours no side."""
+    order = list(pair_order(pairs, random.Random(seed), arms))
+    assert [pair for pair, _ in order] == [pair for pair in range(pairs) for _ in range(arms)]
+    rounds = [[arm for number, arm in order if number == pair] for pair in range(pairs)]
+    assert all(sorted(one) == list(range(arms)) for one in rounds)
+    assert all(one == other[::-1] for one, other in pairwise(rounds))
+    turns = [sum(turn for turn, (_, one) in enumerate(order) if one == arm) for arm in range(arms)]
+    assert len(set(turns)) == 1
 
 
 def test_who_starts_is_a_matter_of_chance_and_of_the_seed() -> None:

@@ -15,7 +15,8 @@ from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
 from autotune.study.finalists import pairs_of
-from autotune.study.summary import judged_finalists, latest_search, pooled, summarize
+from autotune.study.standing import judged_finalists
+from autotune.study.summary import latest_search, pooled, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 from tests.study.storages import journal_study
 

@@ -21,7 +21,7 @@ from autotune.bench.resumable import in_processes
 from autotune.records import MACHINE, PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validity
 from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, Judgement
 from autotune.search.confirm import pair_order
-from autotune.study.summary import judged_finalists
+from autotune.study.standing import judged_finalists
 
 PAIRS = (4, 12)
 GAINS: tuple[tuple[float, float], ...] = ((0.0, 0.0), (0.1, 0.1), (0.2, 0.2), (0.1, 0.0))
@@ -118,9 +118,9 @@ def _trials(
             purpose = Purpose.EXPLORE if place else Purpose.BASELINE
             before.append(make.record(point, purpose, float(next(drawn))))
         some = []
-        for pair, is_baseline in pair_order(pairs, random.Random(f"{seed} order {machine.number}")):
-            ln_speed = float(next(drawn)) + (0.0 if is_baseline else math.log1p(gain))
-            point = _BASELINE if is_baseline else _CANDIDATE
+        for pair, arm in pair_order(pairs, random.Random(f"{seed} order {machine.number}")):
+            ln_speed = float(next(drawn)) + (math.log1p(gain) if arm else 0.0)
+            point = _CANDIDATE if arm else _BASELINE
             some.append(make.record(point, Purpose.CONFIRM, ln_speed, pair=pair))
         halves.append(some)
     return before, list(_whole_pairs_in_turn(*halves))

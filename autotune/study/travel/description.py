@@ -12,7 +12,7 @@ from autotune.study.identity import frameworks_text
 from autotune.study.members import Member
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
-from autotune.study.summary import latest_search, summarize
+from autotune.study.summary import answer_of, summarize
 
 _GIB = 1024**3
 _NO_SPACE = Space(knobs=())  # gives labels alone, which are not shown
@@ -83,7 +83,7 @@ def describe_study(name: str, storage: Storage, *, objective: Objective | None =
     finally:
         study.close()
     objective = objective or EFFECTIVE_UTILIZATION
-    latest = latest_search(records, objective)
+    current = [trial for trial in records if trial.shares_code_with(records[-1])]
     searches = [_search(search, records, objective) for search in dict.fromkeys(one.search for one in records)]
     return StudyFacts(
         name=name,
@@ -95,7 +95,7 @@ def describe_study(name: str, storage: Storage, *, objective: Objective | None =
         frameworks=[text for text in dict.fromkeys(frameworks_text(one.conditions) for one in records) if text],
         versions=_told(records, "autotune"),
         searches=searches,
-        answer=next((one.result for one in searches if one.name == latest), None),
+        answer=answer_of(current, _NO_SPACE, objective=objective),
         members=members,
     )
 

@@ -1,0 +1,258 @@
+"""Standing answer of a study: what its searches have confirmed, and what stands after all of them.
+
+A point becomes the standing answer by the pairs of one search. It is replaced only by a point that beats it in pairs of
+one search, after it failed there, or where the user's space does not have it any more; and never by one that changes
+more of the training, unless the user has allowed that kind of change. Worked out from the record alone, so that
+everybody who asks is told the same.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune.records import ALLOWED, CHANGES, LEFT_OUT, Purpose, TrialRecord
+from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, Judgement, Objective, judge, on_all_machines
+from autotune.study.finalists import NO_FAILURES, Finalist, Pair, finalists
+from autotune.study.machines import on_one_scale
+from autotune.study.noise import pair_noise
+
+Judged = tuple[Finalist, Judgement | None]
+"""A finalist with the judgement of its pairs; None for too few pairs."""
+
+
+Kinds = frozenset[str]
+"""Kinds of change of the training, by the labels of `space.knob`."""
+
+_NOTHING: Kinds = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Answer that a study stands by.
+
+    Attributes:
+        search: The search by whose pairs it stands.
+        trial: Its first confirming trial there.
+        baseline: Name of the point that it was compared with.
+    """
+
+    search: str
+    trial: TrialRecord
+    baseline: str
+
+    @property
+    def point(self) -> str:
+        """Name of its point."""
+        return self.trial.point
+
+
+def standing_answer(
+    records: Sequence[TrialRecord], objective: Objective, *, before: str | None = None, excluded: Kinds = _NOTHING
+) -> Standing | None:
+    """Return the answer that a study stands by; None where nothing has been confirmed.
+
+    Args:
+        records: The study's record, oldest first, trials of other code left out.
+        objective: The objective.
+        before: Search whose predecessors count; None for all searches.
+        excluded: Kinds of change of the training that are out of the question.
+    """
+    standing: Standing | None = None
+    for search in dict.fromkeys(trial.search for trial in records):
+        if search == before:
+            break
+        standing = _after(standing, records, search, objective, excluded)
+    return standing
+
+
+def chosen_finalist(
+    judged: Sequence[Judged],
+    standing: Standing | None,
+    records: Sequence[TrialRecord],
+    search: str,
+    objective: Objective,
+    *,
+    excluded: Kinds = _NOTHING,
+) -> Judged | None:
+    """Return the finalist of a search that is the study's answer after it; None if no finalist of it is.
+
+    Args:
+        judged: The finalists of the search.
+        standing: The standing answer before it.
+        records: The study's record.
+        search: Name of the search.
+        objective: The objective.
+        excluded: Kinds of change of the training that are out of the question.
+    """
+    better = [one for one in judged if _is_better(one) and _kinds(one[0].trial, CHANGES).isdisjoint(excluded)]
+    if standing is None or not better:
+        return next(iter(better), None)
+    trials = [trial for trial in records if trial.search == search]
+    may_change = _may_change(standing, trials[0])
+    others = [one for one in better if one[0].trial.point != standing.point]
+    able = [one for one in others if _kinds(one[0].trial, CHANGES) <= may_change]
+    is_left_out = trials[0].conditions.get(LEFT_OUT) == standing.point
+    if trials[0].point == standing.point or is_left_out or _fails(standing, judged, trials):
+        return next(iter(able), None)
+    against = judged_finalists(records, search, objective, against=standing.point) if able else []
+    winners = {one[0].trial.point for one in against if _is_better(one)}
+    own = [one for one in better if one[0].trial.point == standing.point]
+    return next((one for one in able if one[0].trial.point in winners), own[0] if own else None)
+
+
+def _is_better(judged: Judged) -> bool:
+    finalist, judgement = judged
+    return judgement is not None and judgement.better and not finalist.broke
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBack:
+    """Finalist that was confirmed, and is not the answer.
+
+    Attributes:
+        finalist: The finalist.
+        judgement: Its pairs with the baseline.
+        why: Reason, a clause.
+    """
+
+    finalist: Finalist
+    judgement: Judgement
+    why: str
+
+
+def held_back(
+    records: Sequence[TrialRecord], search: str, objective: Objective, *, excluded: Kinds = _NOTHING
+) -> list[HeldBack]:
+    """Return the finalists of a search that are better than its baseline, and are not what stands after it."""
+    judged = judged_finalists(records, search, objective)
+    before = standing_answer(records, objective, before=search, excluded=excluded)
+    chosen = chosen_finalist(judged, before, records, search, objective, excluded=excluded)
+    if before is None:
+        return []
+    trials = [trial for trial in records if trial.search == search]
+    known = {before.point, chosen[0].trial.point if chosen else before.point}
+    may_change = _may_change(before, trials[0])
+    found = []
+    for finalist, judgement in judged:
+        if judgement is None or not _is_better((finalist, judgement)) or finalist.trial.point in known:
+            continue
+        beyond = sorted(_kinds(finalist.trial, CHANGES) - may_change)
+        found.append(HeldBack(finalist=finalist, judgement=judgement, why=_why_held_back(beyond)))
+    return found
+
+
+def _why_held_back(beyond: Sequence[str]) -> str:
+    if not beyond:
+        return "it is not shown to be faster than the answer that stands, in pairs with that"
+    how = "--batch 4x" if beyond == ["batch"] else "its key listed under knobs:"
+    return f"it changes the {' and the '.join(beyond)}, and {how} would have to allow that"
+
+
+def _may_change(standing: Standing, first: TrialRecord) -> Kinds:
+    """Return the kinds of change that what replaces the standing answer may make, in the search of a first trial."""
+    # What the answer in force changed is the training of today: another change of the kind is one more.
+    granted = _NOTHING if first.point == standing.point else _kinds(standing.trial, CHANGES)
+    return _kinds(first, ALLOWED) | granted
+
+
+def _after(
+    standing: Standing | None, records: Sequence[TrialRecord], search: str, objective: Objective, excluded: Kinds
+) -> Standing | None:
+    """Return the standing answer after one more search."""
+    trials = [trial for trial in records if trial.search == search]
+    if not any(trial.purpose is Purpose.CONFIRM or trial.validation for trial in trials):
+        return standing
+    judged = judged_finalists(records, search, objective)
+    chosen = chosen_finalist(judged, standing, records, search, objective, excluded=excluded)
+    baseline = trials[0].point
+    if chosen is None:
+        return None if standing is not None and _fails(standing, judged, trials) else standing
+    if standing is not None and (standing.point, standing.baseline) == (chosen[0].trial.point, baseline):
+        return standing  # by the figures that it was given for
+    return Standing(search=search, trial=chosen[0].trial, baseline=baseline)
+
+
+def _fails(standing: Standing, judged: Iterable[Judged], trials: Iterable[TrialRecord]) -> bool:
+    """Return whether the standing answer failed in a search: it gave no numbers, broke, or was slower than today's."""
+    for finalist, judgement in judged:
+        if finalist.trial.point == standing.point:
+            return finalist.broke or (judgement is not None and judgement.score.high < 1.0)
+    own = [trial for trial in trials if trial.point == standing.point and trial.purpose in _TRIED]
+    return any(trial.ending not in NO_FAILURES for trial in own) and not any(trial.comparable for trial in own)
+
+
+_TRIED = (Purpose.EXPLORE, Purpose.REPEAT, Purpose.CONFIRM)
+
+
+def _kinds(trial: TrialRecord, condition: str) -> Kinds:
+    """Return the kinds of change that a condition of a trial names."""
+    said = trial.conditions.get(condition)
+    return frozenset(said.split(",")) if isinstance(said, str) and said else frozenset()
+
+
+def judged_finalists(
+    records: Sequence[TrialRecord], search: str, objective: Objective, *, against: str | None = None
+) -> list[Judged]:
+    """Judge each finalist of a search by the record up to the search's last trial.
+
+    Args:
+        records: The study's record, oldest first.
+        search: Name of the search.
+        objective: The objective of the search.
+        against: Name of the point that they are compared with; None for the baseline.
+
+    Returns:
+        The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than
+        four can only show a gain, with a wider interval.
+    """
+    records = until_the_end_of(search, records)
+    trials = [trial for trial in records if trial.search == search]
+    baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
+    if baseline is None:
+        return []
+    records = on_one_scale(records)
+    others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
+    found = finalists(telling(trials, objective), trials, against or baseline.point)
+    return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
+
+
+def until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+    """Return the record as it was at the last trial of a search."""
+    last = max((place for place, trial in enumerate(records) if trial.search == search), default=-1)
+    return records[: last + 1]
+
+
+def telling(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
+    """Return the trials with comparable numbers that tell the objective."""
+    return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
+
+
+def _judgement(
+    finalist: Finalist, others: Sequence[TrialRecord], search: str, objective: Objective
+) -> Judgement | None:
+    """Judge a finalist on each machine that has confirmed it; None if no machine has enough pairs."""
+    judged = [
+        _judged_on_one(finalist, pairs, others, search, objective) for pairs in finalist.pairs_of_machines.values()
+    ]
+    known = [judgement for judgement in judged if judgement is not None]
+    return on_all_machines(known) if known else None
+
+
+def _judged_on_one(
+    finalist: Finalist, made: Sequence[Pair], others: Sequence[TrialRecord], search: str, objective: Objective
+) -> Judgement | None:
+    """Judge a finalist by the pairs of one machine, with the spread between the study's other trials as the prior."""
+    pairs = len(made)
+    if pairs < FEWEST_PAIRS or (pairs < LEAST_PAIRS and finalist.has_failed):
+        return None
+    # A fixed number of pairs that the end of the budget cut short may show a large gain too, as a sequential one does.
+    planned = finalist.planned_pairs or (LEAST_PAIRS if pairs < LEAST_PAIRS else None)
+    variance, df = pair_noise(others, search, objective, pairs=pairs)
+    judgement = judge(
+        made,
+        prior_variance=variance,
+        prior_df=df,
+        speed_prior=pair_noise(others, search, THROUGHPUT, pairs=pairs) if objective.by_utilization else None,
+        objective=objective,
+        planned_pairs=planned,
+    )
+    return judgement if judgement.better or pairs >= LEAST_PAIRS else None
