@@ -67,6 +67,7 @@ def answer_document(
         "study": study,
         "why_no_gpu": result.why_no_gpu,
         "cautions": list(result.cautions),
+        "search": result.search,
         "answer": {"id": answer.id, **asdict(answer)} if answer else None,
         "diff": diff,
         "interrupted": interrupted,

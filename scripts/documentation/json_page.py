@@ -69,6 +69,8 @@ _RECORDS = (
     _Record("`winner` and `scaled` of a race", results.Raced),
     _Record("`at_equal_time` and `at_equal_samples`", results.LossDifference),
     _Record("One of `broken`", results.BrokenPoint),
+    _Record("`answer`", results.ChangeSet, {"id": ("text", "Its name: a hash of all that it holds.")}),
+    _Record("One of `keys` of an answer", results.KeyChange),
 )
 _DIAGNOSIS = (
     _Record("`verdict` of a diagnosis", findings.Verdict),

@@ -20,7 +20,7 @@ PROMISED = {
 BESIDES = {
     "why", "objective", "smallest_gain", "gain_of_ten_minutes", "same_training", "changes", "why_no_gpu", "cautions",
     "validation", "race", "why_not_raced", "may_learn_more_slowly", "confirmed_on", "broken", "diff", "interrupted",
-    "answer",
+    "answer", "search",
 }  # fmt: skip
 
 
