@@ -439,8 +439,12 @@ class Tuner:
         result = self._study_answer() if own and own.verdict is not Verdict.NO_BASELINE else own
         if result is None or own is None or result.search == own.search:
             return result
-        why = f"{result.why}; nothing that this search tried takes its place"
-        return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=own.cautions)
+        why, then = f"{result.why}; nothing that this search tried takes its place", result.baseline
+        cautions = own.cautions
+        if then is not None and then.point != self._state.baseline_point:
+            held = ", ".join(f"{path}: {value}" for path, value in then.values.items())
+            cautions += (f"It was confirmed against other values than the config holds now: {held}.",)
+        return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=cautions)
 
     def _summary(self) -> SearchResult | None:
         """Return the answer that this search's own trials give."""

@@ -15,6 +15,8 @@ from autotune.study.finalists import NO_FAILURES, Finalist, Pair, finalists
 from autotune.study.machines import on_one_scale
 from autotune.study.noise import pair_noise
 
+_RECENT_SEARCHES = 12  # more than twice those that `pair_noise` looks at: some of them have repeated nothing
+
 Judged = tuple[Finalist, Judgement | None]
 """A finalist with the judgement of its pairs; None for too few pairs."""
 
@@ -46,22 +48,31 @@ class Standing:
 
 
 def standing_answer(
-    records: Sequence[TrialRecord], objective: Objective, *, before: str | None = None, excluded: Kinds = _NOTHING
+    records: Sequence[TrialRecord], objective: Objective, *, excluded: Kinds = _NOTHING
 ) -> Standing | None:
     """Return the answer that a study stands by; None where nothing has been confirmed.
 
     Args:
         records: The study's record, oldest first, trials of other code left out.
         objective: The objective.
-        before: Search whose predecessors count; None for all searches.
         excluded: Kinds of change of the training that are out of the question.
     """
+    return standing_answers(records, objective, excluded=excluded)[None]
+
+
+def standing_answers(
+    records: Sequence[TrialRecord], objective: Objective, *, excluded: Kinds = _NOTHING
+) -> dict[str | None, Standing | None]:
+    """Return the answer that a study stood by when each of its searches began, and by None that of now.
+
+    The arguments are those of `standing_answer`.
+    """
+    found: dict[str | None, Standing | None] = {}
     standing: Standing | None = None
     for search in dict.fromkeys(trial.search for trial in records):
-        if search == before:
-            break
+        found[search] = standing
         standing = _after(standing, records, search, objective, excluded)
-    return standing
+    return {**found, None: standing}
 
 
 def chosen_finalist(
@@ -120,27 +131,29 @@ class HeldBack:
 
 
 def held_back(
-    records: Sequence[TrialRecord], search: str, objective: Objective, *, excluded: Kinds = _NOTHING
+    judged: Sequence[Judged], chosen: Judged | None, standing: Standing | None, first: TrialRecord
 ) -> list[HeldBack]:
-    """Return the finalists of a search that are better than its baseline, and are not what stands after it."""
-    judged = judged_finalists(records, search, objective)
-    before = standing_answer(records, objective, before=search, excluded=excluded)
-    chosen = chosen_finalist(judged, before, records, search, objective, excluded=excluded)
-    if before is None:
+    """Return the finalists of a search that are better than its baseline, and are not what stands after it.
+
+    Args:
+        judged: The finalists of the search.
+        chosen: The one that is the study's answer after it, see `chosen_finalist`; None for none.
+        standing: The standing answer before it.
+        first: Its first trial.
+    """
+    if standing is None:
         return []
-    trials = [trial for trial in records if trial.search == search]
-    known = {before.point, chosen[0].trial.point if chosen else before.point}
-    may_change = _may_change(before, trials[0])
-    found = []
-    for finalist, judgement in judged:
-        if judgement is None or not _is_better((finalist, judgement)) or finalist.trial.point in known:
-            continue
-        beyond = sorted(_kinds(finalist.trial, CHANGES) - may_change)
-        found.append(HeldBack(finalist=finalist, judgement=judgement, why=_why_held_back(beyond)))
-    return found
+    known = {standing.point, chosen[0].trial.point if chosen else standing.point}
+    may_change = _may_change(standing, first)
+    return [
+        HeldBack(finalist=finalist, judgement=judgement, why=_why_held_back(finalist, may_change))
+        for finalist, judgement in judged
+        if judgement is not None and _is_better((finalist, judgement)) and finalist.trial.point not in known
+    ]
 
 
-def _why_held_back(beyond: Sequence[str]) -> str:
+def _why_held_back(finalist: Finalist, may_change: Kinds) -> str:
+    beyond = sorted(_kinds(finalist.trial, CHANGES) - may_change)
     if not beyond:
         return "it is not shown to be faster than the answer that stands, in pairs with that"
     how = "--batch 4x" if beyond == ["batch"] else "its key listed under knobs:"
@@ -209,10 +222,20 @@ def judged_finalists(
     baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
     if baseline is None:
         return []
-    records = on_one_scale(records)
+    records = on_one_scale(_recent(records))
     others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
     found = finalists(telling(trials, objective), trials, against or baseline.point)
     return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
+
+
+def _recent(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+    """Return the trials of the last searches: those before tell the noise of the last one no more."""
+    names: set[str] = set()
+    for place in range(len(records) - 1, -1, -1):
+        names.add(records[place].search)
+        if len(names) > _RECENT_SEARCHES:
+            return records[place + 1 :]
+    return records
 
 
 def until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:

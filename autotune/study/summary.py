@@ -5,7 +5,7 @@ So ``search``, ``status`` and ``apply`` give the same answer, at once or after a
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -28,13 +28,17 @@ from autotune.study.reasons import Evidence, reason
 from autotune.study.standing import (
     HeldBack,
     Kinds,
+    Standing,
     chosen_finalist,
     held_back,
     judged_finalists,
-    standing_answer,
+    standing_answers,
     telling,
     until_the_end_of,
 )
+
+Stood = Mapping[str | None, Standing | None]
+"""Answer that a study stood by when each of its searches began."""
 
 _UNVALIDATED = (
     "The answer is not validated, though that was asked for: there was no time, or the search was ended before it was. "
@@ -94,14 +98,17 @@ def answer_of(
     latest = latest_search(records, objective)
     if latest is None:
         return None
-    shown, standing = latest, standing_answer(records, objective, excluded=excluded)
+    shown, stood = latest, standing_answers(records, objective, excluded=excluded)
+    standing = stood[None]
     if standing is not None and standing.search != latest:
         began_with = next(trial.point for trial in records if trial.search == latest)
         met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
         is_about_others = began_with == standing.point or (began_with != standing.baseline and met)
         if not (is_about_others and today in (None, began_with)):
             shown = standing.search
-    result = summarize(records, shown, space, objective=objective, why_no_gpu=why_no_gpu, excluded=excluded)
+    result = summarize(
+        records, shown, space, objective=objective, why_no_gpu=why_no_gpu, excluded=excluded, stood=stood
+    )
     return result and _with_later_evidence(result, records, space)
 
 
@@ -113,6 +120,7 @@ def summarize(
     objective: Objective,
     why_no_gpu: str | None = None,
     excluded: Kinds = frozenset(),
+    stood: Stood | None = None,
 ) -> SearchResult | None:
     """Compute the answer of one search.
 
@@ -124,6 +132,7 @@ def summarize(
         objective: The objective of the search.
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         excluded: Kinds of change of the training that are out of the question.
+        stood: The answer that the study stood by when each search began, see `standing_answers`; None to find out.
 
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
@@ -145,6 +154,7 @@ def summarize(
         busy_rate=study_busy_rate(records),
         why_no_gpu=why_no_gpu or _why_not_measured(good),
         excluded=excluded,
+        stood=stood,
     )
     if not searched.baseline_trials:
         return _without_baseline(searched)
@@ -179,6 +189,7 @@ class _Searched:
         busy_rate: See `study_busy_rate`.
         why_no_gpu: Reason why utilization was not measured; None if it was, or that is not known.
         excluded: Kinds of change of the training that are out of the question.
+        stood: The answer that the study stood by when each search began; None where that is not known.
     """
 
     trials: Sequence[TrialRecord]
@@ -189,6 +200,7 @@ class _Searched:
     busy_rate: float | None
     why_no_gpu: str | None
     excluded: Kinds
+    stood: Stood | None
 
     @property
     def baseline_trials(self) -> list[TrialRecord]:
@@ -269,9 +281,10 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
     search = searched.baseline_trial.search
     confirmed = judged_finalists(records, search, objective)
     excluded = searched.excluded
-    standing = standing_answer(records, objective, before=search, excluded=excluded)
+    stood = standing_answers(records, objective, excluded=excluded) if searched.stood is None else searched.stood
+    standing = stood[search]
     chosen = chosen_finalist(confirmed, standing, records, search, objective, excluded=excluded)
-    withheld = held_back(records, search, objective, excluded=excluded)
+    withheld = held_back(confirmed, chosen, standing, searched.trials[0])
     finalist, judgement = chosen or (confirmed[0] if confirmed else (None, None))
     baseline, candidate = searched.baseline(), searched.candidate(finalist)
     hosts = hosts_of(searched.trials)

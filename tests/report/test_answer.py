@@ -38,6 +38,13 @@ def _row(screen: str, start: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
+def test_an_answer_that_leaves_the_training_as_it_is_needs_no_other_one_beside_it(search_result: MakeResult) -> None:
+    """Which it is by the labels of its changes: the two points may differ in values that mean nothing for training."""
+    cache = search_result().changes[1:]
+    assert "Without changing the training itself" not in _screen(search_result(changes=cache))
+    assert "Without changing the training itself" in _screen(search_result())
+
+
 def test_what_is_applied_already_is_not_offered_again(search_result: MakeResult) -> None:
     """The next command is the one that takes it back."""
     screen = _screen(search_result(), applied=True)

@@ -24,7 +24,10 @@ BUSIER = replace(UNCLEAR, score=Ratio(ratio=1.3, low=1.2, high=1.4))
     ("evidence", "said"),
     [
         (NOTHING, "nothing but today's values was tried: there was no time, or nothing else promised a gain"),
-        (replace(NOTHING, explored=True), "nothing that was tried is faster than today's values"),
+        (
+            replace(NOTHING, explored=True),
+            "nothing that was tried is faster than today's values, beyond what trials differ by",
+        ),
         (replace(NOTHING, explored=True, by_utilization=True), "nothing that was tried keeps the GPU busier"),
         (FOUND, "the best point was not confirmed against today's config"),
         (replace(FOUND, pairs=2), "only 2 of at least"),

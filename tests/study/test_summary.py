@@ -119,6 +119,13 @@ def test_nothing_faster_than_today_is_no_change_without_a_candidate(history: His
     assert "nothing that was tried is faster" in result.why
 
 
+def test_a_lead_within_the_noise_is_not_spoken_of(history: History) -> None:
+    """786 against 785 samples a second is no "something looks better"."""
+    result = history.explored("s1", 785.0, workers=786.0, fast=700.0).answer()
+    assert (result.verdict, result.candidate) == (Verdict.NO_CHANGE, None)
+    assert "nothing that was tried is faster" in result.why
+
+
 def test_what_was_not_confirmed_is_not_the_answer(history: History) -> None:
     """A point that looks twice as fast is a candidate, not more, until it was measured again."""
     result = history.explored("s1", 50.0, fast=100.0).answer()

@@ -11,8 +11,9 @@ from autotune.space.space import Space
 from autotune.study.identity import frameworks_text
 from autotune.study.members import Member
 from autotune.study.record import Study
+from autotune.study.standing import standing_answers
 from autotune.study.storage.storage import Storage
-from autotune.study.summary import answer_of, summarize
+from autotune.study.summary import Stood, answer_of, summarize
 
 _GIB = 1024**3
 _NO_SPACE = Space(knobs=())  # gives labels alone, which are not shown
@@ -84,7 +85,8 @@ def describe_study(name: str, storage: Storage, *, objective: Objective | None =
         study.close()
     objective = objective or EFFECTIVE_UTILIZATION
     current = [trial for trial in records if trial.shares_code_with(records[-1])]
-    searches = [_search(search, records, objective) for search in dict.fromkeys(one.search for one in records)]
+    stood = standing_answers(records, objective)
+    searches = [_search(search, records, objective, stood) for search in dict.fromkeys(one.search for one in records)]
     return StudyFacts(
         name=name,
         trials=len(records),
@@ -105,13 +107,13 @@ def members_of(study: Study) -> list[Member]:
     return study.members()
 
 
-def _search(name: str, records: Sequence[TrialRecord], objective: Objective) -> SearchFacts:
+def _search(name: str, records: Sequence[TrialRecord], objective: Objective, stood: Stood) -> SearchFacts:
     trials = [one for one in records if one.search == name]
     return SearchFacts(
         name=name,
         trials=len(trials),
         ended_utc=max(one.ended_utc for one in trials),
-        result=summarize(records, name, _NO_SPACE, objective=objective),
+        result=summarize(records, name, _NO_SPACE, objective=objective, stood=stood),
     )
 
 
