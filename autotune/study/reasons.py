@@ -53,7 +53,7 @@ def _nothing_better(evidence: Evidence) -> str:
         return "nothing but today's values was tried: there was no time, or nothing else promised a gain"
     if evidence.by_utilization:
         return "nothing that was tried keeps the GPU busier without being slower than today's values"
-    return "nothing that was tried is faster than today's values"
+    return "nothing that was tried is faster than today's values, beyond what trials differ by"
 
 
 def _unconfirmed(pairs: int) -> str:
