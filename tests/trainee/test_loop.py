@@ -48,7 +48,7 @@ class Trainer:
     def seen(self) -> list[TraineeEvent]:
         """All that was reported, when the process has ended."""
         self.loop.ends()
-        return [event for event in self._reader.poll() if event.kind != "start"]
+        return [event for event in self._reader.poll() if event.kind not in ("start", "files")]
 
 
 @pytest.fixture

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.folders.step_files import StepReader
+from autotune.records import TraineeEvent
 from autotune.trainee import stream
 from autotune.trainee.stream import Step, announce, epoch_end, mark, step
 
@@ -41,9 +43,15 @@ def trial_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
-    """The lines of the one file that was written, each valid JSON of the strict kind."""
+    """The lines of the one file that was written, each valid JSON of the strict kind; those of files left out."""
     (file,) = folder.iterdir()
-    return [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+    read = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+    return [line for line in read if line.get("k") != "files"]
+
+
+def read_back(folder: Path) -> list[TraineeEvent]:
+    """What the tuner reads, but for the names of files."""
+    return [event for event in StepReader(folder).poll() if event.kind != "files"]
 
 
 def test_a_step_is_one_line_after_the_header(trial_dir: Path) -> None:
@@ -64,7 +72,7 @@ def test_the_tuner_reads_what_the_trainer_writes(trial_dir: Path) -> None:
     mark("sync")
     mark("checkpoint", duration_s=0.25, text='to "there"\n')
     epoch_end()
-    events = StepReader(trial_dir).poll()
+    events = read_back(trial_dir)
     assert [event.kind for event in events] == ["start", "step", "sync", "checkpoint", "epoch_end"]
     assert (events[1].samples, events[1].wait_s, events[1].work, events[1].loss) == (4.0, 0.5, 7.0, 1.5)
     assert lines(trial_dir)[0]["devices"] == ["GPU-1"]
@@ -143,7 +151,7 @@ def test_a_forked_child_writes_its_own_file(trial_dir: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
     step(samples=3)
     by_pid = {}
-    for event in StepReader(trial_dir).poll():
+    for event in read_back(trial_dir):
         if event.kind == "step":
             by_pid.setdefault(event.pid, []).append(event.samples)
     assert by_pid == {os.getpid(): [1.0, 3.0], child: [2.0]}
@@ -229,7 +237,7 @@ def test_a_killed_trainer_leaves_whole_lines(trial_dir: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
     assert done.returncode == -9
-    assert [event.samples for event in StepReader(trial_dir).poll()[1:]] == list(range(500))
+    assert [event.samples for event in read_back(trial_dir)[1:]] == list(range(500))
 
 
 def test_gpus_named_by_uuid_are_in_the_header(trial_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +265,7 @@ def test_it_can_be_copied_next_to_a_trainer(trial_dir: Path, tmp_path: Path) -> 
         timeout=60,
     )
     assert done.returncode == 0
-    assert [event.kind for event in StepReader(trial_dir).poll()] == ["start", "step"]
+    assert [event.kind for event in read_back(trial_dir)] == ["start", "step"]
 
 
 def test_a_step_held_back_keeps_its_own_time(trial_dir: Path) -> None:
@@ -272,7 +280,7 @@ def test_a_step_held_back_keeps_its_own_time(trial_dir: Path) -> None:
 def test_a_note_arrives_as_one_clean_line(trial_dir: Path) -> None:
     """A note for people is printable, of one line, and of a length that fits on a screen."""
     mark("note", text="add\nthis\x1b[31m line " + "x" * 300)
-    (note,) = [event for event in StepReader(trial_dir).poll() if event.kind == "note"]
+    (note,) = [event for event in read_back(trial_dir) if event.kind == "note"]
     assert note.text is not None
     assert note.text.startswith("add this[31m line xxx")
     assert len(note.text) == 200
@@ -288,3 +296,28 @@ def test_a_trainer_takes_over_from_the_observer(trial_dir: Path) -> None:
     first, second, line = lines(trial_dir)
     assert (first["source"], second["source"], second["devices"]) == ("observer", "the trainer", ["GPU-1"])
     assert line["samples"] == 8
+
+
+def test_the_trainers_own_files_are_named_before_its_first_step(
+    trial_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, however many they are; what is installed is left out, and nothing is imported by looking."""
+    own = [str(tmp_path / f"{'m' * 100}{number}.py") for number in range(500)]
+    for number, path in enumerate([*own, str(tmp_path / "site-packages" / "installed.py")]):
+        module = ModuleType(f"own{number}")
+        module.__file__ = path
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    class Lazy(ModuleType):
+        def __getattribute__(self, name: str) -> object:
+            raise ImportError("it would be loaded now")
+
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    step()
+    step()
+    events = StepReader(trial_dir).poll()
+    named = [path for event in events for path in event.paths]
+    assert set(own) <= set(named)
+    assert not any("site-packages" in path or path == json.__file__ for path in named)
+    assert len(named) == len(set(named))
+    assert [event.kind for event in events].count("step") == 2
