@@ -264,13 +264,15 @@ class Problem:
         self.require_program()
 
     def require_program(self) -> None:
-        """Check that the program of the command is on this machine.
+        """Check that the program of the command is on this machine, and the folder that it runs in.
 
         Raises:
-            CommandError: It is not.
+            ConfigError: The folder is not.
+            CommandError: The program is not.
         """
+        self.settings.require_folder()
         if not self.command[0].startswith(_PYTHON_FIELD):
-            resolve_executable(self.command[0], Path.cwd())
+            resolve_executable(self.command[0], self.settings.folder)
 
     def require_searchable(self) -> None:
         """Check what a search needs on whichever machine: knobs, and a command whose placeholders can be filled in.
@@ -311,6 +313,7 @@ def open_problem(
     state_dir: Path | None,
     machine: Machine | None = None,
     folder: Path | None = None,
+    runs_in: Path | None = None,
     storage: str | None = None,
 ) -> Problem:
     """Read the config and this machine.
@@ -321,12 +324,13 @@ def open_problem(
         state_dir: Where everything is kept; None finds the place by the config.
         machine: The machine to search for, where that is a simulated one; None for this one.
         folder: The folder that further configs are relative to; None for the config's own.
+        runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
         storage: Where studies are kept, as typed; None takes what the environment says, or the config's section.
 
     Raises:
         AutotuneError: The config cannot be used.
     """
-    settings = load_settings(config, folder=folder, typed_command=command)
+    settings = load_settings(config, folder=folder, typed_command=command, runs_in=runs_in)
     domains, env = _domains(settings), settings.section.env
     found = look_for_gpus() if machine is None else _SIMULATED
     machine = machine or this_machine(found.gpus, env, domains or {})
@@ -350,7 +354,7 @@ def open_problem(
         gpu_remarks=found.remarks,
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
-        frameworks=framework_versions(_interpreter(used[0])) if used else {},
+        frameworks=framework_versions(_interpreter(used[0], settings.folder)) if used else {},
         address=_address(settings, storage) if found is not _SIMULATED else None,
         typed_state_dir=state_dir,
         typed_storage=storage,
@@ -381,11 +385,12 @@ def _choices(domain: Domain) -> tuple[Scalar, ...]:
     return domain
 
 
-def _interpreter(program: str) -> Path:
+def _interpreter(program: str, cwd: Path) -> Path:
     """Guess the place of the trainer's interpreter; a wrong guess only makes a study's name less telling."""
     if program.startswith(_PYTHON_FIELD):
         return Path(sys.executable)
-    for folder in ["", *os.environ.get("PATH", "").split(os.pathsep)]:
+    # A relative path is no path of autotune's own interpreter: what that one has besides counts where a name finds it.
+    for folder in [os.path.relpath(cwd), *os.environ.get("PATH", "").split(os.pathsep)]:
         candidate = Path(folder, program)
         if os.path.isfile(candidate):  # unlike `Path.is_file`, whatever the program's name is
             return candidate
