@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.problem.problem import open_problem
 from tests.commands.test_queue import LIMIT_S, Daemon, until
 
 _TRAINER = """\
@@ -258,3 +259,37 @@ def test_a_project_that_nothing_marks_is_where_it_was_run(at: At, project: Path,
     assert _trained(done)[0] == project
     assert "folder: '..'" in done.stderr
     assert at(other, "run", "--config", config).returncode != 0
+
+
+def test_a_hydra_config_is_composed_from_anywhere(at: At, project: Path, other: Path) -> None:
+    """Its script is found in the recorded folder, and so are the group files."""
+    (project / "train.py").write_text(
+        "import hydra\n@hydra.main(config_path='configs', config_name='c')\ndef main(cfg): ...\n"
+    )
+    config = project / "configs" / "c.yaml"
+    config.write_text("defaults: [data: small]\n")
+    (project / "configs" / "data").mkdir()
+    (project / "configs" / "data" / "small.yaml").write_text("batch_size: 4\n")
+    (project / "configs" / "c.autotune.yaml").write_text('folder: ..\ncommand: "python train.py"\n')
+    done = at(other, "search", "--config", config, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "data.batch_size" in done.stdout
+
+
+def test_the_folder_is_no_part_of_the_study(project: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study goes on when its section gets the key, is called from elsewhere, or its project moves."""
+    packages = project / "venv" / "lib" / "python3.11" / "site-packages" / "torch-2.0.dist-info"
+    packages.mkdir(parents=True)
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.0\n")
+    (project / "venv" / "bin").mkdir()
+    (project / "venv" / "bin" / "python").symlink_to(sys.executable)
+    config, command = project / "configs" / "c.yaml", '  command: "venv/bin/python train.py {config}"\n'
+    config.write_text(_CONFIG + _SECTION + command)
+    monkeypatch.chdir(project)
+    before = open_problem(Path("configs/c.yaml"), command=None, state_dir=None)
+    config.write_text(_CONFIG + _SECTION + _FROM_CONFIGS + command)
+    monkeypatch.chdir(other)
+    assert open_problem(config, command=None, state_dir=None).study == before.study
+    assert before.frameworks == {"torch": "2.0"}
+    moved = project.rename(other.parent / "moved")
+    assert open_problem(moved / "configs" / "c.yaml", command=None, state_dir=None).study == before.study

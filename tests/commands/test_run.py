@@ -164,7 +164,8 @@ def test_a_watched_training_is_the_same_training(project: Path, state: Path, aut
     """Output, exit status and import path are the trainer's own; its pace lies in the daemon's state folder."""
     (project / "train.py").write_text(_STEPPING)
     (project / "config.yaml").write_text(
-        'batch_size: 4\nautotune: {folder: ., command: "{python} train.py --batch_size={batch_size} --api-key=hunter22"}\n'
+        "batch_size: 4\nautotune:\n  folder: .\n"
+        '  command: "{python} train.py --batch_size={batch_size} --api-key=hunter22"\n'
     )
     alone, done = (autotune("run", "--config", "config.yaml", *more) for more in ((), ("--watch",)))
     assert (done.returncode, done.stderr) == (7, "")
