@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "gpu": {"process", "measure"},
     "measure": {"process"},
     "folders": set(),
-    "settings": set(),
+    "settings": {"folders"},
     "space": set(),
     "report": {"settings", "diagnose", "profile"},
     "monitor": {"gpu", "measure", "process", "folders", "report"},

@@ -199,7 +199,7 @@ def _require_judged_for(problem: Problem, new: ChangeSet, *, force: bool) -> Non
             where=str(problem.config_path),
             remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}",
         )
-    changed = problem.code.changed(new.code)
+    changed = problem.changed_code(new.code)
     if changed and not force:
         raise ConfigError(
             f"these values were found for other code: {', '.join(changed)} changed since",

@@ -91,9 +91,13 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
         AutotuneError: The config cannot be used, or no trial can be made.
     """
     problem, profiles = _opened(request), None
+    if problem is not None:
+        problem.settings.require_folder()
     if request.out is not None:
         require_folder(request.out)
     if problem is None or request.static:
+        for remark in problem.settings.remarks if problem else ():
+            say_aside(remark)
         diagnosis = diagnose_static(problem, clock)
     else:
         problem.require_runnable()

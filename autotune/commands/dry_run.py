@@ -19,7 +19,7 @@ def show_dry_run(console: Console, problem: Problem, request: SearchRequest, clo
     """
     on_batch = [problem.batch_remark] if problem.batch_remark else []
     begins = [warm_start(problem).sentence] if request.warm_start and not request.fresh else []
-    remarks = (*problem.state.remarks, *remarks_on_gpus(problem), *on_batch)
+    remarks = (*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), *on_batch)
     show_plan(console, problem, request)
     for sentence in (f"score: {problem.measures}", *remarks, *busy_remarks(problem, clock)):
         console.print(sentence, soft_wrap=True)

@@ -4,7 +4,6 @@ import os
 import socket
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
@@ -109,7 +108,7 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
     problem.state.create()
     clock = SystemClock()
     name = _name(clock)
-    checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
+    checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
@@ -138,7 +137,7 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
     problem.state.create()
     name = _name(clock)
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
-    checkpoints = CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name)
+    checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
     second = None
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
@@ -146,7 +145,7 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
         checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        side_effects, runner = SideEffects(problem.trainer, clock, cwd=Path.cwd()), ZygoteRunner(guard, clock)
+        side_effects, runner = SideEffects(problem.trainer, clock), ZygoteRunner(guard, clock)
         with _waiting(console):
             first = run_preflight(
                 problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)

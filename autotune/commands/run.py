@@ -37,32 +37,37 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
         from autotune.settings.secrets import masked
         from autotune.settings.typed import typed_tokens, with_further
 
-    env, set_here = inherited_environment(), dict[str, str]()
+    env, set_here, cwd = inherited_environment(), dict[str, str](), Path.cwd()
     if config is None or watch_only:
         argv, typed = trainer, None
     else:
-        settings = load_settings(config)
         typed = typed_tokens(trainer, config, Path.cwd())
+        settings = load_settings(config, typed_command=typed)
+        settings.require_folder()
+        cwd = settings.folder
+        for remark in settings.remarks:
+            say_aside(f"autotune: {remark}")
         typed = typed and with_further(typed, settings.further, Path.cwd())
         argv = settings.argv(
             config=config, config_text=settings.trial_document.text, python=sys.executable, command=typed
         )
         set_here = dict(settings.section.env)
         env |= set_here
-    resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
+    resolve_executable(argv[0], cwd, env.get("PATH"))
     if dry_run:
         variables = masked([f"{name}={text}" for name, text in set_here.items()])
         quoted = [
             f"{name}={shlex.quote(text)}" for name, _, text in (variable.partition("=") for variable in variables)
         ]
-        say(" ".join([*quoted, shlex.join(masked(argv))]))
+        enter = [] if cwd == Path.cwd() else ["cd", shlex.quote(str(cwd)), "&&"]
+        say(" ".join([*enter, *quoted, shlex.join(masked(argv))]))
         return 0
     if watch or watch_only or (config is not None and _is_always_watched(config, env)):
         with signals_held():
             from autotune.commands.watched import watched
 
-        env = watched(argv, env, config=config, typed=typed)
-    exec_program(argv, env)
+        env = watched(argv, env, config=config, typed=typed, cwd=cwd)
+    exec_program(argv, env, cwd)
 
 
 def _is_always_watched(config: Path, environ: Mapping[str, str]) -> bool:

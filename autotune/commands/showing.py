@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from rich.console import Console
 
@@ -53,7 +52,7 @@ def show_plan(console: Console, problem: Problem, request: SearchRequest) -> Non
 def output_notes(problem: Problem) -> list[str]:
     """Return what the user should know of their outputs before the first trial."""
     settings = problem.settings
-    beside = (Path.cwd(), problem.config_path.absolute().parent)
+    beside = (problem.settings.folder, problem.config_path.absolute().parent)
     notes = [
         f"{key} holds something already: trials start from empty, and do not resume from it"
         for key in holding_something(settings.trial_document, settings.outputs.redirected, *beside)
@@ -69,7 +68,7 @@ def output_notes(problem: Problem) -> list[str]:
 def command_notes(problem: Problem) -> list[str]:
     """Return what the user should know of the trainer's command before the first trial."""
     argv = [token.replace("{python}", sys.executable) for token in problem.command]
-    command = python_command(argv, cwd=Path.cwd(), search_path=os.environ.get("PATH"))
+    command = python_command(argv, cwd=problem.settings.folder, search_path=os.environ.get("PATH"))
     if command is None or not command.keeping_out:
         return []
     switches = " and ".join(command.keeping_out)

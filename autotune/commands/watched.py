@@ -27,7 +27,7 @@ from autotune.study.confirmed_speed import ConfirmedSpeed, confirmed_speed
 
 
 def watched(
-    argv: Sequence[str], environ: Mapping[str, str], *, config: Path | None, typed: Sequence[str] | None
+    argv: Sequence[str], environ: Mapping[str, str], *, config: Path | None, typed: Sequence[str] | None, cwd: Path
 ) -> dict[str, str]:
     """Return the environment in which a training is watched; where it cannot be, that is said, and it is the same.
 
@@ -36,23 +36,24 @@ def watched(
         environ: Its environment.
         config: Its config; None if it has none.
         typed: The command as typed in place of the config's; None if it was not.
+        cwd: The directory that it runs in.
     """
     if environ.get(TRIAL_VARIABLE):  # a trial watches itself
         return dict(environ)
     try:
-        folder = make_training(open_home(environ).trainings, _header(argv, config, typed), SystemClock().utc())
+        folder = make_training(open_home(environ).trainings, _header(argv, config, typed, cwd), SystemClock().utc())
     except AutotuneError as error:
         say_aside(f"autotune: this training is not watched: {error.message}")
         return dict(environ)
-    command = python_command(argv, cwd=Path.cwd(), search_path=environ.get("PATH"))
+    command = python_command(argv, cwd=cwd, search_path=environ.get("PATH"))
     if command is not None and command.keeping_out:
         switches = " and ".join(command.keeping_out)
         say_aside(f"autotune: its steps will not be seen: what would see them is kept out by {switches} in the command")
     return watched_environment(environ, folder)
 
 
-def _header(argv: Sequence[str], config: Path | None, typed: Sequence[str] | None) -> TrainingHeader:
-    cwd, shown = Path.cwd(), masked(argv)
+def _header(argv: Sequence[str], config: Path | None, typed: Sequence[str] | None, cwd: Path) -> TrainingHeader:
+    shown = masked(argv)
     header = TrainingHeader(
         argv=shown,
         cwd=str(cwd),

@@ -75,14 +75,7 @@ class StateFolder:
         named = explicit or (Path(environ["AUTOTUNE_DIR"]) if environ.get("AUTOTUNE_DIR") else None)
         if named is not None:
             return cls(_own(named.absolute(), config))
-        try:
-            real = config.resolve()
-        except (OSError, RuntimeError) as error:  # the working directory is gone; a loop of links
-            raise ConfigError(
-                f"its folder cannot be found: {error}", where=str(config), remedy="Check the path, and where you are."
-            ) from error
-        marked = (folder for folder in real.parents if (folder / FOLDER).is_dir() or _is_project(folder))
-        path = next(marked, real.parent) / FOLDER
+        path = project_folder(config) / FOLDER
         why = why_not_ours(path, owners_for(config)) or why_exposed(path.parent)
         if why is None:
             return cls(path)
@@ -220,6 +213,22 @@ def _own(named: Path, config: Path) -> Path:
             "name a folder that is not there yet.",
         )
     return named
+
+
+def project_folder(config: Path) -> Path:
+    """Return the folder of the project that a config is part of, links resolved: see `StateFolder.locate`.
+
+    Raises:
+        ConfigError: The config's folder cannot be found.
+    """
+    try:
+        real = config.resolve()
+    except (OSError, RuntimeError) as error:  # the working directory is gone; a loop of links
+        raise ConfigError(
+            f"its folder cannot be found: {error}", where=str(config), remedy="Check the path, and where you are."
+        ) from error
+    marked = (folder for folder in real.parents if (folder / FOLDER).is_dir() or _is_project(folder))
+    return next(marked, real.parent)
 
 
 def _is_project(folder: Path) -> bool:

@@ -182,7 +182,15 @@ def _plan_environment(config: Path, typed: TypedCommand, flags: Flags, state_dir
     resolve_executable(argv[0], Path.cwd(), environ.get("PATH"))
     machine = _opened(config, {config.name: bare}, state_dir).machine
     offers = environment_offers(argv, environ, machine, cwd=Path.cwd())
-    lines = section_lines(flags.command, env=typed.env, knobs=(), redirected=(), offered=offers, offers_vary=True)
+    lines = section_lines(
+        flags.command,
+        env=typed.env,
+        knobs=(),
+        redirected=(),
+        folder=_folder(config),
+        offered=offers,
+        offers_vary=True,
+    )
     text = "\n".join(("# Of this command, variables of the environment may vary.", "", *lines, ""))
     problem = _opened(config, {config.name: text}, state_dir)
     return InitPlan(edit=_new_file(config, text), is_new=True, problem=problem, flags=flags)
@@ -224,6 +232,7 @@ def _edit(
                 for knob in found.space.knobs
             ],
             redirected=found.settings.outputs.redirected,
+            folder=_folder(config if in_config else separate_path(config)),
             files=files,
             offered=environment_offers(argv, environ, found.machine, cwd=Path.cwd()),
             in_config=in_config,
@@ -239,6 +248,11 @@ def _edit(
     return edit, problem
 
 
+def _folder(file: Path) -> str:
+    """Return the folder that the command was typed in as seen from a file, links resolved; it runs there ever after."""
+    return os.path.relpath(Path.cwd(), os.path.dirname(os.path.realpath(file)))
+
+
 def _new_file(path: Path, text: str) -> ConfigEdit:
     return ConfigEdit(path=path, old="", new=text, changes=())
 
@@ -250,7 +264,11 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8", newline="")
         problem = open_problem(
-            Path(folder, config.name), command=None, state_dir=Path(folder), folder=config.parent.absolute()
+            Path(folder, config.name),
+            command=None,
+            state_dir=Path(folder),
+            folder=config.parent.absolute(),
+            runs_in=Path.cwd(),
         )
     return replace(limited(problem), config_path=config, state=state, typed_state_dir=state_dir)
 

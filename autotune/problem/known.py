@@ -96,7 +96,7 @@ class Study:
         others = [trial for trial in self.trials if trial.number not in current]
         if not others:
             return ""
-        names = self._problem.code.changed(others[-1].code)
+        names = self._problem.changed_code(others[-1].code)
         shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
         last = f"the last of {others[-1].ended_utc}"
         count = f"1 trial, of {others[-1].ended_utc}, is" if len(others) == 1 else f"{len(others)} trials, {last}, are"

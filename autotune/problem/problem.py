@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from autotune import __version__
 from autotune.errors import ConfigError
-from autotune.folders.state_folder import StateFolder
+from autotune.folders.state_folder import StateFolder, project_folder
 from autotune.gpu.discovery import look_for_gpus
 from autotune.gpu.driver import GpuFacts, GpuInventory
 from autotune.gpu.visible_devices import VisibleDevices
@@ -139,7 +139,23 @@ class Problem:
     @cached_property
     def code(self) -> TrainerCode:
         """Code of the trainer, as it is on disk."""
-        return TrainerCode(self.command, Path.cwd(), (*self.settings.paths, self.state.path))
+        return self._code_in(self.settings.folder)
+
+    def _code_in(self, folder: Path) -> TrainerCode:
+        return TrainerCode(self.command, folder, (*self.settings.paths, self.state.path))
+
+    @cached_property
+    def _codes(self) -> tuple[TrainerCode, ...]:
+        """The trainer's code; of a command that was only typed for a search, as seen from each folder it may run in."""
+        if self.command:
+            return (self.code,)
+        config, project = Path(os.path.realpath(self.config_path)), project_folder(self.config_path)
+        above = [folder for folder in config.parents if folder.is_relative_to(project)]
+        return tuple(self._code_in(folder) for folder in dict.fromkeys((self.settings.folder, *above)))
+
+    def changed_code(self, code: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of the trainer's files that are not what they were when a trial loaded them."""
+        return min((one.changed(code) for one in self._codes), key=len)
 
     @cached_property
     def training(self) -> str:
@@ -158,7 +174,7 @@ class Problem:
         for trial in records:
             code = frozenset(trial.code.items())
             if code not in is_now:
-                is_now[code] = not self.code.changed(trial.code)
+                is_now[code] = not self.changed_code(trial.code)
             if is_now[code]:
                 kept.append(trial)
         return kept
@@ -286,13 +302,15 @@ class Problem:
         self.require_program()
 
     def require_program(self) -> None:
-        """Check that the program of the command is on this machine.
+        """Check that the program of the command is on this machine, and the folder that it runs in.
 
         Raises:
-            CommandError: It is not.
+            ConfigError: The folder is not.
+            CommandError: The program is not.
         """
+        self.settings.require_folder()
         if not self.command[0].startswith(_PYTHON_FIELD):
-            resolve_executable(self.command[0], Path.cwd())
+            resolve_executable(self.command[0], self.settings.folder)
 
     def require_searchable(self) -> None:
         """Check what a search needs on whichever machine: knobs, and a command whose placeholders can be filled in.
@@ -333,6 +351,7 @@ def open_problem(
     state_dir: Path | None,
     machine: Machine | None = None,
     folder: Path | None = None,
+    runs_in: Path | None = None,
     storage: str | None = None,
 ) -> Problem:
     """Read the config and this machine.
@@ -343,12 +362,13 @@ def open_problem(
         state_dir: Where everything is kept; None finds the place by the config.
         machine: The machine to search for, where that is a simulated one; None for this one.
         folder: The folder that further configs are relative to; None for the config's own.
+        runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
         storage: Where studies are kept, as typed; None takes what the environment says, or the config's section.
 
     Raises:
         AutotuneError: The config cannot be used.
     """
-    settings = load_settings(config, folder=folder, typed_command=command)
+    settings = load_settings(config, folder=folder, typed_command=command, runs_in=runs_in)
     domains, env = _domains(settings), settings.section.env
     found = look_for_gpus() if machine is None else _SIMULATED
     machine = machine or this_machine(found.gpus, env, domains or {})
@@ -372,7 +392,7 @@ def open_problem(
         gpu_remarks=found.remarks,
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
-        frameworks=framework_versions(_interpreter(used[0])) if used else {},
+        frameworks=framework_versions(_interpreter(used[0], settings.folder)) if used else {},
         address=_address(settings, storage) if found is not _SIMULATED else None,
         typed_state_dir=state_dir,
         typed_storage=storage,
@@ -404,11 +424,12 @@ def _choices(domain: Domain) -> tuple[Scalar, ...]:
     return domain
 
 
-def _interpreter(program: str) -> Path:
+def _interpreter(program: str, cwd: Path) -> Path:
     """Guess the place of the trainer's interpreter; a wrong guess only makes a study's name less telling."""
     if program.startswith(_PYTHON_FIELD):
         return Path(sys.executable)
-    for folder in ["", *os.environ.get("PATH", "").split(os.pathsep)]:
+    # A relative path is no path of autotune's own interpreter: what that one has besides counts where a name finds it.
+    for folder in [os.path.relpath(cwd), *os.environ.get("PATH", "").split(os.pathsep)]:
         candidate = Path(folder, program)
         if os.path.isfile(candidate):  # unlike `Path.is_file`, whatever the program's name is
             return candidate

@@ -4,13 +4,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from autotune.errors import CommandError
 from autotune.process.termination import release_signals
 
 
-def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+def exec_program(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> NoReturn:
     """Replace this process with a command.
 
     Its input, output, signals, terminal and exit status are those of this process from then on; no shell is
@@ -19,6 +20,7 @@ def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     Args:
         argv: The command.
         env: The whole environment; its ``PATH`` says where a bare name is looked up.
+        cwd: Its working directory.
 
     Raises:
         CommandError: It cannot be started.
@@ -30,6 +32,7 @@ def exec_program(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     for one in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(one, signal.SIG_DFL)
     try:
+        os.chdir(cwd)
         os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 -- no shell, on purpose
     except (OSError, ValueError) as error:
         raise CommandError(

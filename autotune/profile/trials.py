@@ -193,10 +193,11 @@ def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> 
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
         gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
-        CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
+        CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
         trials = ProfileTrials(problem, clock, ProcessRunner(guard, clock), collector, checkpoints, name, ends_s)
+        trials.remarks.extend(problem.settings.remarks)
         trials.remarks.extend(f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock))
         yield trials
 

@@ -83,7 +83,7 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
     newest: tuple[float, Path, Path, str] | None = None
     for key in settings.outputs.redirected:
         text = settings.trial_document.leaf(key).text
-        for base in (Path.cwd(), trainer.config_path.absolute().parent):
+        for base in (settings.folder, trainer.config_path.absolute().parent):
             folder = path_of(os.path.expandvars(text), base)
             if folder is None or not folder.is_dir():
                 continue

@@ -58,7 +58,6 @@ class CheckpointBackups:
     Args:
         trainer: Tells where a trial can be expected to write.
         clock: Limits the time for looking and copying.
-        cwd: The working directory of the trials.
         name: Name of the search, for the folder of the copies.
 
     Attributes:
@@ -66,11 +65,11 @@ class CheckpointBackups:
         remarks: Sentences for the user on restored or lost files, each once; the caller takes them off.
     """
 
-    def __init__(self, trainer: Trainer, clock: Clock, *, cwd: Path, name: str) -> None:
+    def __init__(self, trainer: Trainer, clock: Clock, *, name: str) -> None:
         self._trainer = trainer
         self._clock = clock
-        self._cwd = Path(os.path.realpath(cwd))
-        self._folders = folders_looked_at(trainer, cwd=cwd)
+        self._cwd = trainer.settings.folder
+        self._folders = folders_looked_at(trainer)
         self._above = Path(os.path.commonpath(self._folders))
         self._copies = trainer.state.kept / name
         self._others = trainer.state.kept / f"{name}.written-by-others"

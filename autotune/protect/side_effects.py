@@ -41,14 +41,13 @@ class SideEffects:
     Args:
         trainer: Tells where a trial can be expected to write.
         clock: Limits the time of a look.
-        cwd: The working directory of the trials.
     """
 
-    def __init__(self, trainer: Trainer, clock: Clock, *, cwd: Path) -> None:
-        self._cwd = Path(os.path.realpath(cwd))
+    def __init__(self, trainer: Trainer, clock: Clock) -> None:
+        self._cwd = trainer.settings.folder
         self._told: set[Path] = set()  # paths that were reported are not reported again
-        self._data = _data_folders(trainer, self._cwd)
-        self._snapshot = Snapshot(folders_looked_at(trainer, cwd=cwd), trainer.apart, clock)
+        self._data = _data_folders(trainer)
+        self._snapshot = Snapshot(folders_looked_at(trainer), trainer.apart, clock)
 
     def of_the_trial(self, number: int | None) -> SideEffect | None:
         """Return the side effect since the last look; None if there is none.
@@ -82,15 +81,13 @@ class SideEffects:
         return said
 
 
-def folders_looked_at(trainer: Trainer, *, cwd: Path) -> tuple[Path, ...]:
+def folders_looked_at(trainer: Trainer) -> tuple[Path, ...]:
     """Return the folders where a trial may leave files outside its own folder, the most specific first.
 
     Args:
         trainer: Names the config and its values.
-        cwd: The working directory of the trials.
     """
-    real = Path(os.path.realpath(cwd))
-    return *_data_folders(trainer, real), _beside(trainer), real
+    return *_data_folders(trainer), _beside(trainer), trainer.settings.folder
 
 
 def names_of(paths: Sequence[Path], cwd: Path) -> str:
@@ -126,10 +123,10 @@ def _beside(trainer: Trainer) -> Path:
     return Path(os.path.realpath(trainer.config_path.parent))
 
 
-def _data_folders(trainer: Trainer, cwd: Path) -> tuple[Path, ...]:
+def _data_folders(trainer: Trainer) -> tuple[Path, ...]:
     redirected = set(trainer.settings.outputs.redirected)
     named = {path: value for path, value in trainer.settings.scalars.items() if path not in redirected}
-    return tuple(folders_named(named, cwd, _beside(trainer)))
+    return tuple(folders_named(named, trainer.settings.folder, _beside(trainer)))
 
 
 def _holds_any(folder: Path, others: Iterable[Path]) -> bool:

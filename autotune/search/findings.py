@@ -35,7 +35,6 @@ class Findings:
     Args:
         problem: What is tuned.
         clock: Source of time.
-        cwd: The folder that trials start in.
 
     Attributes:
         inert: Knobs that the trainer does not heed, with what shows it.
@@ -44,9 +43,9 @@ class Findings:
         remarks: Sentences for the user, each said once; to be taken off.
     """
 
-    def __init__(self, problem: Problem, clock: Clock, *, cwd: Path) -> None:
+    def __init__(self, problem: Problem, clock: Clock) -> None:
         self._problem = problem
-        self._side_effects = SideEffects(problem.trainer, clock, cwd=cwd)
+        self._side_effects = SideEffects(problem.trainer, clock)
         self._looks = 0
         self._samples_differ = False
         self._said: list[str] = []

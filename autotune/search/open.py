@@ -294,12 +294,12 @@ def open_parts(
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     tell = _both(EventLog(events_path(problem, name), clock), on_event)
     on_batch = [problem.batch_remark] if problem.batch_remark else []
-    _tell_all([deque((*problem.state.remarks, *remarks_on_gpus(problem), *on_batch))], tell)
+    _tell_all([deque((*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), *on_batch))], tell)
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
         gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
-        CheckpointBackups(problem.trainer, clock, cwd=Path.cwd(), name=name) as checkpoints,
+        CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
         study = _open_study(problem, options, clock, tell)
         start = _warm_start(problem, options, study, sampler)

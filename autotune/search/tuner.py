@@ -75,7 +75,7 @@ class Tuner:
         self._parts = parts
         self._problem = parts.problem
         self._budget = parts.budget
-        self._findings = Findings(parts.problem, parts.clock, cwd=Path.cwd())
+        self._findings = Findings(parts.problem, parts.clock)
         self._state = SearchState(
             parts.problem,
             parts.study,

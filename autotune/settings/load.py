@@ -5,6 +5,7 @@ from pathlib import Path
 
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.settings.command import split_command
+from autotune.settings.folder import command_folder
 from autotune.settings.hydra.compose import compose
 from autotune.settings.hydra.composed import ComposedDocument
 from autotune.settings.loaded import Settings
@@ -30,13 +31,20 @@ from autotune.settings.text.syntax import Syntax
 
 
 @no_garbage()
-def load_settings(config: Path, *, folder: Path | None = None, typed_command: Sequence[str] | None = None) -> Settings:
+def load_settings(
+    config: Path,
+    *,
+    folder: Path | None = None,
+    typed_command: Sequence[str] | None = None,
+    runs_in: Path | None = None,
+) -> Settings:
     """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it, and further configs.
 
     Args:
         config: The config.
         folder: The folder that further configs are relative to; None for the config's own.
         typed_command: The command as typed in place of the section's: it tells what a Hydra config is composed of.
+        runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
 
     Raises:
         ConfigError: A file cannot be used, there are two sections, or the section names keys that the config does
@@ -57,7 +65,11 @@ def load_settings(config: Path, *, folder: Path | None = None, typed_command: Se
     if section.command is not None:
         command = split_command(section.command, section.place("command"))
     words = tuple(typed_command or command or ())
-    composition = compose(config, first, words, Path.cwd(), folder=folder) if words and not further else None
+    if typed_command or runs_in:
+        cwd, remark = runs_in or Path.cwd(), None
+    else:
+        cwd, remark = command_folder(config, section, command)
+    composition = compose(config, first, words, cwd, folder=folder) if words and not further else None
     if composition is not None:
         document = ComposedDocument(first, composition)
     outputs = find_outputs(
@@ -68,7 +80,16 @@ def load_settings(config: Path, *, folder: Path | None = None, typed_command: Se
         ignore=SECTION,
         overridable=composition is not None,
     )
-    settings = Settings(path=config, document=document, files=files, section=section, command=command, outputs=outputs)
+    settings = Settings(
+        path=config,
+        document=document,
+        files=files,
+        section=section,
+        command=command,
+        folder=cwd,
+        outputs=outputs,
+        remarks=(remark,) if remark else (),
+    )
     for path in section.fixed:
         _check_key(settings, path, "set")
     for path, domain in (section.knobs or {}).items():

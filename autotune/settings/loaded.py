@@ -1,5 +1,6 @@
 """Loaded config with its section: today's values, copies and command lines of trials, and edits."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,7 +47,9 @@ class Settings:
         files: The path of each config, by the prefix of its keys; that of the first one is empty.
         section: The section; all defaults if there is none.
         command: The trainer's command, split, placeholders not filled in; None if the section has none.
+        folder: The folder that the command, or the one typed in its place, runs in: absolute; see `require_folder`.
         outputs: The keys that say where the trainer writes.
+        remarks: Sentences for the user on what the section leaves open.
         keeps_section: Whether the trials' copies hold the section too, to try whether the trainer takes it.
     """
 
@@ -55,7 +58,9 @@ class Settings:
     files: Mapping[str, Path]
     section: Section
     command: tuple[str, ...] | None
+    folder: Path
     outputs: Outputs
+    remarks: tuple[str, ...] = ()
     keeps_section: bool = False
 
     @cached_property
@@ -64,6 +69,19 @@ class Settings:
         if self.keeps_section or isinstance(self.document, ComposedDocument):
             return self.document
         return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
+
+    def require_folder(self) -> None:
+        """Raise an error if the folder that the command runs in is not there.
+
+        Raises:
+            ConfigError: It is not.
+        """
+        if not os.path.isdir(self.folder):
+            raise ConfigError(
+                f"the command runs in a folder, and {self.folder} is no folder",
+                where=self.section.place("folder"),
+                remedy="Name the folder that training is started in, relative to this file, or absolute.",
+            )
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -226,23 +244,26 @@ class Settings:
         else:
             copies = {prefix: Document.parse(copy.text, str(copy.path)) for prefix, copy in (further or {}).items()}
             trial_config = JoinedDocument(Document.parse(config_text, str(config)), {**self.document.further, **copies})
-        hydra = uses_hydra(tokens, Path.cwd())
+        hydra = uses_hydra(tokens, self.folder)
+        paths = {"": config, **self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}}
+        if self.folder != Path.cwd():  # the user's own files are named as seen from there
+            paths = {prefix: path.absolute() for prefix, path in paths.items()}
         argv = fill_command(
             tokens,
-            config=config,
+            config=paths.pop(""),
             python=python,
             trial_config=trial_config,
             where=where,
             quote=hydra_text if hydra else None,
             needs_values=not composed and not self.section.varies_environment_alone,
-            further={**self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}},
+            further=paths,
         )
         argv = with_overrides(argv, added) if added else argv
         return with_run_folder(argv, outputs / _RUN_FOLDER) if hydra and outputs is not None else argv
 
     def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
         """Return everything that points into a trial's folder in trials, with that command: keys, and overrides."""
-        return (*self.outputs.redirected, *(RUN_FOLDERS if uses_hydra(command, Path.cwd()) else ()))
+        return (*self.outputs.redirected, *(RUN_FOLDERS if uses_hydra(command, self.folder) else ()))
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each file does not hold yet, for `autotune.settings.apply.plan_edit`."""

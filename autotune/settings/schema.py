@@ -75,6 +75,7 @@ class SectionKeys(_Model):
 
     Attributes:
         command: How training is started; `{config}` is the trial's copy of the config.
+        folder: The folder that the command runs in, relative to the file with this section.
         files: Further configs that the trainer reads, relative to the folder of this one.
         knobs: What may vary: a list of values, or a range with `low`, `high`, and `step` or `log: true`. Without it,
             the known knobs that are found in the config.
@@ -93,6 +94,7 @@ class SectionKeys(_Model):
     """
 
     command: str | None = None
+    folder: str | None = None
     files: list[str] = []
     knobs: dict[str, Any] | None = None
     env: dict[str, Any] = {}
@@ -155,6 +157,7 @@ class Section:
     Attributes:
         source: Its location; None if there is no section.
         command: The command as written; None if the section has none.
+        folder: The folder that it runs in, as written; None if the section does not say it.
         files: Further configs that the trainer reads, relative to the folder of this one.
         knobs: The domains by key path; None if the section leaves them to the table of known knobs.
         env: Environment variables, each with its text in the file.
@@ -166,6 +169,7 @@ class Section:
 
     source: Source | None = None
     command: str | None = None
+    folder: str | None = None
     files: tuple[str, ...] = ()
     knobs: Mapping[str, Domain] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -221,6 +225,7 @@ def parse_section(source: Source) -> Section:
     return Section(
         source=source,
         command=model.command,
+        folder=model.folder,
         files=tuple(model.files),
         knobs=None if knobs is None else {k: _domain(v, source, k) for k, v in knobs.items()},
         env={name: _environment(name, value, source) for name, value in model.env.items()},

@@ -57,6 +57,7 @@ def section_lines(
     env: Mapping[str, str],
     knobs: Sequence[ListedKnob],
     redirected: Sequence[str],
+    folder: str | None = None,
     files: Sequence[str] = (),
     offered: Sequence[OfferedVariable] = (),
     offers_vary: bool = False,
@@ -73,6 +74,7 @@ def section_lines(
         env: Variables for every trial.
         knobs: The knobs that may vary.
         redirected: Output keys that point into the trial's folder in trials.
+        folder: The folder that the command runs in, relative to the file of the section; None leaves it out.
         files: Further configs, relative to the folder of the first one.
         offered: Variables that are suggested where there are no knobs.
         offers_vary: Whether they vary; else they are written as comments.
@@ -121,6 +123,8 @@ def section_lines(
         lines.append(
             f"  files: [{', '.join(map(new_scalar, files))}]  # further configs; their names are in their keys"
         )
+    if folder is not None:
+        lines.append(f"  folder: {new_scalar(folder)}  # where the command runs, relative to this file")
     return [
         f"{SECTION}:  # for autotune{'; its trials get this file without it' if in_config else ''}",
         *lines,

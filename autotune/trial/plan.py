@@ -48,7 +48,7 @@ class Trainer:
 
     def _is_folder(self, text: str) -> bool:
         """Return whether a path in the config names a folder, seen from where trials start, or from the config."""
-        bases = (Path.cwd(), self.config_path.absolute().parent)
+        bases = (self.settings.folder, self.config_path.absolute().parent)
         places = (path_of(os.path.expandvars(text), base) for base in bases)
         return any(place is not None and os.path.isdir(place) for place in places)
 
@@ -84,7 +84,7 @@ def plan_trial(
         trial_id=f"{trainer.study}/{trial}",
         folder=folder.path,
         argv=argv,
-        cwd=Path.cwd(),
+        cwd=trainer.settings.folder,
         env={
             **_environment(trainer, keys, folder),
             **({} if phase_s is None else {PHASE_VARIABLE: f"{phase_s:g}"}),

@@ -22,6 +22,7 @@ out_dir: checkpoints   # real ones
 steps: 2
 status: 0
 autotune:
+  folder: .
   command: "{python} '%s' --batch_size={batch_size} {use_xla?--use_xla} --out_dir {out_dir}
     --steps={steps} --status={status}"
   env: {MODE: "on", OTHER: ''}
@@ -163,7 +164,8 @@ def test_a_watched_training_is_the_same_training(project: Path, state: Path, aut
     """Output, exit status and import path are the trainer's own; its pace lies in the daemon's state folder."""
     (project / "train.py").write_text(_STEPPING)
     (project / "config.yaml").write_text(
-        'batch_size: 4\nautotune: {command: "{python} train.py --batch_size={batch_size} --api-key=hunter22"}\n'
+        "batch_size: 4\nautotune:\n  folder: .\n"
+        '  command: "{python} train.py --batch_size={batch_size} --api-key=hunter22"\n'
     )
     alone, done = (autotune("run", "--config", "config.yaml", *more) for more in ((), ("--watch",)))
     assert (done.returncode, done.stderr) == (7, "")

@@ -34,7 +34,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Check
         (tmp_path / "config.yaml").write_text(config + CONFIG)
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
-        return CheckpointBackups(problem.trainer, SystemClock(), cwd=tmp_path, name="search")
+        return CheckpointBackups(problem.trainer, SystemClock(), name="search")
 
     return make
 

@@ -25,7 +25,7 @@ def watched(project: Path, text: str = "") -> SideEffects:
     (project / "config.yaml").write_text(text + CONFIG)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    return SideEffects(problem.trainer, SystemClock(), cwd=project)
+    return SideEffects(problem.trainer, SystemClock())
 
 
 DATA = "folder: corpus/train\nlog_dir: logs\n"

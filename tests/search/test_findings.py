@@ -31,7 +31,7 @@ def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
 @pytest.fixture
 def findings(problem: Problem, tmp_path: Path) -> Findings:
     """Findings without any trial."""
-    return Findings(problem, SystemClock(), cwd=tmp_path)
+    return Findings(problem, SystemClock())
 
 
 @pytest.fixture

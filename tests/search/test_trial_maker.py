@@ -66,7 +66,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Benc
             clock=clock,
             instruments=lambda: Instruments(SimulatedHostProbe(runner), gpus),
         )
-        findings = Findings(problem, clock, cwd=tmp_path)
+        findings = Findings(problem, clock)
         state = SearchState(problem, parts.study, findings, sampler=parts.sampler, seed=0)
         maker = TrialMaker(parts, state, findings, Narrator([events.append], findings.remarks))
         baseline = PlannedTrial(values=problem.space.baseline, purpose=Purpose.BASELINE)

@@ -95,7 +95,7 @@ class _Trainer:
 
     def __init__(self, opened: OpenParts, for_s: float) -> None:
         parts = opened.parts
-        findings = Findings(parts.problem, parts.clock, cwd=Path.cwd())
+        findings = Findings(parts.problem, parts.clock)
         state = SearchState(parts.problem, parts.study, findings, sampler=parts.sampler, seed=parts.seed)
         self._trials = TrialMaker(parts, state, findings, Narrator(opened.consumers, findings.remarks))
         self._goal = WindowGoal(min_s=for_s, min_steps=10, target_s=for_s)

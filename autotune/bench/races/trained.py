@@ -141,7 +141,7 @@ def real_race(
         options = SearchOptions(budget_s=4 * race_s, started_s=clock.now_s(), race_s=race_s)
         with open_parts(problem, options, clock, lambda _event: None) as opened:
             parts = opened.parts
-            findings = Findings(problem, clock, cwd=Path.cwd())
+            findings = Findings(problem, clock)
             state = SearchState(
                 problem, parts.study, findings, sampler=parts.sampler, seed=0, warm_start=parts.warm_start
             )

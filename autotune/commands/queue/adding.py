@@ -173,6 +173,8 @@ def _check_start(request: AddRequest, environment: dict[str, str]) -> _Checked:
     same_training = "--same-training" in request.options[:separator]
     problem = limited(problem, same_training=same_training, batch=named.get("--batch"))
     problem.require_runnable()
+    for remark in problem.settings.remarks:
+        say_aside(remark)
     checked = _Checked(gpus=tuple(watched_gpus(problem)), files=problem.settings.paths)
     if not request.checks:
         return checked

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 
 from autotune.diagnose.findings import CheckResult
@@ -117,7 +116,7 @@ class Diagnoser:
         self._problem = parts.problem
         self._cores = cores
         self._readings = BusyReadings(parts.clock.now_s, busy_s)
-        findings = Findings(parts.problem, parts.clock, cwd=Path.cwd())
+        findings = Findings(parts.problem, parts.clock)
         self._state = SearchState(parts.problem, parts.study, findings, sampler=parts.sampler, seed=parts.seed)
         self._narrator = Narrator((*consumers, self._readings), findings.remarks)
         self._trials = TrialMaker(parts, self._state, findings, self._narrator)

@@ -1,7 +1,6 @@
 """Check of the trainer's sources, read with `ast` and never imported, for what is known to be slow."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from autotune.diagnose.findings import CheckResult, Issue, Recommendation
 from autotune.diagnose.messages.message import Message, capitalized, listed, said
@@ -29,7 +28,7 @@ def check_code(look: Look) -> CheckResult:
     problem = look.problem
     if problem is None or not problem.command:
         return CheckResult(check=CODE, why_not=said("code.no-command", "it is not known how training is started"))
-    cwd = Path.cwd()
+    cwd = problem.settings.folder
     paths = trainer_files(problem.command, cwd)
     if not paths:
         return CheckResult(check=CODE, why_not=_why_nothing_to_read(problem.command))

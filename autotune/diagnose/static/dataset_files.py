@@ -56,10 +56,10 @@ class DatasetPlace:
 def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
     """Return the existing paths that a config names and that may be a dataset, at most 4, within a second.
 
-    A path in a config is relative to the working directory, or to the config. Outputs are left out, and what is inside
-    another place.
+    A path in a config is relative to the folder that the command runs in, or to the config. Outputs are left out, and
+    what is inside another place.
     """
-    here, beside = Path.cwd(), Path(os.path.realpath(problem.config_path)).parent
+    here, beside = problem.settings.folder, Path(os.path.realpath(problem.config_path)).parent
     found: dict[Path, str] = {}
     for key, value in problem.settings.scalars.items():
         if isinstance(value, str) and not _is_output(problem.settings.outputs, key) and _may_be_data(key, value):

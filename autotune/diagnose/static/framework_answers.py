@@ -101,10 +101,10 @@ def interpreter_of(problem: Problem) -> Path | None:
         return None
     if problem.command[0].startswith(_PYTHON_FIELD):
         return Path(sys.executable)
-    if python_command(problem.command, cwd=Path.cwd(), search_path=os.environ.get("PATH")) is None:
+    if python_command(problem.command, cwd=problem.settings.folder, search_path=os.environ.get("PATH")) is None:
         return None
     try:
-        return resolve_executable(problem.command[0], Path.cwd())
+        return resolve_executable(problem.command[0], problem.settings.folder)
     except AutotuneError:
         return None
 
