@@ -237,7 +237,7 @@ def test_the_public_face_is_what_it_says() -> None:
 
 def test_importing_the_package_and_asking_for_help_stays_light() -> None:
     """Help loads neither numpy nor optuna nor the YAML parsers nor rich, and certainly not TensorFlow."""
-    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'pydantic', 'rich', 'tensorflow', 'psutil'}"
+    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'msgspec', 'rich', 'tensorflow', 'psutil'}"
     script = (
         "import sys; from autotune.cli import run; code = run(['--help']); "
         f"print(code, sorted({heavy} & set(sys.modules)))"
@@ -248,7 +248,7 @@ def test_importing_the_package_and_asking_for_help_stays_light() -> None:
 
 def test_the_daemon_stays_small() -> None:
     """A process that runs for weeks beside trainings has loaded nothing that it does not need: 27 MiB, not 150."""
-    heavy = ("numpy", "optuna", "rich", "ruamel", "pydantic", "scipy", "yaml")
+    heavy = ("numpy", "optuna", "rich", "ruamel", "msgspec", "scipy", "yaml")
     code = f"import sys, autotune.daemon.service; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

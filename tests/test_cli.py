@@ -68,7 +68,7 @@ def test_help_loads_nothing_heavy() -> None:
     """Help comes at once: neither the sampler nor a framework nor numpy is imported for it."""
     code = (
         "import sys; from autotune.cli import run; run(['--help']); "
-        "print(sorted({'optuna', 'numpy', 'tensorflow', 'pydantic', 'psutil', 'rich'} & set(sys.modules)))"
+        "print(sorted({'optuna', 'numpy', 'tensorflow', 'msgspec', 'psutil', 'rich'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

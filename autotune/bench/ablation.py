@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from autotune import __version__
 from autotune.bench.grounds import Grounds
@@ -82,9 +81,6 @@ class _Search:
     needless: Mapping[float, int]
 
 
-_search = TypeAdapter(_Search)
-
-
 def benchmark_ablation(grounds: Grounds) -> str:
     """Make the missing searches.
 
@@ -103,7 +99,7 @@ def benchmark_ablation(grounds: Grounds) -> str:
         list(_pieces(list(tables.values()), grounds)),
         path=grounds.out / "ablation.jsonl",
         head={"autotune": __version__},
-        lines=_search,
+        kind=_Search,
         jobs=grounds.jobs,
         describe=lambda search: f"without {search.piece.part}",
     )

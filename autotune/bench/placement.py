@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from pydantic import TypeAdapter
-
 from autotune import __version__
 from autotune.bench.markdown import markdown_table
 from autotune.bench.peers.harness import Harness
@@ -94,7 +92,7 @@ def benchmark_placement(*, seeds: range, budget_s: float, jobs: int, out: Path) 
         list(seeds),
         path=out / "placement.jsonl",
         head={"format": FORMAT, "autotune": __version__, "budget_s": budget_s},
-        lines=TypeAdapter(PlacedSearch),
+        kind=PlacedSearch,
         jobs=jobs,
         describe=_described,
     )

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from pydantic import TypeAdapter
+import msgspec
 
 from autotune.errors import ConfigError
 
@@ -37,7 +37,7 @@ def make_missing(
     *,
     path: Path,
     head: Mapping[str, Any],
-    lines: TypeAdapter[_MadeResult],
+    kind: type[_MadeResult],
     jobs: int,
     describe: Callable[[_MadeResult], str],
 ) -> list[_MadeResult]:
@@ -48,7 +48,7 @@ def make_missing(
         wanted: The pieces.
         path: File of the results; made with its folder if it does not exist.
         head: As for `kept_entries`.
-        lines: Writes and reads results.
+        kind: Type of the results.
         jobs: Number of processes.
         describe: Returns what is said of a result that was made.
 
@@ -59,12 +59,12 @@ def make_missing(
         ConfigError: The file was made by another version.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = (lines.validate_python(entry["search"]) for entry in kept_entries(path, head))
+    kept = (msgspec.convert(entry["search"], kind, str_keys=True) for entry in kept_entries(path, head))
     done: dict[Hashable, _MadeResult] = {result.piece: result for result in kept}
     missing = [piece for piece in wanted if piece not in done]
     with path.open("a", encoding="utf-8") as file:
         for number, result in enumerate(in_processes(make, missing, jobs), start=1):
-            file.write(json.dumps({**head, "search": lines.dump_python(result, mode="json")}) + "\n")
+            file.write(json.dumps({**head, "search": msgspec.to_builtins(result, str_keys=True)}) + "\n")
             file.flush()
             done[result.piece] = result
             print(f"{number} of {len(missing)}: {describe(result)}", file=sys.stderr)

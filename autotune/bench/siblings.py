@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
-from pydantic import TypeAdapter
-
 from autotune import __version__
 from autotune.bench.markdown import markdown_table
 from autotune.bench.peers.anytime_curve import CLOSE
@@ -104,7 +102,7 @@ def benchmark_siblings(*, seeds: range, budget_s: float, jobs: int, out: Path) -
         list(seeds),
         path=out / "siblings.jsonl",
         head={"format": FORMAT, "autotune": __version__, "budget_s": budget_s},
-        lines=TypeAdapter(SiblingSearches),
+        kind=SiblingSearches,
         jobs=jobs,
         describe=lambda one: (
             f"{one.seed}: cold {_shown(one.cold)}, warm {_shown(one.warm)}, misled {_shown(one.misled)}"

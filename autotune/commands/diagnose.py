@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.commands.diagnosing import DiagnosisRequest
 
 
-class Condition(click.ParamType[Any]):
+class Condition(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
     """A condition such as ``gain>=1.2``; the command gets it parsed."""
 
     name = "condition"

@@ -10,7 +10,7 @@ from autotune.durations import parse_duration_s
 from autotune.errors import ConfigError
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
     """A duration such as ``90s``, ``30m`` or ``1h30m``; the command gets seconds."""
 
     name = "duration"
@@ -25,7 +25,7 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-class BatchLimitText(click.ParamType[str]):
+class BatchLimitText(click.ParamType):  # type: ignore[type-arg]  # as above
     """A limit of the batch such as ``4x``, ``same`` or ``free``; the command gets the text."""
 
     name = "limit"

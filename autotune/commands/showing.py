@@ -2,13 +2,15 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from autotune.commands.search_request import SearchRequest
 from autotune.folders.state_folder import StateFolder
 from autotune.problem.problem import Problem
+from autotune.problem.trainer_code import trainer_files
 from autotune.process.python_command import python_command
 from autotune.records import Ending, Scalar
 from autotune.report.answer import Failure
@@ -18,11 +20,22 @@ from autotune.report.plain_text import value_text
 from autotune.report.search_plan import SearchPlan, print_plan
 from autotune.search.schedule import race_s
 from autotune.search.trial_maker import Failed
+from autotune.settings.command import resolve_executable
 from autotune.settings.outputs import holding_something
+from autotune.settings.script import Script
 from autotune.settings.secrets import masked, masked_text
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.space.knob import Knob, key_name, same_scalar
+from autotune.study.identity import framework_versions
 from autotune.trial.explanations import EXPLANATIONS
+
+_FRAMEWORKS = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu"),
+    "torch": ("torch",),
+    "jax": ("jax",),
+    "keras": ("keras",),
+}
+"""Frameworks by the names that they are imported by, and installed by."""
 
 
 def show_remarks(state: StateFolder) -> None:
@@ -68,14 +81,54 @@ def output_notes(problem: Problem) -> list[str]:
 def command_notes(problem: Problem) -> list[str]:
     """Return what the user should know of the trainer's command before the first trial."""
     argv = [token.replace("{python}", sys.executable) for token in problem.command]
-    command = python_command(argv, cwd=problem.settings.folder, search_path=os.environ.get("PATH"))
-    if command is None or not command.keeping_out:
+    folder = problem.settings.folder
+    command = python_command(argv, cwd=folder, search_path=os.environ.get("PATH"))
+    if command is None:
         return []
-    switches = " and ".join(command.keeping_out)
-    return [
-        f"what would see the trainer's steps is kept out by {switches} in the command: start Python without, or report "
-        "the steps in the training loop (from autotune.trainee import step)"
-    ]
+    notes = _other_framework(argv, folder)
+    if command.keeping_out:
+        switches = " and ".join(command.keeping_out)
+        notes.append(
+            f"what would see the trainer's steps is kept out by {switches} in the command: start Python without, or "
+            "report the steps in the training loop (from autotune.trainee import step)"
+        )
+    return notes
+
+
+def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:
+    """Return a note where the trainer imports a framework that its interpreter lacks, or has in another version.
+
+    Nothing is started: packages' metadata and the text of the trainer are read.
+    """
+    python = resolve_executable(argv[0], folder)
+    prefix = python.parent.parent
+    if os.path.realpath(prefix) == os.path.realpath(sys.prefix) or not any(prefix.glob("lib/python3*")):
+        return []  # our own environment, or a wrapper of an interpreter that is elsewhere
+    further = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    try:
+        if "include-system-site-packages = true" in (prefix / "pyvenv.cfg").read_text(errors="replace"):
+            return []
+    except OSError:  # no virtual environment: such an interpreter looks in these as well
+        further += prefix.glob("lib/python3/dist-packages")
+        further += Path("/usr/local/lib").glob("python3*/dist-packages")
+        further += Path.home().glob(".local/lib/python3*/site-packages")
+    theirs, ours = framework_versions(python, further), framework_versions(Path(sys.executable))
+    scripts = [Script(path=path, text=path.read_text(errors="replace")) for path in trainer_files(argv, folder)]
+    for package, names in _FRAMEWORKS.items():
+        here, there = (next((all_[name] for name in names if name in all_), None) for all_ in (ours, theirs))
+        importing = next((script.path for script in scripts if script.imports(package)), None)
+        if here is None or here == there or importing is None:
+            continue
+        if there is None:
+            return [
+                f"{importing.name} imports {package}, which was not found beside {python} of the command, but beside "
+                f"autotune: activate the environment that trains, or start the trainer with {sys.executable}"
+            ]
+        return [
+            f"measured is {package} {there}, of {python} in the command, not the {here} beside autotune; to measure "
+            f"that one, start the trainer with {sys.executable}"
+        ]
+    return []
 
 
 def knob_rows(problem: Problem) -> list[KnobRow]:

@@ -53,7 +53,8 @@ def _needed() -> tuple[str, ...]:
         wanted = requires("autotune") or ()
     except PackageNotFoundError:  # run from a checkout
         return ()
-    return tuple(re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in wanted if "extra ==" not in one)
+    names = (re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in wanted if "extra ==" not in one)
+    return tuple(dict.fromkeys(names))  # one that depends on the version of Python is named for each
 
 
 def _versions(names: tuple[str, ...]) -> str:

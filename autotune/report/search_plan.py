@@ -10,6 +10,8 @@ from autotune.durations import format_duration
 from autotune.report.knob_table import KnobRow, knob_table
 from autotune.report.plain_text import plain
 
+_LONGEST_NOTE = 1000  # characters: a sentence and three paths
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
@@ -58,7 +60,7 @@ def _lines(plan: SearchPlan) -> list[str]:
         race = f"; {format_duration(plan.race_s)} to race both on the loss{calls}"
     return [
         *lines,
-        *(plain(note) for note in plan.notes),
+        *(plain(note, _LONGEST_NOTE) for note in plan.notes),
         f"command: {' '.join(plan.command)}",
         f"{plan.combinations:,} combinations; {format_duration(plan.budget_s)} for everything, "
         f"part of it kept back to confirm the best against today's values{validation}{race}",

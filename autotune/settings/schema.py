@@ -8,10 +8,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-import pydantic
-from pydantic import Field
+import msgspec
+from msgspec import Meta
 
 from autotune.errors import ConfigError
 from autotune.records import Scalar
@@ -36,15 +36,10 @@ _LARGEST_WHOLE = 2**53  # above it, whole numbers cannot be told apart as floats
 _SMALLEST, _LARGEST = 1e-100, 1e100
 _LONGEST_NUMBER = 300
 
-_Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+_Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 
-class _Model(pydantic.BaseModel):
-    # Strict: YAML has types of its own, and "5" where 5 is meant is a slip to point out.
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class TrialLimits(_Model):
+class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits on the length of a trial and on its memory.
 
     Attributes:
@@ -57,20 +52,20 @@ class TrialLimits(_Model):
     """
 
     start_timeout_s: _Seconds = 300.0
-    min_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 2.0
-    min_steps: Annotated[int, Field(ge=1, le=10**9)] = 10
+    min_s: Annotated[float, Meta(ge=0, le=1e9)] = 2.0
+    min_steps: Annotated[int, Meta(ge=1, le=10**9)] = 10
     max_s: _Seconds = 10.0
-    memory_margin: Annotated[float, Field(ge=0, lt=1)] = 0.08
+    memory_margin: Annotated[float, Meta(ge=0, lt=1)] = 0.08
 
 
-class _Range(_Model):
+class _Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     low: int | float
     high: int | float
     step: int | float | None = None
     log: bool = False
 
 
-class SectionKeys(_Model):
+class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys of the section as they are written, with their types and defaults.
 
     Attributes:
@@ -212,9 +207,9 @@ def parse_section(source: Source) -> Section:
             remedy="Write its keys below it, indented: command: ...",
         )
     try:
-        model = SectionKeys.model_validate(data)
-    except pydantic.ValidationError as error:
-        raise _translated(error, SectionKeys, source) from error
+        model = msgspec.convert(data, SectionKeys)
+    except msgspec.ValidationError as error:
+        raise _translated(error, data, SectionKeys, source) from error
     if model.trial.min_s > model.trial.max_s:
         raise ConfigError(
             f"trial.min_s ({model.trial.min_s:g}) is above trial.max_s ({model.trial.max_s:g})",
@@ -233,7 +228,7 @@ def parse_section(source: Source) -> Section:
         redirect=tuple(model.redirect),
         redirect_except=tuple(model.redirect_except),
         objective=model.objective,
-        trial=_limits(model),
+        trial=_limits(model, is_set="min_s" in data.get("trial", ())),
         keep_effective_batch=model.keep_effective_batch,
         keep_outputs=model.keep_outputs,
         sampler=model.sampler,
@@ -253,10 +248,10 @@ def _batch_limit(value: Any, source: Source) -> BatchLimit:
         ) from error
 
 
-def _limits(model: SectionKeys) -> TrialLimits:
-    if model.objective != "utilization" or "min_s" in model.trial.model_fields_set:
+def _limits(model: SectionKeys, *, is_set: bool) -> TrialLimits:
+    if model.objective != "utilization" or is_set:
         return model.trial
-    return model.trial.model_copy(update={"min_s": min(UTILIZATION_MIN_S, model.trial.max_s)})
+    return msgspec.structs.replace(model.trial, min_s=min(UTILIZATION_MIN_S, model.trial.max_s))
 
 
 def _domain(value: Any, source: Source, knob: str) -> Domain:
@@ -265,9 +260,9 @@ def _domain(value: Any, source: Source, knob: str) -> Domain:
         return _choices(_as_variables(value, source, knob) if knob.startswith(ENV) else value, where, knob)
     if isinstance(value, dict):
         try:
-            found = _Range.model_validate(value)
-        except pydantic.ValidationError as error:
-            raise _translated(error, _Range, source, "knobs", knob) from error
+            found = msgspec.convert(value, _Range)
+        except msgspec.ValidationError as error:
+            raise _translated(error, value, _Range, source, "knobs", knob) from error
         return _range(found, where, knob)
     raise ConfigError(
         f"{knob} has the domain {shown(value)}, which is neither a list nor a range",
@@ -407,20 +402,61 @@ def _fixed(path: str, value: Any, source: Source) -> Scalar:
     return value  # type: ignore[no-any-return]  # a document's values are scalars, lists and mappings
 
 
-def _translated(error: pydantic.ValidationError, model: type[_Model], source: Source, *around: str) -> ConfigError:
-    """Translate the first of pydantic's complaints into the user's terms."""
-    first = error.errors()[0]
-    keys = (*around, *(key for key in first["loc"] if key not in ("int", "float")))  # branches of a union
+_COMPLAINT = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.S)
+_KEY = re.compile(r"\.(\w+)|\[([0-9]+)\]")
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.S)
+_MISSING = re.compile("Object missing required field `(.*)`")
+_EXPECTED = re.compile("Expected `(.*?)`(?: (>=?|<=?) (.*?))?(?:, got .*)?")
+_KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
+_LIMITS = {">": "greater than", ">=": "of at least", "<": "less than", "<=": "of at most"}
+_WORDS = {"objective": get_args(Objective), "sampler": get_args(Sampler)}
+
+
+def _translated(
+    error: msgspec.ValidationError,
+    value: Any,
+    model: type[SectionKeys | _Range],
+    source: Source,
+    *around: str,
+) -> ConfigError:
+    """Translate msgspec's complaint, e.g. ``Expected `float`, got `str` - at `$.trial.max_s` ``, into the user's terms.
+
+    Args:
+        error: The complaint.
+        value: What was checked.
+        model: What it was checked against.
+        source: Location of the section.
+        around: The keys around the value.
+    """
+    what, place = _COMPLAINT.fullmatch(str(error)).groups(default="")  # type: ignore[union-attr]  # matches anything
+    keys: list[str | int] = [*around]
+    for name, index in _KEY.findall(place):
+        keys.append(int(index) if index else name)
+        value = value[keys[-1]]
+    unknown, missing = _UNKNOWN.fullmatch(what), _MISSING.fullmatch(what)
+    if found := unknown or missing:
+        keys.append(found[1])
     where = source.place(*keys)
-    name = ".".join(str(key) for key in keys)
-    if first["type"] == "extra_forbidden":
-        known = TrialLimits.model_fields if keys[:-1] == ("trial",) else model.model_fields
-        if keys == ("run",):
+    name = ".".join(map(str, keys))
+    if unknown:
+        if keys == ["run"]:
             return ConfigError("unknown key run", where=where, remedy="It is called trial now: trial: {max_s: 10}.")
-        return ConfigError(f"unknown key {name}", where=where, remedy=did_you_mean(str(keys[-1]), known))
-    if first["type"] == "missing":
-        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {keys[-1]}: ... there.")
-    expected = first["msg"].removeprefix("Input ")
+        known = (TrialLimits if keys[:-1] == ["trial"] else model).__struct_fields__
+        return ConfigError(f"unknown key {name}", where=where, remedy=did_you_mean(unknown[1], known))
+    if missing:
+        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {missing[1]}: ... there.")
     return ConfigError(
-        f"{name} is {shown(first['input'])}, but it {expected}", where=where, remedy="Write a value that fits."
+        f"{name} is {shown(value)}, but it {_expectation(what, name)}", where=where, remedy="Write a value that fits."
     )
+
+
+def _expectation(what: str, name: str) -> str:
+    if name in _WORDS:
+        *words, last = map(repr, _WORDS[name])
+        return f"should be {', '.join(words)} or {last}"
+    expected = _EXPECTED.fullmatch(what)
+    if expected is None:  # a number that no float can hold
+        return "is out of range"
+    kinds = expected[1].replace("int | float", "float").removesuffix(" | null").split(" | ")
+    limit = f" {_LIMITS[expected[2]]} {float(expected[3]):g}" if expected[2] else ""
+    return f"should be {' or '.join(_KINDS.get(kind, 'a mapping') for kind in kinds)}{limit}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
 
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, RaceLeg, TrialRecord, Validation
 from autotune.stage_times import PipelineTimes, StageTimes
@@ -85,13 +85,12 @@ _MOST_WINDOWS = 1_000_000
 _MOST_LOSSES = 10_000
 _MOST_FILES = 1_000
 _LONGEST_TEXT = 1_000
+_LONGEST_REASON = 120  # characters; it may quote what stands there
 
 _ADDED = frozenset({"number", "validation", "race", "code"})
 """Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
 
 _ONCE_THE_BASELINE = "today"  # the purpose's word in format 1, and in the first studies of format 2
-
-_adapter: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)
 
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
@@ -121,11 +120,12 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     if missing:
         raise ValueError(f"no {missing[0]}")
     try:
-        # As JSON, in which a list may be a tuple and an object a record, but "5" and true are no numbers.
-        record = _adapter.validate_json(json.dumps({**attributes, "number": number}), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise ValueError(ascii(".".join(str(part) for part in first["loc"]))[1:61] + ": wrong type or value") from None
+        # A list may be a tuple here and an object a record, but "5" and true are no numbers.
+        json.dumps({**attributes}, ensure_ascii=False).encode()  # no halves of characters
+        record = msgspec.convert({**attributes, "number": number}, TrialRecord)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:_LONGEST_REASON]) from None
     except (ValueError, RecursionError) as error:
         raise ValueError("not readable") from error
     _check(record)

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -92,12 +92,16 @@ class StudyIdentity:
         }
 
 
-def framework_versions(executable: Path) -> dict[str, str]:
+def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[str, str]:
     """Read the versions of the frameworks of a Python interpreter from its packages' metadata.
 
     Nothing is started: computing a study's name must not execute anything that a config names.
+
+    Args:
+        executable: The interpreter.
+        further: Folders of packages besides those of its environment.
     """
-    folders = [*executable.parent.parent.glob("lib/python3*/site-packages")]
+    folders = [*executable.parent.parent.glob("lib/python3*/site-packages"), *further]
     if executable == Path(sys.executable):
         folders.extend(Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
     found = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
 
 from autotune.records import Ending, Machine, Values
 
@@ -168,9 +168,6 @@ class Profile:
                 raise ValueError("values of no knob, or none that a config has")
 
 
-_adapter: TypeAdapter[Profile] = TypeAdapter(Profile)
-
-
 def attribute_of(profile: Profile) -> dict[str, Any]:
     """Return a profile as it is written: one JSON object."""
     written: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(profile)}))
@@ -182,9 +179,10 @@ def profile_of_attribute(attribute: Any) -> Profile | None:
     if not isinstance(attribute, Mapping) or attribute.get("format") != FORMAT:
         return None
     try:
-        # As JSON, in which a list may be a tuple, but "5" and true are no numbers.
-        return _adapter.validate_json(json.dumps({**attribute}), strict=True)
-    except (ValidationError, ValueError, TypeError, RecursionError):
+        # A list may be a tuple here, but "5" and true are no numbers.
+        json.dumps({**attribute}, ensure_ascii=False).encode()  # no halves of characters
+        return msgspec.convert({**attribute}, Profile)
+    except (msgspec.ValidationError, ValueError, TypeError, RecursionError):
         return None
 
 

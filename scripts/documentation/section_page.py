@@ -1,9 +1,9 @@
 """Page of the ``autotune:`` section: its keys, as the schema has them."""
 
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import pydantic
+import msgspec
 
 from autotune.settings.schema import SectionKeys, TrialLimits
 from scripts.documentation.docstrings import described
@@ -22,19 +22,19 @@ def section_page() -> str:
     )
 
 
-def _rows(model: type[pydantic.BaseModel], prefix: str = "") -> list[tuple[str, str, str, str]]:
+def _rows(model: type[msgspec.Struct], prefix: str = "") -> list[tuple[str, str, str, str]]:
     meanings = described(model)
     return [
-        (code(prefix + name), _type(field.annotation), _default(field), meanings[name])
-        for name, field in model.model_fields.items()
+        (code(prefix + field.name), _type(field.type), _default(field), meanings[field.name])
+        for field in msgspec.structs.fields(model)
     ]
 
 
-def _default(field: Any) -> str:
-    value = field.default
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     if value is None:
         return "none"
-    if isinstance(value, pydantic.BaseModel):
+    if isinstance(value, msgspec.Struct):
         return "see below"
     return code(
         str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
@@ -44,6 +44,8 @@ def _default(field: Any) -> str:
 def _type(kind: Any) -> str:
     """Return a type in the words of YAML."""
     origin = get_origin(kind)
+    if origin is Annotated:
+        return _type(get_args(kind)[0])
     if origin is Literal:
         return " or ".join(code(str(one)) for one in get_args(kind))
     if origin in (Union, UnionType):
@@ -52,6 +54,6 @@ def _type(kind: Any) -> str:
         return "list of texts"
     if origin is dict:
         return "mapping"
-    if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return "mapping"
     return {str: "text", bool: "`true` or `false`", float: "number", int: "whole number"}.get(kind, "any value")

@@ -155,7 +155,7 @@ def test_both_kinds_of_searches_are_watched_to_their_end(
         search = json.loads(line)["search"]
         found = search["moments"]
         assert [moment["rest"] is None for moment in found] == [False] * (len(found) - 1) + [True]
-        if "table" in search["piece"]:
+        if search["table_piece"]:
             assert found[-1]["trials"] == 40
             assert [moment["trials"] for moment in found if moment["ahead"] is not None][-2:] == [20, 30]
     assert main() == 0

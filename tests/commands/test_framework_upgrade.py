@@ -1,4 +1,4 @@
-"""Records of a config, once the frameworks beside its trainer's interpreter have changed."""
+"""Frameworks beside the trainer's interpreter that are other ones than before, or than those beside autotune."""
 
 import json
 import shlex
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.study.identity import framework_versions
 from tests.commands.conftest import CONFIG, TRAINER, Autotune
 
 _FIELD = "'{config}'"  # as `shlex` quotes it
@@ -53,3 +54,34 @@ def test_numbers_of_another_version_are_not_applied(project: Path, autotune: Aut
             assert refused.returncode == 1
             assert "with tensorflow 2.21.0" in refused.stderr
         assert config.read_text() == text
+
+
+@pytest.mark.skipif("tensorflow-cpu" not in framework_versions(Path(sys.executable)), reason="TensorFlow is not here")
+def test_another_framework_than_beside_autotune_is_said_before_a_search(project: Path, autotune: Autotune) -> None:
+    """One sentence with both places, read from metadata: the interpreter is not started."""
+    (project / "train.py").write_text("import tensorflow as tf\n")
+    python = project / "env" / "bin" / "python"
+
+    def said(version: str, interpreter: Path = python) -> str:
+        _install(project / "env", version)
+        python.write_text("#!/bin/sh\ntouch started\n")
+        command = (str(interpreter), "train.py", "{config}")
+        done = autotune("search", "--config", "config.yaml", "--dry-run", "--", *command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    ours = framework_versions(Path(sys.executable))["tensorflow-cpu"]
+    other = (
+        f"measured is tensorflow 2.13.1, of {python} in the command, not the {ours} beside autotune; to measure "
+        f"that one, start the trainer with {sys.executable}"
+    )
+    assert other in said("2.13.1")
+    assert "beside autotune" not in said(ours)
+    assert "beside autotune" not in said("2.13.1", Path(sys.executable))
+    next(project.glob("env/lib/*/site-packages/tensorflow-*/METADATA")).unlink()
+    (project / "train.py").write_text("import model\n")
+    (project / "model.py").write_text("from tensorflow import keras\n")
+    lacking = f"model.py imports tensorflow, which was not found beside {python} of the command, but beside autotune: "
+    done = autotune("search", "--config", "config.yaml", "--dry-run", "--", str(python), "train.py", "{config}")
+    assert lacking in done.stdout
+    assert not (project / "started").exists()

@@ -30,5 +30,5 @@ def test_every_row_has_a_meaning() -> None:
 def test_the_page_on_the_config_knows_every_key_of_the_section() -> None:
     """The table that is written by hand, with more words, has the same keys."""
     text = (DOCS / "config.md").read_text()
-    keys = {*SectionKeys.model_fields, *(f"trial.{name}" for name in TrialLimits.model_fields)} - {"trial"}
+    keys = {*SectionKeys.__struct_fields__, *(f"trial.{name}" for name in TrialLimits.__struct_fields__)} - {"trial"}
     assert {key for key in keys if not re.search(rf"^\| `{re.escape(key)}` \|", text, re.MULTILINE)} == set()

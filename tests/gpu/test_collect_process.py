@@ -59,10 +59,10 @@ def test_a_driver_that_is_not_there_ends_it_with_the_reason(fake_gpu, tmp_path):
 
 
 def test_it_imports_next_to_nothing():
-    """It starts in the time of a bare interpreter: nothing of numpy, pydantic or the rest of autotune."""
+    """It starts in the time of a bare interpreter: nothing of numpy, msgspec or the rest of autotune."""
     code = (
         "import sys, autotune.gpu.collect.process; "
-        "heavy = {'numpy', 'pydantic', 'psutil', 'rich', 'optuna', 'yaml', 'autotune.records', 'pynvml'}; "
+        "heavy = {'numpy', 'msgspec', 'psutil', 'rich', 'optuna', 'yaml', 'autotune.records', 'pynvml'}; "
         "sys.exit(' '.join(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=60, check=False)

@@ -1,6 +1,8 @@
 """Promises of a release: what is in the wheel and the source distribution, and that an empty environment runs it."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -116,3 +118,48 @@ def test_an_empty_environment_runs_it(wheel: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Better:" in done.stdout
     assert "num_workers: 1 " not in (tmp_path / "config.yaml").read_text()
+
+
+@pytest.mark.services
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "framework", ["tensorflow==2.13.*", "tensorflow==2.16.*", "torch==2.1.* numpy<2", "tensorflow"]
+)
+def test_it_changes_no_package_of_a_framework(wheel: Path, tmp_path: Path, framework: str) -> None:
+    """Beside a framework pip adds packages and replaces none, and nothing lacks what it requires.
+
+    The packages are there as far as pip looks: their metadata, without the gigabytes.
+    """
+    venv.create(tmp_path / "env", with_pip=True, upgrade_deps=True)
+    python = tmp_path / "env" / "bin" / "python"
+    (packages,) = tmp_path.glob("env/lib/python3*/site-packages")
+
+    def pip(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [str(python), "-m", "pip", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+
+    def install(*wanted: str) -> dict[str, str]:
+        """Put the metadata of what pip would install there; return its versions by name."""
+        done = pip("install", "--quiet", "--dry-run", "--report", "report.json", "--only-binary", ":all:", *wanted)
+        if done.returncode != 0 and "No matching distribution" in done.stderr + done.stdout:
+            pytest.skip(f"{wanted[0]} cannot be fetched here, or is not for this Python")
+        assert done.returncode == 0, done.stderr
+        found = {}
+        for entry in json.loads((tmp_path / "report.json").read_text())["install"]:
+            about = entry["metadata"]
+            lines = [f"{name}: {about[name.lower()]}" for name in ("Name", "Version")]
+            lines += [f"Requires-Dist: {one}" for one in about.get("requires_dist", ())]
+            lines += [f"Provides-Extra: {one}" for one in about.get("provides_extra", ())]
+            name = re.sub("[-_.]+", "_", about["name"]).lower()
+            info = packages / f"{name}-{about['version']}.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text("\n".join(["Metadata-Version: 2.1", *lines, ""]))
+            found[name] = about["version"]
+        return found
+
+    there = install(*framework.split())
+    added = install(str(wheel))
+    assert "autotune" in added
+    assert {name: (there[name], added[name]) for name in added if name in there} == {}
+    checked = pip("check")
+    assert checked.returncode == 0, checked.stdout

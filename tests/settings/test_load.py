@@ -232,7 +232,7 @@ def test_a_tag_of_the_trainers_does_not_hide_an_output(config):
         ("trial: {max_s: -5}", 11, "autotune.trial.max_s", "greater than 0", "fits"),
         ("trial: {min_s: 30}", 11, "autotune.trial", "above trial.max_s", "raise max_s"),
         ("objective: speed", 11, "autotune.objective", "'throughput'", "fits"),
-        ("knobs: [a]", 11, "autotune.knobs", "valid dictionary", "fits"),
+        ("knobs: [a]", 11, "autotune.knobs", "should be a mapping", "fits"),
         ("knobs:\n    data.workers: []", 12, "autotune.knobs.data.workers", "empty", "List"),
         ("knobs:\n    data.workers: 5", 12, "autotune.knobs.data.workers", "neither a list nor", "Write"),
         ("knobs:\n    data.workers: [1, 1.0]", 12, "autotune.knobs.data.workers", "twice", "Delete"),

@@ -115,7 +115,12 @@ def edit_and_confirm(text, path, value):
         old_tree, new_tree = read(text), read(new)
         where = keys_as_read(old_tree, path)
         assert place(new_tree, where) == value
-        assert repr(without(new_tree, where)) == repr(without(old_tree, where))  # ruamel's tagged values have no ==
+        new_rest, old_rest = (
+            # ruamel's tagged values have no ==, and in its older versions an address in place of their text
+            re.sub(" at 0x[0-9a-f]+", "", repr(without(tree, where)))
+            for tree in (new_tree, old_tree)
+        )
+        assert new_rest == old_rest
     return "one line, confirmed by both parsers"
 
 

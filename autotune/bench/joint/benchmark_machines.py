@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from autotune import __version__
 from autotune.bench.joint.machines_report import machines_report
 from autotune.bench.joint.made_searches import Ground, JointPiece, MadeSearch, make_search
@@ -22,8 +20,6 @@ FORMAT = 1
 _FIRST_SCENARIO = 1000  # as other reports: the search is developed on those below 100
 _MACHINES_OF_NULLS = (2, 4)
 _MACHINES_BESIDE = 4  # of the searches with a black hole, that one included
-
-_search = TypeAdapter(MadeSearch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +61,7 @@ def benchmark_machines(benchmark: MachinesBenchmark) -> str:
         list(_pieces(benchmark)),
         path=benchmark.out / "machines.jsonl",
         head={"format": FORMAT, "autotune": __version__},
-        lines=_search,
+        kind=MadeSearch,
         jobs=benchmark.jobs,
         describe=lambda search: f"{search.piece}, {search.cpu_s:.1f} s of CPU",
     )

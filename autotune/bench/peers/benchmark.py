@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+import msgspec
 
 from autotune import __version__
 from autotune.bench.peers.anytime_curve import HeadToHead, NullTrial
@@ -28,9 +28,6 @@ REPORT_SEEDS = range(1000, 1200)
 """Scenarios reserved for reports: the search is developed on those below 100."""
 
 REPORT_NULLS = 2000
-
-_comparison = TypeAdapter(HeadToHead)
-_null = TypeAdapter(NullTrial)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +88,9 @@ def _task(task: tuple[str, int], budgets_s: Sequence[float]) -> HeadToHead | Nul
 def _line(done: HeadToHead | NullTrial, budgets_s: Sequence[float]) -> str:
     head: dict[str, Any] = {"format": FORMAT, "autotune": __version__, "budgets_s": budgets_s}
     if isinstance(done, HeadToHead):
-        head["contest"] = _comparison.dump_python(done, mode="json")
+        head["contest"] = msgspec.to_builtins(done, str_keys=True)
     else:
-        head["null"] = _null.dump_python(done, mode="json")
+        head["null"] = msgspec.to_builtins(done, str_keys=True)
     return json.dumps(head) + "\n"
 
 
@@ -115,9 +112,9 @@ def _read(results: Path, budgets_s: Sequence[float]) -> tuple[dict[int, HeadToHe
                 remedy="Choose another folder with --out, or delete that one.",
             )
         if "contest" in entry:
-            head_to_head = _comparison.validate_python(entry["contest"])
+            head_to_head = msgspec.convert(entry["contest"], HeadToHead, str_keys=True)
             comparisons[head_to_head.seed] = head_to_head
         else:
-            null = _null.validate_python(entry["null"])
+            null = msgspec.convert(entry["null"], NullTrial, str_keys=True)
             nulls[null.seed] = null
     return comparisons, nulls

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from autotune import __version__
 from autotune.bench.markdown import markdown_table, regret_cells
 from autotune.bench.peers.anytime_curve import OURS
@@ -44,9 +42,6 @@ class _Search:
     regrets: tuple[float, ...]
 
 
-_search = TypeAdapter(_Search)
-
-
 def benchmark_assumptions(*, seeds: Sequence[int], budgets_s: Sequence[float], jobs: int, out: Path) -> str:
     """Make the missing searches.
 
@@ -71,7 +66,7 @@ def benchmark_assumptions(*, seeds: Sequence[int], budgets_s: Sequence[float], j
         wanted,
         path=out / "assumptions.jsonl",
         head=_HEAD,
-        lines=_search,
+        kind=_Search,
         jobs=jobs,
         describe=lambda search: f"{search.piece.method}, {search.piece.change.value}, scenario {search.piece.seed}",
     )

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from autotune import __version__
 from autotune.bench.grounds import Grounds
 from autotune.bench.peers.anytime_curve import OURS
@@ -24,7 +22,7 @@ from autotune.bench.tables.pieces import Piece, pieces, trainer_of
 from autotune.bench.tables.searches import ENDLESS_S, EXPLORING, budget_of
 from autotune.bench.tables.table import Table, read_tables
 
-FORMAT = 2
+FORMAT = 3
 """Version of the lines of ``promises.jsonl``."""
 
 _TRIALS = 120  # of a search on a table
@@ -54,11 +52,16 @@ class ScenarioPiece:
 class _Search:
     """Search that was made."""
 
-    piece: Piece | ScenarioPiece
+    table_piece: Piece | None = None
+    scenario_piece: ScenarioPiece | None = None
     moments: tuple[Moment, ...]
 
-
-_search = TypeAdapter(_Search)
+    @property
+    def piece(self) -> Piece | ScenarioPiece:
+        """The piece that it is of."""
+        piece = self.table_piece or self.scenario_piece
+        assert piece
+        return piece
 
 
 def benchmark_promises(grounds: Grounds) -> str:
@@ -81,7 +84,7 @@ def benchmark_promises(grounds: Grounds) -> str:
         list(_pieces(list(tables.values()), grounds)),
         path=grounds.out / "promises.jsonl",
         head={"format": FORMAT, "autotune": __version__},
-        lines=_search,
+        kind=_Search,
         jobs=grounds.jobs,
         describe=lambda search: str(search.piece),
     )
@@ -90,9 +93,7 @@ def benchmark_promises(grounds: Grounds) -> str:
             f"Measured tables, {_TRIALS} trials, {_TRIALS_AHEAD} more for ten minutes": _on(searches, whole),
             f"Small parts of these tables, {FEWEST_POINTS} to {MOST_POINTS} points": _on(searches, parts),
             f"Simulator, {_BUDGET_S / 60:g} minutes": [
-                WatchedSearch(moments=search.moments, ahead_s=_AHEAD_S)
-                for search in searches
-                if isinstance(search.piece, ScenarioPiece)
+                WatchedSearch(moments=search.moments, ahead_s=_AHEAD_S) for search in searches if search.scenario_piece
             ],
         }
     )
@@ -106,7 +107,7 @@ def _on(searches: Sequence[_Search], tables: Sequence[Table]) -> list[WatchedSea
     return [
         WatchedSearch(moments=search.moments, trials_ahead=_TRIALS_AHEAD)
         for search in searches
-        if isinstance(search.piece, Piece) and search.piece.table in names
+        if search.table_piece and search.table_piece.table in names
     ]
 
 
@@ -119,10 +120,8 @@ def _pieces(tables: Sequence[Table], grounds: Grounds) -> Iterator[Piece | Scena
 def _make(piece: Piece | ScenarioPiece, tables: dict[str, Table]) -> _Search:
     with work_folder() as folder:
         if isinstance(piece, Piece):
-            moments = _on_table(piece, tables[piece.table], folder)
-        else:
-            moments = _on_scenario(piece, folder)
-    return _Search(piece=piece, moments=tuple(moments))
+            return _Search(table_piece=piece, moments=tuple(_on_table(piece, tables[piece.table], folder)))
+        return _Search(scenario_piece=piece, moments=tuple(_on_scenario(piece, folder)))
 
 
 def _on_table(piece: Piece, table: Table, folder: Path) -> list[Moment]:

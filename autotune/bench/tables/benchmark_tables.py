@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from autotune import __version__
 from autotune.bench.resumable import make_missing, work_folder
 from autotune.bench.tables.noise import NOISES
@@ -23,8 +21,6 @@ from autotune.errors import ConfigError
 
 FORMAT = 2
 """Version of the lines of ``results.jsonl``."""
-
-_search = TypeAdapter(Search)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +67,7 @@ def benchmark_tables(benchmark: TablesBenchmark) -> None:
         wanted,
         path=benchmark.out / "results.jsonl",
         head={"format": FORMAT, "autotune": __version__},
-        lines=_search,
+        kind=Search,
         jobs=benchmark.jobs,
         describe=lambda search: f"{search.piece}: {search.answers.cpu_s:.1f} s of CPU",
     )

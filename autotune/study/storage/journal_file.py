@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pydantic_core import from_json
+import msgspec
 
 from autotune.errors import StudyError
 from autotune.files import open_regular
@@ -180,6 +180,6 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 def _parsed(line: bytes) -> Any:
     """Parse JSON in a third of the time that `json` takes, which reads what is left: halves of characters."""
     try:
-        return from_json(line)
-    except ValueError:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError:
         return json.loads(line)
