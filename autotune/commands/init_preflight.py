@@ -2,8 +2,9 @@
 
 import os
 import socket
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -12,9 +13,11 @@ from autotune.clock import Clock, SystemClock
 from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import TrialError
+from autotune.folders.deletion import delete_tree
 from autotune.problem.init_plan import InitPlan
 from autotune.problem.problem import Problem
 from autotune.process.guard import Guard
+from autotune.process.launch import Runner
 from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
@@ -24,6 +27,8 @@ from autotune.report.console import text_console
 from autotune.report.plain_text import plain
 from autotune.search.preflight import Preflight, Reached, run_preflight
 from autotune.settings.load import separate_path
+from autotune.settings.outputs import unquoted, written_like
+from autotune.settings.paths import path_of
 from autotune.study.sole_search import sole_search
 from autotune.trial.explanations import EXPLANATIONS
 
@@ -50,12 +55,14 @@ class _Trials:
     Attributes:
         first: The trial without the section.
         second: The trial with it; None where there was none.
+        trouble: What is wrong with the first; None if nothing is.
         loss: The user's checkpoints that are gone; None if all are there.
         left_files: Whether files were left outside the trials' folders.
     """
 
     first: Preflight
     second: Preflight | None
+    trouble: TrialError | None
     loss: TrialError | None
     left_files: bool
 
@@ -78,7 +85,7 @@ def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
     """
     console = text_console(stderr=True)
     trials = _make(console, plan)
-    trouble = trials.loss or _trouble(trials.first)
+    trouble = trials.loss or trials.trouble
     if trouble is not None:
         if trials.loss is None:
             _print_stderr(console, trials.first)
@@ -118,10 +125,15 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
         end_orphans(problem.state.trials(problem.study), clock)
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
-        preflight = run_preflight(problem, ZygoteRunner(guard, clock), clock, name=name, start_timeout_s=limit_s)
+        runner = ZygoteRunner(guard, clock)
+        preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
         took_s = clock.now_s() - began_s
         loss = checkpoints.loss("the trial")
-    if trouble := loss or _trouble(preflight, without="--no-check"):
+        trouble = loss or _trouble(preflight, without="--no-check")
+        if trouble is not None and loss is None:
+            trouble = _tried_elsewhere(problem, preflight, trouble, runner, clock, without="--no-check")
+            trouble = checkpoints.loss("the second trial") or trouble
+    if trouble is not None:
         _print_stderr(text_console(stderr=True), preflight)
         raise trouble
     preflight.folder.delete()
@@ -151,8 +163,12 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
             first = run_preflight(
                 problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)
             )
-        loss = checkpoints.loss("the preflight trial")
-        if loss is None and _trouble(first) is None:
+        loss, trouble = checkpoints.loss("the preflight trial"), _trouble(first)
+        if loss is None and trouble is not None:
+            with _waiting(console):
+                trouble = _tried_elsewhere(problem, first, trouble, runner, clock)
+            loss = checkpoints.loss("the preflight's second trial")
+        elif loss is None:
             _print_steps(console, first)
             if plan.changes_config:
                 with _waiting(console):
@@ -163,7 +179,7 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
         console.print(plain(remark, longest=1000), soft_wrap=True)
     if left is not None:
         console.print(plain(left.sentence, longest=1000), soft_wrap=True)
-    return _Trials(first=first, second=second, loss=loss, left_files=left is not None)
+    return _Trials(first=first, second=second, trouble=trouble, loss=loss, left_files=left is not None)
 
 
 def _waiting(console: Console) -> AbstractContextManager[object]:
@@ -226,6 +242,87 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
             f"decides which file is read.{go_on}",
         )
     return None
+
+
+def _tried_elsewhere(
+    problem: Problem,
+    first: Preflight,
+    trouble: TrialError,
+    runner: Runner,
+    clock: Clock,
+    *,
+    without: str = "--no-preflight",
+) -> TrialError:
+    """Try once more whether a trainer that crashed before its first step takes outputs written as the config has them.
+
+    Trials point output keys to absolute paths, which a trainer need not take. In the second trial they are relative
+    paths, as in the config, of names that nothing has: the user's own outputs are never within reach.
+
+    Returns:
+        What is wrong, which says what both trials showed.
+    """
+    tag = f"-{first.folder.path.name}"
+    there = _beside(problem, tag)
+    if first.ending is not Ending.CRASHED or first.steps or not there:
+        return trouble
+    settings = problem.settings
+    fixed = {**settings.section.fixed, **there}
+    outputs = replace(
+        settings.outputs, redirected=tuple(key for key in settings.outputs.redirected if key not in there)
+    )
+    changed = replace(settings, section=replace(settings.section, fixed=fixed), outputs=outputs)
+    with _left_as_it_was(problem, there, tag):
+        second = run_preflight(
+            replace(problem, settings=changed), runner, clock, name=f"{first.folder.path.name}-outputs"
+        )
+    written = ", ".join(f"{key}: {value}" for key, value in there.items())
+    if not second.steps:
+        return TrialError(
+            f"{trouble.message}. With {written} no step came either: {_why_no_step(second)}",
+            where=trouble.where,
+            remedy=trouble.remedy,
+        )
+    second.folder.delete()
+    keys, values = ", ".join(there), ", ".join(f"{key}: {value}" for key, value in _beside(problem, "-trials").items())
+    return TrialError(
+        f"no step was seen where autotune had pointed {keys} into the trial's folder, by absolute paths "
+        f"({first.detail}); there were steps with {written}",
+        where=str(first.folder.path),
+        remedy="It may be that the trainer takes no absolute path there. Give trials a relative one in the section, "
+        f"of a name that nothing has:\n  redirect_except: [{keys}]\n  set: {{{values}}}\n"
+        f"All trials share it then, and what they write stays.\nTo go on without trying it: {without}.",
+    )
+
+
+def _beside(problem: Problem, tag: str) -> dict[str, str]:
+    """Return the redirected keys that hold relative paths, each with a path beside it whose name has a tag more."""
+    found = {}
+    for key in problem.settings.outputs.redirected:
+        leaf = problem.settings.trial_document.leaf(key)
+        folder, slash, name = unquoted(leaf.text).rstrip("/").rpartition("/")
+        stem, suffix = os.path.splitext(name)
+        if leaf.why_fixed or leaf.text.startswith(("/", "~")) or "://" in leaf.text or name in ("", ".", ".."):
+            continue
+        found[key] = written_like(f"{folder}{slash}{stem}{tag}{suffix}", leaf.text)
+    return found
+
+
+@contextmanager
+def _left_as_it_was(problem: Problem, there: Mapping[str, str], tag: str) -> Iterator[None]:
+    """Delete what a trial has left at paths whose names have a tag that nothing else has, and folders made for them."""
+    bases = (Path.cwd(), problem.config_path.absolute().parent)
+    places = {place for text in there.values() for base in bases if (place := path_of(unquoted(text), base))}
+    absent = {above for place in places for above in place.parents if not os.path.lexists(above)}
+    try:
+        yield
+    finally:
+        for place in places:
+            with suppress(OSError):
+                for left in [one for one in place.parent.iterdir() if tag in one.name]:
+                    delete_tree(left)
+        for above in sorted(absent, key=lambda path: -len(path.parts)):
+            with suppress(OSError):
+                above.rmdir()
 
 
 def _why_no_step(preflight: Preflight) -> str:
