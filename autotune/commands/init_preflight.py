@@ -2,9 +2,8 @@
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +12,6 @@ from autotune.clock import Clock, SystemClock
 from autotune.commands.printing import ask
 from autotune.durations import format_duration
 from autotune.errors import TrialError
-from autotune.folders.deletion import delete_tree
 from autotune.problem.init_plan import InitPlan
 from autotune.problem.problem import Problem
 from autotune.process.guard import Guard
@@ -26,9 +24,8 @@ from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.plain_text import plain
 from autotune.search.preflight import Preflight, Reached, run_preflight
+from autotune.search.relative_outputs import try_relative_outputs
 from autotune.settings.load import separate_path
-from autotune.settings.outputs import unquoted, written_like
-from autotune.settings.paths import path_of
 from autotune.study.sole_search import sole_search
 from autotune.trial.explanations import EXPLANATIONS
 
@@ -220,7 +217,7 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
         preflight: The trial.
         without: Option of the command that goes on without one.
     """
-    go_on = f"\nTo go on without trying it: {without}."
+    go_on = _go_on(without)
     explained = EXPLANATIONS[preflight.ending]
     if not preflight.steps:
         return TrialError(
@@ -244,6 +241,10 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
     return None
 
 
+def _go_on(without: str) -> str:
+    return f"\nTo go on without trying it: {without}."
+
+
 def _tried_elsewhere(
     problem: Problem,
     first: Preflight,
@@ -253,76 +254,20 @@ def _tried_elsewhere(
     *,
     without: str = "--no-preflight",
 ) -> TrialError:
-    """Try once more whether a trainer that crashed before its first step takes outputs written as the config has them.
-
-    Trials point output keys to absolute paths, which a trainer need not take. In the second trial they are relative
-    paths, as in the config, of names that nothing has: the user's own outputs are never within reach.
-
-    Returns:
-        What is wrong, which says what both trials showed.
-    """
-    tag = f"-{first.folder.path.name}"
-    there = _beside(problem, tag)
-    if first.ending is not Ending.CRASHED or first.steps or not there:
+    """Try a trainer that crashed before its first step once more, with relative output paths; say what both showed."""
+    if first.ending is not Ending.CRASHED or first.steps:
         return trouble
-    settings = problem.settings
-    fixed = {**settings.section.fixed, **there}
-    outputs = replace(
-        settings.outputs, redirected=tuple(key for key in settings.outputs.redirected if key not in there)
-    )
-    changed = replace(settings, section=replace(settings.section, fixed=fixed), outputs=outputs)
-    with _left_as_it_was(problem, there, tag):
-        second = run_preflight(
-            replace(problem, settings=changed), runner, clock, name=f"{first.folder.path.name}-outputs"
-        )
-    written = ", ".join(f"{key}: {value}" for key, value in there.items())
-    if not second.steps:
+    tried = try_relative_outputs(problem, runner, clock, name=f"{first.folder.path.name}-outputs")
+    if tried is None:
+        return trouble
+    if not tried.trial.steps:
         return TrialError(
-            f"{trouble.message}. With {written} no step came either: {_why_no_step(second)}",
+            f"{trouble.message}. With {tried} no step came either: {_why_no_step(tried.trial)}",
             where=trouble.where,
             remedy=trouble.remedy,
         )
-    second.folder.delete()
-    keys, values = ", ".join(there), ", ".join(f"{key}: {value}" for key, value in _beside(problem, "-trials").items())
-    return TrialError(
-        f"no step was seen where autotune had pointed {keys} into the trial's folder, by absolute paths "
-        f"({first.detail}); there were steps with {written}",
-        where=str(first.folder.path),
-        remedy="It may be that the trainer takes no absolute path there. Give trials a relative one in the section, "
-        f"of a name that nothing has:\n  redirect_except: [{keys}]\n  set: {{{values}}}\n"
-        f"All trials share it then, and what they write stays.\nTo go on without trying it: {without}.",
-    )
-
-
-def _beside(problem: Problem, tag: str) -> dict[str, str]:
-    """Return the redirected keys that hold relative paths, each with a path beside it whose name has a tag more."""
-    found = {}
-    for key in problem.settings.outputs.redirected:
-        leaf = problem.settings.trial_document.leaf(key)
-        folder, slash, name = unquoted(leaf.text).rstrip("/").rpartition("/")
-        stem, suffix = os.path.splitext(name)
-        if leaf.why_fixed or leaf.text.startswith(("/", "~")) or "://" in leaf.text or name in ("", ".", ".."):
-            continue
-        found[key] = written_like(f"{folder}{slash}{stem}{tag}{suffix}", leaf.text)
-    return found
-
-
-@contextmanager
-def _left_as_it_was(problem: Problem, there: Mapping[str, str], tag: str) -> Iterator[None]:
-    """Delete what a trial has left at paths whose names have a tag that nothing else has, and folders made for them."""
-    bases = (Path.cwd(), problem.config_path.absolute().parent)
-    places = {place for text in there.values() for base in bases if (place := path_of(unquoted(text), base))}
-    absent = {above for place in places for above in place.parents if not os.path.lexists(above)}
-    try:
-        yield
-    finally:
-        for place in places:
-            with suppress(OSError):
-                for left in [one for one in place.parent.iterdir() if tag in one.name]:
-                    delete_tree(left)
-        for above in sorted(absent, key=lambda path: -len(path.parts)):
-            with suppress(OSError):
-                above.rmdir()
+    tried.trial.folder.delete()
+    return tried.error(first.detail, where=str(first.folder.path), go_on=_go_on(without))
 
 
 def _why_no_step(preflight: Preflight) -> str:

@@ -68,6 +68,8 @@ def test_an_opening_that_hangs(project: Path, how: str) -> None:
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["kind"] == "trial"
     assert "was still at work in " in done.stderr
+    assert "hangs" not in done.stderr  # what it does there was not seen
+    assert "nvidia-smi" not in done.stderr
     assert 2 < took_s < 2 + 4
 
 
