@@ -193,7 +193,7 @@ class CheckpointBackups:
         self._leave_to_others(others)
         self._tell(
             back,
-            f"{what} wrote over or took away what it found there: {{}}; put back from a copy, as after every trial. If "
+            f"while {what} went on, written over or taken away: {{}}; put back from a copy, as after every trial. If "
             "a key of the config says where the trainer writes, name it under redirect:",
         )
 
