@@ -217,7 +217,7 @@ def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
         )
     there = os.path.exists(plan.cwd / program)
     if what.errno == errno.ENOENT and "/" in program and there:
-        remedy = "The file is there. It may be that the interpreter which its first line (#!) names is missing."
+        remedy = "The file is there. It may be that the interpreter its first line (#!) names is missing."
     elif what.errno == errno.ENOENT:
         remedy = "Check the command's first word, and that the trainer's environment is active."
     elif what.errno == errno.EACCES and there:
