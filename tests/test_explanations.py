@@ -85,7 +85,7 @@ CASES = {
     "no driver": Case(
         says=("no NVIDIA driver was found (there is no libnvidia-ml.so.1 here)", "1.00x"),
         never=("nvidia-smi", " hang", "has not answered", "driver says"),
-        command=(*SEARCH, "8s"),
+        command=(*SEARCH, "60s"),
         section=SECTION,
         status=0,
     ),
@@ -148,14 +148,14 @@ CASES = {
         never=("trials gave numbers", "lost"),
         code="if os.path.isabs(work_dir): raise ValueError('not below the project')",
         section=SECTION,
-        command=(*SEARCH, "20s"),
+        command=(*SEARCH, "60s"),
     ),
     "the section that was proposed for it": Case(
         says=("1.00x",),
         never=BLAMES,
         code="if os.path.isabs(work_dir): raise ValueError('not below the project')",
         section=f"{SECTION}  redirect_except: [work_dir]\n  set: {{work_dir: runs/exp-trials}}\n",
-        command=(*SEARCH, "8s"),
+        command=(*SEARCH, "60s"),
         status=0,
     ),
     # What ended the trainer
@@ -197,7 +197,7 @@ CASES = {
         never=(*BLAMES, " hang", "Nothing inside the trainer"),
         code="announce('test')\ntime.sleep(1e6)",
         section=SECTION,
-        command=(*SEARCH, "12s"),
+        command=(*SEARCH, "60s"),
     ),
     "a program that is no Python": Case(
         says=("Nothing inside the trainer reported to autotune. It may be no Python",),
