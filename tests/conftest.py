@@ -99,6 +99,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group with 256 MiB; skipped where none can be made."""
+    name = f"autotune-test-{os.getpid()}"
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    group, limit = (v1 / name, "memory.limit_in_bytes") if v1.is_dir() else (v2 / name, "memory.max")
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(256 << 20))
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    yield group
+    for line in (group / "cgroup.procs").read_text().split():
+        os.kill(int(line), signal.SIGKILL)
+    group.rmdir()
+
+
+@pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start a process that ends with the test."""
     started = []

@@ -14,7 +14,7 @@ from autotune.commands.parameters import (
     state_dir_option,
     storage_option,
 )
-from autotune.commands.watchdog import Watchdog
+from autotune.commands.watchdog import Watchdog, where_it_is
 from autotune.process.termination import signals_held
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def command(call: Invocation, /, **options: Any) -> int:
 
 
 def _late(call: Invocation) -> int:
-    call.ended_early("the budget is used up, and something still hangs; ended")
+    call.ended_early(f"the budget is used up, and it was still at work {where_it_is()}; ended by force")
     return 1
 
 

@@ -14,6 +14,7 @@ from autotune.errors import TrialError
 from autotune.problem.init_plan import InitPlan
 from autotune.problem.problem import Problem
 from autotune.process.guard import Guard
+from autotune.process.launch import Runner
 from autotune.process.orphans import end_orphans
 from autotune.process.zygote import ZygoteRunner
 from autotune.protect.checkpoints import CheckpointBackups
@@ -22,6 +23,7 @@ from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.plain_text import plain
 from autotune.search.preflight import Preflight, Reached, run_preflight
+from autotune.search.relative_outputs import try_relative_outputs
 from autotune.settings.load import separate_path
 from autotune.study.sole_search import sole_search
 from autotune.trial.explanations import EXPLANATIONS
@@ -49,12 +51,14 @@ class _Trials:
     Attributes:
         first: The trial without the section.
         second: The trial with it; None where there was none.
+        trouble: What is wrong with the first; None if nothing is.
         loss: The user's checkpoints that are gone; None if all are there.
         left_files: Whether files were left outside the trials' folders.
     """
 
     first: Preflight
     second: Preflight | None
+    trouble: TrialError | None
     loss: TrialError | None
     left_files: bool
 
@@ -77,7 +81,7 @@ def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
     """
     console = text_console(stderr=True)
     trials = _make(console, plan)
-    trouble = trials.loss or _trouble(trials.first)
+    trouble = trials.loss or trials.trouble
     if trouble is not None:
         if trials.loss is None:
             _print_stderr(console, trials.first)
@@ -117,10 +121,15 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
         end_orphans(problem.state.trials(problem.study), clock)
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
-        preflight = run_preflight(problem, ZygoteRunner(guard, clock), clock, name=name, start_timeout_s=limit_s)
+        runner = ZygoteRunner(guard, clock)
+        preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
         took_s = clock.now_s() - began_s
         loss = checkpoints.loss("the trial")
-    if trouble := loss or _trouble(preflight, without="--no-check"):
+        trouble = loss or _trouble(preflight, without="--no-check")
+        if trouble is not None and loss is None:
+            trouble = _tried_elsewhere(problem, preflight, trouble, runner, clock, without="--no-check")
+            trouble = checkpoints.loss("the second trial") or trouble
+    if trouble is not None:
         _print_stderr(text_console(stderr=True), preflight)
         raise trouble
     preflight.folder.delete()
@@ -150,8 +159,12 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
             first = run_preflight(
                 problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)
             )
-        loss = checkpoints.loss("the preflight trial")
-        if loss is None and _trouble(first) is None:
+        loss, trouble = checkpoints.loss("the preflight trial"), _trouble(first)
+        if loss is None and trouble is not None:
+            with _waiting(console):
+                trouble = _tried_elsewhere(problem, first, trouble, runner, clock)
+            loss = checkpoints.loss("the preflight's second trial")
+        elif loss is None:
             _print_steps(console, first)
             if plan.changes_config:
                 with _waiting(console):
@@ -162,7 +175,7 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
         console.print(plain(remark, longest=1000), soft_wrap=True)
     if left is not None:
         console.print(plain(left.sentence, longest=1000), soft_wrap=True)
-    return _Trials(first=first, second=second, loss=loss, left_files=left is not None)
+    return _Trials(first=first, second=second, trouble=trouble, loss=loss, left_files=left is not None)
 
 
 def _waiting(console: Console) -> AbstractContextManager[object]:
@@ -203,7 +216,7 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
         preflight: The trial.
         without: Option of the command that goes on without one.
     """
-    go_on = f"\nTo go on without trying it: {without}."
+    go_on = _go_on(without)
     explained = EXPLANATIONS[preflight.ending]
     if not preflight.steps:
         return TrialError(
@@ -225,6 +238,35 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
             f"decides which file is read.{go_on}",
         )
     return None
+
+
+def _go_on(without: str) -> str:
+    return f"\nTo go on without trying it: {without}."
+
+
+def _tried_elsewhere(
+    problem: Problem,
+    first: Preflight,
+    trouble: TrialError,
+    runner: Runner,
+    clock: Clock,
+    *,
+    without: str = "--no-preflight",
+) -> TrialError:
+    """Try a trainer that crashed before its first step once more, with relative output paths; say what both showed."""
+    if first.ending is not Ending.CRASHED or first.steps:
+        return trouble
+    tried = try_relative_outputs(problem, runner, clock, name=f"{first.folder.path.name}-outputs")
+    if tried is None:
+        return trouble
+    if not tried.trial.steps:
+        return TrialError(
+            f"{trouble.message}. With {tried} no step came either: {_why_no_step(tried.trial)}",
+            where=trouble.where,
+            remedy=trouble.remedy,
+        )
+    tried.trial.folder.delete()
+    return tried.error(first.detail, where=str(first.folder.path), go_on=_go_on(without))
 
 
 def _why_no_step(preflight: Preflight) -> str:

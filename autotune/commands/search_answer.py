@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
+from autotune.commands.watchdog import where_it_is
 from autotune.durations import format_duration
 from autotune.errors import AutotuneError, TrialError, how_it_ended
 from autotune.process.termination import interrupted_by
@@ -126,7 +127,7 @@ class SearchAnswer:
         return code
 
     def by_force(self) -> int:
-        """Answers in the place of a search that hangs.
+        """Answers in the place of a search that does not end.
 
         Returns:
             The exit code.
@@ -134,18 +135,19 @@ class SearchAnswer:
         self._clear()
         budget = format_duration(self._budget_s)
         result = self._so_far(
-            f"The search did not end with its budget of {budget}, because something hangs, and was ended by force; the "
-            "answer is from the trials that had finished."
+            f"The search did not end with its budget of {budget}, and was ended by force {where_it_is()}; the answer "
+            "is from the trials that had finished."
         )
         if result is not None:
             self.give(result)
         else:
             self._call.fail(
                 TrialError(
-                    f"nothing was measured within the budget of {budget}, and something hangs: ended by force",
+                    f"nothing was measured within the budget of {budget}, and the command was still at work "
+                    f"{where_it_is()}: ended by force",
                     where=str(self._config),
-                    remedy="See whether the disks that hold the config, the data and the trainer answer, and the GPU's "
-                    "driver (nvidia-smi).",
+                    remedy="It may be that the budget is too short for this machine, or that something does not answer "
+                    "there, such as a disk.",
                 )
             )
         interrupt = interrupted_by()

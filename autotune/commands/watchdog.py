@@ -7,7 +7,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
+from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Self
 
 from autotune.clock import Clock
@@ -15,7 +16,19 @@ from autotune.clock import Clock
 LATE_S = 1.5
 """Time after the end of the budget, when the process is ended by force; it is gone half a second later."""
 
+_PACKAGE = Path(__file__).parents[1]
 _LAST_RESORT_S = 4.0  # after the end of the budget, also where no other thread of Python gets a turn
+
+
+def where_it_is() -> str:
+    """Return where the main thread of this process is, for people: the innermost function of autotune's own."""
+    frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and not Path(frame.f_code.co_filename).is_relative_to(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return "in code that is not autotune's"
+    place = Path(frame.f_code.co_filename).relative_to(_PACKAGE.parent)
+    return f"in {frame.f_code.co_name} ({place}, line {frame.f_lineno})"
 
 
 class Watchdog:

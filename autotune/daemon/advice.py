@@ -182,7 +182,9 @@ class Advices:
             replace_durably(path, json.dumps(advice.document(), indent=1).encode("ascii"))
         except OSError as error:
             raise AutotuneError(
-                f"the advice cannot be written: {error.strerror}", where=str(path), remedy="Make room on that disk."
+                f"the advice cannot be written: {error.strerror}",
+                where=str(path),
+                remedy="See to that disk (room, permissions).",
             ) from error
 
     def advice(self, id: str) -> Advice:

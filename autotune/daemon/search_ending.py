@@ -152,7 +152,7 @@ def _after_interruption(entry: Entry, ending: SearchEnding) -> Entry:
         return replace(entry, state=EntryState.WAITING)
     if ending.verdict:
         return _done(entry, ending)
-    return replace(entry, state=EntryState.FAILED, note="its budget was used up before anything was measured")
+    return replace(entry, state=EntryState.FAILED, note="its budget was used up, and there is no answer")
 
 
 def _done(entry: Entry, ending: SearchEnding) -> Entry:

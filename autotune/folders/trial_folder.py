@@ -94,7 +94,7 @@ class TrialFolder:
             raise TrialError(
                 f"the trial's folder cannot be made: {error.strerror}",
                 where=str(self.path),
-                remedy="Make the place writable, or choose another one with --state-dir.",
+                remedy="See to that (room, permissions), or choose another place with --state-dir.",
             ) from error
 
     def is_ours(self) -> bool:
@@ -128,7 +128,7 @@ class TrialFolder:
             raise TrialError(
                 f"the trial's config cannot be written: {error.strerror}",
                 where=str(self.path / name),
-                remedy="Make room on the disk, or choose another place with --state-dir.",
+                remedy="See to that (room, permissions), or choose another place with --state-dir.",
             ) from error
 
     def contents(self) -> frozenset[Path]:

@@ -8,7 +8,8 @@ from typing import TypeVar
 from autotune.errors import GpuError
 from autotune.gpu.driver import GpuInventory, gpus
 
-_TIME_LIMIT_S = 10.0
+TIME_LIMIT_S = 10.0
+"""Longest wait for an answer of the driver."""
 
 Answer = TypeVar("Answer")
 
@@ -20,8 +21,8 @@ def look_for_gpus() -> GpuInventory:
         return found
     return GpuInventory(
         gpus=(),
-        why_none=f"the NVIDIA driver has not answered for {_TIME_LIMIT_S:.0f} s",
-        remedy="`dmesg` may say why; a driver that hangs in the kernel goes with a reboot only.",
+        why_none=f"the NVIDIA driver has not answered for {TIME_LIMIT_S:.0f} s",
+        remedy="`dmesg` may say why. It may be that it hangs in the kernel: then only a reboot helps.",
     )
 
 
@@ -53,7 +54,7 @@ def in_time(question: Callable[[], Answer]) -> Answer | None:
 
     threading.Thread(target=ask, name="gpu-discovery", daemon=True).start()
     try:
-        answer, error = answers.get(timeout=_TIME_LIMIT_S)
+        answer, error = answers.get(timeout=TIME_LIMIT_S)
     except queue.Empty:
         return None
     if error is not None:

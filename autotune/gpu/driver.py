@@ -387,7 +387,7 @@ def gpus() -> GpuInventory:
                 try:
                     found.append(facts(driver.device_at(index), index))
                 except DriverError as error:  # one lost GPU must not hide the others
-                    errors.append((f"GPU {index} does not answer: {error.for_people}", error))
+                    errors.append((f"GPU {index} cannot be used: {error.for_people}", error))
     except DriverError as error:
         errors.append((error.for_people, error))
     if found:

@@ -19,8 +19,8 @@ class Trouble(StrEnum):
     NOTHING_NEW = "nothing new"
     CAPABILITY_OFF = "this device never answers this"
     PASSING = "this one reading failed"
-    DEVICE_LOST = "this device does not answer any more"
-    DRIVER_LOST = "the driver does not answer any more"
+    DEVICE_LOST = "this device is of no use any more"
+    DRIVER_LOST = "the driver is of no use any more"
 
     @property
     def is_fatal(self) -> bool:
@@ -77,14 +77,14 @@ _REMEDIES: Mapping[int, str] = MappingProxyType(
         4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
         9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
         NO_LIBRARY: (
-            "Install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA Container Toolkit). "
-            "Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
+            "On a machine with a GPU, install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA "
+            "Container Toolkit). Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
         ),
         15: _LOST,
         16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
         18: (
-            "The driver was updated while it was in use: reboot, or unload and load its kernel modules. Or it is not "
-            f"the library of this driver: {_OTHER_LIBRARY}."
+            "It may be that the driver was updated while it was in use: reboot, or unload and load its kernel modules. "
+            f"Or that it is not the library of this driver: {_OTHER_LIBRARY}."
         ),
         28: _LOST,
     }
@@ -126,7 +126,7 @@ class DriverError(Exception):
     def for_people(self) -> str:
         """Sentence about the failure."""
         if self.code == NO_LIBRARY:
-            return "no NVIDIA driver on this machine (libnvidia-ml.so.1 not found)"
+            return "no NVIDIA driver was found (there is no libnvidia-ml.so.1 here)"
         name = FATAL_NAMES.get(self.code)
         if self.code == UNFIT_LIBRARY:
             return f"{name}: {self.words}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from autotune.clock import Clock
 from autotune.errors import GpuError
-from autotune.gpu.discovery import in_time
+from autotune.gpu.discovery import TIME_LIMIT_S, in_time
 from autotune.gpu.driver_errors import DriverError
 from autotune.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
 from autotune.gpu.visible_devices import VisibleDevices
@@ -87,7 +87,7 @@ def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
         except DriverError as error:
             return [error.for_people]
         if busy is None:
-            return ["the NVIDIA driver does not answer when it is asked who uses the GPU"]
+            return [f"who uses the GPU is not known: the NVIDIA driver has not answered for {TIME_LIMIT_S:.0f} s"]
         if not busy:
             break
     return [_busy(gpu) for gpu in busy or ()]

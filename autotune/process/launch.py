@@ -202,7 +202,7 @@ def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
         return TrialError(
             f"the trial's log files cannot be opened: {what.error}",
             where=str(plan.folder),
-            remedy="Make room on the disk, or choose another place with --state-dir.",
+            remedy="See to that (room, permissions), or choose another place with --state-dir.",
         )
     if what.step == "cwd":
         return CommandError(
@@ -217,7 +217,7 @@ def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
         )
     there = os.path.exists(plan.cwd / program)
     if what.errno == errno.ENOENT and "/" in program and there:
-        remedy = "The file is there, so what is missing is the interpreter its first line (#!) names."
+        remedy = "The file is there. It may be that the interpreter its first line (#!) names is missing."
     elif what.errno == errno.ENOENT:
         remedy = "Check the command's first word, and that the trainer's environment is active."
     elif what.errno == errno.EACCES and there:

@@ -15,7 +15,7 @@ from pathlib import Path
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder
 from autotune.protect.checkpoints import is_called_a_checkpoint
-from autotune.settings.outputs import redirected_path
+from autotune.settings.outputs import redirected_path, unquoted
 from autotune.settings.paths import path_of
 from autotune.trial.plan import Trainer
 
@@ -82,7 +82,7 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
     settings = trainer.settings
     newest: tuple[float, Path, Path, str] | None = None
     for key in settings.outputs.redirected:
-        text = settings.trial_document.leaf(key).text
+        text = unquoted(settings.trial_document.leaf(key).text)
         for base in (settings.folder, trainer.config_path.absolute().parent):
             folder = path_of(os.path.expandvars(text), base)
             if folder is None or not folder.is_dir():

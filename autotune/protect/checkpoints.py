@@ -28,6 +28,7 @@ from autotune.protect.kept_file import CannotPutBack, CopyChanged, KeptFile, Som
 from autotune.protect.left_files import LeftFiles
 from autotune.protect.side_effects import folders_looked_at, names_of
 from autotune.protect.snapshot import Below, Snapshot
+from autotune.settings.outputs import unquoted
 from autotune.settings.paths import path_of, real_path
 from autotune.trial.plan import Trainer
 
@@ -191,7 +192,7 @@ class CheckpointBackups:
         self._leave_to_others(others)
         self._tell(
             back,
-            f"{what} wrote over or took away what it found there: {{}}; put back from a copy, as after every trial. If "
+            f"while {what} went on, written over or taken away: {{}}; put back from a copy, as after every trial. If "
             "a key of the config says where the trainer writes, name it under redirect:",
         )
 
@@ -234,7 +235,7 @@ class CheckpointBackups:
 
     def _moved(self) -> list[Path]:
         settings = self._trainer.settings
-        texts = [settings.trial_document.leaf(key).text for key in settings.outputs.redirected]
+        texts = [unquoted(settings.trial_document.leaf(key).text) for key in settings.outputs.redirected]
         beside = (self._cwd, self._trainer.config_path.absolute().parent)
         named = [path for folder in beside for text in texts if (path := path_of(text, folder))]
         places = [place for path in named if (place := real_path(path))]

@@ -44,11 +44,12 @@ def require_baseline(
     if measured or record.ending is not Ending.KILLED_BY_BUDGET:
         return
     if record.validity is Validity.UNMEASURED and any(trial.measurement for trial in earlier):
+        was_cold = any(trial.validity is Validity.COLD for trial in earlier)
         raise TrialError(
             f"the budget of {format_duration(budget_s)} ended before today's config could be measured again: its first "
-            "trial filled caches, and does not count",
+            f"trial {'was taken to fill caches' if was_cold else 'ended early'}, and does not count",
             where=str(problem.config_path),
-            remedy="Run the same command again, now that they are there, or give it more time.",
+            remedy="Give it more time, or run the same command again.",
         )
     failed = next(
         (trial for trial in earlier if trial.measurement is None and trial.ending not in _STOPPED_BY_US), None
@@ -63,7 +64,7 @@ def require_baseline(
         )
     if record.validity is Validity.UNMEASURED:
         raise TrialError(
-            f"no training step was seen within the budget of {format_duration(budget_s)}"
+            f"no training step that counts was seen within the budget of {format_duration(budget_s)}"
             f"{f': {record.detail}' if record.detail else ''}",
             where=str(problem.config_path),
             remedy="Give it more time if training takes longer than that to start. If the trainer does not report\n"

@@ -4,6 +4,7 @@ A second one, whose copy holds the section as well, shows whether the trainer ta
 own: the user's real training reads that file.
 """
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from autotune.problem.problem import Problem
 from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent
 from autotune.settings.command import names_config
+from autotune.settings.loaded import Settings
 from autotune.trial.error_text import one_line, quoted_output
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import Evidence, ending_of
@@ -71,6 +73,8 @@ def run_preflight(
     name: str,
     with_section: bool = False,
     start_timeout_s: float | None = None,
+    settings: Settings | None = None,
+    wall_s: float = math.inf,
     tell: Callable[[str], object] = lambda _sentence: None,
 ) -> Preflight:
     """Make one trial of today's config, until a few steps were seen.
@@ -82,24 +86,26 @@ def run_preflight(
         name: Name of the trial.
         with_section: Whether its copy of the config holds the section too; then it is over at its first step.
         start_timeout_s: Longest time to the first step; None for that of the section.
+        settings: Settings of this trial alone; None for the problem's.
+        wall_s: Time at which it is ended in any case, on that clock.
         tell: Called with a sentence if the first step is long in coming.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.
     """
     trainer = problem.trainer
-    trainer = replace(trainer, settings=replace(trainer.settings, keeps_section=with_section))
+    trainer = replace(trainer, settings=replace(settings or trainer.settings, keeps_section=with_section))
     enough_steps = 1 if with_section else _ENOUGH_STEPS
     plan = plan_trial(trainer, problem.space.keys(problem.space.baseline), trial=name)
     problem.state.require_space()
     folder = problem.state.trial(problem.study, name)
-    problem.trainer.create_folder(folder)
+    trainer.create_folder(folder)
     unread = _Unread(folder, plan.config_name)
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
         limit_s = problem.limits.start_timeout_s if start_timeout_s is None else start_timeout_s
         watch = _Watch(clock, limit_s, enough_steps, instruments, folder, tell)
-        trial_exit = runner.run(plan, watch, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S)
+        trial_exit = runner.run(plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
     evidence = Evidence(stdout_tail=stdout, why_not_started=watch.why_not_started)

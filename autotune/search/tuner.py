@@ -31,6 +31,7 @@ from autotune.search.narrator import Narrator
 from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import SearchParts
 from autotune.search.racer import Racer
+from autotune.search.relative_outputs import try_relative_outputs
 from autotune.search.schedule import (
     CAUTION,
     FOR_CONFIRMATION,
@@ -192,8 +193,21 @@ class Tuner:
             record = self._trials.make(self._baseline)
         if self._may_have_been_an_accident(record):
             record = self._trials.make(self._baseline)  # all depends on it
+        if record.ending is Ending.CRASHED and record.validity is Validity.UNMEASURED:
+            self._require_that_paths_are_taken(record)
         self._others.require_that_today_works(record)
         require_baseline(record, self._problem, budget_s=self._budget.budget_s, earlier=self._state.trials)
+
+    def _require_that_paths_are_taken(self, record: TrialRecord) -> None:
+        """Raise an error if the trainer, which crashed before its first step, makes some with relative output paths."""
+        parts = self._parts
+        name = f"{parts.name}-outputs"
+        tried = try_relative_outputs(self._problem, parts.runner, parts.clock, name=name, wall_s=parts.budget.wall_s)
+        if tried is None:
+            return
+        tried.trial.folder.delete()
+        if tried.trial.steps:
+            raise tried.error(record.detail, where=str(self._problem.config_path))
 
     def _leave_caches_alone(self) -> None:
         self._state.leave_caches_alone()

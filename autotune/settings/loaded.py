@@ -11,7 +11,7 @@ from autotune.records import Scalar, Values
 from autotune.settings.command import fill_command
 from autotune.settings.hydra.composed import ComposedDocument, overrides
 from autotune.settings.hydra.overrides import RUN_FOLDERS, hydra_text, uses_hydra, with_overrides, with_run_folder
-from autotune.settings.outputs import Outputs, redirected_path
+from autotune.settings.outputs import Outputs, redirected_path, written_like
 from autotune.settings.schema import (
     ENV,
     SECTION,
@@ -154,6 +154,7 @@ class Settings:
             if at != prefix:
                 continue
             leaf = document.leaf(inside)
+            moved = written_like(moved, leaf.text)
             splices.append(Splice(leaf=leaf, value=moved, text=write_scalar(moved, leaf), whole=leaf.computed))
         return splice(document, splices)
 
@@ -183,7 +184,8 @@ class Settings:
             return ()
         wanted = self._config_values(values)
         changed = {path: value for path, value in wanted.items() if not same_value(document.value(path), value)}
-        return overrides({**changed, **self.moved_outputs(outputs)})
+        moved = {key: written_like(path, document.leaf(key).text) for key, path in self.moved_outputs(outputs).items()}
+        return overrides({**changed, **moved})
 
     def _config_values(self, values: Values) -> dict[str, Scalar]:
         """Return the values that a trial's config holds for sure: those of ``set``, and the knobs but for variables."""

@@ -23,6 +23,9 @@ _WHAT = (
 _PLACE = "dir|directory|folder|path|root|file|filename"
 _OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})")
 _PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
+_NO_PATH = re.compile("none|null|nil|~|true|false|yes|no|on|off", re.IGNORECASE)
+"""Words for nothing and for switches that YAML reads as texts, as Python writes them or in quotes."""
+_QUOTED = re.compile(r"""(?P<quote>['"])(?P<path>[^'"\\]+)(?P=quote)""")
 _READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
 _OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|out|outputs?|results|runs|save|snapshots|tensorboard")
 _MODEL_FILE = re.compile(r"[\w.-]+\.(?:bin|ckpt|h5|keras|npz|onnx|pickle|pkl|pt|pth|safetensors)")
@@ -110,17 +113,30 @@ def holding_something(document: Document, keys: Iterable[str], *folders: Path) -
         keys: Dotted paths of the output keys.
         folders: Folders that relative paths may be relative to.
     """
-    places = {key: [path_of(document.leaf(key).text, folder) for folder in folders] for key in keys}
+    places = {key: [path_of(unquoted(document.leaf(key).text), folder) for folder in folders] for key in keys}
     return tuple(key for key, found in places.items() if any(path and holds_something(path) for path in found))
+
+
+def unquoted(text: str) -> str:
+    """Return the path of an output without Python's own quotes, which a config has that is read as literals."""
+    match = _QUOTED.fullmatch(text)
+    return match["path"] if match else text
+
+
+def written_like(path: str, text: str) -> str:
+    """Return a path in Python's own quotes if the text that it replaces has them."""
+    return repr(path) if _QUOTED.fullmatch(text) else path
 
 
 def redirected_path(value: str, outputs: Path) -> str:
     """Return the path of an output in a trial: the same tree, moved below `outputs`.
 
     Args:
-        value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it.
+        value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it. Quotes of
+            Python's own do not.
         outputs: The folder for the trial's outputs.
     """
+    value = unquoted(value)
     parts = [part for part in value.split("/") if part not in ("", ".")]
     # Template syntax must not be filled in a second time.
     inside = [re.sub(r"[^\w.=@,+~ -]", "_", "_up" if part == ".." else part) for part in parts]
@@ -167,6 +183,8 @@ def _snake(name: str) -> str:
 def _why_left(leaf: Leaf) -> str | None:
     if not isinstance(leaf.value, str):
         return "it holds no path"
+    if _NO_PATH.fullmatch(leaf.text):
+        return f"it says {leaf.text}, which is no path"
     if leaf.computed:
         # `<output_folder>/save` and `${exp_dir}/ckpt` follow the folder that they are built on.
         derived = leaf.text.startswith(("<", "${", "{"))

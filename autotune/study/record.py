@@ -77,12 +77,13 @@ class Study:
         self._membership: Membership | None = None
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
+        self._why_away = ""
         try:
             self._leases = LeaseWatch(owner.clock, owner.is_gone)
             opened = partial(OptunaTrials, name, storage, self._leases, reads_only=reads_only)
             self._trials = self._thread.call(opened, _OPENING_S)
         except TimeoutError:
-            raise _silent(self.where) from None
+            raise _away(f"the storage has not answered for {_OPENING_S:g} s", self.where) from None
         self._membership = Membership(self._trials, owner, self._leases, self.where)
         self._connection = self._trials.connection
         self.torn_bytes = self._connection.torn_bytes
@@ -366,8 +367,8 @@ class Study:
                 self.write_pending()
             if self._pending and (waiting := len(self._pending.trials)):
                 self.remarks.append(
-                    f"Trials that wait here, because {self.where} does not answer: {waiting}. The next search on this "
-                    "machine writes them."
+                    f"Trials that wait here to be written to {self.where}: {waiting} ({self._why_away}). The next "
+                    "search on this machine writes them."
                 )
         if self._membership is not None:
             self._membership.close()
@@ -380,7 +381,7 @@ class Study:
         """Make a call in the storage's thread; a server has a few seconds to answer.
 
         Raises:
-            StorageAway: A server does not answer.
+            StorageAway: A server did not answer in time, or cannot be reached.
             StudyError: The storage cannot be used.
         """
         expecting = partial(self._trials.expecting, function)
@@ -388,12 +389,14 @@ class Study:
             return self._thread.call(expecting)
         now_s = self._owner.clock.now_s()
         if self._thread.is_stuck or (self._away_until_s is not None and now_s < self._away_until_s):
-            raise _silent(self.where)
-        patience_s = max(_LEAST_PATIENCE_S, min(_PATIENCE_S, self._owner.ends_s - now_s))
+            raise _away(self._why_away, self.where)
+        left_s = self._owner.ends_s - now_s
+        patience_s = max(_LEAST_PATIENCE_S, min(_PATIENCE_S, left_s))
         try:
             result = self._thread.call(expecting, patience_s)
         except TimeoutError:
-            away = _silent(self.where)
+            end = ", and the budget leaves no more time to wait" if left_s < _PATIENCE_S else ""
+            away = _away(f"the storage has not answered within {patience_s:.2g} s{end}", self.where)
         except StorageAway as error:
             away = error
         else:
@@ -405,8 +408,9 @@ class Study:
         if self._away_until_s is None:
             self._leases.pause()
             self.remarks.append(
-                f"{away.where}: {away.message}. Finished trials are kept here, and written when it is back."
+                f"{away.where}: {away.message}. Finished trials are kept here, and written when it answers."
             )
+        self._why_away = away.message
         self._away_until_s = self._owner.clock.now_s() + _RETRY_S
         raise away
 
@@ -433,10 +437,8 @@ class Study:
         return True
 
 
-def _silent(where: str) -> StorageAway:
-    return StorageAway(
-        "the storage does not answer", where=where, remedy="Check that it runs, then run the same command again."
-    )
+def _away(why: str, where: str) -> StorageAway:
+    return StorageAway(why, where=where, remedy="See whether it runs, then run the same command again: it goes on.")
 
 
 def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,20 +24,22 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         remedy="Nothing to do.",
     ),
     Ending.CRASHED: Explanation(
-        sentence="The trainer ended with an error.",
-        remedy="Read stderr.log in the trial's folder; start the command by hand with the config beside it.",
+        sentence="The trainer failed, or was killed.",
+        remedy="Read stderr.log in the trial's folder; start the command by hand with the config beside it. In that "
+        "one the output keys point into the trial's folder: if the trainer does not take that, see redirect_except.",
     ),
     Ending.OUT_OF_HOST_MEMORY: Explanation(
-        sentence="The machine's memory, or the limit on it, was used up.",
+        sentence="Memory ran out: an error of the trainer says so, or the kernel ended a process for want of it.",
         remedy="Lower the upper ends of batch size, workers, buffers or caching, or free memory.",
     ),
     Ending.OUT_OF_GPU_MEMORY: Explanation(
-        sentence="The GPU's memory was used up.",
+        sentence="GPU memory ran out, as the trainer's output says.",
         remedy="Lower the upper end of the batch size, or end whatever else uses the GPU.",
     ),
     Ending.GPU_LOST: Explanation(
-        sentence="The GPU, or its driver, gave no answer any more.",
-        remedy="See what the driver says (dmesg names it Xid); reset the GPU or reboot, then start the search again.",
+        sentence="The NVIDIA driver failed, or reported the GPU as lost.",
+        remedy="See what `nvidia-smi` and `dmesg` (lines with Xid) say; it may take a reset of the GPU, or a reboot. "
+        "Then start the search again.",
     ),
     Ending.DIVERGED: Explanation(
         sentence="The loss became NaN or infinite, or grew far beyond today's at the same step.",
@@ -48,7 +50,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         remedy="Read stderr.log in the trial's folder; a loader with many workers can deadlock.",
     ),
     Ending.NEVER_STARTED: Explanation(
-        sentence="No step was seen within the time allowed for starting.",
+        sentence="The trainer ran, and no step of it was seen.",
         remedy="Report the trainer's steps: from autotune.trainee import step, and step(samples=...) in the training "
         "loop. If it only needs longer to start: trial.start_timeout_s, or a larger --budget of a search.",
     ),
@@ -58,7 +60,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         "A command that leaves the training in the background is over too soon: keep it in the foreground.",
     ),
     Ending.OBSERVER_MISSING: Explanation(
-        sentence="Nothing inside the trainer could report a step: it is no Python, or keeps out its environment.",
+        sentence="Nothing inside the trainer reported to autotune. It may be no Python, or keep out its environment.",
         remedy="Start Python without -I, -E and -S, and keep PYTHONPATH as it is; a program in another language has to "
         "write its steps into the folder that AUTOTUNE_TRIAL_DIR names (autotune/trainee/stream.py has the format).",
     ),
@@ -72,7 +74,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         remedy="Give a larger --budget, or train less per run.",
     ),
     Ending.INTERRUPTED: Explanation(
-        sentence="It was interrupted from outside.",
+        sentence="It was interrupted: autotune was, or a signal came that autotune did not send.",
         remedy="Start the same search again; it goes on where it was.",
     ),
 }

@@ -138,13 +138,16 @@ def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, eviden
     status = _status(exit_code)
     if trial_exit.oom_killed:
         # Not only for -9: a wrapper script passes it on as 137, and a killed worker fails the loop that needs it.
-        return Ending.OUT_OF_HOST_MEMORY, f"{status}; the kernel's out-of-memory killer has struck"
+        # But the count is that of all processes around: what the trainer itself said stays visible.
+        killer = "the kernel's out-of-memory killer has struck"
+        return Ending.OUT_OF_HOST_MEMORY, one_line(f"{status}; {killer}{f' meanwhile: {error}' if error else ''}")
     killed = exit_code in (-signal.SIGKILL, _SHELL + signal.SIGKILL)
     if any(exit_code in (-number, _SHELL + number) for number in _SENT_BY_OTHERS) or (
         killed and trial_exit.oom_killed is False
     ):
         beyond = "; a memory limit of its own, e.g. a container's, is not seen from here" if killed else ""
-        return Ending.INTERRUPTED, f"{status}, which autotune did not send{beyond}"
+        sent = "which autotune did not send" if exit_code < 0 else "as after a signal, which autotune did not send"
+        return Ending.INTERRUPTED, f"{status}, {sent}{beyond}"
     memory = memory_that_ran_out(error, gpu_memory_full=evidence.gpu_memory_full)
     if memory is not None:
         return memory, one_line(error)
@@ -152,7 +155,7 @@ def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, eviden
     if diverged is not None:
         return Ending.DIVERGED, one_line(f"{diverged}; {detail}")
     if killed:
-        detail = f"{status}, perhaps by the kernel for want of memory"
+        detail = f"{status}; it may be that the kernel did, for want of memory"
     return Ending.CRASHED, one_line(detail)
 
 

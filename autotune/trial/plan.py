@@ -10,6 +10,7 @@ from autotune.folders.state_folder import StateFolder
 from autotune.folders.trial_folder import TrialFolder
 from autotune.records import EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialPlan, Values
 from autotune.settings.loaded import Settings
+from autotune.settings.outputs import unquoted
 from autotune.settings.paths import path_of
 from autotune.settings.trackers import quiet_trackers
 
@@ -49,7 +50,7 @@ class Trainer:
     def _is_folder(self, text: str) -> bool:
         """Return whether a path in the config names a folder, seen from where trials start, or from the config."""
         bases = (self.settings.folder, self.config_path.absolute().parent)
-        places = (path_of(os.path.expandvars(text), base) for base in bases)
+        places = (path_of(os.path.expandvars(unquoted(text)), base) for base in bases)
         return any(place is not None and os.path.isdir(place) for place in places)
 
 

@@ -54,7 +54,7 @@ def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     about = checkpoint.stat()
     assert about.st_mode & 0o777 == 0o640
     assert about.st_mtime_ns == 1_000_000_008
-    said = "trial 0 wrote over or took away what it found there: checkpoints/last.ckpt; put back from a copy"
+    said = "while trial 0 went on, written over or taken away: checkpoints/last.ckpt; put back from a copy"
     assert done.stderr.count("put back") == 1
     assert said in done.stderr.replace("\n", " ")
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_the_preflight_of_init_writes_over_is_put_back(
     config.write_text(config.read_text().partition("autotune:")[0])
     done = autotune("init", "--config", "config.yaml", "--yes", "--", sys.executable, str(TRAINER), "config.yaml")
     assert done.returncode == 0, done.stderr
-    assert "the preflight trial wrote over or took away what it found there: checkpoints/last.ckpt" in done.stderr
+    assert "while the preflight trial went on, written over or taken away: checkpoints/last.ckpt" in done.stderr
     assert "autotune:" in config.read_text()
     assert checkpoint.read_bytes() == TWO_WEEKS
 

@@ -178,6 +178,6 @@ def test_a_trainer_that_is_no_python(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "observer missing: Nothing inside the trainer could report a step" in done.stderr
+    assert "observer missing: Nothing inside the trainer reported to autotune" in done.stderr
     assert "AUTOTUNE_TRIAL_DIR" in done.stderr
     assert tree(tmp_path) == before

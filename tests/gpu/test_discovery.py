@@ -28,7 +28,7 @@ def test_gpus_that_are_there_are_listed(fake_gpu):
     machine = fake_gpu(Scenario(gpus=(Gpu(), Gpu(), Gpu()), faults=(Fault(code=15, gpu=1),)))
     uuids, silent = present(machine)
     assert uuids == [f"GPU-0000000{place}-0000-4000-8000-000000000000" for place in (0, 2)]
-    assert silent.startswith("GPU 1 does not answer: GPU lost")
+    assert silent.startswith("GPU 1 cannot be used: GPU lost")
     assert "dmesg" in silent
 
 
@@ -37,7 +37,7 @@ def test_gpus_that_are_there_are_listed(fake_gpu):
     [
         (4, "Insufficient Permissions", "--gpus all"),
         (9, "driver not loaded", "modprobe nvidia"),
-        (12, "no NVIDIA driver on this machine", "Install NVIDIA's driver"),
+        (12, "no NVIDIA driver was found", "install NVIDIA's driver"),
         (18, "driver and library differ in version", "reboot"),
         (999, "Unknown Error", "nvidia-smi"),
     ],

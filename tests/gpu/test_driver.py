@@ -79,7 +79,7 @@ def test_a_gpu_that_does_not_tell_its_memory_is_there_all_the_same(fake_gpu):
         (Fault(function="nvmlInitWithFlags", code=18), "driver and library differ in version"),
         (Fault(function="nvmlInitWithFlags", code=9), "driver not loaded"),
         (Fault(function="nvmlDeviceGetCount_v2", code=999), "Unknown Error"),
-        (Fault(function="nvmlDeviceGetUUID", code=15), "GPU 0 does not answer: GPU lost"),
+        (Fault(function="nvmlDeviceGetUUID", code=15), "GPU 0 cannot be used: GPU lost"),
     ],
 )
 def test_why_there_is_no_gpu_is_said(fake_gpu, fault, words):

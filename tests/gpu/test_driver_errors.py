@@ -124,7 +124,7 @@ def test_a_gpu_that_cannot_be_had_is_told_after_a_while(outcomes):
     """Whatever the code: no number, and a name."""
     for code in CODES:
         lost = outcomes[HANDLE, code]["lost"]
-        assert {name for _, name in lost} <= {*FATAL_NAMES.values(), "GPU not found", "GPU does not answer"}
+        assert {name for _, name in lost} <= {*FATAL_NAMES.values(), "GPU not found", "GPU fails"}
         assert lost, code
         assert outcomes[HANDLE, code]["utilization"] is None
 

@@ -78,8 +78,7 @@ def test_what_a_trial_has_taken_is_put_back(
             assert checkpoint("best").read_bytes() == (b"old" if comes_back else content)
     assert len(files.remarks) == comes_back
     assert (
-        not comes_back
-        or "trial 0 wrote over or took away what it found there: checkpoints/best.pth;" in files.remarks[0]
+        not comes_back or "while trial 0 went on, written over or taken away: checkpoints/best.pth;" in files.remarks[0]
     )
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["best.pth", "other.pth"]
     assert list(Path(".autotune/kept").iterdir()) == []

@@ -135,8 +135,8 @@ def test_metrics_stand_side_by_side_with_their_units(search_result: MakeResult) 
 
 def test_why_there_is_no_utilization_is_said(search_result: MakeResult) -> None:
     """Never 0 %; once, below the table, in the words of whoever looked for a GPU."""
-    screen = _screen(search_result(why_no_gpu="no NVIDIA driver on this machine"))
-    assert "GPU utilization was not measured: no NVIDIA driver on this machine." in screen
+    screen = _screen(search_result(why_no_gpu="no NVIDIA driver was found"))
+    assert "GPU utilization was not measured: no NVIDIA driver was found." in screen
     assert "0 %" not in "".join(_row(screen, "GPU utilization  "))
     assert "effective utilization" not in screen
 
@@ -393,7 +393,7 @@ def _failure(trial_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr
     return Failure(
         trial=trial,
         count=count,
-        sentence="The trainer ended with an error.",
+        sentence="The trainer failed, or was killed.",
         remedy="Read stderr.log.",
         stderr_tail=stderr,
         folder="/trials/7",
@@ -405,7 +405,7 @@ def test_failures_are_named_counted_and_quoted(search_result: MakeResult, trial_
     said = "\n".join(f"line {number}" for number in range(20))
     failures = [_failure(trial_ended, count=3, detail="ValueError: no", stderr=said), _failure(trial_ended)]
     screen = _screen(search_result(), failures=failures)
-    assert "3 trials crashed: The trainer ended with an error." in screen
+    assert "3 trials crashed: The trainer failed, or was killed." in screen
     assert "1 trial crashed" in screen
     assert "ValueError: no" in screen
     assert "| line 19" in screen

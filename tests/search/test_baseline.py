@@ -34,7 +34,7 @@ def test_a_crash_is_no_reason_to_stop(problem: Problem, make_trial: MakeTrial) -
 @pytest.mark.parametrize(
     ("validity", "said"),
     [
-        (Validity.UNMEASURED, "no training step was seen within the budget of 1m"),
+        (Validity.UNMEASURED, "no training step that counts was seen within the budget of 1m"),
         (Validity.NOT_STEADY, "the budget of 1m is too short for one trial of today's config"),
         (Validity.COLD, "the budget of 1m is too short for one trial of today's config"),
     ],
@@ -52,7 +52,7 @@ def test_a_budget_that_ends_while_it_is_measured_again(problem: Problem, make_tr
     """The first trial made steps, so that nobody has to look for what hides them."""
     first = make_trial(problem.space.baseline, 80.0, validity=Validity.COLD)
     record = make_trial(problem.space.baseline, None, ending=Ending.KILLED_BY_BUDGET, validity=Validity.UNMEASURED)
-    with pytest.raises(TrialError, match="its first trial filled caches"):
+    with pytest.raises(TrialError, match="its first trial was taken to fill caches"):
         require_baseline(record, problem, budget_s=60.0, earlier=[first, record])
 
 
@@ -60,7 +60,7 @@ def test_a_budget_that_ends_while_a_failed_baseline_is_tried_again(problem: Prob
     """The failure is the reason, and no advice about steps that are not reported helps."""
     first = make_trial(problem.space.baseline, None, ending=Ending.CRASHED, validity=Validity.UNMEASURED)
     record = make_trial(problem.space.baseline, None, ending=Ending.KILLED_BY_BUDGET, validity=Validity.UNMEASURED)
-    with pytest.raises(TrialError, match="The trainer ended with an error") as caught:
+    with pytest.raises(TrialError, match="The trainer failed") as caught:
         require_baseline(record, problem, budget_s=60.0, earlier=[first, record])
     assert "stderr.log" in str(caught.value.remedy)
 

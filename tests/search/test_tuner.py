@@ -171,7 +171,7 @@ def test_it_gives_up_where_nothing_works(search: Search) -> None:
     """Five trials that all crash are enough to know; the error names how they ended, the first one is kept to show."""
     searched = search(crashing, budget_s=1800)
     assert searched.error is not None
-    said = "none of 5 trials gave numbers: The trainer ended with an error (exit status 1: ValueError: no such layer)"
+    said = "none of 5 trials gave numbers: The trainer failed, or was killed (exit status 1: ValueError: no such layer)"
     assert said in searched.error.message
     assert len(searched.trials) == 5
     failed = searched.tuner.failures[Ending.CRASHED]

@@ -93,7 +93,7 @@ def test_trials_go_on_while_the_server_is_away(server: Server, tmp_path: Path, c
     said = list(study.remarks)
     study.close()
     assert details(server, how, tmp_path) == ["0", "1", "2", "3", "4"]
-    assert "kept here, and written when it is back" in said[0]
+    assert "kept here, and written when it answers" in said[0]
     assert any("The storage answers again" in one for one in said)
     assert [one.number for one in study.records()] == sorted({one.number for one in study.records()})
 

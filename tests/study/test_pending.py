@@ -147,7 +147,7 @@ def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert study.finish(claim, replace(record(), detail="2"), score=1.0, speeds=(59.0, 61.0)).number == 2
     assert [finished(study), finished(study)] == [3, 4]
     study.close()
-    assert "does not answer: 3. The next search on this machine writes them" in study.remarks[-1]
+    assert ": 3 (no answer). The next search on this machine writes them" in study.remarks[-1]
     monkeypatch.setattr(Remote, "away", False)
 
 

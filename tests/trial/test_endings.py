@@ -111,25 +111,6 @@ def test_out_of_host_memory_by_a_limit_of_its_own(ends: Ends) -> None:
     assert ends(code) == (Ending.OUT_OF_HOST_MEMORY, "MemoryError")
 
 
-@pytest.fixture
-def small_memory() -> Iterator[Path]:
-    """A control group with 256 MiB; skipped where none can be made."""
-    name = f"autotune-test-{os.getpid()}"
-    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    group, limit = (v1 / name, "memory.limit_in_bytes") if v1.is_dir() else (v2 / name, "memory.max")
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(256 << 20))
-    except OSError as error:
-        if group.is_dir():
-            group.rmdir()
-        pytest.skip(f"no control group with a memory limit can be made here: {error}")
-    yield group
-    for line in (group / "cgroup.procs").read_text().split():
-        os.kill(int(line), signal.SIGKILL)
-    group.rmdir()
-
-
 IN_A_SMALL_GROUP = """
 import os, sys
 from pathlib import Path

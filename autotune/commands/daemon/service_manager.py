@@ -50,7 +50,7 @@ def require_manager() -> None:
     answered = run_short((*_SYSTEMCTL, "show", "--property=Version"), _ASK_S)
     if answered.status != 0:
         raise AutotuneError(
-            f"there is no systemd of yours to start services: {answered.text or 'it does not answer'}",
+            f"there is no systemd of yours to start services: {answered.text or f'status {answered.status}'}",
             where="systemctl --user",
             remedy="In a container, or under another init, start `autotune daemon run` itself. After `su` or `sudo` "
             "log in as that user instead: there is no session of theirs.",

@@ -96,7 +96,7 @@ def _connected(home: DaemonHome, over_s: float, clock: Clock) -> socket.socket:
             except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
                 break
     raise DaemonAway(
-        "no daemon of yours runs on this machine",
+        "no daemon of yours was found on this machine",
         where=str(home.socket),
         remedy="Start it with `autotune daemon run`, or for good with `autotune daemon install --now`.",
     )

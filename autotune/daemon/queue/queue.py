@@ -40,7 +40,7 @@ class Queue:
             raise AutotuneError(
                 f"the folder of the queue cannot be made: {error.strerror}",
                 where=str(folder),
-                remedy="Make room, or name another place with AUTOTUNE_DAEMON_DIR.",
+                remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
             ) from error
 
     def entries(self) -> list[Entry]:

@@ -55,7 +55,7 @@ def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Pat
     except OSError as error:
         raise AutotuneError(
             f"no folder can be made for it in {trainings}: {error.strerror}",
-            remedy="Make room there, or name another place with AUTOTUNE_DAEMON_DIR.",
+            remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
         ) from error
     return folder
 

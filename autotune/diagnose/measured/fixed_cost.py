@@ -111,7 +111,7 @@ def _remedy(retraced: str | None) -> Message:
     if retraced is None:
         return said(
             "fixed-cost.remedy",
-            "launches and Python, and the update of the weights. Graph mode, XLA or a larger batch take that away.",
+            "it may be launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help.",
         )
     return retracing_sentence(retraced)
 

@@ -120,7 +120,7 @@ _MEASURED = {
     "fixed-cost.seen": "از {today} که هر step با دادهٔ بی‌هزینه می‌گیرد، {share} به اندازهٔ batch ربطی ندارد ({larger} با "
     "{factor:g} برابر batch)",
     "fixed-cost.much": "{seen}: {remedy}",
-    "fixed-cost.remedy": "launchها و Python، و به‌روزکردن وزن‌ها. graph mode یا XLA یا batch بزرگ‌تر این را کم می‌کند.",
+    "fixed-cost.remedy": "شاید launchها و Python، یا به‌روزکردن وزن‌ها. graph mode یا XLA یا batch بزرگ‌تر کمک می‌کند.",
     "fixed-cost.retraced": "TensorFlow می‌گوید که {function} را بارها از نو trace می‌کند. آن را یک بار بسازید، و به جای "
     "عددهای Python به آن tensorهایی با shapeهای کم بدهید.",
     "fixed-cost.two-sizes": "برای آن stepهایی با دادهٔ بی‌هزینه در دو اندازهٔ batch لازم است",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 _HARDWARE = {
     "hardware.none": "بدون GPU: {why}",
-    "hardware.silent": "driver مربوط به NVIDIA جواب نمی‌دهد.",
+    "hardware.silent": "driver مربوط به NVIDIA ده ثانیه است جواب نمی‌دهد.",
     "hardware.dmesg": "شاید `dmesg` دلیلش را بگوید.",
     "hardware.gpus": "{gpus}؛ driver {driver}",
     "hardware.unusable": "هیچ GPUی قابل استفاده نیست{cards}: {why}.",
@@ -43,7 +43,7 @@ _STORAGE = {
     "storage.missing": "{key} به {value} اشاره می‌کند، و چیزی با این نام روی این ماشین نیست.",
     "storage.correct": "مسیر را درست کنید، یا آنچه آنجاست mount کنید.",
     "storage.silent": "file system مربوط به dataset ده ثانیه است جواب نمی‌دهد.",
-    "storage.df": "با `df` ببینید کدام یکی گیر کرده؛ شاید server آن رفته است.",
+    "storage.df": "با `df` ببینید آیا جواب می‌دهد؛ اگر روی شبکه است شاید server آن رفته باشد.",
     "storage.network": "dataset روی ماشین دیگری است ({kind}): هر فایلی که خوانده شود از شبکه می‌گذرد.",
     "storage.rotates": "دیسک چرخان (HDD)",
     "storage.this-disk": "این دیسک ({kind})",
@@ -74,7 +74,7 @@ _FRAMEWORK = {
     "framework.silent": "{name} جوابی نداد",
     "framework.cannot-look": "{name} {version} نمی‌تواند دنبال GPU بگردد: {error}.",
     "framework.cpu-build": "این build فقط برای CPU است",
-    "framework.libraries": "کتابخانه‌های CUDA آن بار نمی‌شوند یا با driver نمی‌خوانند",
+    "framework.libraries": "شاید کتابخانه‌های CUDA آن بار نمی‌شوند یا با driver نمی‌خوانند",
     "framework.sees-none": "{name} {version} هیچ GPUی نمی‌بیند با اینکه {gpu} هست: {why}.",
     "framework.install": "buildی برای GPU نصب کنید: {command}.",
     "framework.sees": "{name} {version} که {gpus} تا GPU می‌بیند{took}",

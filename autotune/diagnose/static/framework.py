@@ -48,7 +48,9 @@ def check_framework(look: Look) -> CheckResult:
         built = answers.answers.get("built for GPUs")
         cpu_only = built is not None and built.value is False
         for_cpus = said("framework.cpu-build", "it is a build for CPUs alone")
-        libraries = said("framework.libraries", "its CUDA libraries do not load or suit the driver")
+        libraries = said(
+            "framework.libraries", "it may be that its CUDA libraries do not load, or do not suit the driver"
+        )
         issues.append(
             _issue(
                 FRAMEWORK,

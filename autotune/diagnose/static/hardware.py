@@ -46,7 +46,7 @@ def check_hardware(look: Look) -> CheckResult:
             issues=(*issues, _issue("", said("sentence", "{clause}.", clause=error.for_people), error.remedy)),
         )
     if conditions is None:
-        silent = said("hardware.silent", "The NVIDIA driver does not answer.")
+        silent = said("hardware.silent", "The NVIDIA driver has not answered for 10 s.")
         slow = _issue("", silent, said("hardware.dmesg", "`dmesg` may say why."))
         return CheckResult(check=HARDWARE, issues=(*issues, slow))
     issues += [issue for condition in conditions for issue in _of_condition(condition)]

@@ -139,7 +139,9 @@ def _silent() -> Issue:
         sentence=said("storage.silent", "The file system of the dataset has not answered for 10 s."),
         limit=Limit.READING,
         recommendations=(
-            Recommendation(sentence=said("storage.df", "See with `df` which one hangs; its server may be gone.")),
+            Recommendation(
+                sentence=said("storage.df", "See with `df` whether it answers; on a network, its server may be gone.")
+            ),
         ),
     )
 

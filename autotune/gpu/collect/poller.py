@@ -141,8 +141,8 @@ class GpuPoller:
 
     def _tell_lost(self, uuid: str | None, error: DriverError) -> None:
         if uuid is None:
-            name, why = FATAL_NAMES.get(error.code, "driver does not answer"), error.for_people
+            name, why = FATAL_NAMES.get(error.code, "driver fails"), error.for_people
         else:
-            unnamed = "GPU not found" if error.trouble is Trouble.NOTHING_NEW else "GPU does not answer"
+            unnamed = "GPU not found" if error.trouble is Trouble.NOTHING_NEW else "GPU fails"
             name, why = FATAL_NAMES.get(error.code, unnamed), f"{uuid}: {error.for_people}"
         self._tell(GpuLost(t_s=self._clock.now_s(), uuid=uuid, name=name, why=why))

@@ -69,7 +69,8 @@ _REMEDIES = (
     (r"read-?only", "Studies are written: name a database, or a server, that takes writes."),
     (r"refused|could not connect|timeout|timed out|resolve|translate host|No such file", "Check that it runs there."),
     (r"not a database|malformed|disk image", "Move the file away to start anew, or put a copy of it back."),
-    (r"disk is full|No space left|disk I/O", "Free some space, then run the same command again: it goes on."),
+    (r"disk is full|No space left", "Free some space, then run the same command again: it goes on."),
+    (r"disk I/O", "See to its disk (space, errors), then run the same command again: it goes on."),
 )
 """What helps, by a pattern in what the driver says."""
 _UNUSABLE = re.compile(
@@ -273,8 +274,9 @@ class Database:
         said = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = self._remedy(said)
         is_away = self._is_server and isinstance(cause, _NO_ANSWER) and not _UNUSABLE.search(said)
+        has_answered = getattr(getattr(cause, "orig", None), "sqlstate", None) is not None
         return (StorageAway if is_away else StudyError)(
-            f"the storage cannot be {'reached' if is_away else 'used'}: {self._said(said)}",
+            f"the storage cannot be {'reached' if is_away and not has_answered else 'used'}: {self._said(said)}",
             where=self._address.shown,
             remedy=remedy or "Mend that, then run the same command again: it goes on.",
         )

@@ -130,7 +130,7 @@ class PlayedGpus(OccupancyWatch):
     def look(self, *, newest_s: float) -> GpusSeen:
         """See `OccupancyWatch.look`."""
         if not self._machine.gpus:
-            return GpusSeen(t_s=self._now(), why_none="no NVIDIA driver on this machine")
+            return GpusSeen(t_s=self._now(), why_none="no NVIDIA driver was found")
         if self._machine.blocked(self._now() - ORIGIN_S):
             return GpusSeen(t_s=self._now(), why_unknown="the NVIDIA driver has not answered for 0.3 s")
         return super().look(newest_s=newest_s)

@@ -51,7 +51,7 @@ def test_what_holds_a_gpu_back_is_named(fake_gpu, gpu, severity, said):
 def test_a_driver_that_does_not_work_is_a_warning_with_its_reason(fake_gpu):
     """A GPU that is lost, and a driver that differs from its library."""
     _, issues = look(fake_gpu(Scenario(gpus=(Gpu(), Gpu()), faults=(Fault(code=15, gpu=1),))))
-    assert ["GPU 1 does not answer" in sentence for _, _, sentence in issues] == [True]
+    assert ["GPU 1 cannot be used" in sentence for _, _, sentence in issues] == [True]
     sentence, issues = look(fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", code=18),))))
     assert "driver and library differ in version" in json.dumps([sentence, issues])
     assert issues[0][0] == "warning"
