@@ -242,15 +242,15 @@ class Database:
             raise self._error(error) from None  # its text has statements and parameters
         except ModuleNotFoundError as error:
             raise StudyError(
-                f"the driver of this database is not installed: {error.name}",
+                f"a package that this database needs is not installed: {error.name}",
                 where=self._address.shown,
                 remedy="Run, in the clone that autotune was installed from: pip install '.[postgresql]'",
             ) from None
         except ImportError as error:
             raise StudyError(
-                f"the driver of this database cannot be used: {self._said(str(error))}",
+                f"a package that this database needs cannot be imported: {self._said(str(error))}",
                 where=self._address.shown,
-                remedy="Run: pip install 'psycopg[binary]'",
+                remedy="If it is psycopg, run: pip install 'psycopg[binary]'; else install that package again.",
             ) from None
         except DAMAGE as error:
             # Somebody has deleted or changed what Optuna wrote: it trusts its own tables.
