@@ -209,7 +209,9 @@ class Database:
     def _url(self) -> sqlalchemy.URL:
         if self._address.path is None:
             return make_url(self._address.url)
-        return sqlalchemy.URL.create("sqlite", database=str(self._address.path))
+        name = str(self._address.path)
+        name.encode()  # a name that is no text: SQLAlchemy refuses it from 2.1 on only
+        return sqlalchemy.URL.create("sqlite", database=name)
 
     def _connect_args(self) -> dict[str, Any]:
         if not self._is_server:
