@@ -42,6 +42,11 @@ _PLAUSIBLE = 1.3  # times what is explained, that a learning speed may be: seeds
 _LATE_ENOUGH = 0.5  # of the time, that evaluations have to come to
 _WELL = (Ending.STOPPED, Ending.COMPLETED)
 
+_LOOK_FOR = (
+    "Look for samples that are dropped or repeated, an order that has changed, or an augmentation that a cache has "
+    "frozen"
+)
+
 _Legs = Mapping[int, RaceLeg]
 """Trainings of one config, by round."""
 
@@ -107,8 +112,9 @@ class _Race:
         scaled = next(iter(self.legs[RaceArm.SCALED].values()), None)
         any_leg = next(iter(self.legs[RaceArm.BASELINE].values()), None)
         why = self._why_unknown()
+        winner = self._raced(RaceArm.WINNER, why)
         return Race(
-            winner=self._raced(RaceArm.WINNER, why),
+            winner=winner,
             scaled=self._raced(RaceArm.SCALED, why) if scaled else None,
             trained_s=self._equal_s(),
             pairs=len(self.legs[RaceArm.BASELINE]),
@@ -116,24 +122,25 @@ class _Race:
             why_unknown=why,
             learning_rate_key=scaled.learning_rate_key if scaled else "",
             learning_rate=scaled.learning_rate if scaled else None,
-            cautions=tuple(self._cautions(why)),
+            cautions=tuple(self._cautions(winner, why)),
         )
 
     @property
     def _is_same_training(self) -> bool:
         return self.changes <= {Label.SAME_TRAINING}
 
-    def _cautions(self, why_unknown: str) -> Iterator[str]:
+    def _cautions(self, winner: Raced, why_unknown: str) -> Iterator[str]:
         """Yield what shows that other samples are trained on than today, or in another way."""
         called = "these values are called the same training, but " if self._is_same_training else ""
-        difference = self._at_equal_samples(RaceArm.WINNER)
+        difference = winner.at_equal_samples
         if called and not why_unknown and difference is not None and difference.is_told:
             yield (
                 f"{called}its loss is {_direction(difference)} after equally many samples: "
                 f"{difference.other:.4g} and {difference.today:.4g} today (97.5 % interval of the difference "
-                f"{difference.low:+.3g} to {difference.high:+.3g}). Look for samples that are dropped or repeated, an "
-                "order that has changed, or an augmentation that a cache has frozen"
+                f"{difference.low:+.3g} to {difference.high:+.3g}). {_LOOK_FOR}"
             )
+        elif winner.learning is Learning.MEMORISES:
+            yield f"it memorised in the race. {_LOOK_FOR}, also by a change that is called the same training"
         if unequal := self._unequal_epochs(RaceArm.WINNER):
             yield f"{called}{unequal}"
 

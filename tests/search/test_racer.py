@@ -111,6 +111,7 @@ def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(searc
     assert answer.race.winner.learning is Learning.MEMORISES
     assert answer.race.winner.learning_speed is None
     assert answer.race.winner.held_out is not None
+    assert any("an augmentation that a cache has frozen" in said for said in answer.cautions)
     assert answer.may_learn_more_slowly
 
 

@@ -173,6 +173,9 @@ def _break_even(result: SearchResult, speedup: Ratio, spent_s: float) -> Iterato
                 f"a training that takes them learns more slowly than today's{slower}."
             )
             return
+        if race is not None and race.winner.learning is Learning.MEMORISES:
+            yield f"The search took {format_duration(spent_s)}. No time is won: in the race, these values memorised."
+            return
         yield "What follows counts samples; that a sample teaches as much as today is not shown."
     pays_s = spent_s / (1 - 1 / speedup.ratio) if speedup.ratio > 1 else _PAYS_WITHIN_S
     if pays_s >= _PAYS_WITHIN_S:
