@@ -480,6 +480,7 @@ class RaceLeg:
         update_samples: Samples in an update of the weights; None where its steps do not tell them.
         epoch_samples: Samples from one end of an epoch to the next; None where two were not seen.
         evaluation_loss: Loss of its latest evaluation; None where none was seen.
+        held_out: Losses of its latest evaluations, each at the time at which it began; None without.
     """
 
     arm: RaceArm
@@ -495,6 +496,7 @@ class RaceLeg:
     update_samples: float | None = None
     epoch_samples: float | None = None
     evaluation_loss: float | None = None
+    held_out: LossCurve | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

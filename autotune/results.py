@@ -220,6 +220,7 @@ class Learning(StrEnum):
     SLOWER = "slower"
     ALIKE = "alike"
     UNKNOWN = "cannot be told"
+    MEMORISES = "memorises: not comparable"
 
     @property
     def is_safe(self) -> bool:
@@ -257,8 +258,11 @@ class Raced:
         learning: Judgement.
         at_equal_time: Losses after equal time; None where they cannot be compared.
         at_equal_samples: Losses after equally many samples; None where steps do not tell them.
+        held_out: Losses of evaluations after equal time, which then decide; None where not all trainings came to two.
+        after_s: Time after which its losses are compared; None for that of the race.
+        why: Reason for which it cannot be told, or is not comparable, one clause; empty where the interval says it.
         learning_speed: Time that today's config takes to a loss over the time that this one takes to it; None where
-            neither came to the other's.
+            neither came to the other's, or that is no learning.
         needed_s: Training time after which a race would tell what this one leaves open; None where it would not, or
             there is nothing left open.
         diverged: Whether a training of it ended with losses that are no numbers.
@@ -269,10 +273,18 @@ class Raced:
     learning: Learning
     at_equal_time: LossDifference | None = None
     at_equal_samples: LossDifference | None = None
+    held_out: LossDifference | None = None
+    after_s: float | None = None
+    why: str = ""
     learning_speed: float | None = None
     needed_s: float | None = None
     diverged: bool = False
     evaluation_losses: tuple[float, float] | None = None
+
+    @property
+    def deciding(self) -> LossDifference | None:
+        """Losses that decide: those of evaluations where they are known."""
+        return self.at_equal_time if self.held_out is None else self.held_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +294,7 @@ class Race:
     Attributes:
         winner: How the answer came out.
         scaled: How it came out with the learning rate scaled with the batch; None where that was not raced.
-        trained_s: Time after which the losses are compared.
+        trained_s: Time that all of its trainings took from their first steps.
         pairs: Number of rounds.
         checkpoint: Name of the checkpoint that the trainings went on from; empty where they began from scratch.
         why_unknown: Reason for which the losses cannot be compared, one clause; empty if they can.
@@ -315,7 +327,7 @@ class Race:
         return self.learning_rate_key, self.learning_rate
 
     def _is_lower_when_scaled(self) -> bool:
-        winner, scaled = self.winner.at_equal_time, self.scaled.at_equal_time if self.scaled else None
+        winner, scaled = self.winner.deciding, self.scaled.deciding if self.scaled else None
         return winner is not None and scaled is not None and scaled.high < winner.other - winner.today
 
 
@@ -387,9 +399,13 @@ class SearchResult:
 
     @property
     def may_learn_more_slowly(self) -> bool:
-        """True if it changes the batch or the precision, and no race has shown that it learns as fast."""
-        is_shown = self.race is not None and self.race.winner.learning.is_safe
-        return changes_training(change.label for change in self.changes) and not is_shown
+        """True if it changes the batch or the precision, and no race has shown that it learns as fast.
+
+        Also true of what is called the same training, if its race shows that it memorises.
+        """
+        learning = self.race.winner.learning if self.race else Learning.UNKNOWN
+        is_doubtful = changes_training(change.label for change in self.changes) and not learning.is_safe
+        return is_doubtful or learning is Learning.MEMORISES
 
 
 def changes_training(labels: Iterable[str]) -> bool:

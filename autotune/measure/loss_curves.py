@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
+import numpy as np
+
 from autotune.records import LossCurve, TraineeEvent
 
 STRETCHES = 96
@@ -79,6 +81,52 @@ def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCu
         samples=tuple(known) if len(known) == len(lasts) else (),
     )
     return curve, first
+
+
+def evaluation_curve(events: Sequence[TraineeEvent], longest_s: float) -> LossCurve | None:
+    """Return the losses of the latest evaluations of a training, each where it began; None without any.
+
+    Args:
+        events: All that it reported, in the order of time.
+        longest_s: Time from its first step up to which evaluations count.
+    """
+    first_step_s: float | None = None
+    samples: float | None = 0.0
+    seen: dict[float, tuple[float, float | None]] = {}
+    for event in events:
+        if event.kind == "step":
+            first_step_s = event.t_s if first_step_s is None else first_step_s
+            samples = None if samples is None or event.samples is None else samples + event.samples
+        elif event.kind == "eval" and event.loss is not None and first_step_s is not None:
+            passed_s = round(event.t_s - (event.duration_s or 0.0) - first_step_s, 4)
+            if math.isfinite(event.loss) and next(reversed(seen), 0.0) < passed_s <= longest_s:
+                seen[passed_s] = event.loss, samples
+    latest = dict([*seen.items()][-STRETCHES:])
+    if not latest:
+        return None
+    known = [told for _, told in latest.values() if told is not None]
+    return LossCurve(
+        ends_s=tuple(latest),
+        losses=tuple(float(f"{loss:.7g}") for loss, _ in latest.values()),
+        samples=tuple(known) if len(known) == len(latest) else (),
+    )
+
+
+def through_points(points: LossCurve) -> LossCurve:
+    """Return the curve of equal stretches through the losses of evaluations, straight in the logarithm of time.
+
+    Args:
+        points: The evaluations; what was before the first is as at the first.
+    """
+    first_s, last_s = points.ends_s[0], points.ends_s[-1]
+    stretches = (last_s * place / STRETCHES for place in range(1, STRETCHES + 1))
+    ends_s = (*(end_s for end_s in stretches if first_s <= end_s < last_s), last_s)
+    logarithms = np.log(points.ends_s)
+    return LossCurve(
+        ends_s=ends_s,
+        losses=tuple(np.interp(np.log(ends_s), logarithms, points.losses).tolist()),
+        samples=tuple(np.interp(ends_s, points.ends_s, points.samples).tolist()) if points.samples else (),
+    )
 
 
 def level_at(curve: LossCurve, t_s: float, *, from_s: float | None = None) -> LossLevel:

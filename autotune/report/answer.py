@@ -13,7 +13,7 @@ from autotune.report.comparison import gpu_notes, metrics_table
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.race_notes import race_notes
 from autotune.report.validation_notes import validation_notes
-from autotune.results import Ratio, SearchResult, Side, Verdict
+from autotune.results import Learning, Ratio, SearchResult, Side, Verdict
 from autotune.score import UTILIZATION
 from autotune.settings.typed_options import TypedOptions
 
@@ -208,7 +208,8 @@ def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | No
         notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes_text(changes)}."))
     if result.gain_of_ten_minutes is not None:
         notes.append(Text(_more_time(result.gain_of_ten_minutes)))
-    if result.verdict is Verdict.BETTER and result.speedup and elapsed_s:
+    is_lost = result.race is not None and result.race.winner.learning in (Learning.SLOWER, Learning.MEMORISES)
+    if result.verdict is Verdict.BETTER and result.speedup and elapsed_s and not is_lost:
         pays_s = elapsed_s / (1 - 1 / result.speedup.ratio) if result.speedup.ratio > 1 else _PAYS_WITHIN_S
         if pays_s < _PAYS_WITHIN_S:
             notes.append(

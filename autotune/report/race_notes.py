@@ -9,11 +9,13 @@ from autotune.report.plain_text import plain, value_text
 from autotune.results import Learning, Race, Raced, SearchResult
 
 _LONGEST = 500
+_HELD_OUT = "held-out loss"
 _STYLES = {
     Learning.FASTER: ("Learns faster: ", "bold green"),
     Learning.ALIKE: ("Learns alike: ", "bold green"),
     Learning.SLOWER: ("Learns slower: ", "bold red"),
     Learning.UNKNOWN: ("Learning: ", "bold yellow"),
+    Learning.MEMORISES: ("Memorises: ", "bold red"),
 }
 
 
@@ -33,7 +35,7 @@ def race_notes(result: SearchResult) -> Iterator[Text]:
     if race.scaled is not None and race.learning_rate is not None:
         setting = f"{plain(race.learning_rate_key)}: {value_text(race.learning_rate)}"
         yield Text(f"With {setting} as well, {outcome(race, race.scaled)}.{_proposal(race)}")
-    if race.winner.evaluation_losses is not None:
+    if race.winner.evaluation_losses is not None and race.winner.held_out is None:
         today, other = race.winner.evaluation_losses
         yield Text(f"The loss of its latest evaluations was {other:.4g}, and {today:.4g} today.", style="dim")
     start = f"a copy of the newest checkpoint, {plain(race.checkpoint)}" if race.checkpoint else "scratch"
@@ -44,13 +46,19 @@ def outcome(race: Race, raced: Raced) -> str:
     """Return how a config learns beside today's, as a clause."""
     if raced.diverged:
         return "its loss became no number"
-    if raced.at_equal_time is None:
+    losses = raced.deciding
+    if losses is None:
         return f"it cannot be told: {plain(race.why_unknown, longest=_LONGEST) or 'the race was cut short'}"
-    losses = raced.at_equal_time
+    after_s = race.trained_s if raced.after_s is None else raced.after_s
     told = (
-        f"after the same {format_duration(race.trained_s)} of training the loss is {losses.other:.4g}, and "
-        f"{losses.today:.4g} today (97.5 % interval of the difference {losses.low:+.2g} to {losses.high:+.2g})"
+        f"after the same {format_duration(after_s)} of training the {'loss' if raced.held_out is None else _HELD_OUT} "
+        f"is {losses.other:.4g}, and {losses.today:.4g} today (97.5 % interval of the difference {losses.low:+.2g} to "
+        f"{losses.high:+.2g})"
     )
+    if raced.learning is Learning.MEMORISES:
+        return f"{told}: that is not comparable, for {raced.why}"
+    if raced.why:
+        return f"{told}: that does not tell which learns faster, for {raced.why}"
     if raced.learning is Learning.UNKNOWN:
         longer = f"; a race of {format_duration(raced.needed_s)} would probably tell" if raced.needed_s else ""
         return f"{told}: that does not tell which learns faster{longer}"
@@ -65,6 +73,8 @@ def why_it_may_learn_more_slowly(result: SearchResult) -> str:
     labels = " and the ".join(dict.fromkeys(change.label for change in result.changes if change.label != "unknown"))
     what = f"It changes the {labels}".replace("the same training and ", "").replace(" and the same training", "")
     race = result.race
+    if race is not None and race.winner.learning is Learning.MEMORISES:
+        return f"In the race it memorised: {outcome(race, race.winner)}."
     if race is None:
         return f"{what}, and whether it also learns faster is not known: {result.why_not_raced}."
     if race.winner.learning is Learning.SLOWER:

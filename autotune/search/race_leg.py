@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from autotune.measure.loss_curves import loss_curve
+from autotune.measure.loss_curves import evaluation_curve, loss_curve
 from autotune.records import Ending, RaceArm, RaceLeg, Scalar, TraineeEvent
 from autotune.trial.execution import Execution
 from autotune.trial.milestones import EPOCH_END, EVALUATION
@@ -71,6 +71,7 @@ class PlannedLeg:
             update_samples=passed.samples / passed.updates if passed.samples and passed.updates else None,
             epoch_samples=_epoch_samples(done.events),
             evaluation_loss=_evaluation_loss(done.events),
+            held_out=evaluation_curve(done.events, self.trains_s),
         )
 
     def _has_resumed(self, first_loss: float | None) -> bool:

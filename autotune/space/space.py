@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -135,11 +135,20 @@ class Space:
             baseline: The values to compare with; None for the config's present ones (a search may have begun with other
                 values).
         """
+        return self.labels_of(values, baseline) <= {Label.SAME_TRAINING}
+
+    def labels_of(self, values: Values, baseline: Values | None = None) -> Set[Label]:
+        """Return what the changes of a point mean for the training; a key that is no knob is unknown.
+
+        Args:
+            values: The point.
+            baseline: The values to compare with, as in `is_same_training`.
+        """
         start = self.baseline if baseline is None else baseline
         labels = {knob.path: knob.label for knob in self.knobs}
-        return start.keys() == values.keys() and all(
-            same_scalar(values[path], start[path]) or labels.get(path) is Label.SAME_TRAINING for path in start
-        )
+        both = start.keys() & values.keys()
+        found = {labels.get(path, Label.UNKNOWN) for path in both if not same_scalar(values[path], start[path])}
+        return found if start.keys() == values.keys() else {*found, Label.UNKNOWN}
 
     def settles(self, values: Values) -> bool:
         """Return whether a point's speed shows only after one pass over the data."""

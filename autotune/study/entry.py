@@ -137,7 +137,8 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         _check(record.validation)
     if record.race:
         _check(record.race)
-        if record.race.curve and len(record.race.curve.ends_s) > _MOST_LOSSES:
+        curves = (record.race.curve, record.race.held_out)
+        if any(curve and len(curve.ends_s) > _MOST_LOSSES for curve in curves):
             raise ValueError("race: too many losses")
     if record.measurement:
         _check(record.measurement)

@@ -5,17 +5,24 @@ in which each trains once with the same seed. The spread between rounds is poole
 error of each mean, and how much a loss falls in the time by which the speeds of like trainings differ. Where a race
 tells no difference, it calls configs alike if even the ends of the interval are less apart than today's loss falls in
 a quarter of the time.
+
+Where every training came to two evaluations, their losses are compared in the same way, and decide. A training loss by
+itself tells learning from memorising only while no sample is seen again: each loss is then that of samples that were
+not trained on before (prequential evaluation, Dawid 1984). So a training loss that is lower shows nothing where the
+data are passed over more than once, or it is not known whether they are. And in neither case may a sample teach more
+than today's, or than the more frequent updates of a smaller batch explain: a batch, a cache or an order cannot do that.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from autotune.measure.loss_curves import LATE, LossLevel, fall_at, level_at, time_of, time_to
+from autotune.measure.loss_curves import LATE, LossLevel, fall_at, level_at, through_points, time_of, time_to
 from autotune.records import DISTURBED, Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord
 from autotune.results import Learning, LossDifference, Race, Raced
+from autotune.space.knob import Label
 from autotune.statistics import moderated_interval
 
 LEAST_ROUNDS = 2
@@ -30,20 +37,31 @@ _LONGEST_NEEDED_S = 24 * 3600.0
 _SUMMED = 0.35  # of ln of the ratio of the batches, by which the first losses may differ from it
 _LEAST_BATCH_RATIO = 1.4
 _DROPPED = 0.02  # of the samples of an epoch, and more than a batch
+_ONE_PASS = 1.05
+_PLAUSIBLE = 1.3  # times what is explained, that a learning speed may be: seeds make trainings differ
+_LATE_ENOUGH = 0.5  # of the time, that evaluations have to come to
 _WELL = (Ending.STOPPED, Ending.COMPLETED)
+
+_LOOK_FOR = (
+    "Look for samples that are dropped or repeated, an order that has changed, or an augmentation that a cache has "
+    "frozen"
+)
 
 _Legs = Mapping[int, RaceLeg]
 """Trainings of one config, by round."""
 
+_Curves = Sequence[tuple[LossCurve, LossCurve]]
+"""Curves of today's config and of another in each round."""
 
-def judge_race(trials: Sequence[TrialRecord], winner: str, *, same_training: bool = False) -> Race | None:
+
+def judge_race(trials: Sequence[TrialRecord], winner: str, *, changes: Set[Label]) -> Race | None:
     """Judge the race of an answer.
 
     Args:
         trials: Trials of one search, oldest first.
         winner: Name of the point that was raced.
-        same_training: Whether it is called the same training as today's, and has to learn alike after equally many
-            samples.
+        changes: Labels of what it changes. If all of it is called the same training, it has to learn alike after
+            equally many samples.
 
     Returns:
         The judgement; None where there was no race of that point, or it was cut short before two rounds were whole.
@@ -65,10 +83,12 @@ def judge_race(trials: Sequence[TrialRecord], winner: str, *, same_training: boo
     if len(rounds) < LEAST_ROUNDS and not diverged[RaceArm.WINNER]:
         return None
     race = _Race(
-        legs=legs, diverged=diverged, ended={_leg(trial).arm: trial for trial in mine if not _ended_well(trial)}
+        legs=legs,
+        diverged=diverged,
+        ended={_leg(trial).arm: trial for trial in mine if not _ended_well(trial)},
+        changes=changes,
     )
-    judged = race.judged()
-    return replace(judged, cautions=race.differences()) if same_training else judged
+    return race.judged()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,54 +99,62 @@ class _Race:
         legs: Those of each config.
         diverged: Whether one of a config's ended with losses that are no numbers.
         ended: Of each config that broke off otherwise, one such training.
+        changes: Labels of what the winner changes.
     """
 
     legs: Mapping[RaceArm, _Legs]
     diverged: Mapping[RaceArm, bool]
     ended: Mapping[RaceArm, TrialRecord]
+    changes: Set[Label]
 
     def judged(self) -> Race:
         """Judge each config against today's."""
         scaled = next(iter(self.legs[RaceArm.SCALED].values()), None)
         any_leg = next(iter(self.legs[RaceArm.BASELINE].values()), None)
         why = self._why_unknown()
-        time_s = self._equal_s()
+        winner = self._raced(RaceArm.WINNER, why)
         return Race(
-            winner=self._raced(RaceArm.WINNER, time_s, why),
-            scaled=self._raced(RaceArm.SCALED, time_s, why) if scaled else None,
-            trained_s=time_s,
+            winner=winner,
+            scaled=self._raced(RaceArm.SCALED, why) if scaled else None,
+            trained_s=self._equal_s(),
             pairs=len(self.legs[RaceArm.BASELINE]),
             checkpoint=any_leg.checkpoint if any_leg and any_leg.resumed else "",
             why_unknown=why,
             learning_rate_key=scaled.learning_rate_key if scaled else "",
             learning_rate=scaled.learning_rate if scaled else None,
+            cautions=tuple(self._cautions(winner, why)),
         )
 
-    def differences(self) -> tuple[str, ...]:
-        """Return what shows that a training which is called the same is not."""
-        found = []
-        difference = None if self._why_unknown() else self._at_equal_samples(RaceArm.WINNER)
-        if difference is not None and difference.is_told:
-            lower = "lower" if difference.high < 0.0 else "higher"
-            found.append(
-                f"these values are called the same training, but its loss is {lower} after equally many samples: "
+    @property
+    def _is_same_training(self) -> bool:
+        return self.changes <= {Label.SAME_TRAINING}
+
+    def _cautions(self, winner: Raced, why_unknown: str) -> Iterator[str]:
+        """Yield what shows that other samples are trained on than today, or in another way."""
+        called = "these values are called the same training, but " if self._is_same_training else ""
+        difference = winner.at_equal_samples
+        if called and not why_unknown and difference is not None and difference.is_told:
+            yield (
+                f"{called}its loss is {_direction(difference)} after equally many samples: "
                 f"{difference.other:.4g} and {difference.today:.4g} today (97.5 % interval of the difference "
-                f"{difference.low:+.3g} to {difference.high:+.3g}). Look for samples that are dropped or repeated, an "
-                "order that has changed, or an augmentation that a cache has frozen"
+                f"{difference.low:+.3g} to {difference.high:+.3g}). {_LOOK_FOR}"
             )
-        sizes = {
-            arm: [leg.epoch_samples for leg in self.legs[arm].values() if leg.epoch_samples]
-            for arm in (RaceArm.BASELINE, RaceArm.WINNER)
-        }
-        if all(sizes.values()):
-            today, other = (median(sizes[arm]) for arm in (RaceArm.BASELINE, RaceArm.WINNER))
-            batch = max((leg.update_samples or 0.0 for legs in self.legs.values() for leg in legs.values()), default=0)
-            if abs(other - today) > max(_DROPPED * today, 1.5 * batch):
-                found.append(
-                    f"these values are called the same training, but an epoch of it has {other:,.0f} samples, and "
-                    f"{today:,.0f} today"
-                )
-        return tuple(found)
+        elif winner.learning is Learning.MEMORISES:
+            yield f"it memorised in the race. {_LOOK_FOR}, also by a change that is called the same training"
+        if unequal := self._unequal_epochs(RaceArm.WINNER):
+            yield f"{called}{unequal}"
+
+    def _unequal_epochs(self, arm: RaceArm) -> str:
+        """Return how the samples of an epoch differ from today's, as a clause; empty where they do not."""
+        today, other = (self._epoch_samples(side) for side in (RaceArm.BASELINE, arm))
+        batch = max((leg.update_samples or 0.0 for legs in self.legs.values() for leg in legs.values()), default=0.0)
+        if today is None or other is None or abs(other - today) <= max(_DROPPED * today, 1.5 * batch):
+            return ""
+        return f"an epoch of it has {other:,.0f} samples, and {today:,.0f} today"
+
+    def _epoch_samples(self, arm: RaceArm) -> float | None:
+        sizes = [leg.epoch_samples for leg in self.legs[arm].values() if leg.epoch_samples]
+        return median(sizes) if sizes else None
 
     def _equal_s(self) -> float:
         """Return the time after which all trainings that went well can be compared."""
@@ -166,26 +194,123 @@ class _Race:
             return False
         return abs(math.log(loss) - math.log(batch)) < _SUMMED * abs(math.log(batch))
 
-    def _raced(self, arm: RaceArm, time_s: float, why_unknown: str) -> Raced:
+    def _raced(self, arm: RaceArm, why_unknown: str) -> Raced:
         if self.diverged[arm] and not self.diverged[RaceArm.BASELINE]:
             return Raced(learning=Learning.SLOWER, diverged=True)
         curves = self._curves(arm)
         if why_unknown or arm in self.ended or len(curves) < LEAST_ROUNDS:
             return Raced(learning=Learning.UNKNOWN)
-        levels = [(level_at(today, time_s), level_at(other, time_s)) for today, other in curves]
-        fall = max(0.0, fmean(fall_at(today, time_s) for today, _ in curves))
-        difference = _difference(levels, speed_variance=2.0 * (fall * _LN_SPEED_SD) ** 2)
-        learning = _learning(difference, alike=fall * _ALIKE_LN_TIME)
-        return Raced(
-            learning=learning,
-            at_equal_time=difference,
-            at_equal_samples=self._at_equal_samples(arm),
-            learning_speed=_learning_speed(curves, difference, time_s),
-            needed_s=_needed_s(difference, len(curves), time_s) if learning is Learning.UNKNOWN else None,
-            evaluation_losses=self._evaluation_losses(arm),
+        held_out = self._held_out(arm)
+        raced = self._by_held_out(arm, curves, held_out) if held_out else self._by_training(arm, curves)
+        return replace(
+            raced, at_equal_samples=self._at_equal_samples(arm), evaluation_losses=self._evaluation_losses(arm)
         )
 
-    def _curves(self, arm: RaceArm) -> list[tuple[LossCurve, LossCurve]]:
+    def _by_held_out(self, arm: RaceArm, curves: _Curves, held_out: _Curves) -> Raced:
+        """Judge by the losses of evaluations; a training loss that leaves them behind is memorised."""
+        time_s = _last_s(held_out)
+        trained = _compared(curves, time_s)
+        decided = _compared(held_out, time_s, noise=_speed_variance(curves, time_s))
+        assert trained.at_equal_time is not None
+        assert decided.at_equal_time is not None
+        raced = replace(decided, at_equal_time=trained.at_equal_time, held_out=decided.at_equal_time)
+        teaching = self._beyond_batch(arm, curves)
+        if decided.learning is Learning.SLOWER and trained.learning is Learning.FASTER:
+            losses = trained.at_equal_time
+            why = f"its training loss is lower ({losses.other:.4g}, {losses.today:.4g} today), its held-out loss higher"
+            return replace(raced, learning=Learning.MEMORISES, why=why, learning_speed=None)
+        if teaching is not None and teaching.high < 0.0:
+            unseen = self._beyond_batch(arm, held_out, is_held_out=True)
+            if unseen is None or unseen.high >= 0.0:
+                why = f"{_teaches_more(teaching)}, and its held-out loss is not"
+                return replace(raced, learning=Learning.MEMORISES, why=why, learning_speed=None, needed_s=None)
+        if Label.UNKNOWN in self.changes:  # a knob of the user's own may well make samples teach more
+            return raced
+        explained = self._explained(arm)
+        if raced.learning_speed is not None and raced.learning_speed > _PLAUSIBLE * explained:
+            # A larger batch also ends lower where its noise is what is left: less than luck that could be all of it.
+            plausible = self._plausible(arm, raced, most=explained * max(_PLAUSIBLE, explained))
+            return replace(plausible, learning_speed=None)
+        return raced
+
+    def _by_training(self, arm: RaceArm, curves: _Curves) -> Raced:
+        """Judge by the training loss alone, as far as that tells learning from memorising."""
+        raced = _compared(curves, self._equal_s())
+        teaching, passes = self._beyond_batch(arm, curves), self._passes(arm)
+        untold = replace(raced, learning=Learning.UNKNOWN, learning_speed=None, needed_s=None)
+        is_resumed = any(leg.resumed for leg in self.legs[RaceArm.BASELINE].values())
+        is_seen_again = is_resumed or passes is None or passes > _ONE_PASS
+        if teaching is not None and teaching.high < 0.0:
+            learning = Learning.MEMORISES if is_seen_again else Learning.UNKNOWN
+            return replace(untold, learning=learning, why=f"{_teaches_more(teaching)}, and {self._no_held_out(arm)}")
+        equal = self._at_equal_samples(arm)
+        if self._is_same_training and equal is not None and equal.is_told:
+            return replace(untold, why=f"after equally many samples its loss is {_direction(equal)}")
+        if raced.learning is Learning.SLOWER and (self._rate_ratio(arm) >= 1.0 or not is_seen_again):
+            return raced  # though it may memorise more, with more samples
+        if unequal := self._unequal_epochs(arm):
+            return replace(untold, why=f"{unequal}, and {self._no_held_out(arm)}")
+        if is_seen_again:
+            seen = "no end of an epoch was seen" if passes is None else f"the data were seen {passes:.1f} times"
+            seen = "the checkpoint may have seen the same data" if is_resumed else seen
+            return replace(untold, why=f"{seen}, and {self._no_held_out(arm)}")
+        return self._plausible(arm, raced, most=_PLAUSIBLE * self._explained(arm))
+
+    def _no_held_out(self, arm: RaceArm) -> str:
+        if any(leg.evaluation_loss is not None for side in (RaceArm.BASELINE, arm) for leg in self.legs[side].values()):
+            return "not every training came to two evaluations; a longer race would tell"
+        return 'no held-out loss is reported; `mark("eval", loss=…)`, or Keras\'s validation data, would tell'
+
+    def _explained(self, arm: RaceArm) -> float:
+        """Return the learning speed that samples per second explain, and the more updates of a smaller batch."""
+        return self._rate_ratio(arm) * max(1.0, 1.0 / self._batch_ratio(arm))
+
+    def _plausible(self, arm: RaceArm, raced: Raced, *, most: float) -> Raced:
+        """Return a judgement; one that tells nothing if its learning speed is more than can be."""
+        if raced.learning is not Learning.FASTER or (raced.learning_speed or 0.0) <= most:
+            return raced
+        why = (
+            f"it came to that loss {raced.learning_speed:.3g}x as fast, with {self._rate_ratio(arm):.3g}x the samples "
+            "per second, and no batch or cache makes a sample teach so much more"
+        )
+        return replace(raced, learning=Learning.UNKNOWN, learning_speed=None, why=why)
+
+    def _rate_ratio(self, arm: RaceArm) -> float:
+        """Return the samples per second of a config over today's; 1 where they are not known."""
+        pairs = [pair for pair in self._curves(arm) if pair[0].samples and pair[1].samples]
+        rates = [[curve.samples[-1] / curve.ends_s[-1] for curve in pair] for pair in pairs]
+        return median(other / today for today, other in rates if today) if rates else 1.0
+
+    def _batch_ratio(self, arm: RaceArm) -> float:
+        """Return the samples in an update of a config over today's; 1 where they are not known."""
+        sides = [
+            [leg.update_samples for leg in self.legs[side].values() if leg.update_samples]
+            for side in (RaceArm.BASELINE, arm)
+        ]
+        return median(sides[1]) / median(sides[0]) if all(sides) else 1.0
+
+    def _passes(self, arm: RaceArm) -> float | None:
+        """Return the most passes over the data that a training of a config or of today's made; None if not known."""
+        sizes = [size for side in (RaceArm.BASELINE, arm) if (size := self._epoch_samples(side))]
+        trained = [curve.samples[-1] for pair in self._curves(arm) for curve in pair if curve.samples]
+        return max(trained) / min(sizes) if sizes and trained else None
+
+    def _held_out(self, arm: RaceArm) -> _Curves:
+        """Return the curves through the evaluations of each round; none unless all of them can be compared."""
+        sides = [self.legs[side] for side in (RaceArm.BASELINE, arm)]
+        points = [[leg.held_out for _, leg in sorted(side.items())] for side in sides]
+        if len(points[0]) != len(points[1]) or len(points[0]) < LEAST_ROUNDS:
+            return ()
+        pairs = [(one, other) for one, other in zip(*points, strict=True) if one is not None and other is not None]
+        if len(pairs) < len(points[0]):
+            return ()
+        firsts_s = [curve.ends_s[0] for pair in pairs for curve in pair]
+        time_s = _last_s(pairs)
+        if time_s < _LATE_ENOUGH * self._equal_s() or max(firsts_s) > LATE * time_s:
+            return ()
+        return [(through_points(one), through_points(other)) for one, other in pairs]
+
+    def _curves(self, arm: RaceArm) -> _Curves:
         """Return the curves of today's config and of another in each round that has both."""
         today, others = self.legs[RaceArm.BASELINE], self.legs[arm]
         pairs = [(today[pair].curve, others[pair].curve) for pair in sorted(today) if pair in others]
@@ -199,12 +324,14 @@ class _Race:
         return fmean(today), fmean(other)
 
     def _at_equal_samples(self, arm: RaceArm) -> LossDifference | None:
-        curves = [pair for pair in self._curves(arm) if pair[0].samples and pair[1].samples]
-        if len(curves) < LEAST_ROUNDS:
-            return None
-        samples = min(curve.samples[-1] for pair in curves for curve in pair)
-        levels = [(_level_after(today, samples), _level_after(other, samples)) for today, other in curves]
-        return _difference(levels, speed_variance=0.0)
+        return _after_samples(self._curves(arm), 1.0)
+
+    def _beyond_batch(self, arm: RaceArm, curves: _Curves, *, is_held_out: bool = False) -> LossDifference | None:
+        """Compare after equally many samples, of a smaller batch after equally many updates.
+
+        Nothing that a batch, a cache or an order changes makes the loss lower then.
+        """
+        return _after_samples(curves, max(1.0, 1.0 / self._batch_ratio(arm)), is_held_out=is_held_out)
 
 
 def _leg(trial: TrialRecord) -> RaceLeg:
@@ -216,8 +343,68 @@ def _ended_well(trial: TrialRecord) -> bool:
     return trial.ending in (*_WELL, Ending.DIVERGED)
 
 
+def _direction(difference: LossDifference) -> str:
+    return "lower" if difference.high < 0.0 else "higher"
+
+
+def _teaches_more(teaching: LossDifference) -> str:
+    return (
+        f"after equally many samples its training loss is {teaching.other:.4g}, and {teaching.today:.4g} today, which "
+        "is lower than another batch or cache makes it unless samples come again"
+    )
+
+
+def _last_s(curves: _Curves) -> float:
+    return min(curve.ends_s[-1] for pair in curves for curve in pair)
+
+
+def _after_samples(curves: _Curves, factor: float, *, is_held_out: bool = False) -> LossDifference | None:
+    """Compare a config with today's after so many times more samples of that; None where samples are not known."""
+    curves = [pair for pair in curves if pair[0].samples and pair[1].samples]
+    if len(curves) < LEAST_ROUNDS:
+        return None
+    samples = min(min(today.samples[-1] / factor, other.samples[-1]) for today, other in curves)
+    if is_held_out and any(LATE * samples < other.samples[0] for _, other in curves):
+        return None  # before the first evaluation
+    levels = [(_level_after(today, factor * samples), _level_after(other, samples)) for today, other in curves]
+    return _difference(levels, speed_variance=0.0)
+
+
 def _level_after(curve: LossCurve, samples: float) -> LossLevel:
     return level_at(curve, time_of(curve, samples), from_s=time_of(curve, LATE * samples))
+
+
+def _ends(difference: LossDifference) -> float:
+    return max(-difference.low, difference.high)
+
+
+def _fall(curves: _Curves, time_s: float) -> float:
+    return fmean(fall_at(today, time_s) for today, _ in curves)
+
+
+def _speed_variance(curves: _Curves, time_s: float) -> float:
+    """Return the variance of a difference of losses by the speeds of like trainings."""
+    return 2.0 * (_fall(curves, time_s) * _LN_SPEED_SD) ** 2
+
+
+def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
+    """Compare a config with today's after equal time.
+
+    Args:
+        curves: Of each round.
+        time_s: The time.
+        noise: Least variance of their difference in a round, as far as it is known from elsewhere.
+    """
+    levels = [(level_at(today, time_s), level_at(other, time_s)) for today, other in curves]
+    difference = _difference(levels, speed_variance=max(noise, _speed_variance(curves, time_s)))
+    learning = _learning(difference, alike=max(0.0, _fall(curves, time_s) * _ALIKE_LN_TIME))
+    return Raced(
+        learning=learning,
+        at_equal_time=difference,
+        after_s=time_s,
+        learning_speed=_learning_speed(curves, difference, time_s),
+        needed_s=_needed_s(difference, len(curves), time_s) if learning is Learning.UNKNOWN else None,
+    )
 
 
 def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance: float) -> LossDifference:
@@ -241,18 +428,17 @@ def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance
 def _learning(difference: LossDifference, *, alike: float) -> Learning:
     if difference.is_told:
         return Learning.FASTER if difference.high < 0.0 else Learning.SLOWER
-    return Learning.ALIKE if max(-difference.low, difference.high) <= alike else Learning.UNKNOWN
+    return Learning.ALIKE if _ends(difference) <= alike else Learning.UNKNOWN
 
 
-def _learning_speed(
-    curves: Sequence[tuple[LossCurve, LossCurve]], difference: LossDifference, time_s: float
-) -> float | None:
+def _learning_speed(curves: _Curves, difference: LossDifference, time_s: float) -> float | None:
     """Return how much sooner the one that is ahead came to the loss of the other."""
     is_ahead = difference.other < difference.today
     ahead = [other if is_ahead else today for today, other in curves]
     reached_s = time_to(ahead, difference.today if is_ahead else difference.other, time_s)
     if reached_s is None:
         return None
+    reached_s = max(reached_s, *(curve.ends_s[0] for curve in ahead))
     return time_s / reached_s if is_ahead else reached_s / time_s
 
 

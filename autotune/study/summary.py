@@ -244,8 +244,8 @@ class _Searched:
         """Judge the race of a candidate; None where there was none."""
         if candidate is None:
             return None
-        alike = self.space.is_same_training(candidate.values, self.baseline_trial.values)
-        return judge_race(self.trials, candidate.point, same_training=alike)
+        changes = self.space.labels_of(candidate.values, self.baseline_trial.values)
+        return judge_race(self.trials, candidate.point, changes=changes)
 
 
 def _without_baseline(searched: _Searched) -> SearchResult:

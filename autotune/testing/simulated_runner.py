@@ -77,6 +77,7 @@ class Training:
         epoch: Steps in an epoch; None for endless ones.
         epoch_gap_s: Extra time of the first step of each epoch but the first, while the pipeline fills again.
         loss: Loss that it reports with each step; a function of the number of steps before it, or constant.
+        held_out: Loss that its evaluations report; a function of the number of steps before one.
         pauses: Kinds of the pauses after some steps, ``eval`` or ``checkpoint``, by the number of steps before them.
         pause_s: Time of each of them.
         stall_every: Number of steps from one that stalls to the next; None for none.
@@ -115,6 +116,7 @@ class Training:
     epoch: int | None = None
     epoch_gap_s: float = 0.0
     loss: float | Callable[[int], float] | None = None
+    held_out: Callable[[int], float] | None = None
     pauses: Mapping[int, str] = field(default_factory=dict)
     pause_s: float = 0.0
     stall_every: int | None = None
@@ -270,8 +272,13 @@ class SimulatedRunner:
                 )
                 if made in training.pauses:
                     paused_s += training.pause_s
+                    kind = training.pauses[made]
                     yield TraineeEvent(
-                        kind=training.pauses[made], t_s=end_s + paused_s, stream=stream, duration_s=training.pause_s
+                        kind=kind,
+                        t_s=end_s + paused_s,
+                        stream=stream,
+                        duration_s=training.pause_s,
+                        loss=training.held_out(made) if kind == "eval" and training.held_out else None,
                     )
                 if training.epoch and made % training.epoch == 0:
                     yield TraineeEvent(kind="epoch_end", t_s=end_s + paused_s, stream=stream)

@@ -22,7 +22,7 @@ _SPECIAL = {
     "verdict": "`better`, `no_change` or `no_baseline`: today's config gave no numbers.",
     "why": "The reason, for people.",
     "may_learn_more_slowly": "True if it changes the batch or the precision, and no race has shown that it learns as "
-    "fast.",
+    "fast, or if that shows that it memorises.",
 }
 
 
@@ -67,7 +67,7 @@ _RECORDS = (
         {"proposed": ("object or null", "Learning rate that is proposed with the answer: `path` and `value`.")},
     ),
     _Record("`winner` and `scaled` of a race", results.Raced),
-    _Record("`at_equal_time` and `at_equal_samples`", results.LossDifference),
+    _Record("`at_equal_time`, `at_equal_samples` and `held_out`", results.LossDifference),
     _Record("One of `broken`", results.BrokenPoint),
     _Record("`answer`", results.ChangeSet, {"id": ("text", "Its name: a hash of all that it holds.")}),
     _Record("One of `keys` of an answer", results.KeyChange),

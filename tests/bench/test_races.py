@@ -9,7 +9,7 @@ import pytest
 
 from autotune.bench.races import trainers
 from autotune.bench.races.benchmark_races import simulated_report
-from autotune.bench.races.simulated import FAMILIES, simulated_race
+from autotune.bench.races.simulated import CASES, FAMILIES, Config, Data, held_out_after, simulated_race
 from autotune.results import Learning
 
 LEARNER = Path(trainers.__file__).with_name("learner.py")
@@ -27,10 +27,46 @@ def test_the_report_has_a_row_for_each_family_and_each_truth() -> None:
 @pytest.mark.parametrize(("learning_speed", "learning"), [(0.5, Learning.SLOWER), (2.0, Learning.FASTER)])
 def test_what_learns_twice_or_half_as_fast_is_told(learning_speed: float, learning: Learning) -> None:
     """By the races, as far as seeds are not unlike."""
-    race = simulated_race(FAMILIES["plain"], learning_speed=learning_speed, speed=4.0, rounds=4, trains_s=25.0, seed=1)
+    other = Config(speed=4.0, batch=4.0, worth=learning_speed / 4.0)
+    race = simulated_race(FAMILIES["plain"], other, rounds=4, trains_s=25.0, seed=1)
     assert race is not None
     assert race.winner.learning is learning
     assert race.winner.learning_speed == pytest.approx(learning_speed, rel=0.25)
+
+
+@pytest.mark.parametrize("evaluations", [0, 6])
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_that_memorises_is_said_to_learn(name: str, evaluations: int) -> None:
+    """Nor what may memorise; what is honest is told by its held-out loss, or within one pass over the data."""
+    case = CASES[name]
+    data = Data(passes=case.passes, tells_epochs=case.tells_epochs, evaluations=evaluations)
+    race = simulated_race(
+        FAMILIES["plain"],
+        case.other,
+        today=case.today,
+        data=data,
+        changes=case.changes,
+        rounds=4,
+        trains_s=25.0,
+        seed=1,
+    )
+    assert race is not None
+    fastest = max(case.today.speed, case.other.speed)
+    today, other = (held_out_after(FAMILIES["plain"], one, data, fastest=fastest) for one in (case.today, case.other))
+    if race.winner.learning.is_safe:
+        assert other < today
+        assert evaluations or case.passes <= 1.0
+    else:
+        assert not name.startswith("honest") or (case.passes > 1.0 and not evaluations)
+
+
+def test_a_learning_speed_that_no_batch_explains_is_not_believed() -> None:
+    """Forty-six times as fast with four times the samples per second, though none is seen again."""
+    other = Config(speed=4.0, batch=4.0, worth=46.0 / 4.0)
+    race = simulated_race(FAMILIES["plain"], other, rounds=4, trains_s=25.0, seed=1)
+    assert race is not None
+    assert race.winner.learning is Learning.UNKNOWN
+    assert "lower than another batch or cache makes it" in race.winner.why
 
 
 @pytest.mark.parametrize("problem", ["logistic", "network"])

@@ -61,6 +61,22 @@ def test_what_is_not_known_says_what_would_tell() -> None:
     assert said(RESULT) == ""
 
 
+def test_what_memorises_says_by_what_that_is_seen() -> None:
+    """With the held-out loss where there is one; it is never safe, whatever the change is called."""
+    details = {"held_out": replace(LOSSES, other=3.4, low=0.2, high=0.4), "after_s": 90.0, "learning_speed": None}
+    memorises = race(Learning.MEMORISES, why="its training loss is lower", **details)
+    result = replace(RESULT, race=memorises)
+    assert said(result).startswith(
+        "Memorises: after the same 1m30s of training the held-out loss is 3.4, and 3.12 today (97.5 % interval of the "
+        "difference +0.2 to +0.4): that is not comparable, for its training loss is lower.\n"
+    )
+    alone = replace(result, changes=RESULT.changes[:1])
+    assert alone.may_learn_more_slowly
+    assert why_it_may_learn_more_slowly(alone).startswith("In the race it memorised: after the same 1m30s of")
+    unsure = race(Learning.UNKNOWN, why="no held-out loss is reported", learning_speed=None)
+    assert "does not tell which learns faster, for no held-out loss is reported." in said(replace(RESULT, race=unsure))
+
+
 def test_a_proposed_rate_says_how_it_is_written() -> None:
     """Only where it is the better one."""
     slower = race(Learning.SLOWER)

@@ -20,18 +20,28 @@ WITH_RATE = CONFIG.replace("data:\n", "seed: 7\nlearning_rate: 0.1\ndata:\n", 1)
 Trainer = Callable[[Mapping[str, Any]], Training]
 
 
-def learning(worth: Callable[[Mapping[str, Any]], float], *, noise: float = 0.02) -> Trainer:
-    """Return a trainer whose loss falls with its samples, each worth so much; batches of it differ at random."""
+def learning(
+    worth: Callable[[Mapping[str, Any]], float],
+    *,
+    unseen: Callable[[Mapping[str, Any]], float] | None = None,
+    noise: float = 0.02,
+) -> Trainer:
+    """Return a trainer whose loss falls with its samples, each worth so much; batches of it differ at random.
+
+    With `unseen` it evaluates, and each sample is worth that much to its held-out loss.
+    """
     rng = random.Random(0)
 
+    def level(batch: int, step: int, each: float) -> float:
+        return 0.5 + 3.0 / (1.0 + each * batch * step / 500.0) ** 0.5 + rng.gauss(0.0, noise)
+
     def trainer(config: Mapping[str, Any]) -> Training:
-        batch, each = config["data"]["batch_size"], worth(config)
-
-        def loss(step: int) -> float:
-            level = 0.5 + 3.0 / (1.0 + each * batch * step / 500.0) ** 0.5
-            return level + rng.gauss(0.0, noise)
-
-        return replace(plain(config), loss=loss)
+        batch = config["data"]["batch_size"]
+        training = replace(plain(config), loss=lambda step: level(batch, step, worth(config)))
+        if unseen is None:
+            return training
+        pauses = dict.fromkeys(range(60, 60_000, 60), "eval")
+        return replace(training, pauses=pauses, held_out=lambda step: level(batch, step, unseen(config)))
 
     return trainer
 
@@ -70,13 +80,39 @@ def test_a_faster_batch_that_learns_less_from_each_sample_is_not_called_better_a
 
 
 def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(search: Search) -> None:
-    """By about as much as it is faster."""
-    answer = raced(search, learning(as_much)).answer
+    """By about as much as it is faster; the held-out loss shows it."""
+    answer = raced(search, learning(as_much, unseen=as_much)).answer
     assert answer.race is not None
     assert answer.race.winner.learning is Learning.FASTER
     assert answer.speedup is not None
     assert answer.race.winner.learning_speed == pytest.approx(answer.speedup.ratio, rel=0.25)
     assert not answer.may_learn_more_slowly
+
+
+def test_samples_that_are_seen_again_tell_nothing_without_a_held_out_loss(search: Search) -> None:
+    """A training loss that is lower then may be memory."""
+    answer = raced(search, learning(as_much)).answer
+    assert answer.race is not None
+    assert answer.race.winner.learning is Learning.UNKNOWN
+    assert answer.race.winner.at_equal_time is not None
+    assert answer.race.winner.at_equal_time.high < 0.0
+    assert "no held-out loss is reported" in answer.race.winner.why
+    assert answer.may_learn_more_slowly
+
+
+def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(search: Search) -> None:
+    """As of an augmentation that a cache has frozen, along with a larger batch; it is never applied without a yes."""
+
+    def sixfold(config: Mapping[str, Any]) -> float:
+        return 6.0 if config["data"]["batch_size"] == 32 else 1.0
+
+    answer = raced(search, learning(sixfold, unseen=half_as_much)).answer
+    assert answer.race is not None
+    assert answer.race.winner.learning is Learning.MEMORISES
+    assert answer.race.winner.learning_speed is None
+    assert answer.race.winner.held_out is not None
+    assert any("an augmentation that a cache has frozen" in said for said in answer.cautions)
+    assert answer.may_learn_more_slowly
 
 
 def test_the_trainings_take_turns_for_equal_time_within_a_fifth_of_the_budget(search: Search) -> None:
@@ -97,7 +133,7 @@ def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_lear
     def worth(config: Mapping[str, Any]) -> float:
         return 1.0 if config["data"]["batch_size"] == 8 or config["learning_rate"] > 0.15 else 0.2
 
-    searched = raced(search, learning(worth), config=WITH_RATE)
+    searched = raced(search, learning(worth, unseen=worth), config=WITH_RATE)
     race = searched.answer.race
     assert race is not None
     assert race.winner.learning is Learning.SLOWER
@@ -141,7 +177,7 @@ def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -
     )
 
     def workers(config: Mapping[str, Any]) -> Training:
-        training = learning(as_much)(config)
+        training = learning(as_much, unseen=as_much)(config)
         return replace(training, step_s=training.step_s / (1.5 if config["data"]["num_workers"] == 2 else 1.0))
 
     of_itself = raced(search, workers, config=config)
@@ -166,6 +202,8 @@ def test_what_is_called_the_same_training_and_repeats_its_samples_is_found(searc
     assert answer.race is not None
     (caution,) = answer.race.cautions
     assert "called the same training" in caution
+    assert answer.race.winner.learning is Learning.MEMORISES
+    assert answer.may_learn_more_slowly
     assert any("called the same training" in said for said in answer.cautions)
 
 

@@ -10,7 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.records import GpuFigures, GpuMeasurement, Purpose, TrialRecord, Validation
+from autotune.records import (
+    GpuFigures,
+    GpuMeasurement,
+    LossCurve,
+    Purpose,
+    RaceArm,
+    RaceLeg,
+    TrialRecord,
+    Validation,
+)
 from autotune.score import OBJECTIVES
 from autotune.space.space import Space
 from autotune.study.entry import attributes_of, record_of
@@ -34,6 +43,10 @@ def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
     assert trial.measurement
     full = replace(trial, measurement=replace(trial.measurement, gpu_utilization=1.0 + 1e-12))
     assert record_of(3, written(full)) == full
+    losses = LossCurve(ends_s=(0.5, 1.0), losses=(2.0, 1.5), samples=(8.0, 16.0))
+    leg = RaceLeg(arm=RaceArm.WINNER, pair=0, trained_s=1.0, curve=losses, evaluation_loss=1.5, held_out=losses)
+    raced = replace(trial, purpose=Purpose.RACE, race=leg)
+    assert record_of(3, written(raced)) == raced
 
 
 @pytest.mark.parametrize(

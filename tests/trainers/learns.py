@@ -1,4 +1,4 @@
-"""A trainer that really learns, a small network by gradient descent, and goes on from its newest checkpoint."""
+"""A trainer that really learns, by gradient descent, evaluates, and goes on from its newest checkpoint."""
 
 import sys
 import time
@@ -23,6 +23,7 @@ def main() -> None:
         saved = np.load(path)
         weights, made = saved["weights"], int(saved["made"])
     batch, rate = config["batch_size"], config["learning_rate"]
+    unseen = np.random.default_rng(1).normal(size=(1000, 32))
     while True:
         begun_s = time.perf_counter()
         x = rng.normal(size=(batch, 32))
@@ -31,6 +32,8 @@ def main() -> None:
             weights -= rate * 2.0 * (x.T @ errors) / batch
             time.sleep(max(0.0, 0.004 + 0.00005 * batch - (time.perf_counter() - begun_s)))
         made += 1
+        if made % 100 == 0:
+            trainee.mark("eval", loss=float(np.mean((unseen @ (weights - truth)) ** 2)) + 1.0)
         if made % 500 == 0:
             np.savez(path, weights=weights, made=made)
 

@@ -18,7 +18,7 @@ FAULTS = ("drop", "repeat", "frozen")
 def add_races(commands: "Commands") -> None:
     """Add the parser of ``races``."""
     parser = commands.add_parser("races", help="what races say of trainings whose learning is known")
-    parser.add_argument("what", choices=["simulated", "equal", "batches", "faults"])
+    parser.add_argument("what", choices=["simulated", "equal", "batches", "faults", "memorising"])
     parser.add_argument("--times", type=int, default=20, help="races of a kind (default: 20)")
     parser.add_argument("--race", type=parse_duration_s, default="2m", help="length of a real race (default: 2m)")
     parser.add_argument("--problems", nargs="+", choices=PROBLEMS, default=PROBLEMS, help="with batches (default: all)")
@@ -33,7 +33,13 @@ def add_races(commands: "Commands") -> None:
 
 
 def _races(arguments: argparse.Namespace) -> None:
-    from autotune.bench.races.benchmark_races import batch_report, equal_report, fault_report, simulated_report
+    from autotune.bench.races.benchmark_races import (
+        batch_report,
+        equal_report,
+        fault_report,
+        memorising_report,
+        simulated_report,
+    )
 
     if arguments.what == "simulated":
         report = simulated_report(arguments.times)
@@ -41,6 +47,8 @@ def _races(arguments: argparse.Namespace) -> None:
         report = equal_report(arguments.times, arguments.race, arguments.torch)
     elif arguments.what == "faults":
         report = fault_report(arguments.faults, arguments.times, arguments.race)
+    elif arguments.what == "memorising":
+        report = memorising_report(arguments.times, arguments.race)
     else:
         report = batch_report(
             arguments.problems,

@@ -4,7 +4,7 @@ import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from autotune.search.open import SearchOptions, open_parts
 from autotune.search.racer import Racer
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import PlannedTrial, TrialMaker
+from autotune.space.knob import Label
 from autotune.study.race_judgement import judge_race
 
 _TRAINERS = Path(trainers.__file__).parent
@@ -62,7 +63,7 @@ class Problem:
         return json.dumps(sections)  # JSON is YAML, too
 
 
-_STEPS: dict[str, Scalar] = {"fixed_s": 0.004, "sample_s": 0.00002, "seed": 1}
+_STEPS: dict[str, Scalar] = {"fixed_s": 0.004, "sample_s": 0.00002, "seed": 1, "evaluate_s": 0.5}
 PROBLEMS = {
     "logistic": Problem(recipe={"problem": "logistic", "batch_size": 16, "learning_rate": 0.1, **_STEPS}, target=0.21),
     "network": Problem(recipe={"problem": "network", "batch_size": 16, "learning_rate": 0.02, **_STEPS}, target=0.4),
@@ -116,17 +117,16 @@ def time_to_target(problem: Problem, *, batch: int, seed: int, python: str, limi
 
 
 def real_race(
-    trained: Problem, knob: str, other: Scalar, *, race_s: float, python: str, same_training: bool = False
+    trained: Problem, changes: Mapping[str, Scalar], labels: Set[Label], *, race_s: float, python: str
 ) -> Race | None:
-    """Race a config with another value of one key against it, in trials, as a search does.
+    """Race a config with other values of some keys against it, in trials, as a search does.
 
     Args:
         trained: What is trained.
-        knob: The key.
-        other: Its other value.
+        changes: The other values, by key.
+        labels: What they are sold as.
         race_s: Time for the race.
         python: Interpreter of the trainer.
-        same_training: Whether the key is sold as one that leaves training the same.
 
     Returns:
         The judgement; None if there was none.
@@ -135,7 +135,8 @@ def real_race(
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "config.json"
         config.write_text(trained.config({}))
-        section = {"command": shlex.join([python, *trained.trainer]), "knobs": {knob: [trained.recipe[knob], other]}}
+        knobs = {knob: [trained.recipe[knob], other] for knob, other in changes.items()}
+        section = {"command": shlex.join([python, *trained.trainer]), "knobs": knobs}
         (Path(name) / "config.autotune.yaml").write_text(json.dumps({"autotune": section}))
         problem = open_problem(config, command=None, state_dir=Path(name) / "state")
         options = SearchOptions(budget_s=4 * race_s, started_s=clock.now_s(), race_s=race_s)
@@ -148,12 +149,12 @@ def real_race(
             narrator = Narrator(opened.consumers, findings.remarks)
             trials = TrialMaker(parts, state, findings, narrator)
             trials.make_once(PlannedTrial(values=problem.space.baseline, purpose=Purpose.BASELINE))
-            values = {**problem.space.baseline, knob: other}
+            values = {**problem.space.baseline, **changes}
             racer = Racer(parts, state, trials, narrator, asked_s=race_s)
             racer.race(values)
             if racer.why_not:
                 raise TrialError(f"there was no race: {racer.why_not}")
-            return judge_race(parts.study.records(), problem.space.name(values), same_training=same_training)
+            return judge_race(parts.study.records(), problem.space.name(values), changes=labels)
 
 
 def python_for(problem: str, with_torch: str | None) -> str:

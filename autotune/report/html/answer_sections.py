@@ -129,15 +129,17 @@ def learning(contents: StudyContents, result: SearchResult) -> Section | None:
             str(leg.pair + 1),
             f"{leg.trained_s:.0f} s",
             f"{leg.curve.losses[-1]:.4g}" if leg.curve else "-",
+            "-" if leg.evaluation_loss is None else f"{leg.evaluation_loss:.4g}",
         ]
         for leg in legs
     ]
+    heads = ("config", "round", "trained for", "last loss", "last held-out loss")
     return Section(
         id="learning",
         title="Does it also learn faster?",
         lead=[note.plain for note in race_notes(result)],
         picture=draw_race(drawn) if drawn and result.race is not None else None,
-        table=table("Trainings of the race", ("config", "round", "trained for", "last loss"), rows) if rows else None,
+        table=table("Trainings of the race", heads, rows) if rows else None,
     )
 
 
@@ -170,6 +172,9 @@ def _break_even(result: SearchResult, speedup: Ratio, spent_s: float) -> Iterato
                 f"The search took {format_duration(spent_s)}. These values as they are do not win that back: "
                 f"a training that takes them learns more slowly than today's{slower}."
             )
+            return
+        if race is not None and race.winner.learning is Learning.MEMORISES:
+            yield f"The search took {format_duration(spent_s)}. No time is won: in the race, these values memorised."
             return
         yield "What follows counts samples; that a sample teaches as much as today is not shown."
     pays_s = spent_s / (1 - 1 / speedup.ratio) if speedup.ratio > 1 else _PAYS_WITHIN_S

@@ -140,6 +140,13 @@ def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None
     page = checked(study_page(contents, NOW))
     assert "learns more slowly than today's, 0.50x as fast" in part(page, "break-even")
     assert "gets that back" not in part(page, "break-even")
+    assert contents.result is not None
+    assert contents.result.race is not None
+    winner = replace(contents.result.race.winner, learning=Learning.MEMORISES, why="its held-out loss is higher")
+    race = replace(contents.result.race, winner=winner)
+    memorised = checked(study_page(replace(contents, result=replace(contents.result, race=race)), NOW))
+    assert "that is not comparable, for its held-out loss is higher" in part(memorised, "learning")
+    assert "No time is won: in the race, these values memorised" in part(memorised, "break-even")
     likely = replace(contents, result=replace(contents.result, race=None, why_not_raced="the loss was not seen"))
     assert "gets that back" in part(checked(study_page(likely, NOW)), "break-even")
     assert "asks first" in part(page, "diff")

@@ -2,8 +2,9 @@
 
 Problems: ``logistic`` (a linear classifier, SGD), ``network`` (one hidden layer on a teacher's answers, SGD), both in
 NumPy; ``language`` (the next character of Python's own sources, AdamW) in PyTorch. The data are finite and shuffled in
-each epoch. Faults: ``drop`` (a tenth of the samples is never seen), ``repeat`` (the first batch again and again),
-``frozen`` (the noise that augments a sample is the same in each epoch).
+each epoch; with ``evaluate_s`` the held-out loss is reported each so often. Faults: ``drop`` (a tenth of the samples is
+never seen), ``repeat`` (the first batch again and again), ``frozen`` (the noise that augments a sample is the same in
+each epoch).
 
 A step takes ``fixed_s`` and ``sample_s`` for each sample at least, so that the gain of a larger batch is that of an
 accelerator, whatever the machine does besides; what the host itself takes is part of it.
@@ -164,7 +165,8 @@ def main() -> None:
     kinds: dict[str, type[Any]] = {"logistic": Logistic, "network": Network, "language": Language}
     learner: Learner = kinds[config["problem"]](x.shape[1], config["learning_rate"], rng)
     least_s = config["fixed_s"] + config["sample_s"] * config["batch_size"]
-    trained_s, look_s = 0.0, 0.0
+    trained_s, look_s, evaluate_s = 0.0, 0.0, config.get("evaluate_s", 0.0)
+    evaluated_s = time.perf_counter()
     for batch_x, batch_y in _batches(x, y, config, rng):
         begun_s = time.perf_counter()
         with trainee.step(samples=len(batch_y)) as step:
@@ -172,6 +174,10 @@ def main() -> None:
             if arguments.until is None:
                 time.sleep(max(0.0, least_s - (time.perf_counter() - begun_s)))
         if arguments.until is None:
+            if evaluate_s and (now_s := time.perf_counter()) - evaluated_s >= evaluate_s:
+                loss = learner.loss(*held_out)
+                evaluated_s = time.perf_counter()
+                trainee.mark("eval", duration_s=evaluated_s - now_s, loss=loss)
             continue
         trained_s += max(least_s, time.perf_counter() - begun_s)
         if trained_s >= look_s:
