@@ -54,6 +54,8 @@ MODULES = {
     "drift": "tests.soak_drift",
     "imports": "tests.soak_imports",
     "one-device": "tests.soak_one_device",
+    "answers": "tests.soak_answers",
+    "standing": "tests.soak_standing",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

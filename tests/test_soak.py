@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import run
+from tests.soak_answers import make_orders
 from tests.soak_edits import fuzz
 from tests.soak_odd_files import Project, odd_projects
+from tests.soak_standing import make_sequences
 
 
 def test_some_hundred_edits() -> None:
@@ -27,3 +29,17 @@ def test_odd_files(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert run([*command, "--config", "config.yaml"]) in (0, 1)
     typed = ["search", "--dry-run", "--config", "config.yaml", "--", *project.words]
     assert run(typed) in (0, 1)
+
+
+def test_what_stands_in_the_file_was_judged() -> None:
+    """Whatever is searched, edited, applied, reverted and imported, in whichever order, and by whom."""
+    outcome = make_orders(3, seed=1)
+    assert outcome.violations == []
+    assert outcome.counts["answers told"] > 5
+
+
+def test_the_standing_answer_gets_no_worse() -> None:
+    """Whatever searches are made after it: another point takes its place only if it truly is as good."""
+    outcome = make_sequences(3, seed=1)
+    assert outcome.violations == []
+    assert outcome.counts["searches"] > 8

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -143,9 +144,9 @@ def apply_values(
             ask.
         click.Abort: A value was edited, and somebody was asked and said no.
     """
-    _require_judged_for(problem, new, force=force)
     # Read again: the search may have taken half an hour, and the file may have been edited since.
     settings = load_settings(problem.config_path, typed_command=problem.typed_command)
+    _require_judged_for(replace(problem, settings=settings), new, force=force)
     keys = {**new.values, **(further or {})}
     if why_ask and not dry_run and not force and _planned(settings, keys):
         _ask(f"{why_ask} Apply it?", str(problem.config_path), "Apply it all the same with --force.")

@@ -450,7 +450,8 @@ class Tuner:
     def answer_so_far(self) -> SearchResult | None:
         """Return the answer of the study with what this search has measured so far; None without numbers of its own."""
         own = self._summary()
-        result = self._study_answer() if own and own.verdict is not Verdict.NO_BASELINE else own
+        is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.left_out
+        result = own if is_alone else self._study_answer()
         if result is None or own is None or result.search == own.search:
             return result
         why, then = f"{result.why}; nothing that this search tried takes its place", result.baseline

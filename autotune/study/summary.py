@@ -13,7 +13,7 @@ from statistics import fmean, median
 
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import VALIDATION_ASKED, Measurement, Purpose, TrialRecord
+from autotune.records import LEFT_OUT, VALIDATION_ASKED, Measurement, Purpose, TrialRecord
 from autotune.results import BrokenPoint, Change, Race, SearchResult, Side, Verdict, changes_training
 from autotune.sampler.observations import expected_sd_of
 from autotune.score import LEAST_SCORE_GAIN, THROUGHPUT, Judgement, Objective, ln_score, ln_speed
@@ -101,10 +101,11 @@ def answer_of(
     shown, stood = latest, standing_answers(records, objective, excluded=excluded)
     standing = stood[None]
     if standing is not None and standing.search != latest:
-        began_with = next(trial.point for trial in records if trial.search == latest)
+        first = next(trial for trial in records if trial.search == latest)
         met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
-        is_about_others = began_with == standing.point or (began_with != standing.baseline and met)
-        if not (is_about_others and today in (None, began_with)):
+        met = met or first.conditions.get(LEFT_OUT) == standing.point
+        is_about_others = first.point == standing.point or (first.point != standing.baseline and met)
+        if not (is_about_others and today in (None, first.point)):
             shown = standing.search
     result = summarize(
         records, shown, space, objective=objective, why_no_gpu=why_no_gpu, excluded=excluded, stood=stood

@@ -49,6 +49,7 @@ class Searched:
     took_s: float
     tuner: Tuner
     simulator: SimulatedRunner
+    study: Study
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -83,6 +84,52 @@ def plain(config: Mapping[str, Any]) -> Training:
     return Training(samples=data["batch_size"], step_s=step_s, noise=0.03, epoch=20)
 
 
+def search_simulated(
+    problem: Problem,
+    trainer: Trainer,
+    *,
+    clock: VirtualClock,
+    name: str,
+    budget_s: float,
+    seed: int = 0,
+    sampler: SamplerChoice = "autotune",
+    validate_s: float | None = None,
+    race_s: float | None = 0.0,
+    warm_start: WarmStart | None = None,
+    told: Callable[[Event], None] = lambda _event: None,
+    joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
+) -> Searched:
+    """Search once, in the working directory; the study stays open."""
+    owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + budget_s)
+    study = Study(problem.study, problem.storage, owner=owner)
+    joins(study, problem, clock)
+    simulator = SimulatedRunner(clock, lambda text: trainer(yaml.load(text, yaml.CSafeLoader)), seed=seed)
+    events: list[Event] = []
+    started_s = clock.now_s()
+    parts = SearchParts(
+        name=name,
+        seed=seed,
+        problem=problem,
+        study=study,
+        runner=simulator,
+        budget=Budget(clock, started_s=started_s, budget_s=budget_s),
+        clock=clock,
+        sampler=sampler,
+        validate_s=validate_s,
+        race_s=race_s,
+        warm_start=warm_start or WarmStart(),
+        instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
+    )
+    tuner = Tuner(parts, [events.append, told])
+    result: SearchResult | None = None
+    error: AutotuneError | None = None
+    try:
+        result = tuner.run()
+    except AutotuneError as caught:
+        error = caught
+    return Searched(result, error, clock.now_s() - started_s, tuner, simulator, study, events)
+
+
 @pytest.fixture
 def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     """Search the config in a folder of its own, each time with the same record."""
@@ -92,53 +139,12 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
     clock = VirtualClock()
     names = (f"search-{number}" for number in range(100))
 
-    def searched(
-        trainer: Trainer,
-        *,
-        budget_s: float,
-        config: str = CONFIG,
-        seed: int = 0,
-        fresh: bool = False,
-        sampler: SamplerChoice = "autotune",
-        validate_s: float | None = None,
-        race_s: float | None = 0.0,
-        warm_start: WarmStart | None = None,
-        told: Callable[[Event], None] = lambda _event: None,
-        joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
-    ) -> Searched:
+    def searched(trainer: Trainer, *, config: str = CONFIG, fresh: bool = False, **options: Any) -> Searched:
         Path("config.yaml").write_text(config)
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
         if fresh:
             problem.journal.unlink()
-        owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + budget_s)
-        study = Study(problem.study, problem.storage, owner=owner)
-        joins(study, problem, clock)
-        simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
-        events: list[Event] = []
-        started_s = clock.now_s()
-        budget = Budget(clock, started_s=started_s, budget_s=budget_s)
-        parts = SearchParts(
-            name=next(names),
-            seed=seed,
-            problem=problem,
-            study=study,
-            runner=simulator,
-            budget=budget,
-            clock=clock,
-            sampler=sampler,
-            validate_s=validate_s,
-            race_s=race_s,
-            warm_start=warm_start or WarmStart(),
-            instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
-        )
-        tuner = Tuner(parts, [events.append, told])
-        result: SearchResult | None = None
-        error: AutotuneError | None = None
-        try:
-            result = tuner.run()
-        except AutotuneError as caught:
-            error = caught
-        return Searched(result, error, clock.now_s() - started_s, tuner, simulator, events)
+        return search_simulated(problem, trainer, clock=clock, name=next(names), **options)
 
     return searched
