@@ -38,6 +38,7 @@ from autotune.search.parts import SearchParts
 from autotune.search.race_leg import PlannedLeg
 from autotune.search.schedule import expected_trial_s, start_timeout_s
 from autotune.search.state import SearchState
+from autotune.space.knob import Label
 from autotune.trial.execution import Execution, TrialRequest, TrialTools, execute
 from autotune.trial.losses import Losses
 from autotune.trial.stop_rule import TrialPolicy
@@ -333,7 +334,7 @@ class TrialMaker:
     def _kinds(self, values: Values) -> dict[str, Scalar]:
         """Return what a point changes of the training, and what of that is allowed, for the record."""
         problem, left_out = self._parts.problem, self._state.left_out
-        kinds = {CHANGES: problem.space.kinds_of_change(values), ALLOWED: problem.allowed}
+        kinds = {CHANGES: problem.space.labels_of(values) - {Label.SAME_TRAINING}, ALLOWED: problem.allowed}
         said: dict[str, Scalar] = {name: ",".join(sorted(some)) for name, some in kinds.items() if some}
         return {**said, LEFT_OUT: left_out} if left_out else said
 

@@ -122,11 +122,6 @@ class Space:
             knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.baseline)
         }
 
-    def kinds_of_change(self, values: Values) -> frozenset[Label]:
-        """Return what a point changes of the training itself, against the baseline."""
-        changed = {self.knob(path).label for path in self.changes(values)}
-        return frozenset(changed - {Label.SAME_TRAINING})
-
     def is_same_training(self, values: Values, baseline: Values | None = None) -> bool:
         """Return whether a point leaves the training itself unchanged.
 

@@ -357,8 +357,8 @@ def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], s
         trials = [trial for trial in records if trial.search == search]
         if trials[0].point != result.baseline.point:
             continue
-        alike = space.is_same_training(shown.values, result.baseline.values)
-        race = judge_race(trials, shown.point, same_training=alike)
+        changes = space.labels_of(shown.values, result.baseline.values)
+        race = judge_race(trials, shown.point, changes=changes)
         checked = [trial.validation for trial in trials if trial.point == shown.point and trial.validation]
         if race is not None and result.race is None:
             result = replace(result, race=race, why_not_raced="")
