@@ -230,7 +230,9 @@ class _Sequence:
             own = next((one for finalist, one in pairs if finalist.trial.point == after.point), None)
             ratio = true(after.trial.values) / true(before.trial.values)
             counts[f"replaced, {how}"] += 1
-            if how.startswith("it"):
+            if how == "it was not met":
+                self._violated("replaced by one that it was not compared with, and it has not failed")
+            elif how.startswith("it"):
                 least = own.speed.low / own.speed.ratio if own else 1.0
                 if ratio < least:
                     shown = f"{own.speed.ratio:.2f} ({own.speed.low:.2f} to {own.speed.high:.2f})" if own else "none"
@@ -285,7 +287,8 @@ def _how(before: Standing, trials: Sequence[TrialRecord]) -> str:
         if (pair, before.point) in speeds and (pair, trials[0].point) in speeds
     ]
     if not ratios:
-        return "failed"
+        own = [trial for trial in trials if trial.point == before.point]
+        return "failed" if own and not any(trial.comparable for trial in own) else "it was not met"
     return "slower than the config" if sum(ratios) < 0.0 else "it was met in pairs"
 
 

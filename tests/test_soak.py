@@ -33,13 +33,13 @@ def test_odd_files(project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_stands_in_the_file_was_judged() -> None:
     """Whatever is searched, edited, applied, reverted and imported, in whichever order, and by whom."""
-    outcome = make_orders(3, seed=1)
+    outcome = make_orders(2, seed=1)
     assert outcome.violations == []
-    assert outcome.counts["answers told"] > 5
+    assert outcome.counts["answers told"] > 3
 
 
 def test_the_standing_answer_gets_no_worse() -> None:
     """Whatever searches are made after it: another point takes its place only if it truly is as good."""
-    outcome = make_sequences(3, seed=1)
+    outcome = make_sequences(2, seed=1)
     assert outcome.violations == []
-    assert outcome.counts["searches"] > 8
+    assert outcome.counts["searches"] > 5

@@ -103,8 +103,10 @@ def answer_of(
     if standing is not None and standing.search != latest:
         first = next(trial for trial in records if trial.search == latest)
         met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
-        met = met or first.conditions.get(LEFT_OUT) == standing.point
-        is_about_others = first.point == standing.point or (first.point != standing.baseline and met)
+        left_out = first.conditions.get(LEFT_OUT) == standing.point
+        is_of_other_space = left_out and not space.is_named(standing.point, standing.trial.values)
+        is_about_others = first.point == standing.point or is_of_other_space
+        is_about_others |= first.point != standing.baseline and (met or left_out)
         if not (is_about_others and today in (None, first.point)):
             shown = standing.search
     result = summarize(

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.applying import changes_of_trial
-from autotune.errors import TrialError
+from autotune.commands.applying import apply_values, changes_of_trial
+from autotune.errors import ConfigError, TrialError
+from autotune.problem.known import changes_from_now
+from autotune.problem.problem import open_problem
+from autotune.report.console import text_console
 from autotune.settings.typed_options import TypedOptions
 from autotune.testing.storage_contract import record
 
@@ -26,3 +29,19 @@ def test_a_trial_that_is_not_there_is_told_which_are(numbers: tuple[int, ...], s
         changes_of_trial(study, result, 4, TypedOptions(config=Path("config.yaml"), storage="sqlite:s.db"), force=False)
     assert said in str(caught.value.remedy)
     assert "autotune status --config config.yaml --storage sqlite:s.db" in str(caught.value.remedy)
+
+
+def test_values_are_not_written_into_a_config_that_became_another_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key besides the knobs was edited while they were searched for: they are of the training that was."""
+    monkeypatch.chdir(tmp_path)
+    config = Path("config.yaml")
+    config.write_text("model: {width: 64}\nbatch_size: 8\nautotune: {knobs: {batch_size: [8, 16]}}\n")
+    problem = open_problem(config, command=None, state_dir=None)
+    found = changes_from_now(problem, {"batch_size": 16})
+    edited = config.read_text().replace("64", "128")
+    config.write_text(edited)
+    with pytest.raises(ConfigError, match="found for another training"):
+        apply_values(problem, found, text_console())
+    assert config.read_text() == edited

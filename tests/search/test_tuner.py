@@ -673,3 +673,13 @@ def test_trouble_before_any_number_is_an_error(search: Search) -> None:
 
     searched = search(plain, budget_s=300, told=ends)
     assert str(searched.error) == "no room"
+
+
+def test_an_answer_that_the_space_does_not_have_is_not_given(search: Search) -> None:
+    """A search that may not take the batch of the answer that stands says what it has found itself."""
+    first = search(plain, budget_s=120.0).answer
+    assert first.best is not None
+    assert first.best.values["data.batch_size"] == 32
+    later = search(plain, budget_s=20.0, config=CONFIG.replace("[8, 32]", "[8, 9]")).answer
+    assert later.best is not None
+    assert later.best.values["data.batch_size"] != 32
