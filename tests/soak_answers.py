@@ -221,6 +221,9 @@ class Order:
                 self._revert: 1.0,
                 self._import: 0.8,
             }
+            ways = {
+                way: often * self._rng.lognormvariate(0.0, 1.2) for way, often in ways.items()
+            }  # each order its own
             for _ in range(self._rng.randint(5, 9)):
                 self._rng.choices(list(ways), list(ways.values()))[0]()
                 self._outcome.counts["operations"] += 1
@@ -254,7 +257,9 @@ class Order:
             self._meanwhile = self._rng.choice((self._edit_knob, self._edit_other_key, self._edit_trainer))
 
     def _edit_knob(self) -> None:
-        path = self._rng.choice(list(CHOICES))
+        # What the daemon has set rather than others: its next answer is most likely to change that, too.
+        places = list(self._of_daemon) if self._rng.random() < 0.5 else []
+        path = list(CHOICES)[self._rng.choice(places or range(len(CHOICES)))]
         self._edit(path.removeprefix("data."), self._rng.choice(CHOICES[path]))
 
     def _edit_other_key(self) -> None:
@@ -304,6 +309,8 @@ class Order:
                 self._searches.tick()
         (now,) = [one for one in self._queue.entries() if one.id == queued.id]
         self._happened.append(f"  {now.state.value}: {now.note}")
+        if now.state is EntryState.HELD:
+            self._outcome.counts[f"answers to the daemon held: {now.hold}"] += 1
         if now.answer is not None and now.answer.advice is not None:
             self._outcome.counts["answers to the daemon"] += 1
             judged = json.loads(self._queue.answer(now).read_text())["answer"]
