@@ -83,7 +83,10 @@ DOCUMENT = "document"
 """Condition of a trial: hash of the training that its config describes, knobs left out."""
 
 LEFT_OUT = "answer left out"
-"""Condition of a trial: the point of the standing answer, where the space of its search does not have it."""
+"""Condition of a trial: the point of the standing answer, where a limit of its search leaves that out."""
+
+OUTSIDE = "answer outside the domains"
+"""Condition of a trial: the point of the standing answer, where the config's own domains do not have it any more."""
 
 MACHINE = "machine"
 """Condition of a trial that names the machine it was made on."""

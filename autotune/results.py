@@ -352,6 +352,8 @@ class SearchResult:
 
     Attributes:
         search: Name of the search by whose trials it stands.
+        is_apart: Whether it answers a narrower question than the study's own answer, so that `apply` has to be told its
+            name.
         baseline: Today's config.
         best: The answer; equals the baseline if nothing better was confirmed.
         candidate: What was tried against today's config and not found better.
@@ -396,6 +398,7 @@ class SearchResult:
     broken: tuple[BrokenPoint, ...] = ()
     cautions: tuple[str, ...] = ()
     search: str = ""
+    is_apart: bool = False
 
     @property
     def may_learn_more_slowly(self) -> bool:

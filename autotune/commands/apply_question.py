@@ -41,7 +41,7 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
     except (click.Abort, KeyboardInterrupt):
         text_console(stderr=True).print()  # the line of the question has not ended
     text_console().print()
-    named = finished.changes.id if finished.changes and problem.excluded else None
+    named = finished.changes.id if finished.changes and result.is_apart else None
     print_next_step(text_console(), result, typed=problem.typed, applied=is_applied, answer=named)
     if isinstance(interrupt := interrupted_by(), ToldToEnd):
         raise interrupt

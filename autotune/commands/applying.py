@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -76,7 +77,7 @@ def changes_of_answer(study: Study, result: SearchResult, config: Path, *, force
 
 
 def named_answer(study: Study, name: str, config: Path) -> SearchResult:
-    """Return the answer whose set of changes has a name, to the whole question or with kinds of change left out.
+    """Return the answer whose set of changes has a name, to the whole question or to a narrower one.
 
     Args:
         study: The study.
@@ -86,8 +87,8 @@ def named_answer(study: Study, name: str, config: Path) -> SearchResult:
     Raises:
         TrialError: The study stands by no such answer now.
     """
-    for excluded in _QUESTIONS:
-        result = study.answer(excluded=excluded)
+    asked = (study.answer(excluded=excluded) for excluded in _QUESTIONS)
+    for result in chain(asked, study.limited_answers()):
         if result.verdict is Verdict.BETTER and study.change_set(result).id == name:
             return result
     raise TrialError(

@@ -106,7 +106,7 @@ class SearchAnswer:
                     elapsed_s=elapsed_s,
                     failures=failures,
                     without_next=without_next,
-                    answer=changes.id if changes and problem.excluded else None,
+                    answer=changes.id if changes and result.is_apart else None,
                 )
 
         self._call.answer(say)

@@ -24,6 +24,7 @@ def limited(problem: Problem, *, same_training: bool = False, batch: str | None 
     Raises:
         ConfigError: The limit is none.
     """
+    problem = replace(problem, whole_space=problem.space)
     if same_training:
         excluded = frozenset(Label) - {Label.SAME_TRAINING}
         return replace(problem, space=problem.space.same_training(), allowed=frozenset(), excluded=excluded)

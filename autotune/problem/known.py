@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -11,13 +11,13 @@ from typing import Self
 
 from autotune.errors import ConfigError, StorageAway, StudyError
 from autotune.problem.problem import Problem, open_problem
-from autotune.records import ALLOWED, DOCUMENT, Purpose, TrialRecord, Values
+from autotune.records import ALLOWED, DOCUMENT, LEFT_OUT, Purpose, TrialRecord, Values
 from autotune.results import ChangeSet, KeyChange, SearchResult, Side
 from autotune.study.identity import frameworks_text
 from autotune.study.pending import PendingTrials
 from autotune.study.record import Study as Record
 from autotune.study.standing import Kinds
-from autotune.study.summary import answer_of
+from autotune.study.summary import answer_of, summarize
 
 _NAMED = 3  # files
 
@@ -83,6 +83,17 @@ class Study:
             unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
             result = replace(result, cautions=(*result.cautions, unknown))
         return result
+
+    def limited_answers(self) -> Iterator[SearchResult]:
+        """Yield the answers of searches whose limits left out what the study stands by, the latest first."""
+        problem = self._problem
+        searches = dict.fromkeys(trial.search for trial in reversed(self.current) if LEFT_OUT in trial.conditions)
+        for search in searches:
+            result = summarize(
+                self.current, search, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
+            )
+            if result is not None:
+                yield result
 
     @cached_property
     def current(self) -> Sequence[TrialRecord]:

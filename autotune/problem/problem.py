@@ -68,6 +68,7 @@ class Problem:
         batch_remark: Sentence on the batches that are left out because of it; None if none is.
         typed_state_dir: Folder of all state as typed; None if it was not.
         typed_storage: Where studies are kept as typed; None if it was not.
+        whole_space: What may vary where a search has limits of its own; None where it has none.
         allowed: Kinds of change of the training that the user has asked for, by what is listed or typed.
         excluded: Kinds of change that are out of the question, by what is typed.
     """
@@ -88,6 +89,7 @@ class Problem:
     batch_remark: str | None = None
     typed_state_dir: Path | None = None
     typed_storage: str | None = None
+    whole_space: Space | None = None
     allowed: frozenset[Label] = frozenset()
     excluded: frozenset[Label] = frozenset()
 

@@ -340,7 +340,15 @@ class SearchState:
     @property
     def left_out(self) -> str | None:
         """Point of the standing answer, where the space that is searched does not have it; None else."""
-        standing, space = self.standing, self._problem.space
+        return self._where_not_in(self._problem.space)
+
+    @property
+    def outside(self) -> str | None:
+        """Point of the standing answer, where the config's own domains do not have it any more; None else."""
+        return self._where_not_in(self._problem.whole_space or self._problem.space)
+
+    def _where_not_in(self, space: Space) -> str | None:
+        standing = self.standing
         return None if standing is None or space.is_named(standing.point, standing.trial.values) else standing.point
 
     def contender_alone(self) -> list[Candidate]:

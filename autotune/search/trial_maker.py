@@ -19,6 +19,7 @@ from autotune.records import (
     DOCUMENT,
     LEFT_OUT,
     NOT_COMPARED,
+    OUTSIDE,
     PAIRS_PLANNED,
     VALIDATION_ASKED,
     Ending,
@@ -333,10 +334,11 @@ class TrialMaker:
 
     def _kinds(self, values: Values) -> dict[str, Scalar]:
         """Return what a point changes of the training, and what of that is allowed, for the record."""
-        problem, left_out = self._parts.problem, self._state.left_out
+        problem, state = self._parts.problem, self._state
         kinds = {CHANGES: problem.space.labels_of(values) - {Label.SAME_TRAINING}, ALLOWED: problem.allowed}
         said: dict[str, Scalar] = {name: ",".join(sorted(some)) for name, some in kinds.items() if some}
-        return {**said, LEFT_OUT: left_out} if left_out else said
+        standing = {OUTSIDE: state.outside} if state.outside else {LEFT_OUT: state.left_out}
+        return {**said, **{name: point for name, point in standing.items() if point}}
 
     def _asked(self) -> dict[str, Scalar]:
         """Return what was asked of the answer: whoever reads the record has to know that it is missing."""

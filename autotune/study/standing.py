@@ -1,7 +1,7 @@
 """Standing answer of a study: what its searches have confirmed, and what stands after all of them.
 
 A point becomes the standing answer by the pairs of one search. It is replaced only by a point that beats it in pairs of
-one search, after it failed there, or where the user's space does not have it any more; and never by one that changes
+one search, after it failed there, or where the config's domains do not have it any more; and never by one that changes
 more of the training, unless the user has allowed that kind of change. Worked out from the record alone, so that
 everybody who asks is told the same.
 """
@@ -9,7 +9,7 @@ everybody who asks is told the same.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autotune.records import ALLOWED, CHANGES, LEFT_OUT, Purpose, TrialRecord
+from autotune.records import ALLOWED, CHANGES, OUTSIDE, Purpose, TrialRecord
 from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, Judgement, Objective, judge, on_all_machines
 from autotune.study.finalists import NO_FAILURES, Finalist, Pair, finalists
 from autotune.study.machines import on_one_scale
@@ -101,8 +101,8 @@ def chosen_finalist(
     may_change = _may_change(standing, trials[0])
     others = [one for one in better if one[0].trial.point != standing.point]
     able = [one for one in others if _kinds(one[0].trial, CHANGES) <= may_change]
-    is_left_out = trials[0].conditions.get(LEFT_OUT) == standing.point
-    if trials[0].point == standing.point or is_left_out or _fails(standing, judged, trials):
+    is_outside = trials[0].conditions.get(OUTSIDE) == standing.point
+    if trials[0].point == standing.point or is_outside or _fails(standing, judged, trials):
         return next(iter(able), None)
     against = judged_finalists(records, search, objective, against=standing.point) if able else []
     winners = {one[0].trial.point for one in against if _is_better(one)}

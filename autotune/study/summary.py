@@ -13,7 +13,7 @@ from statistics import fmean, median
 
 from autotune.gpu.trial_usage import NOT_MEASURED
 from autotune.metrics import METRICS, values_of
-from autotune.records import LEFT_OUT, VALIDATION_ASKED, Measurement, Purpose, TrialRecord
+from autotune.records import LEFT_OUT, OUTSIDE, VALIDATION_ASKED, Measurement, Purpose, TrialRecord
 from autotune.results import BrokenPoint, Change, Race, SearchResult, Side, Verdict, changes_training
 from autotune.sampler.observations import expected_sd_of
 from autotune.score import LEAST_SCORE_GAIN, THROUGHPUT, Judgement, Objective, ln_score, ln_speed
@@ -103,10 +103,10 @@ def answer_of(
     if standing is not None and standing.search != latest:
         first = next(trial for trial in records if trial.search == latest)
         met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
-        left_out = first.conditions.get(LEFT_OUT) == standing.point
-        is_of_other_space = left_out and not space.is_named(standing.point, standing.trial.values)
-        is_about_others = first.point == standing.point or is_of_other_space
-        is_about_others |= first.point != standing.baseline and (met or left_out)
+        is_outside = first.conditions.get(OUTSIDE) == standing.point
+        is_apart = met or is_outside or LEFT_OUT in first.conditions
+        is_about_others = first.point == standing.point or is_outside
+        is_about_others |= first.point != standing.baseline and is_apart
         if not (is_about_others and today in (None, first.point)):
             shown = standing.search
     result = summarize(
@@ -285,7 +285,8 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
     confirmed = judged_finalists(records, search, objective)
     excluded = searched.excluded
     stood = standing_answers(records, objective, excluded=excluded) if searched.stood is None else searched.stood
-    standing = stood[search]
+    is_limited = LEFT_OUT in searched.trials[0].conditions  # what stands could not be met: it speaks for itself
+    standing = None if is_limited else stood[search]
     chosen = chosen_finalist(confirmed, standing, records, search, objective, excluded=excluded)
     withheld = held_back(confirmed, chosen, standing, searched.trials[0])
     finalist, judgement = chosen or (confirmed[0] if confirmed else (None, None))
@@ -325,6 +326,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
         race=race,
         why_not_raced=_NOT_RACED if better and race is None and changes_training(one.label for one in changes) else "",
         search=search,
+        is_apart=is_limited or bool(excluded),
         confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
         cautions=(

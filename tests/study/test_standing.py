@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from autotune.records import ALLOWED, CHANGES, LEFT_OUT, Ending, Purpose, TrialRecord, Validation, Values
+from autotune.records import ALLOWED, CHANGES, LEFT_OUT, OUTSIDE, Ending, Purpose, TrialRecord, Validation, Values
 from autotune.results import SearchResult, Verdict
 from autotune.score import EFFECTIVE_UTILIZATION
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
 from autotune.study.standing import standing_answer
-from autotune.study.summary import answer_of
+from autotune.study.summary import answer_of, summarize
 from tests.runs import MakeTrial, knob
 
 SPACE = Space(
@@ -33,11 +33,12 @@ class Study:
 
     def search(
         self, *points: tuple[Values, float | None], today: Values = TODAY, speed: float = 50.0, allowed: str = "",
-        left_out: str = "", explored: bool = True,
+        left_out: str = "", outside: str = "", explored: bool = True,
     ) -> "Study":  # fmt: skip
         """Add a search in which today's config and these points ran in the same rounds; None for one that crashed."""
         name = f"s{len({trial.search for trial in self.records})}"
-        about = {name: text for name, text in ((ALLOWED, allowed), (LEFT_OUT, left_out)) if text}
+        told = ((ALLOWED, allowed), (LEFT_OUT, left_out), (OUTSIDE, outside))
+        about = {name: text for name, text in told if text}
 
         def add(values: Values, samples_per_s: float | None, purpose: Purpose, **changes: Any) -> None:
             batch = {CHANGES: "batch"} if values["batch"] != today["batch"] else {}
@@ -143,10 +144,23 @@ def test_where_it_fails_it_stands_no_more(study: Study) -> None:
     assert study.stands() is None
 
 
-def test_a_search_whose_space_does_not_have_it_begins_anew(study: Study) -> None:
-    """The user has taken its values out of the domains: nothing could ever meet it again."""
-    study.search((WORKERS, 100.0)).search((CACHE, 80.0), left_out=point_name(WORKERS))
+def test_what_the_domains_do_not_have_any_more_is_replaced(study: Study) -> None:
+    """The user has taken its values out of them: nothing could ever meet it again."""
+    study.search((WORKERS, 100.0)).search((CACHE, 80.0), outside=point_name(WORKERS))
     assert study.stands() == CACHE
+    assert (study.answer().search, study.answer().is_apart) == ("s1", False)
+
+
+def test_a_search_with_a_limit_speaks_for_itself_and_leaves_what_stands(study: Study) -> None:
+    """``--batch 2x`` may find less: that is its own answer, and the study's is what it was."""
+    smaller = {**BATCH, "batch": 16}
+    study.search((BATCH, 200.0)).search((smaller, 120.0), left_out=point_name(BATCH))
+    assert study.stands() == BATCH
+    own = summarize(study.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
+    assert own is not None
+    assert own.best is not None
+    assert (own.verdict, own.best.values, own.is_apart) == (Verdict.BETTER, smaller, True)
+    assert (study.answer().search, study.answer().is_apart) == ("s0", False)
 
 
 def test_each_question_has_an_answer(study: Study) -> None:
