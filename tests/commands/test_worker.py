@@ -13,7 +13,6 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.problem.problem import open_problem
-from autotune.problem.trainer_code import FILES
 from autotune.process.owner import this_process
 from autotune.study.claims import Owner
 from autotune.study.members import Member, Role
@@ -95,16 +94,21 @@ def test_a_worker_with_other_code_does_not_join(project: Path) -> None:
     (project / "train.py").write_text(trainer)
     config = (project / "config.yaml").read_text().replace(str(TRAINER), "train.py")
     (project / "config.yaml").write_text(config)
+    (project / "shared").mkdir()
+    other = project.with_name("the same project on another machine")
+    other.mkdir()
+    (other / "config.yaml").write_text(config)
+    (other / "train.py").write_text(f"{trainer}\nCHANGED = True\n")
+    (other / "shared").symlink_to(project / "shared")
     with start(project, "one", "search", "--budget", "10m", "--json") as search:
         wait_for(search, "trial ")
-        (project / "train.py").write_text(f"{trainer}\n# changed\n")
-        with start(project, "two", "worker") as worker:
+        with start(other, "two", "worker") as worker:
             _, said = worker.communicate(timeout=60)
         assert search.poll() is None
         search.send_signal(signal.SIGINT)
         search.communicate(timeout=60)
     assert worker.returncode == 1
-    assert "the trainer's script, or a module that it imports from beside it, is not the same" in said
+    assert "with other code: train.py is not the same there" in said
     assert [one.role for one in the_study(project).members()] == ["search"]
 
 
@@ -211,7 +215,7 @@ def test_a_machine_that_was_cut_off_with_other_code_keeps_nobody_away(project: P
     cut_off.join(
         Member(
             uuid="a" * 32, role=Role.SEARCH, search="s9", machine="0badcafe", baseline="", about=about,
-            since_utc=now, renewed_utc=now, code={FILES: "other"},
+            since_utc=now, renewed_utc=now, code={"all files": "other", "toy_trainer.py": "other"},
         )
     )  # fmt: skip
     cut_off.refresh()
