@@ -28,6 +28,7 @@ _IMPORT = re.compile(
 _NAME = re.compile(r"[^\W\d][\w.]*")
 _DIGITS = 16
 _WHOLE = "all files"
+_ELSEWHERE = "(script)/"  # begins the names of files outside of the project
 _MOST_FACTS = 40
 _NAMED = 3
 
@@ -82,7 +83,10 @@ class TrainerCode:
         """
         present = self.digests() if code else {}
         return tuple(
-            name for name, digest in sorted(code.items()) if digest != (present.get(name) or self._digest_of(name))
+            name
+            for name, digest in sorted(code.items())
+            if digest != (present.get(name) or self._digest_of(name))
+            and (self._words or not name.startswith(_ELSEWHERE))  # without a command nobody knows where that is
         )
 
     def _scripts(self) -> Iterator[Path]:
@@ -112,7 +116,12 @@ class TrainerCode:
         for folder in (str(self._folder), self._real):
             if str(path).startswith(folder.rstrip(os.sep) + os.sep):
                 return os.path.relpath(path, folder)
-        return os.path.relpath(os.path.realpath(path), self._real)
+        real = os.path.realpath(path)
+        if os.path.relpath(real, self._project).partition(os.sep)[0] != os.pardir:
+            return os.path.relpath(real, self._real)
+        # Of a trainer outside of the project, which the command names: it stays where it is when the project moves.
+        script = find_script(self._words, self._folder).path
+        return _ELSEWHERE + os.path.relpath(real, os.path.realpath(script.parent if script else self._folder))
 
     def _digest_of(self, name: str) -> str | None:
         path = os.path.normpath(os.path.join(self._real, name))

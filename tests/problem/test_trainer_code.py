@@ -126,6 +126,21 @@ def test_a_project_that_moved_or_is_reached_through_a_link_is_the_same(here: Pat
     assert code(moved).digests() == digests
 
 
+def test_a_trainer_outside_of_the_project_is_named_by_its_own_folder(here: Path) -> None:
+    """Its name does not change when the project moves; without the command nothing can be said of it."""
+    project = here.with_name("configs only")
+    project.mkdir()
+    words = ("python", str(here / "train.py"), "{config}")
+    digests = code(project, words).digests()
+    assert set(digests) == {f"(script)/{name}" for name in NAMES}
+    deeper = here / "configs" / "deeper"
+    deeper.mkdir(parents=True)
+    assert code(deeper, words).changed(digests) == ()
+    assert code(project, ()).changed(digests) == ()
+    (here / "loader.py").write_text("x = 1\n")
+    assert code(project, words).changed(digests) == ("(script)/loader.py",)
+
+
 def test_modules_of_a_src_layout_and_scripts_around_a_trainer_count(here: Path) -> None:
     """``python -m package.train``, and a shell script that starts the trainer."""
     package = here / "src" / "speech"
