@@ -122,7 +122,9 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     try:
         # A list may be a tuple here and an object a record, but "5" and true are no numbers.
         json.dumps({**attributes}, ensure_ascii=False).encode()  # no halves of characters
-        record = msgspec.convert({**attributes, "number": number}, TrialRecord)
+        record = msgspec.convert(
+            {"code": {}, **attributes, "number": number}, TrialRecord
+        )  # early versions make no default
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:_LONGEST_REASON]) from None
