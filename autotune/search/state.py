@@ -22,11 +22,11 @@ from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.search.warm_start import WarmStart
 from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
-from autotune.study.finalists import NO_FAILURES, broken_points
+from autotune.study.finalists import broken_points
 from autotune.study.machines import on_one_scale
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
-from autotune.study.standing import standing_answer
+from autotune.study.standing import gave_no_numbers, standing_answer
 from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
 
@@ -332,9 +332,10 @@ class SearchState:
         """
         if self.standing is None or self.left_out:
             return None
-        own = [trial for trial in self.trials if trial.point == self.standing.point]
-        has_failed = any(trial.ending not in NO_FAILURES for trial in own) and not any(one.comparable for one in own)
-        is_out = has_failed or self.standing.point in (self.baseline_point, *self._broken)
+        is_out = gave_no_numbers(self.standing.point, self.trials) or self.standing.point in (
+            self.baseline_point,
+            *self._broken,
+        )
         return None if is_out else self.standing.trial.values
 
     @property

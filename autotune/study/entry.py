@@ -122,9 +122,8 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     try:
         # A list may be a tuple here and an object a record, but "5" and true are no numbers.
         json.dumps({**attributes}, ensure_ascii=False).encode()  # no halves of characters
-        record = msgspec.convert(
-            {"code": {}, **attributes, "number": number}, TrialRecord
-        )  # early versions make no default
+        # Where it is missing, early versions of msgspec cannot make the default.
+        record = msgspec.convert({"code": {}, **attributes, "number": number}, TrialRecord)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:_LONGEST_REASON]) from None

@@ -189,7 +189,12 @@ def _fails(standing: Standing, judged: Iterable[Judged], trials: Iterable[TrialR
     for finalist, judgement in judged:
         if finalist.trial.point == standing.point:
             return finalist.broke or (judgement is not None and judgement.score.high < 1.0)
-    own = [trial for trial in trials if trial.point == standing.point and trial.purpose in _TRIED]
+    return gave_no_numbers(standing.point, trials)
+
+
+def gave_no_numbers(point: str, trials: Iterable[TrialRecord]) -> bool:
+    """Return whether a point failed in some trials, and gave comparable numbers in none."""
+    own = [trial for trial in trials if trial.point == point and trial.purpose in _TRIED]
     return any(trial.ending not in NO_FAILURES for trial in own) and not any(trial.comparable for trial in own)
 
 
