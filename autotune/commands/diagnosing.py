@@ -96,7 +96,7 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     if request.out is not None:
         require_folder(request.out)
     if problem is None or request.static:
-        for remark in problem.settings.remarks:
+        for remark in problem.settings.remarks if problem else ():
             say_aside(remark)
         diagnosis = diagnose_static(problem, clock)
     else:

@@ -47,11 +47,6 @@ def git_state(folder: Path) -> GitState | None:
     return GitState(commit=commit.strip(), root=Path(root.removesuffix("\n")), changed=tuple(names))
 
 
-def is_tracked(path: Path) -> bool:
-    """Return whether git knows a file; False also where nothing can be known."""
-    return _answer(path.parent, "ls-files", "--error-unmatch", "--", path.name) is not None
-
-
 def git_commit(folder: Path) -> str | None:
     """Return the commit that is checked out in a folder, read from git's files; None outside a repository.
 

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from autotune.process.git_state import git_commit, git_state, is_tracked
+from autotune.process.git_state import git_commit, git_state
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -48,5 +48,3 @@ def test_what_differs_from_the_commit_is_named(tmp_path: Path) -> None:
     dirty = git_state(tmp_path / "src")
     assert dirty is not None
     assert dirty.changed == ("a.py", "src/ü c.py")
-    assert is_tracked(tmp_path / "src" / "b.py")
-    assert not is_tracked(tmp_path / "new.py")
