@@ -171,12 +171,12 @@ class Problem:
 
     def of_this_code(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
         """Return the trials whose code is the trainer's as it is now, as far as it is known of them."""
-        is_now: dict[frozenset[tuple[str, str]], bool] = {}
-        kept = []
+        records, is_now, kept = list(records), dict[frozenset[tuple[str, str]], bool](), []
+        present = [(one, one.digests()) for one in self._codes] if any(trial.code for trial in records) else []
         for trial in records:
             code = frozenset(trial.code.items())
             if code not in is_now:
-                is_now[code] = not self.changed_code(trial.code)
+                is_now[code] = not code or not all(one.changed(trial.code, now) for one, now in present)
             if is_now[code]:
                 kept.append(trial)
         return kept

@@ -75,13 +75,14 @@ class TrainerCode:
         whole = hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:_DIGITS]
         return {_WHOLE: whole, **dict(list(digests.items())[:_MOST_FACTS])} if digests else {}
 
-    def changed(self, code: Mapping[str, str]) -> tuple[str, ...]:
+    def changed(self, code: Mapping[str, str], present: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """Return the names of the files that are not what they were when a trial loaded them, or are gone.
 
         Args:
             code: Digests of `digests`; they may come from a storage, and only files of this project are looked at.
+            present: What `digests` returns now, for who asks of several codes; None to find out.
         """
-        present = self.digests() if code else {}
+        present = self.digests() if code and present is None else present or {}
         return tuple(
             name
             for name, digest in sorted(code.items())
