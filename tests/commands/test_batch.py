@@ -30,7 +30,7 @@ def tried(autotune: Autotune, *options: str) -> str:
 @pytest.mark.services
 def test_apply_moves_the_limit_and_the_study_goes_on(found_by_name: Path, autotune: Autotune) -> None:
     """Four times today's batch is found; after `apply` the next search goes further, and says how far that is."""
-    first = autotune(*SEARCH, "--budget", "60s", "--json")
+    first = autotune(*SEARCH, "--budget", "120s", "--json")
     answer = json.loads(first.stdout)
     assert answer["best"]["values"]["data.batch_size"] == 16
     said = "data.batch_size is searched up to 16, at most 4 times today's 4: a larger batch makes more samples"
@@ -40,7 +40,7 @@ def test_apply_moves_the_limit_and_the_study_goes_on(found_by_name: Path, autotu
     assert events.count(said) == 1
 
     assert autotune("apply", "--config", "config.yaml", "--force").returncode == 0  # it was not raced
-    second = autotune(*SEARCH, "--budget", "6s", "--json")
+    second = autotune(*SEARCH, "--budget", "15s", "--json")
     assert "data.batch_size is searched up to 64, at most 4 times today's 16" in second.stderr
     assert "data.batch_size was 4 when this study began and is 16 now: 64, up to which" in second.stderr
     assert re.search(rf"{answer['trials']} earlier trials found", second.stderr)

@@ -40,7 +40,7 @@ def test_numbers_of_another_version_are_not_applied(project: Path, autotune: Aut
     text = "\n".join(lines)
     config.write_text(text)
     behind = ("--", *command) if typed else ()
-    searched = autotune("search", "--config", "config.yaml", "--budget", "7s", "--json", *behind)
+    searched = autotune("search", "--config", "config.yaml", "--budget", "30s", "--json", *behind)
     assert searched.returncode == 0, searched.stderr
     assert autotune("apply", "--config", "config.yaml", "--trial", "0", "--force").returncode == 0
 

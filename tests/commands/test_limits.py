@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SEARCH = ("-m", "autotune", "search", "--config", "config.yaml", "--budget", "5s", "--json")
+SEARCH = ("-m", "autotune", "search", "--config", "config.yaml", "--budget", "20s", "--json")
 
 
 def limited(project: Path, what: int, limit: int) -> "subprocess.CompletedProcess[str]":

@@ -114,16 +114,16 @@ def test_a_worker_with_other_code_does_not_join(project: Path) -> None:
 
 def test_a_worker_alone_makes_a_study(project: Path) -> None:
     """Where nobody searches, workers do; without a terminal there is a line for each trial."""
-    with start(project, "one", "worker", "--budget", "15s") as worker:
-        _, said = worker.communicate(timeout=60)
+    with start(project, "one", "worker", "--budget", "50s") as worker:
+        _, said = worker.communicate(timeout=120)
     assert worker.returncode == 0, said
     made = len(the_study(project).records())
     with start(project, "two", "worker") as late:
-        _, told = late.communicate(timeout=60)
+        _, told = late.communicate(timeout=120)
     assert late.returncode == 0
     assert "The study has its answer" in told
     assert len(the_study(project).records()) == made
-    assert "No search is at work on this study: for at most 15s this worker tries and confirms by itself." in said
+    assert "No search is at work on this study: for at most 50s this worker tries and confirms by itself." in said
     assert f"{made} trials made; the study needs no more of it." in said
     assert said.count("/s ") >= made
 

@@ -61,7 +61,7 @@ autotune:
   trial: {min_s: 1.0, min_steps: 10, max_s: 1.5}
 """
 
-BUDGET_S = 40.0
+BUDGET_S = 80.0
 WHOLE = ("starved", "effective", "utilization", "placed")  # the others are interrupted once enough was seen
 
 

@@ -32,6 +32,8 @@ APART = Placement(data="/CPU:1", model="/CPU:0")
 TOGETHER = Placement(data="/CPU:0", model="/CPU:0")
 PLACEMENTS = (APART, Placement(data="/CPU:0", model="/CPU:1"), TOGETHER)
 
+_LEFT_EARLIER: set[threading.Thread] = set()
+
 
 @pytest.fixture(autouse=True)
 def no_hidden_copies() -> Iterator[None]:
@@ -43,15 +45,22 @@ def no_hidden_copies() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_thread_left() -> Iterator[None]:
-    """Each test ends all that it started."""
+    """Each test ends all that it started; what an earlier one has left is that one's failure alone."""
+    _LEFT_EARLIER.update(_threads())
     yield
     gc.collect()
     assert left_threads() == []
 
 
 def left_threads() -> list[str]:
-    """The threads of pipelines that are still there."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("autotune-")]
+    """The threads of this test's pipelines that are still there, each with where it is."""
+    frames = sys._current_frames()
+    left = [thread for thread in _threads() if thread not in _LEFT_EARLIER]
+    return [f"{thread.name}:\n{''.join(traceback.format_stack(frames.get(thread.ident or 0)))}" for thread in left]
+
+
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("autotune-")]
 
 
 def batches(count: int) -> tf.data.Dataset:

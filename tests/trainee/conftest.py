@@ -104,5 +104,6 @@ def sums_up(trial: Observed, style: str, *, waits: bool = True, samples: bool = 
         assert len(waits_s) >= facts["steps"] - 1  # whoever makes its own batches is not seen to wait for the first
         mean_s, known_s = sum(waits_s) / len(waits_s), facts["waited_s"] / facts["steps"]
         # What the trainer knows of its loader leaves out how the framework comes to call it: some milliseconds, more on
-        # a busy machine. How exact it is otherwise, `python -m autotune.bench observe` tells.
-        assert 0.9 * known_s <= mean_s <= 1.1 * known_s + 0.02
+        # a busy machine, where a part of it passes during a step too. How exact it is otherwise, `python -m
+        # autotune.bench observe` tells.
+        assert 0.7 * known_s <= mean_s <= 1.1 * known_s + 0.02
