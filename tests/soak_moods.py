@@ -75,6 +75,30 @@ def many_files(where: str, count: int) -> None:
             pass
 
 
+def in_folders(count: int, each: int) -> None:
+    """Make files in folders of the trial's outputs."""
+    for number in range(count):
+        folder = TRIAL / "outputs" / f"{os.getpid()}-{number}"
+        folder.mkdir()
+        many_files(str(folder), each)
+
+
+def many_pipes(count: int) -> None:
+    """Make FIFOs in the trial's outputs."""
+    for number in range(count):
+        os.mkfifo(TRIAL / "outputs" / f"{os.getpid()}-{number}")
+
+
+def stuck(command: list[str]) -> None:
+    """Make something in the trial's outputs that is not deleted, by a program that may not be allowed to."""
+    place = TRIAL / "outputs" / "stuck"
+    place.mkdir()
+    (place / "file").write_text("x")
+    subprocess.run([*command, str(place)], check=False, capture_output=True)
+    if os.path.ismount(place):
+        os.chdir(place)
+
+
 def replaced(path: Path, make: Callable[[Path], Any]) -> None:
     """Put something else in the place of a file."""
     with contextlib.suppress(OSError):
@@ -191,6 +215,12 @@ MOODS: dict[str, Callable[[], Any]] = {
     "double forks": lambda: away(twice=True),
     "writes 20,000 files beside": lambda: many_files("features", 20_000),
     "writes 20,000 files in outputs": lambda: many_files(str(TRIAL / "outputs"), 20_000),
+    "200,000 files in outputs": lambda: many_files(str(TRIAL / "outputs"), 200_000),
+    "200,000 files in 2,000 folders": lambda: in_folders(2000, 100),
+    "200,000 temporary files": lambda: many_files(os.environ["TMPDIR"], 200_000),
+    "20,000 pipes in outputs": lambda: many_pipes(20_000),
+    "a file that nobody may delete": lambda: stuck(["chattr", "-R", "+i"]),
+    "a busy mount in outputs": lambda: stuck(["mount", "-t", "tmpfs", "none"]),
     "nests 3,000 folders in outputs": lambda: nested(3000),
     "fills stdout": fill_stdout,
     "prints binary": binary,

@@ -100,6 +100,11 @@ def searched(mood: str, budget_s: float) -> Outcome:
         bad.append("the config was changed")
     if not (project / "model.ckpt").is_file() or (project / "model.ckpt").read_bytes() != WEIGHTS:
         bad.append("the checkpoint is lost")
+    for mount in [
+        line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if project.name.split()[-1] in line
+    ]:
+        subprocess.run(["umount", "--lazy", mount.replace("\\040", " ")], check=False)
+    subprocess.run(["chattr", "-R", "-i", str(project)], check=False, capture_output=True)
     if not bad:
         delete_tree(project)
     else:

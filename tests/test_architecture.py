@@ -102,7 +102,7 @@ ONLY_IN = {
     "sklearn": {"bench/peers/forest.py"},
     "pynvml": {"gpu/driver.py"},
     "psutil": {"measure/host.py", "process/"},
-    "subprocess": {"process/"},
+    "subprocess": {"process/", "folders/deletion.py"},
     "signal": {"process/", "trial/outcome.py", "bench/workers/fleet.py"},
     "yaml": {"settings/"},
     "ruamel": {"settings/"},

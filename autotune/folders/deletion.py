@@ -2,15 +2,20 @@
 
 ``shutil.rmtree`` recurses into each level and keeps it open: it fails on a thousand nested folders. Here each nested
 folder is moved up to the top first, so that two descriptors and one level are enough at any depth.
+
+As a program, ``python deletion.py PATH...`` deletes at idle priority what there was no time for.
 """
 
 import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+_ASIDE = ".deleted-"
 _FOLDER_ONLY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -21,7 +26,7 @@ def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool
 
     Args:
         path: The folder.
-        is_over: Called between folders; once it returns True, the rest stays.
+        is_over: Called between files; once it returns True, the rest stays.
 
     Returns:
         True if nothing is left of it.
@@ -46,10 +51,54 @@ def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool
     return True
 
 
+def discard(path: Path, is_over: Callable[[], bool], aside: Path) -> bool:
+    """Delete a folder as `delete_tree` does; what there is no time for is moved aside for a process of its own.
+
+    Args:
+        path: The folder.
+        is_over: Returns whether no time is left.
+        aside: Folder on the same disk. `left_aside` finds there what that process did not come to delete.
+
+    Returns:
+        True if nothing is left of it at its place.
+    """
+    if delete_tree(path, is_over):
+        return True
+    if not is_over():
+        return False
+    moved = aside / f"{_ASIDE}{secrets.token_hex(8)}"
+    try:
+        os.rename(path, moved)
+    except OSError:
+        return False
+    delete_apart([moved])
+    return True
+
+
+def left_aside(folder: Path) -> list[Path]:
+    """Return what `discard` has moved into a folder and is still there."""
+    return list(folder.glob(f"{_ASIDE}*"))
+
+
+def delete_apart(paths: Sequence[Path]) -> None:
+    """Delete folders in a process of its own, which outlives this one and runs only where nobody else wants a core."""
+    with contextlib.suppress(OSError):  # where there is no room for a process, somebody deletes them later
+        subprocess.run(
+            [sys.executable, "-I", "-S", __file__, *map(os.fspath, paths)],
+            cwd="/",
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+        )
+
+
 def _empty(top: int, is_over: Callable[[], bool]) -> None:
     device = os.fstat(top).st_dev
     moved, unused = 0, f".deleted-{secrets.token_hex(8)}"
-    waiting = _take_files(top)
+    waiting = _take_files(top, is_over)
     while waiting and not is_over():
         name = waiting.pop()
         try:
@@ -57,7 +106,7 @@ def _empty(top: int, is_over: Callable[[], bool]) -> None:
         except OSError:
             continue
         try:
-            for below in _take_files(folder) if os.fstat(folder).st_dev == device else ():
+            for below in _take_files(folder, is_over) if os.fstat(folder).st_dev == device else ():
                 moved += 1
                 new_name = f"{unused}-{moved}"
                 if _move(below, folder, new_name, top):
@@ -68,11 +117,13 @@ def _empty(top: int, is_over: Callable[[], bool]) -> None:
             os.rmdir(name, dir_fd=top)
 
 
-def _take_files(folder: int) -> list[str]:
+def _take_files(folder: int, is_over: Callable[[], bool]) -> list[str]:
     """Delete everything in a folder but its subfolders; return their names."""
     below = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in list(entries):
+            if is_over():
+                break
             if entry.is_dir(follow_symlinks=False):
                 below.append(entry.name)
             else:
@@ -108,3 +159,10 @@ def _opened(name: str, within: int | None) -> int:
         return os.open(f"/proc/self/fd/{pinned}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
         os.close(pinned)
+
+
+if __name__ == "__main__":
+    if not os.fork():  # nobody waits for this one
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # the disk's time follows from the core's
+        for argument in sys.argv[1:]:
+            delete_tree(Path(argument))

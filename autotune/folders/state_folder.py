@@ -5,7 +5,7 @@ import os
 import pwd
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from autotune.errors import AutotuneError, ConfigError, TrialError
@@ -159,13 +159,21 @@ class StateFolder:
                 remedy="Make room on that disk, or choose another one with --state-dir.",
             )
 
-    def prune(self, study: str, *, protected: Collection[str], keep: int = KEPT_TRIALS) -> tuple[str, ...]:
+    def prune(
+        self,
+        study: str,
+        *,
+        protected: Collection[str],
+        keep: int = KEPT_TRIALS,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> tuple[str, ...]:
         """Delete the oldest trial folders of a study. Never follows links, never touches folders without our marker.
 
         Args:
             study: The study.
             protected: Names of trials that stay, however old.
             keep: Number of the latest trials that stay besides.
+            is_over: Returns whether no time is left for it: then the others stay until the next time.
 
         Returns:
             The names of the trials whose folders were deleted, oldest first.
@@ -177,13 +185,17 @@ class StateFolder:
         with contextlib.suppress(OSError):  # somebody may have taken it away, or closed it
             for entry in trials.iterdir():
                 created_s = TrialFolder(entry).created_s()
-                if created_s is not None:
+                if created_s is not None and _NAME.fullmatch(entry.name):
                     aged.append((created_s, entry.name))
         aged.sort()
-        old = [name for _, name in aged[: max(len(aged) - keep, 0)] if name not in protected]
-        for name in old:
-            TrialFolder(trials / name).delete()
-        return tuple(old)
+        deleted = []
+        for _, name in aged[: max(len(aged) - keep, 0)]:
+            if is_over():
+                break
+            if name not in protected:
+                TrialFolder(trials / name).delete(is_over)
+                deleted.append(name)
+        return tuple(deleted)
 
     def _not_writable(self, why: str | None) -> AutotuneError:
         return AutotuneError(

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.files import make_private_folder
-from autotune.folders.deletion import delete_tree
+from autotune.folders.deletion import delete_apart, delete_tree
 
 VARIABLE = "TMPDIR"
 
@@ -59,14 +59,18 @@ def delete_temporary_folder(trial: Path, is_over: Callable[[], bool] = lambda: F
 
     Args:
         trial: The trial's folder.
-        is_over: Returns whether no time is left for it.
+        is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
     """
     folder = temporary_folder(trial)
-    if _is_ours(folder) and not delete_tree(folder, is_over):
+    if not _is_ours(folder) or delete_tree(folder, is_over):
+        return
+    if is_over():
+        delete_apart([folder])
+    else:
         _log.warning("%s could not be deleted completely", folder)
 
 
-def delete_left_temporary_folders(trials: Path) -> None:
+def delete_left_temporary_folders(trials: Path, is_over: Callable[[], bool]) -> None:
     """Delete the temporary files outside their folders that trials of a killed search have left on this machine.
 
     To be called by the holder of the study's lock, while none of its own trials is going on. Those inside a trial's
@@ -74,11 +78,12 @@ def delete_left_temporary_folders(trials: Path) -> None:
 
     Args:
         trials: The folder that holds the trials of the study.
+        is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
     """
     with contextlib.suppress(OSError), os.scandir(trials) as entries:
         for entry in entries:
             if not temporary_folder(Path(entry.path)).is_relative_to(os.path.realpath(trials)):
-                delete_temporary_folder(Path(entry.path))
+                delete_temporary_folder(Path(entry.path), is_over)
 
 
 def _is_ours(folder: Path) -> bool:

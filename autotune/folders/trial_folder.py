@@ -12,9 +12,9 @@ from typing import Any
 
 from autotune.errors import TrialError
 from autotune.files import create_private, make_private_folder, read_beginning, read_tail, rewrite
-from autotune.folders.deletion import delete_tree
+from autotune.folders.deletion import discard, left_aside
 from autotune.folders.observer_copy import copy_observer
-from autotune.folders.temporary_folder import delete_temporary_folder
+from autotune.folders.temporary_folder import delete_left_temporary_folders, delete_temporary_folder
 
 MARKER = ".autotune-trial"
 """Name of the file that marks a folder as made by autotune; no folder without it is ever emptied or removed."""
@@ -139,7 +139,7 @@ class TrialFolder:
         """Delete whatever is in the folder and not among these contents, so that the trial can be restarted."""
         if self.is_ours():
             for path in [path for path in self._walk(contents.__contains__) if path not in contents]:
-                _delete(path)
+                self._delete(path)
 
     def _walk(self, descend: Callable[[Path], bool]) -> Iterator[Path]:
         """Yield the paths in the folder and in its subfolders for which `descend` holds; links are not followed."""
@@ -182,30 +182,47 @@ class TrialFolder:
         """Delete what the trainer wrote into ``outputs/``; log a warning if that fails.
 
         Args:
-            is_over: Returns whether no time is left for it.
+            is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
         """
         if self.is_ours():
-            _delete(self.outputs, is_over)
+            self._delete(self.outputs, is_over)
 
     def discard_temporary(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Delete the trainer's temporary files; log a warning if that fails.
 
         Args:
-            is_over: Returns whether no time is left for it.
+            is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
         """
         if self.is_ours():
             delete_temporary_folder(self.path, is_over)
 
-    def delete(self) -> None:
-        """Delete the whole folder, if it is ours; log a warning if that fails."""
+    def delete(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Delete the whole folder, if it is ours; log a warning if that fails.
+
+        Args:
+            is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
+        """
         if self.is_ours():
-            delete_temporary_folder(self.path)
-            _delete(self.path)
+            delete_temporary_folder(self.path, is_over)
+            self._delete(self.path, is_over)
+
+    def _delete(self, path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
+        if not discard(path, is_over, self.path.parent):
+            _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)
 
 
-def _delete(path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
-    if not delete_tree(path, is_over):
-        _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)
+def delete_left(trials: Path, is_over: Callable[[], bool]) -> None:
+    """Delete what earlier searches have left on this machine: what they had no time to delete, and temporary files.
+
+    To be called by the holder of the study's lock, while none of its own trials is going on.
+
+    Args:
+        trials: The folder that holds the trials of the study.
+        is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
+    """
+    for path in left_aside(trials):
+        discard(path, is_over, trials)
+    delete_left_temporary_folders(trials, is_over)
 
 
 def _tail(path: Path) -> str:

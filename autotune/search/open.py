@@ -13,7 +13,7 @@ from autotune.clock import Clock, SystemClock
 from autotune.durations import format_duration
 from autotune.errors import ConfigError, StudyError, TrialError
 from autotune.events import Event, Remark
-from autotune.folders.temporary_folder import delete_left_temporary_folders
+from autotune.folders.trial_folder import delete_left
 from autotune.gpu.collect.collector import gpu_collector
 from autotune.problem.batch_limits import growth_remark, limited
 from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
@@ -43,6 +43,8 @@ from autotune.study.storage.address import StorageKind
 from autotune.trial.instruments import Instruments
 
 OnEvent = Callable[[Event], None]
+
+_CLEARING_S = 0.5  # for what earlier searches have left, before the first trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +261,8 @@ def open_search(
             if (state := tuner.state).trials and not tuner.left_because:
                 keep_profile(problem, study, state.better(), state.sd, clock.utc().isoformat(timespec="seconds"))
             study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
-        problem.state.prune(problem.study, protected=tuner.best_trials())
+        over_s = parts.budget.wall_s
+        problem.state.prune(problem.study, protected=tuner.best_trials(), is_over=lambda: clock.now_s() > over_s)
 
 
 @contextmanager
@@ -360,7 +363,8 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
         tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))
     if ended := end_orphans(problem.state.trials(problem.study), clock).killed:
         tell(Remark(text=f"Ended {len(ended)} processes that an earlier search had left running."))
-    delete_left_temporary_folders(problem.state.trials(problem.study))
+    over_s = clock.now_s() + _CLEARING_S
+    delete_left(problem.state.trials(problem.study), lambda: clock.now_s() > over_s)
     if options.allow_busy_gpu:
         for remark in busy_remarks(problem, clock):
             tell(Remark(text=f"{remark}; the search goes on beside it."))

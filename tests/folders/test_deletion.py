@@ -1,5 +1,6 @@
 """Deletion of a trainer's files: all of them, and nothing else."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def test_any_depth_is_deleted(depth: int, in_memory: Path) -> None:
 def test_deletion_ends_when_its_time_is_over(in_memory: Path) -> None:
     """The rest stays then, and a second call deletes it."""
     nested(in_memory / "outputs", 50)
-    asked = iter([False] * 10 + [True])
+    asked = itertools.chain([False] * 10, itertools.repeat(True))
     assert not delete_tree(in_memory / "outputs", lambda: next(asked))
     assert (in_memory / "outputs").exists()
     assert delete_tree(in_memory / "outputs")

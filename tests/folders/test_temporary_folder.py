@@ -55,9 +55,9 @@ def test_what_a_killed_search_left_is_deleted(place: Path, tmp_path: Path) -> No
         (temporary_folder(trials / name) / "left").write_text("x")
     other = trials.with_name("longer" * 20) / "three"
     make_temporary_folder(other)
-    delete_left_temporary_folders(trials)
+    delete_left_temporary_folders(trials, lambda: False)
     assert list(place.iterdir()) == [temporary_folder(other)]
-    delete_left_temporary_folders(tmp_path / "no such folder")
+    delete_left_temporary_folders(tmp_path / "no such folder", lambda: False)
 
 
 def test_a_link_in_its_place_is_not_followed(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,12 +1,16 @@
 """Trial folder: made, marked, read and emptied, and never anything outside it."""
 
 import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import TrialError
-from autotune.folders.trial_folder import MARKER, TrialFolder
+from autotune.folders.deletion import left_aside
+from autotune.folders.trial_folder import MARKER, TrialFolder, delete_left
 from tests.folders.test_deletion import nested
 
 
@@ -127,6 +131,35 @@ def test_outputs_go_and_the_rest_stays(tmp_path: Path) -> None:
     folder.discard_outputs()
     assert not folder.outputs.exists()
     assert folder.stderr_tail() == "kept"
+
+
+def test_what_there_is_no_time_for_goes_apart(tmp_path: Path) -> None:
+    """The outputs are gone from their place at once, whole, and a process deletes them that nobody waits for."""
+    folder = made(tmp_path / "study" / "trial")
+    for number in range(100):
+        (folder.outputs / f"{number}.npy").write_text("x")
+    folder.discard_outputs(lambda: True)
+    assert not folder.outputs.exists()
+    until(lambda: not left_aside(folder.path))
+    folder.delete(lambda: True)
+    assert not folder.path.exists()
+    until(lambda: not left_aside(folder.path.parent))
+
+
+def test_what_a_killed_process_did_not_delete_goes_with_the_next_search(tmp_path: Path) -> None:
+    """Whatever was moved aside is found again."""
+    left = tmp_path / "study" / ".deleted-0123456789abcdef"
+    (left / "outputs").mkdir(parents=True)
+    delete_left(left.parent, lambda: False)
+    assert not any(left.parent.iterdir())
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    deadline_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.01)
 
 
 @pytest.mark.parametrize("where", ["in outputs", "as outputs", "as the folder"])
