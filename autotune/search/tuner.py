@@ -447,11 +447,18 @@ class Tuner:
             cautions=(*result.cautions, *self._cautions()),
         )
 
-    def answer_so_far(self) -> SearchResult | None:
-        """Return the answer of the study with what this search has measured so far; None without numbers of its own."""
-        own = self._summary()
+    def answer_so_far(self, *, rates_changes: bool = True) -> SearchResult | None:
+        """Return the answer of the study with what this search has measured so far.
+
+        Args:
+            rates_changes: Whether to tell what each change is worth, for which a model is fitted.
+
+        Returns:
+            The answer; None without numbers of this search.
+        """
+        own = self._summary(rates_changes=rates_changes)
         is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.left_out
-        result = own if is_alone else self._study_answer()
+        result = own if is_alone else self._study_answer(rates_changes=rates_changes)
         if result is None or own is None or result.search == own.search:
             return result
         why, then = f"{result.why}; nothing that this search tried takes its place", result.baseline
@@ -461,7 +468,7 @@ class Tuner:
             cautions += (f"It was confirmed against other values than the config holds now: {held}.",)
         return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=cautions)
 
-    def _summary(self) -> SearchResult | None:
+    def _summary(self, *, rates_changes: bool = True) -> SearchResult | None:
         """Return the answer that this search's own trials give."""
         problem = self._problem
         return summarize(
@@ -471,9 +478,10 @@ class Tuner:
             objective=problem.objective,
             why_no_gpu=problem.why_no_gpu,
             excluded=problem.excluded,
+            rates_changes=rates_changes,
         )
 
-    def _study_answer(self) -> SearchResult | None:
+    def _study_answer(self, *, rates_changes: bool = True) -> SearchResult | None:
         """Return the answer of the study, as everybody is told it who asks."""
         problem = self._problem
         return answer_of(
@@ -483,6 +491,7 @@ class Tuner:
             why_no_gpu=problem.why_no_gpu,
             today=self._state.baseline_point,
             excluded=problem.excluded,
+            rates_changes=rates_changes,
         )
 
     def _cautions(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ def changes_worth(
     *,
     sd: float,
     whole: Ratio | None = None,
+    is_rated: bool = True,
 ) -> list[Change]:
     """Rate each change of a point by the point's speed over its speed with that change taken back.
 
@@ -33,6 +34,7 @@ def changes_worth(
         sd: Standard deviation of ln throughput between trials of one point.
         whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
             pairs; None if there were too few.
+        is_rated: Whether to rate them at all, for which a model is fitted.
 
     Returns:
         One change for each knob that differs, members of a group next to each other, largest effect first.
@@ -50,7 +52,7 @@ def changes_worth(
     # Where no trial had a change, or every one, nothing shows what it is worth.
     shown = {column: paths for column, paths in groups.items() if any(column) and not all(column)}
     worths: dict[tuple[bool, ...], Ratio] = {}
-    if shown:
+    if shown and is_rated:
         tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
         without = [_taken_back(point, paths, tried) for paths in shown.values()]
         ratios = speed_ratios(trials, point, without, tried, sd=sd)

@@ -81,6 +81,7 @@ def answer_of(
     why_no_gpu: str | None = None,
     today: str | None = None,
     excluded: Kinds = frozenset(),
+    rates_changes: bool = True,
 ) -> SearchResult | None:
     """Compute the answer of a study: the one that it stands by, else that of its latest search.
 
@@ -91,6 +92,7 @@ def answer_of(
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         today: Name of the point that the config holds now; None takes that of the latest search.
         excluded: Kinds of change of the training that are out of the question.
+        rates_changes: See `summarize`.
 
     Returns:
         The answer; None if no trial gave comparable numbers.
@@ -110,7 +112,14 @@ def answer_of(
         if not (is_about_others and today in (None, first.point)):
             shown = standing.search
     result = summarize(
-        records, shown, space, objective=objective, why_no_gpu=why_no_gpu, excluded=excluded, stood=stood
+        records,
+        shown,
+        space,
+        objective=objective,
+        why_no_gpu=why_no_gpu,
+        excluded=excluded,
+        stood=stood,
+        rates_changes=rates_changes,
     )
     return result and _with_later_evidence(result, records, space)
 
@@ -124,6 +133,7 @@ def summarize(
     why_no_gpu: str | None = None,
     excluded: Kinds = frozenset(),
     stood: Stood | None = None,
+    rates_changes: bool = True,
 ) -> SearchResult | None:
     """Compute the answer of one search.
 
@@ -136,6 +146,7 @@ def summarize(
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         excluded: Kinds of change of the training that are out of the question.
         stood: The answer that the study stood by when each search began, see `standing_answers`; None to find out.
+        rates_changes: Whether to tell what each change is worth, for which a model is fitted.
 
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
@@ -158,6 +169,7 @@ def summarize(
         why_no_gpu=why_no_gpu or _why_not_measured(good),
         excluded=excluded,
         stood=stood,
+        rates_changes=rates_changes,
     )
     if not searched.baseline_trials:
         return _without_baseline(searched)
@@ -193,6 +205,7 @@ class _Searched:
         why_no_gpu: Reason why utilization was not measured; None if it was, or that is not known.
         excluded: Kinds of change of the training that are out of the question.
         stood: The answer that the study stood by when each search began; None where that is not known.
+        rates_changes: Whether to tell what each change is worth.
     """
 
     trials: Sequence[TrialRecord]
@@ -204,6 +217,7 @@ class _Searched:
     why_no_gpu: str | None
     excluded: Kinds
     stood: Stood | None
+    rates_changes: bool
 
     @property
     def baseline_trials(self) -> list[TrialRecord]:
@@ -237,6 +251,7 @@ class _Searched:
             self.space,
             sd=expected_sd_of(self.good, THROUGHPUT),
             whole=judgement.speed if judgement else None,
+            is_rated=self.rates_changes,
         )
         ends = ((baseline.point, baseline.values), (candidate.point, candidate.values))
         if all(self.space.is_named(name, values) for name, values in ends):

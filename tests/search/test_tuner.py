@@ -633,6 +633,20 @@ def test_trouble_that_ends_a_search_early_leaves_the_answer_so_far(search: Searc
     assert isinstance(searched.events[-1], SearchEnded)
 
 
+def test_an_answer_in_a_hurry_is_the_same_but_for_what_each_change_is_worth(
+    search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No model is fitted for it, however many trials there are."""
+    tuner, answer = (searched := search(plain, budget_s=300)).tuner, searched.answer
+    assert any(change.worth for change in answer.changes)
+    monkeypatch.delattr("autotune.sampler.gaussian_process.GaussianProcess.fit")
+    hurried = tuner.answer_so_far(rates_changes=False)
+    assert hurried is not None
+    assert (hurried.verdict, hurried.best, hurried.speedup) == (answer.verdict, answer.best, answer.speedup)
+    without = {replace(change, worth=None, group=0) for change in answer.changes}
+    assert {replace(change, group=0) for change in hurried.changes} == without
+
+
 @pytest.mark.parametrize("way", ["cut", "deleted"])
 def test_a_record_that_is_lost_while_it_is_searched_leaves_the_answer_so_far(search: Search, way: str) -> None:
     """The trial that could no longer be written down is in it too."""
