@@ -25,7 +25,7 @@ from autotune.clock import VirtualClock
 from autotune.problem.batch_limits import limited
 from autotune.problem.known import Study
 from autotune.problem.problem import open_problem
-from autotune.records import LEFT_OUT, Purpose, TrialRecord, Values
+from autotune.records import OUTSIDE, Purpose, TrialRecord, Values
 from autotune.results import Verdict
 from autotune.score import THROUGHPUT
 from autotune.study.standing import Standing, judged_finalists, standing_answer
@@ -273,8 +273,8 @@ def _how(before: Standing, trials: Sequence[TrialRecord]) -> str:
     """Return why an answer could be replaced in a search."""
     if trials[0].point == before.point:
         return "it was the config"
-    if trials[0].conditions.get(LEFT_OUT) == before.point:
-        return "left out by the space"
+    if trials[0].conditions.get(OUTSIDE) == before.point:
+        return "outside the domains that the edited config has"
     pairs = {trial.pair for trial in trials if trial.point == before.point and trial.purpose is Purpose.CONFIRM}
     speeds = {
         (trial.pair, trial.point): trial.comparable.speed

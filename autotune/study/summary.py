@@ -106,9 +106,8 @@ def answer_of(
         first = next(trial for trial in records if trial.search == latest)
         met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
         is_outside = first.conditions.get(OUTSIDE) == standing.point
-        is_apart = met or is_outside or LEFT_OUT in first.conditions
         is_about_others = first.point == standing.point or is_outside
-        is_about_others |= first.point != standing.baseline and is_apart
+        is_about_others |= met and first.point != standing.baseline
         if not (is_about_others and today in (None, first.point)):
             shown = standing.search
     result = summarize(
