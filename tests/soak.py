@@ -1,10 +1,10 @@
 """Long forms of some tests, as commands that print what they saw.
 
-``python -m tests.soak kill --times 20`` kills the search, the guard, a trial and the warm interpreter that trials are
-forked from with SIGKILL at random moments, and starts the same command again each time. ``python -m tests.soak
-hostile --budget 30`` searches with trainers that misbehave, and prints how long that took and what was left running.
-``python -m tests.soak styles --budget 60`` types ``autotune init`` and ``autotune search`` over each trainer of
-tests/trainers, as it comes from its user, and prints the screens, a hash of the project's tree before and after, and
+``python -m tests.soak kill --times 20`` kills the search, the guard, a trial, the warm interpreter that trials are
+forked from, and a worker with SIGKILL at random moments, and starts the same command again each time. ``python -m
+tests.soak hostile --budget 30`` searches with trainers that misbehave, and prints how long that took and what was left
+running. ``python -m tests.soak styles --budget 60`` types ``autotune init`` and ``autotune search`` over each trainer
+of tests/trainers, as it comes from its user, and prints the screens, a hash of the project's tree before and after, and
 what differs in it. Those in `MODULES` say themselves what they do (``python -m tests.soak fuzz-edit --help``);
 ``python -m tests.soak real DIR`` does all this with trainers of public repositories, whose checkouts are in DIR.
 """
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import re
 import shlex
 import shutil
 import signal
@@ -89,42 +88,53 @@ def kill(times: int, seed: int) -> bool:
     """Kill each of them at random moments, and go on in the same project."""
     rng = random.Random(seed)
     good = True
-    for victim in ("search", "guard", "trial", "zygote"):
-        project, known, lost, stayed, reopened_s = _project(), 0, 0, 0, []
+    for victim in ("search", "guard", "trial", "zygote", "worker"):
+        project, stayed = _project(), 0
+        known: set[str] = set()
+        lost: set[str] = set()
         for _ in range(times):
-            search = start_search(project, 6)
+            search = start_search(project, 6, "worker" if victim == "worker" else "search")
             timer = threading.Timer(rng.uniform(0.8, 5.0), _strike, [search.pid, victim])
             timer.start()
             with search:
-                _, said = search.communicate()
+                search.communicate()
             timer.cancel()
             _settle(project)
             stayed += len(left_running(project))
-            found = re.search(r"(\d+) earlier trials found", said)
-            lost += max(0, known - (int(found[1]) if found else 0)) if "study " in said else 0
-            known = (int(found[1]) if found else 0) + len(re.findall(r"\] trial \d", said))
-            opened = re.search(r"\[\s*([\d.]+)s\] study", said)
-            reopened_s.append(float(opened[1]) if opened else float("nan"))
+            lost |= known - (finished := _finished(project))
+            known |= finished
         with start_search(project, 6) as last:
             last.communicate()
         interrupted, running = _unfinished(project)
         print(
-            f"SIGKILL of the {victim}: {times} times, {known} trials in the record, {lost} lost, {interrupted} closed "
-            f"as interrupted, {running} still running, {stayed} processes stayed; from start to the reopened study "
-            f"{max(reopened_s):.1f} s at most"
+            f"SIGKILL of the {victim}: {times} times, {len(known)} trials in the record, {len(lost)} lost, "
+            f"{interrupted} closed as interrupted, {running} still running, {stayed} processes stayed",
+            flush=True,
         )
         good = good and not lost and not running and not stayed
         shutil.rmtree(project)
     return good
 
 
+def _finished(project: Path) -> set[str]:
+    """Return what the record holds of each trial that has finished."""
+    return {json.dumps(trial.user_attrs["record"]) for trial in _trials(project) if "record" in trial.user_attrs}
+
+
 def _unfinished(project: Path) -> tuple[int, int]:
     """Return the number of trials of a project that were interrupted, and of those that are said to go on."""
-    (journal,) = project.glob(".autotune/studies/*.journal")
-    study = optuna.load_study(study_name=journal.stem, storage=JournalStorage(JournalFileBackend(str(journal))))
-    trials = study.get_trials(deepcopy=False)
+    trials = _trials(project)
     running = sum(trial.state is TrialState.RUNNING for trial in trials)
     return sum("record" not in trial.user_attrs for trial in trials) - running, running
+
+
+def _trials(project: Path) -> list[optuna.trial.FrozenTrial]:
+    journals = list(project.glob(".autotune/studies/*.journal"))
+    if not journals:
+        return []  # it was killed before that
+    backend = JournalFileBackend(str(journals[0]))
+    study = optuna.load_study(study_name=journals[0].stem, storage=JournalStorage(backend))
+    return study.get_trials(deepcopy=False)
 
 
 def styles(budget_s: float, only: str | None) -> bool:
@@ -184,7 +194,7 @@ def _strike(search: int, victim: str) -> None:
     deadline_s = time.monotonic() + 5
     while time.monotonic() < deadline_s:
         try:
-            if victim == "search":
+            if victim in ("search", "worker"):
                 os.kill(search, signal.SIGKILL)
                 return
             guard = next(c for c in psutil.Process(search).children() if "guard_process" in str(c.cmdline()))

@@ -62,10 +62,10 @@ def autotune(project: Path) -> Autotune:
     return run
 
 
-def start_search(project: Path, budget_s: float) -> subprocess.Popen[str]:
-    """Start a search in the background; its progress is on ``stderr``."""
+def start_search(project: Path, budget_s: float, command: str = "search") -> subprocess.Popen[str]:
+    """Start a search, or a worker, in the background; its progress is on ``stderr``."""
     return subprocess.Popen(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
+        [sys.executable, "-m", "autotune", command, "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
         cwd=project,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
