@@ -55,6 +55,7 @@ MODULES = {
     "one-device": "tests.soak_one_device",
     "answers": "tests.soak_answers",
     "standing": "tests.soak_standing",
+    "looking": "tests.commands.test_looking",
 }
 """Commands with a module of their own, whose `main` takes the arguments."""
 

@@ -97,8 +97,7 @@ ONLY_IN = {
     | {"bench/joint/shared_memory.py", "bench/workers/server_commits.py"},
     "sqlalchemy": {"study/storage/", "bench/overhead/study_filling.py", "bench/workers/server_commits.py"},
     "psycopg": {"study/storage/"},
-    "matplotlib": {"bench/peers/plot.py", "bench/two_devices/throughput_plot.py", "report/diagnosis_pictures.py"}
-    | {"report/html/pictures.py"},
+    "matplotlib": {"bench/peers/plot.py", "bench/two_devices/throughput_plot.py", "report/drawing.py"},
     "sklearn": {"bench/peers/forest.py"},
     "pynvml": {"gpu/driver.py"},
     "psutil": {"measure/host.py", "process/"},

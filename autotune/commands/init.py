@@ -20,8 +20,8 @@ from autotune.process.termination import signals_held
 def command(**options: Any) -> int:
     """Finds the knobs of a config, makes one short trial to see that they can be measured, and adds a section.
 
-    Type how training is started behind --. Nothing is written before you have seen it and said yes. A second trial
-    has the section in its config: if the trainer rejects it, the section goes into <name>.autotune.yaml beside that.
+    Type how training is started behind --. Nothing is started or written before you have said yes. A second trial has
+    the section in its config: if the trainer rejects it, the section goes into <name>.autotune.yaml beside that.
 
     \b
     autotune init --config config.yaml -- python train.py --config config.yaml

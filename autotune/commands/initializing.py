@@ -62,7 +62,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
 
 
 def tried(console: Console, plan: InitPlan, request: InitRequest) -> InitPlan:
-    """Make the preflight that a request asks for, and return the plan to carry out after it.
+    """Make the preflight, after a yes, which may have been typed as ``--yes``; return the plan to carry out after it.
 
     Returns:
         The plan; one with the section in a file of its own if the trainer was seen to fail with it in the config.
@@ -71,7 +71,7 @@ def tried(console: Console, plan: InitPlan, request: InitRequest) -> InitPlan:
         AutotuneError: The preflight has failed, or the section cannot be written into a file of its own.
         click.Abort: It has failed, and somebody was asked and said no.
     """
-    if request.no_preflight:
+    if request.no_preflight or not (request.yes or ask("\nStart the trainer once, to see that it can be measured?")):
         if plan.changes_config:
             console.print(NOT_TRIED, soft_wrap=True)
         return plan

@@ -16,7 +16,7 @@ from autotune.folders.step_files import StepReader
 from autotune.measure.window import steady_window
 from autotune.problem.known import Study
 from autotune.problem.problem import Problem, open_problem
-from autotune.process.git_state import git_state
+from autotune.process.git_commit import git_commit
 from autotune.process.owner import is_gone
 from autotune.records import Purpose, TrialRecord
 from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
@@ -261,8 +261,6 @@ def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tup
     yield "frameworks", frameworks_text(last) or "none that is known"
     yield "autotune", str(last.get("autotune") or "not known")
     yield "trials", f"{trials[0].ended_utc} to {trials[-1].ended_utc}"
-    state = git_state(problem.config_path.absolute().parent)
-    if state is not None:
-        changed = f", and {len(state.changed)} changed files" if state.changed else ""
-        yield "commit of the project, now", f"{state.commit}{changed}"
+    if commit := git_commit(problem.config_path.absolute().parent):
+        yield "commit of the project, now", commit
     yield "objective", problem.objective.name

@@ -63,7 +63,6 @@ def diagnose(
     Raises:
         AutotuneError: Trials cannot be made: the record is held by a search, a GPU is busy, and the like.
     """
-    static = static_checks(problem, clock)
     cpu = BusyCpu()
     search = SearchOptions(
         budget_s=options.budget_s,
@@ -72,6 +71,7 @@ def diagnose(
         warm_start=False,
     )
     with open_parts(problem, search, clock, on_event, runner=runner) as opened:
+        static = static_checks(problem, clock, is_run=True)
         diagnoser = Diagnoser(opened.parts, opened.consumers, busy_s=busy_s or cpu.busy_s, cores=cpu.cores)
         measured = diagnoser.run()
     results = (*static, *measured.results)

@@ -6,6 +6,7 @@ signals stay ignored in every program that is started.
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from autotune.errors import ToldToEnd
 INSISTING_S = 5.0
 """Time after the first signal from which on another one ends the process by force: the orderly end hangs."""
 
+_LOST_S = 0.01  # until the finalizer has ended in which an interrupt was lost
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -27,6 +29,7 @@ class _Received:
         interrupt: The exception for the first signal; None before that.
         first_s: Time of the first signal.
         is_pending: Whether it has still to be raised.
+        is_lost: Whether it was raised where nothing can be: in a finalizer, or the callback of a weak reference.
         holds: Number of `signals_held` blocks that are active.
         by_force: Called before the process is ended by force.
     """
@@ -34,6 +37,7 @@ class _Received:
     interrupt: KeyboardInterrupt | None = None
     first_s = 0.0
     is_pending = False
+    is_lost = False
     holds = 0
     by_force: Callable[[KeyboardInterrupt], object] | None = None
 
@@ -50,6 +54,7 @@ def take_signals() -> None:
     for number in _NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _hear)
+    sys.unraisablehook = _take_unraised
 
 
 def end_by_force_with(by_force: Callable[[KeyboardInterrupt], object]) -> None:
@@ -94,6 +99,9 @@ def release_signals() -> None:
 
 
 def _hear(number: int, _frame: FrameType | None) -> None:
+    if _received.is_lost:
+        _received.is_lost = False
+        _raise()
     if _received.interrupt is not None:
         if _clock.now_s() - _received.first_s >= INSISTING_S:
             _end_by_force(number, _received.interrupt)
@@ -109,6 +117,15 @@ def _raise() -> None:
     assert _received.interrupt is not None
     _received.is_pending = False
     raise _received.interrupt
+
+
+def _take_unraised(error: "sys.UnraisableHookArgs") -> None:
+    """Raise the interrupt again where it was lost, a moment later; other errors are said as ever."""
+    if error.exc_value is None or error.exc_value is not _received.interrupt:
+        sys.__unraisablehook__(error)
+        return
+    _received.is_lost = True
+    threading.Timer(_LOST_S, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _end_by_force(number: int, interrupt: KeyboardInterrupt) -> None:

@@ -222,11 +222,11 @@ def test_a_terminal_is_asked(project: Path, config: Path) -> None:
 def test_a_terminal_decides_on_a_failed_preflight(project: Path, config: Path) -> None:
     """The user who knows better goes on; else nothing is written."""
     config.write_text(CONFIG + "mood: ends at once\n")
-    go_on = b"Go on all the same?"
-    status, screen = answered(project, {go_on: b"n\n"}, *INIT, *COMMAND)
+    go_on, start = b"Go on all the same?", {b"Start the trainer once": b"y\n"}
+    status, screen = answered(project, {**start, go_on: b"n\n"}, *INIT, *COMMAND)
     assert status == 130
     assert "no step was seen" in screen
-    status, screen = answered(project, {go_on: b"y\n", b"Write this to": b"y\n"}, *INIT, *COMMAND)
+    status, screen = answered(project, {**start, go_on: b"y\n", b"Write this to": b"y\n"}, *INIT, *COMMAND)
     assert status == 0
     assert "was not tried with the section" in screen
     assert "autotune:" in config.read_text()

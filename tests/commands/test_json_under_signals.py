@@ -30,7 +30,7 @@ def _start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def _listens(process: "subprocess.Popen[str]") -> None:
+def listens(process: "subprocess.Popen[str]") -> None:
     """Wait until both signals have a handler, which is long before anything is read."""
     both = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGTERM - 1)
     deadline_s = time.monotonic() + 30
@@ -51,7 +51,7 @@ def _line(word: str) -> "Callable[[subprocess.Popen[str]], None]":
     return wait
 
 
-MOMENTS = {"at once": _listens, "while it opens": _line("knob"), "while a trial goes on": _line("exploring")}
+MOMENTS = {"at once": listens, "while it opens": _line("knob"), "while a trial goes on": _line("exploring")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,7 +102,7 @@ def test_nothing_can_drown_the_last_line(project: Path) -> None:
 def test_every_command_ends_with_its_code(project: Path, command: str, number: signal.Signals) -> None:
     """The exit code is its own from the first moment that it listens, also during imports; never the signal itself."""
     with _start(project, command) as process:
-        _listens(process)
+        listens(process)
         process.send_signal(number)
         said, aside = process.communicate(timeout=60)
     code, word = CODES[number]
@@ -132,6 +132,27 @@ def test_a_signal_before_the_command_line_is_imported(project: Path, number: sig
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines()[-1] == f"autotune: {word}"
     assert "Traceback" not in done.stderr
+
+
+def test_a_signal_in_a_finalizer_is_not_lost(project: Path) -> None:
+    """Nothing can be raised there; the command ends a moment later, and says no traceback."""
+    program = (
+        "import os, signal, sys, time\n"
+        "from autotune import cli\n"
+        "from autotune.process.termination import take_signals\n"
+        "class Finalized:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.001)\n"
+        "def run(*_):\n"
+        "    Finalized()\n"
+        "    time.sleep(60)\n"
+        "cli._run = run\n"
+        "take_signals()\n"
+        "sys.exit(cli.run(['status']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "autotune: ended by SIGTERM\n")
 
 
 def test_a_trainer_gets_signals_as_they_are(project: Path) -> None:

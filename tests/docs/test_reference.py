@@ -27,6 +27,14 @@ def test_every_row_has_a_meaning() -> None:
         assert [row for row in rows if row.rstrip(" |").endswith("|") or not row.split(" | ")[-1].strip(" |")] == []
 
 
+def test_every_promise_of_safety_has_its_test() -> None:
+    """Each test that the table names is there."""
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "safety.md").read_text())
+    assert len(named) > 10
+    root = DOCS.parent
+    assert [(path, name) for path, name in named if f"def {name}(" not in (root / path).read_text()] == []
+
+
 def test_the_page_on_the_config_knows_every_key_of_the_section() -> None:
     """The table that is written by hand, with more words, has the same keys."""
     text = (DOCS / "config.md").read_text()

@@ -54,12 +54,10 @@ class Fingerprint:
     Attributes:
         config_sha256: Hash of the config's bytes; None if it cannot be read.
         git_commit: Commit of the project that holds the config; None where there is no git.
-        git_is_dirty: Whether its tracked files differed from that commit; None where there is no git.
     """
 
     config_sha256: str | None
     git_commit: str | None = None
-    git_is_dirty: bool | None = None
 
     def differences(self, now: "Fingerprint") -> list[str]:
         """Return what has changed since, in words."""
@@ -71,8 +69,6 @@ class Fingerprint:
         if now.git_commit != self.git_commit:
             before, after = (commit[:8] if commit else "none" for commit in (self.git_commit, now.git_commit))
             changed.append(f"the project is at another commit ({before}, now {after})")
-        elif now.git_is_dirty != self.git_is_dirty:
-            changed.append(f"the project {'has' if now.git_is_dirty else 'had'} uncommitted changes")
         return changed
 
 
@@ -197,7 +193,10 @@ class Entry:
                     "gpus": tuple(map(str, document.get("gpus", ()))),
                     "start": StartRule.of_document(document["start"]),
                     "apply": frozenset(map(ApplyScope, document["apply"])),
-                    "fingerprint": Fingerprint(**document["fingerprint"]),
+                    "fingerprint": Fingerprint(
+                        config_sha256=document["fingerprint"]["config_sha256"],
+                        git_commit=document["fingerprint"].get("git_commit"),
+                    ),
                     "state": EntryState(document["state"]),
                     "hold": None if document.get("hold") is None else Hold(document["hold"]),
                     "answer": answer,

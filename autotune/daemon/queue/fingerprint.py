@@ -6,19 +6,14 @@ from pathlib import Path
 
 from autotune.daemon.queue.entry import Fingerprint
 from autotune.files import file_sha256
-from autotune.process.git_state import git_state
+from autotune.process.git_commit import git_commit
 
 _MOST_BYTES = 16 << 20  # of a config; what is longer counts by its beginning
 
 
 def fingerprint(configs: Sequence[Path]) -> Fingerprint:
     """Return the fingerprint of the files of a config, at least one, and of the git project that holds the first."""
-    git = git_state(configs[0].parent)
-    return Fingerprint(
-        config_sha256=config_sha256(configs),
-        git_commit=git.commit if git else None,
-        git_is_dirty=bool(git.changed) if git else None,
-    )
+    return Fingerprint(config_sha256=config_sha256(configs), git_commit=git_commit(configs[0].parent))
 
 
 def config_sha256(configs: Sequence[Path]) -> str | None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.process.git_state import git_commit
+from autotune.process.git_commit import git_commit
 
 _MOST_SCRIPTS = 16
 

@@ -93,6 +93,7 @@ _FRAMEWORK = {
     "framework.ended": "با {status} تمام شد",
     "framework.child": "پردازه‌ای از {interpreter} که از {framework} پرسید، {how}",
     "framework.no-python": "دستور، هیچ مفسر Pythonی را اجرا نمی‌کند که پیدا شود",
+    "framework.not-ours": "بدون trial هیچ برنامه‌ای از پروژه اجرا نمی‌شود، و Python آن یکی از آنهاست",
     "framework.none": "نه TensorFlow کنار آن نصب است و نه PyTorch",
 }
 

@@ -34,7 +34,7 @@ _FUNCTIONS: Mapping[str, Callable[[Look], CheckResult]] = {
 }
 
 
-def static_checks(problem: Problem | None, clock: Clock) -> tuple[CheckResult, ...]:
+def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False) -> tuple[CheckResult, ...]:
     """Return the results of all static checks, in the order of their table; no training is started.
 
     It takes 10 s where TensorFlow is imported for it, and at most half a minute.
@@ -42,6 +42,7 @@ def static_checks(problem: Problem | None, clock: Clock) -> tuple[CheckResult, .
     Args:
         problem: What is diagnosed; None for this machine and this installation alone.
         clock: The machine's clock.
+        is_run: See `Look`.
     """
-    look = Look(problem=problem, clock=clock)
+    look = Look(problem=problem, clock=clock, is_run=is_run)
     return tuple(_FUNCTIONS[check.id](look) for check in STATIC_CHECKS)

@@ -57,17 +57,26 @@ class FrameworkAnswers:
     sample: Path | None = None
 
 
-def ask_framework(problem: Problem | None, sample: Path | None) -> FrameworkAnswers:
+def ask_framework(problem: Problem | None, sample: Path | None, *, is_run: bool) -> FrameworkAnswers:
     """Start the trainer's interpreter for a moment, and ask the framework that the trainer uses; at most 25 s.
 
     Args:
         problem: What is diagnosed; None asks the interpreter that runs autotune.
         sample: File for TensorFlow to decode.
+        is_run: Whether to start what the config names, with the environment that it gives; else only the interpreter
+            that runs autotune is asked.
     """
     interpreter = Path(sys.executable) if problem is None else interpreter_of(problem)
     if interpreter is None:
         return FrameworkAnswers(
             framework="", why_not=said("framework.no-python", "the command starts no Python interpreter that is found")
+        )
+    if not is_run and interpreter.absolute().parent != Path(sys.executable).parent:
+        return FrameworkAnswers(
+            framework="",
+            why_not=said(
+                "framework.not-ours", "without trials no program of the project is started, and its Python is one"
+            ),
         )
     versions = framework_versions(interpreter) if problem is None else problem.frameworks
     framework = used_framework(problem, versions)
@@ -75,7 +84,8 @@ def ask_framework(problem: Problem | None, sample: Path | None) -> FrameworkAnsw
         return FrameworkAnswers(
             framework="", why_not=said("framework.none", "neither TensorFlow nor PyTorch is installed beside it")
         )
-    own = {} if problem is None else problem.settings.section.env
+    # A framework looks up programs of the system; where none of the project is to be started, the PATH may name some.
+    own = {"PATH": os.defpath} if problem is None or not is_run else problem.settings.section.env
     with tempfile.TemporaryDirectory(prefix="autotune-diagnose-") as folder:
         file = Path(folder, "answers.jsonl")
         words = (str(interpreter.absolute()), "-c", _CHILD.read_text(), framework, str(file), str(sample or ""))

@@ -18,10 +18,12 @@ class Look:
     Attributes:
         problem: What is diagnosed; None for this machine and this installation alone.
         clock: The machine's clock.
+        is_run: Whether trials of it are made next, so that programs that its config names may be started.
     """
 
     problem: Problem | None
     clock: Clock
+    is_run: bool = False
 
     @cached_property
     def gpus(self) -> tuple[GpuFacts, ...]:
@@ -38,4 +40,4 @@ class Look:
     def framework(self) -> FrameworkAnswers:
         """Answers of the framework that the trainer's interpreter has."""
         sample = next((file for place in self.places or () for file in place.decodable), None)
-        return ask_framework(self.problem, sample)
+        return ask_framework(self.problem, sample, is_run=self.is_run)

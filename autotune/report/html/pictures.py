@@ -9,12 +9,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from autotune.durations import format_duration
 from autotune.records import Purpose, RaceArm, RaceLeg
+from autotune.report.drawing import Axes, Figure, rc_context
 from autotune.report.html.contents import ConfirmingPair
 from autotune.report.html.markup import Html, text
 from autotune.report.html.trial_points import TrialPoint

@@ -18,7 +18,7 @@ def entry(number: int = 1, **changes: Any) -> Entry:
         "cwd": "/project",
         "budget_s": 600.0,
         "start": IDLE,
-        "fingerprint": Fingerprint(config_sha256="a" * 64, git_commit="b" * 40, git_is_dirty=False),
+        "fingerprint": Fingerprint(config_sha256="a" * 64, git_commit="b" * 40),
         "added_utc": "2030-01-01T00:00:00+00:00",
     }
     return Entry(**{**fields, **changes})

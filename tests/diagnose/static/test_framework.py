@@ -101,10 +101,10 @@ def test_a_child_that_fails_is_told_and_raises_nothing(
     problem = problem_of(
         tmp_path, f"autotune:\n  command: '{program} {tmp_path}/train.py --config {{config}}'\nlr: 1\n"
     )
-    answers = ask_framework(problem, None)
+    answers = ask_framework(problem, None, is_run=True)
     assert (answers.framework, answers.answers) == ("tensorflow", {})
     assert said is None if answers.why_not is None else said in answers.why_not
-    result = check_framework(Look(problem=problem, clock=SystemClock()))
+    result = check_framework(Look(problem=problem, clock=SystemClock(), is_run=True))
     assert result.why_not
 
 
@@ -116,14 +116,14 @@ def test_what_came_before_a_crash_is_known(tmp_path: Path) -> None:
     problem = problem_of(
         tmp_path, f"autotune:\n  command: '{program} {tmp_path}/train.py --config {{config}}'\nlr: 1\n"
     )
-    assert ask_framework(problem, None).answers["version"].value == "2.9.0"
+    assert ask_framework(problem, None, is_run=True).answers["version"].value == "2.9.0"
 
 
 def test_a_command_without_an_interpreter_is_not_asked(tmp_path: Path) -> None:
     """A shell script starts whatever it likes."""
     (tmp_path / "run.sh").write_text("")
     problem = problem_of(tmp_path, f"autotune:\n  command: 'bash {tmp_path}/run.sh {{config}}'\nlr: 1\n")
-    assert ask_framework(problem, None).why_not == "the command starts no Python interpreter that is found"
+    assert ask_framework(problem, None, is_run=True).why_not == "the command starts no Python interpreter that is found"
 
 
 def test_all_checks_are_made_on_a_real_trainer(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""State of git projects, as git says it and as its files say it."""
+"""Commit of git projects, as git says it and as its files say it."""
 
 import subprocess
 from pathlib import Path
 
-from autotune.process.git_state import git_commit, git_state
+from autotune.process.git_commit import git_commit
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -28,23 +28,3 @@ def test_the_commit_is_that_of_git(tmp_path: Path) -> None:
     assert git_commit(tmp_path / "other") == head
     _git(repository, "checkout", "-q", "--detach")
     assert git_commit(repository) == head
-
-
-def test_what_differs_from_the_commit_is_named(tmp_path: Path) -> None:
-    """Tracked files alone, by their paths below the project, whichever folder is asked about."""
-    assert git_state(tmp_path) is None
-    (tmp_path / "src").mkdir()
-    for name in ("a.py", "src/b.py", "src/ü c.py"):
-        (tmp_path / name).write_text("")
-    _git(tmp_path, "init", "-q")
-    _git(tmp_path, "add", ".")
-    _git(tmp_path, "commit", "-q", "-m", "first")
-    (tmp_path / "new.py").write_text("")
-    clean = git_state(tmp_path / "src")
-    assert clean is not None
-    assert (clean.commit, clean.root.resolve(), clean.changed) == (git_commit(tmp_path), tmp_path.resolve(), ())
-    (tmp_path / "src" / "ü c.py").write_text("x")
-    (tmp_path / "a.py").unlink()
-    dirty = git_state(tmp_path / "src")
-    assert dirty is not None
-    assert dirty.changed == ("a.py", "src/ü c.py")
