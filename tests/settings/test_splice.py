@@ -50,7 +50,6 @@ def read_1_2(text):
         ("a: &anchor 3", 4, "a: &anchor 4"),
         ("{a: 1, b: 2}", 3, "{a: 3, b: 2}"),
         ('{"a":1}', 3, '{"a":3}'),
-        ("a: 1\na: 2", 3, "a: 1\na: 3"),
         ("\ufeffa: 1\r\nb: 2\r\n", 3, "\ufeffa: 3\r\nb: 2\r\n"),
         ("---\na: 1\n...\n", 3, "---\na: 3\n...\n"),
     ],
@@ -103,6 +102,13 @@ def test_custom_tags_elsewhere_are_neither_run_nor_in_the_way():
         ("a: [1]", "a.1", "no such key"),
         ("a: [1", "a", "expected"),
         ("{a, b}", "a", "meaning of other lines"),
+        ("a: 1\na: 2", "a", r"a \(line 1\) and a \(line 2\) are the same key"),
+        ("on: 1\nyes: 2", "on", r"on \(line 1\) and yes \(line 2\)"),
+        ("b: {on: 1}\nd:\n  true: 2\n  True: {c: 3}", "d.True.c", r"true \(line 3\) and True \(line 4\)"),
+        ("null: 1\n~: 2", "~", r"null \(line 1\) and ~ \(line 2\)"),
+        ("1.0: 1\ntrue: 2", "1.0", r"1.0 \(line 1\) and true \(line 2\)"),
+        ("1: 1\n'1': 2", "1", r"1 \(line 1\) and 1 \(line 2\)"),
+        ("1e1: 1\n10: 2", "10", r"1e1 \(line 1\) and 10 \(line 2\)"),
         ("", "a", "empty"),
     ],
 )
@@ -112,6 +118,13 @@ def test_what_cannot_be_kept_is_refused(text, path, why):
         edit_yaml(text, {path: 2.5})
     assert caught.value.path == path
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["on: {a: 1}\nb: 1\nyes: 2", "d: &d {b: 2}\nc:\n  <<: *d\n  b: 1\n'b': 1"])
+def test_keys_alike_elsewhere_are_not_in_the_way(text):
+    """Nor is a key that a merge key brings in as well: the mapping's own counts."""
+    path = "c.b" if "c:" in text else "b"
+    assert edit_yaml(text, {path: 7}) == text.replace("b: 1", "b: 7", 1)
 
 
 def test_one_key_named_twice_is_refused():

@@ -99,6 +99,7 @@ class _Spot:
     shared: bool
     merged: bool
     in_set: bool = False
+    why_not_clear: str | None = None
 
 
 class Document:
@@ -116,6 +117,7 @@ class Document:
         self.text = text
         self.shift = len(BOM) if text.startswith(BOM) else 0
         self._held: dict[int, dict[str, Entry]] = {}
+        self._alike: dict[int, dict[str, str]] = {}
         self.syntax = syntax_of(name)
         root = self._compose()
         if root is None:
@@ -370,7 +372,35 @@ class Document:
             shared=spot.shared or self._references[id(node)] > 1,
             merged=spot.merged or merged,
             in_set=spot.in_set or spot.node.tag == SET_TAG,
+            why_not_clear=spot.why_not_clear or (None if merged else self._keys_alike(spot.node).get(str(key))),
         )
+
+    def _keys_alike(self, node: yaml.Node) -> dict[str, str]:
+        """Return the keys of a mapping that are one key with another of it to a parser, as are ``on`` and ``true``.
+
+        Returns:
+            Reason for which what is below cannot be changed, by the key as it is written.
+        """
+        if id(node) in self._alike or not isinstance(node, yaml.MappingNode):
+            return self._alike.get(id(node), {})
+        same: dict[object, list[yaml.ScalarNode]] = {}
+        for key, _ in node.value:
+            if key.tag != MERGE_TAG:
+                for reading in (("as written", key_text(key)), *self._readings_of_key(key)):
+                    same.setdefault(reading, []).append(key)
+        found = self._alike[id(node)] = {}
+        for first, *others in same.values():
+            for other in others:
+                texts = " and ".join(f"{key_text(key)} (line {self._line(key)})" for key in (first, other))
+                why = f"its place is not clear: {texts} are the same key"
+                found |= dict.fromkeys((key_text(first), key_text(other)), why)
+        return found
+
+    def _readings_of_key(self, key: yaml.ScalarNode) -> set[Scalar]:
+        """Return what the parsers read as a key; equal ones (``True``, ``1`` and ``1.0``) are one to them."""
+        is_plain = key.style is None and self.syntax is Syntax.YAML and not self._is_tagged(key)
+        of_1_2 = {plain_reading_1_2(key.value)} if is_plain and _NUMBER_LIKE.fullmatch(key.value) else set()
+        return {self._value(key)[1]} | of_1_2
 
     def _entries(self, node: yaml.Node) -> dict[str, Entry]:
         """Return the entries of a mapping or list, by key or position."""
@@ -495,6 +525,8 @@ def decode(content: bytes, name: str) -> str:
 
 
 def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, *, plain: bool, computed: bool) -> str | None:
+    if spot.why_not_clear:
+        return spot.why_not_clear
     if spot.merged:
         return "it comes in through a merge key (<<), and changing it there would change other values"
     if spot.shared:
