@@ -42,7 +42,7 @@ def manifest(job: WorkerJob, pods: Pods, now: datetime) -> str:
         ConfigError: A text is none that a manifest can hold.
     """
     seed = f"{job.seed or ''}$(JOB_COMPLETION_INDEX)"
-    words = ", ".join([*(_scalar(word.replace("$(", "$$(")) for word in job.words), '"--seed"', _scalar(seed)])
+    words = ", ".join([*(_scalar(word.replace("$", "$$")) for word in job.words), '"--seed"', _scalar(seed)])
     gpus = (
         f'\n          resources:\n            limits:\n              nvidia.com/gpu: "{pods.gpus}"' if pods.gpus else ""
     )

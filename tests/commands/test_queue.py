@@ -221,6 +221,17 @@ def test_without_a_daemon_it_is_said(autotune: Autotune, home: Path) -> None:
     assert autotune("daemon", "status").returncode == 1
 
 
+def test_a_long_line_of_a_log_is_shown_in_pieces(autotune: Autotune, home: Path) -> None:
+    """All of it, in order, and the line behind it that does not end yet."""
+    add(autotune)
+    (file,) = home.rglob("queue.json")
+    (entry,) = json.loads(file.read_text())["entries"]
+    long = "".join(map(str, range(100_000)))
+    file.with_name(f"{entry['id']}.log").write_text(f"{long}\nlast")
+    *pieces, last = autotune("queue", "log", "1").stdout.splitlines()
+    assert ("".join(pieces), last) == (long, "last")
+
+
 def test_a_damaged_queue_is_said_for_as_long_as_it_is(
     project: Path, home: Path, autotune: Autotune, start: Callable[[], Daemon]
 ) -> None:

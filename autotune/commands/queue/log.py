@@ -6,7 +6,7 @@ from autotune.commands.parameters import entry_argument
 from autotune.process.termination import signals_held
 
 _LOOK_S = 0.25
-_CHUNK_BYTES = 1 << 16
+_LONGEST_LINE_BYTES = 1 << 16  # what is longer is shown in pieces
 
 
 @click.command(name="log")
@@ -24,24 +24,23 @@ def command(number: int, follow: bool) -> int:
     _home, queue = open_queue()
     clock = SystemClock()
     entry = queue.entry(number)
-    position, rest = 0, b""
+    position = 0
     while True:
         goes_on = follow and any(one.id == entry.id and one.goes_on for one in queue.entries())
         try:
             with open_regular(queue.log(entry)) as file:
                 file.seek(position)
-                while more := file.read(_CHUNK_BYTES):
-                    position += len(more)
-                    *lines, rest = (rest + more).split(b"\n")
-                    for line in lines:
-                        say(line.decode("utf-8", "replace"))
+                while line := file.readline(_LONGEST_LINE_BYTES):
+                    is_whole = line.endswith(b"\n") or len(line) == _LONGEST_LINE_BYTES
+                    if not is_whole and goes_on:
+                        break
+                    position += len(line)
+                    say(line.decode("utf-8", "replace").removesuffix("\n"))
         except FileNotFoundError:
             if not follow:
                 say(f"Entry {number} has not been started yet.")
         except OSError as error:
             raise AutotuneError(f"the log cannot be read: {error.strerror}", where=str(queue.log(entry))) from error
         if not goes_on:
-            if rest:
-                say(rest.decode("utf-8", "replace"))
             return 0
         clock.wait(_LOOK_S)

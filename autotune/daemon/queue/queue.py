@@ -16,7 +16,7 @@ KEPT_ENTRIES = 50
 
 _LOCK_S = 10.0  # a change takes milliseconds; a disk that hangs is said
 _LOOK_S = 0.02
-_MOST_BYTES = 16 << 20
+_MOST_BYTES = 16 << 20  # of the file
 
 
 class Queue:
@@ -165,8 +165,11 @@ class Queue:
         dropped = {entry.id for entry in closed[: max(0, len(closed) - KEPT_ENTRIES)]}
         kept = [entry for entry in entries if entry.id not in dropped]
         document = {"format": FORMAT, "next": number, "entries": [entry.document() for entry in kept]}
+        content = json.dumps(document, indent=1).encode("ascii")
+        if len(content) > _MOST_BYTES:
+            raise self._trouble(f"it would become larger than the {_MOST_BYTES >> 20} MiB that are read of it")
         try:
-            replace_durably(self._file, json.dumps(document, indent=1).encode("ascii"))
+            replace_durably(self._file, content)
         except OSError as error:
             raise self._trouble(f"it cannot be written: {error.strerror}") from error
         for entry in entries:

@@ -118,6 +118,15 @@ def test_a_full_disk_loses_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch
     assert queue.entries() == [first]
 
 
+def test_it_is_never_larger_than_what_is_read_of_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that would make it so is refused, and those that are there stay."""
+    first = add(queue)
+    monkeypatch.setattr("autotune.daemon.queue.queue._MOST_BYTES", (queue.folder / "queue.json").stat().st_size + 10)
+    with pytest.raises(AutotuneError, match="would become larger"):
+        add(queue)
+    assert queue.entries() == [first]
+
+
 def test_entries_that_are_done_do_not_pile_up(queue: Queue) -> None:
     """Of those that are done the last ones stay; their logs go with them. Open ones always stay."""
     waiting = add(queue)
