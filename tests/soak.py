@@ -50,6 +50,7 @@ MODULES = {
     "idle": "tests.soak_idle",
     "daemon": "tests.soak_daemon",
     "page": "tests.soak_page",
+    "page-attack": "tests.soak_page_attack",
     "drift": "tests.soak_drift",
     "imports": "tests.soak_imports",
     "one-device": "tests.soak_one_device",

@@ -4,19 +4,13 @@ Pure ASGI, so that nothing is read of a request that is refused. Sources: the Fe
 RFC 6265bis (SameSite), and OWASP's cheat sheets on CSRF and on DNS rebinding.
 """
 
-import asyncio
-from collections.abc import Iterable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from collections.abc import Iterable, Iterator, MutableMapping
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from autotune.daemon.web.connections import MOST_BODY_BYTES
 from autotune.daemon.web.keys import Keys
-
-MOST_BODY_BYTES = 1 << 14
-SLOWEST_S = 15.0
-"""Time in which a request has to have come, and for which a client may take nothing of an answer."""
 
 CSRF_HEADER = "x-csrf-token"
 
@@ -32,6 +26,7 @@ _HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
+    "connection": "close",
 }
 _SIGN_IN, _METRICS = "/login", "/metrics"
 _WAYS = {"GET", "HEAD", "POST"}
@@ -74,7 +69,7 @@ class Gate:
             await PlainTextResponse(f"{why}\n", status)(scope, receive, send_guarded)
             return
         scope.setdefault("state", {})["cookie"] = self._cookie_of(headers)
-        await self._app(scope, _Bounded(receive), send_guarded)
+        await self._app(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope, headers: "_Headers") -> tuple[int, str]:
         """Return the status and the reason of a refusal; 0 for none."""
@@ -109,16 +104,29 @@ class Gate:
         return 0, ""
 
     def _cookie_of(self, headers: "_Headers") -> str:
-        """Return the valid cookie of a request; empty if it has none."""
-        try:
-            found = SimpleCookie(headers.get("cookie")).get(self._cookie)
-        except CookieError:
-            return ""
-        return found.value if found is not None and self._keys.is_cookie(found.value) else ""
+        return valid_cookie(headers.get("cookie"), self._cookie, self._keys)
 
     def _has_token(self, headers: "_Headers") -> bool:
         kind, _, token = headers.only("authorization").partition(" ")
         return kind.lower() == "bearer" and self._keys.is_token(token.strip())
+
+
+def valid_cookie(header: str, name: str, keys: Keys) -> str:
+    """Return the first valid cookie of a name in a ``Cookie`` header, in linear time; empty if there is none."""
+    return next((value for value in _cookies(header, name) if keys.is_cookie(value)), "")
+
+
+def has_session(head: Iterable[bytes], name: str, keys: Keys) -> bool:
+    """Return whether the lines of a request's head hold a valid cookie of a name."""
+    fields = (line.decode("latin-1").partition(":") for line in head)
+    return any(valid_cookie(value, name, keys) for field, _, value in fields if field.lower() == "cookie")
+
+
+def _cookies(header: str, name: str) -> Iterator[str]:
+    for part in header.split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name:
+            yield value.strip('"')
 
 
 class _Headers:
@@ -135,28 +143,3 @@ class _Headers:
     def only(self, name: str) -> str:
         values = self._values.get(name, [])
         return values[0] if len(values) == 1 else ""
-
-
-class _Bounded:
-    """Receiver of a request's body, as much and as fast as it may be.
-
-    Args:
-        receive: Receives the next part.
-    """
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self._bytes = 0
-        self._is_whole = False
-
-    async def __call__(self) -> Message:
-        """Receive the next part; a client that sends too much or too slowly is gone."""
-        if self._is_whole:
-            return await self._receive()
-        try:
-            message: dict[str, Any] = dict(await asyncio.wait_for(self._receive(), SLOWEST_S))
-        except TimeoutError:
-            return {"type": "http.disconnect"}
-        self._bytes += len(message.get("body", b""))
-        self._is_whole = not message.get("more_body", False)
-        return {"type": "http.disconnect"} if self._bytes > MOST_BODY_BYTES else message

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -15,14 +16,13 @@ import uvicorn
 from autotune.daemon.web.actions import Act
 from autotune.daemon.web.app import CSRF_PLACE, Served, application
 from autotune.daemon.web.broadcast import Broadcast
-from autotune.daemon.web.connections import BoundedProtocol
+from autotune.daemon.web.connections import MOST_STRANGERS, BoundedProtocol, Visitors
+from autotune.daemon.web.gate import has_session
 from autotune.daemon.web.keys import Keys
 from autotune.errors import AutotuneError
 
-_BACKLOG = 64
+_BACKLOG = MOST_STRANGERS  # accepted at once: the latest of them is not among the oldest that are cut
 _CLOSING_S = 3.0
-_LONGEST_HEAD_BYTES = 16 << 10
-_IDLE_S = 5  # between two requests of one connection
 
 _log = logging.getLogger(__name__)
 
@@ -71,10 +71,11 @@ class HttpServer:
             metrics=content.metrics,
             act=content.act,
         )
+        visitors = Visitors(lambda head: has_session(head, served.cookie, keys))
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application(served),
-                http=BoundedProtocol,
+                http=partial(BoundedProtocol, visitors),  # type: ignore[arg-type]  # called as the class is
                 ws="none",
                 lifespan="off",
                 loop="asyncio",
@@ -82,9 +83,8 @@ class HttpServer:
                 log_level="error",  # what a client sends is no reason to fill the daemon's log
                 access_log=False,
                 server_header=False,
-                timeout_keep_alive=_IDLE_S,
                 timeout_graceful_shutdown=1,
-                h11_max_incomplete_event_size=_LONGEST_HEAD_BYTES,
+                backlog=_BACKLOG,
             )
         )
         self._thread = threading.Thread(target=self._run, name="autotune-web", daemon=True)

@@ -51,13 +51,19 @@ class Client:
         return self
 
     def ask(
-        self, path: str, *, method: str = "GET", body: bytes | None = None, headers: Mapping[str, str | None] = {}
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        body: bytes | None = None,
+        headers: Mapping[str, str | None] = {},
+        timeout_s: float = _LIMIT_S,
     ) -> Answer:
         """Send a request; a header of None is left out."""
         sent: dict[str, str | None] = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie or None}
         if body is not None:
             sent["Content-Length"] = str(len(body))
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_LIMIT_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in {**sent, **headers}.items():

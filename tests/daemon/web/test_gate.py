@@ -1,19 +1,20 @@
 """Attacks on the page's server over real connections: who gets in, and what those who do not are answered."""
 
 import json
+import os
 import socket
 import stat
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.web import gate
 from autotune.daemon.web.broadcast import MOST_STREAMS
-from autotune.daemon.web.connections import MOST_CONNECTIONS
-from autotune.daemon.web.gate import MOST_BODY_BYTES
+from autotune.daemon.web.connections import MOST_BODY_BYTES, MOST_HEAD_LINES, MOST_STRANGERS
 from autotune.daemon.web.keys import CODE_S, COOKIE_S, MOST_CODES, TOKEN_BYTES, Keys
 from autotune.errors import AutotuneError
 from tests.daemon.conftest import until
@@ -333,17 +334,63 @@ def test_a_head_has_a_size(served: PageServer) -> None:
 
 
 def test_five_hundred_silent_connections(served: PageServer, client: Client) -> None:
-    """So many are kept as the server takes, and none for long: then everybody is served again."""
+    """So many are kept as the server takes, the latest ones, and the owner is served all the while."""
     connections = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(500)]
-    until(lambda: sum(map(is_open, connections)) <= MOST_CONNECTIONS)
+    assert client.ask("/health").status == 200
+    until(lambda: sum(map(is_open, connections)) <= MOST_STRANGERS)
+    assert is_open(connections[-1])
     for connection in connections:
         connection.close()
-    until(lambda: client.ask("/health").status == 200)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_takes_no_connection_of_the_owners(served: PageServer) -> None:
+    """Of the one who has the most the oldest goes first, although the owner's is older."""
+    program = (
+        "import encodings.idna, os, socket, sys\n"  # the other user may not read the interpreter's files
+        "os.setuid(65534)\n"
+        f"held = [socket.create_connection(('127.0.0.1', {served.port})) for _ in range({2 * MOST_STRANGERS})]\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with (
+        socket.create_connection(("127.0.0.1", served.port)) as own,
+        subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other,
+    ):
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"\n"
+        own.sendall(f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
+        assert b" 401 " in own.makefile("rb").readline()
+        other.communicate()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"X: " + b"x" * (17 << 10) + b"\r\n\r\n",
+        b"X: x\r\n" * (MOST_HEAD_LINES + 1) + b"\r\n",
+        b"Cookie: " + b"a=b; " * 4000 + b"\r\n\r\n",
+    ],
+    ids=["a long line", "many lines", "many cookies"],
+)
+def test_a_head_is_measured_before_it_is_read(served: PageServer, client: Client, head: bytes) -> None:
+    """Also one that is whole at once; with a session as well."""
+    begin = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}\r\n".encode()
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(begin + head)
+        until(lambda: not is_open(connection))
+    assert client.ask("/health").status == 200
+
+
+def test_a_session_is_found_among_other_cookies(client: Client) -> None:
+    """Other pages of this name and other ports have set theirs."""
+    others = "; ".join(f"c{number}=x" for number in range(200))
+    assert client.ask("/health", headers={"Cookie": f'{others}; {client.cookie}; last="a b'}).status == 200
 
 
 def test_a_silent_connection_is_cut(served: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that asks for nothing, and one that never ends its request's head."""
-    monkeypatch.setattr("autotune.daemon.web.connections.SLOWEST_S", 0.1)
+    monkeypatch.setattr("autotune.daemon.web.connections.STRANGER_S", 0.1)
     for begun in (b"", b"GET / HTTP/1.1\r\nHost: "):
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
             connection.sendall(begun)
@@ -355,7 +402,6 @@ def test_a_body_that_never_comes_ends_its_request(
 ) -> None:
     """A client that sends half of what it said holds nothing for long."""
     csrf = client.ask("/api/state").json["csrf"]
-    monkeypatch.setattr(gate, "SLOWEST_S", 0.1)
     monkeypatch.setattr("autotune.daemon.web.connections.SLOWEST_S", 0.1)
     head = [
         f"POST /api/action HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}",
