@@ -151,7 +151,7 @@ def _attack(attack: str, clients: int) -> None:
     while time.monotonic() < over_s:
         if attack in ("again", "garbage", "large"):
             for place, one in enumerate(held):
-                if attack != "again" or _is_dropped(one):
+                if attack != "again" or is_dropped(one):
                     one.close()
                     held[place] = _connected(path, first[attack])
             time.sleep(0.001)
@@ -177,7 +177,8 @@ def _connected(path: str, first: bytes) -> socket.socket:
     return client
 
 
-def _is_dropped(client: socket.socket) -> bool:
+def is_dropped(client: socket.socket) -> bool:
+    """Return whether the other end has ended a connection."""
     try:
         return len(client.recv(1 << 16)) >= 0
     except BlockingIOError:

@@ -22,6 +22,7 @@ import psutil
 
 from tests.daemon.web.client import Client
 from tests.daemon.web.page_server import PageServer
+from tests.soak_attack import is_dropped
 
 _HOST = b"Host: 127.0.0.1:%d\r\n"
 ATTACKS: dict[str, tuple[str, bytes]] = {
@@ -163,7 +164,7 @@ def _attack(attack: str, clients: int, port: int) -> None:
             with contextlib.suppress(OSError):
                 if attack in _DRIPS:
                     one.send(b"x")
-            if attack == "again" and _is_dropped(one):
+            if attack == "again" and is_dropped(one):
                 one.close()
                 held[place] = _connected(port, first)
         time.sleep(0.001 if attack == "again" else 0.2)
@@ -186,12 +187,3 @@ def _connected(port: int, first: bytes) -> socket.socket:
         client.sendall(first)
     client.setblocking(False)
     return client
-
-
-def _is_dropped(client: socket.socket) -> bool:
-    try:
-        return len(client.recv(1 << 16)) >= 0
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
