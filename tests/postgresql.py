@@ -72,6 +72,15 @@ class Server:
         """Execute a statement in the database of the server itself."""
         self._run("psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "tuner", "-d", "postgres", "-c", statement)
 
+    def set_database(self, name: str, parameter: str) -> None:
+        """Set, or RESET, a parameter of a database's sessions; those that are open are ended, as at a failover."""
+        self.execute(f"ALTER DATABASE {name} {parameter}")
+        self.end_connections()
+
+    def end_connections(self) -> None:
+        """Let the server end all connections."""
+        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+
     def start(self) -> None:
         """Start the server, and wait until it takes connections."""
         options = f"-p {self.port} -c listen_addresses={self._addresses} -c unix_socket_directories='' -c fsync=off"
@@ -120,6 +129,52 @@ class Server:
             check=False,
         )
         assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
+
+
+class SmallDisk:
+    """File system of a few megabytes, mounted by root, and in it a tablespace of a server's.
+
+    Args:
+        server: The server.
+        database: Its database, to which nobody is connected; it is moved there.
+        path: Empty folder to mount it on.
+    """
+
+    def __init__(self, server: Server, database: str, path: Path) -> None:
+        self._path = path
+        (path / "space").mkdir()
+        shutil.chown(path / "space", _USER or os.geteuid())
+        server.execute(f"CREATE TABLESPACE small LOCATION '{path / 'space'}'")
+        server.execute(f"ALTER DATABASE {database} SET TABLESPACE small")
+
+    def fill(self) -> None:
+        """Leave no byte free."""
+        with contextlib.suppress(OSError), open(self._path / "filling", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def empty(self) -> None:
+        """Free what `fill` has taken."""
+        (self._path / "filling").unlink()
+
+
+@contextlib.contextmanager
+def small_disk(server: Server, database: str) -> Iterator[SmallDisk]:
+    """Keep a database on a small disk for as long as a ``with`` block lasts; skips the test where none can be mounted.
+
+    The database is lost at its end.
+    """
+    path = Path(tempfile.mkdtemp(prefix="autotune-disk-"))
+    path.chmod(0o755)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "autotune", path], check=False, stderr=-3)
+    if mounted.returncode:
+        path.rmdir()
+        pytest.skip("no small disk can be mounted here")
+    try:
+        yield SmallDisk(server, database, path)
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+        path.rmdir()
 
 
 @contextlib.contextmanager

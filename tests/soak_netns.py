@@ -71,7 +71,7 @@ def cut(made: list[Host], url: str, plan: Cut) -> bool:
     for host, command in zip(made, ("search", plan.second), strict=True):
         project = folder / host.name
         project.mkdir()
-        (project / "config.yaml").write_text(_config())
+        (project / "config.yaml").write_text(config_of_many())
         runs.append(_start(host, project, url, command, plan.budget_s))
     threading.Event().wait(plan.after_s)
     made[1].unplug()
@@ -107,7 +107,7 @@ def cut(made: list[Host], url: str, plan: Cut) -> bool:
     return total == len(uuids) and not doubles and not running and not leaks
 
 
-def _config() -> str:
+def config_of_many() -> str:
     """Return a config with more values to try than the toy trainer's own."""
     text = CONFIG % TRAINER
     for few, many in {"[4, 16, 64]": list(range(4, 65, 4)), "[1, 2]": list(range(1, 9))}.items():

@@ -1,11 +1,13 @@
-"""Outages: ``python -m tests.soak outage`` searches with a PostgreSQL server that goes away in the middle of it.
+"""Outages: ``python -m tests.soak outage`` searches while a PostgreSQL server is ill, once for each fault of `FAULTS`.
 
-Once it is restarted, once killed with SIGKILL and started again, and once it answers nothing for a while (its processes
-are stopped, connections stay open). For each the number of trials that the search has finished is compared with what
-the database has in the end; where the budget ended before the server was back, a second search writes the rest.
+A search and its workers, each as on a machine of its own, work on one study. For each fault a line says how many trials
+they have finished, how many of these the database lacks in the end or has twice, and how many processes have ended
+before their time; where a budget ended before the server was well, a second search writes the rest. What was seen of
+passwords is looked for too.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -15,81 +17,146 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import optuna
 from optuna.trial import TrialState
 
-from tests.commands.conftest import CONFIG, TRAINER
-from tests.postgresql import PASSWORD, Server, running_server
+from tests.postgresql import PASSWORD, Server, running_server, small_disk
+from tests.soak_netns import config_of_many
 from tests.study.test_storages import at
 
+_PATIENT = "?options=-c%20client_min_messages%3Dwarning"
+"""Makes the server's own time limit of a statement count: the session asks for none."""
 
-def restart(server: Server, _away_s: float) -> None:
-    """Stop the server as an administrator does, and start it again."""
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Fault of a server.
+
+    Attributes:
+        begin: Begins it; given the server and the database.
+        end: Ends it.
+        every_s: Time after which it begins anew, until all have ended; None for a fault that lasts.
+        query: Query of the database's URL.
+    """
+
+    begin: Callable[[Server, str], None]
+    end: Callable[[Server, str], None] = lambda _server, _database: None
+    every_s: float | None = None
+    query: str = ""
+
+
+def _restart(server: Server, _database: str) -> None:
     server.stop()
     server.start()
 
 
-def kill(server: Server, away_s: float) -> None:
-    """Kill the server, and start it after a while."""
-    server.kill()
-    threading.Event().wait(away_s / 3)
-    server.start()
+FAULTS = {
+    "restart": Fault(begin=_restart),
+    "restarts": Fault(begin=_restart, every_s=15.0),
+    "stopped": Fault(begin=lambda server, _: server.stop(), end=lambda server, _: server.start()),
+    "killed": Fault(begin=lambda server, _: server.kill(), end=lambda server, _: server.start()),
+    "silent": Fault(begin=lambda server, _: server.freeze(), end=lambda server, _: server.thaw()),
+    "connections ended": Fault(begin=lambda server, _: server.end_connections(), every_s=5.0),
+    "statements too long": Fault(
+        begin=lambda server, database: server.set_database(database, "SET statement_timeout = 1"),
+        end=lambda server, database: server.set_database(database, "RESET statement_timeout"),
+        query=_PATIENT,
+    ),
+    "read-only": Fault(
+        begin=lambda server, database: server.set_database(database, "SET default_transaction_read_only = on"),
+        end=lambda server, database: server.set_database(database, "RESET default_transaction_read_only"),
+    ),
+    "disk full": Fault(begin=lambda *_: None),  # see `_ill`
+}
 
 
-def silence(server: Server, away_s: float) -> None:
-    """Let the server answer nothing for a while."""
-    server.freeze()
-    threading.Event().wait(away_s)
-    server.thaw()
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Plan of an outage.
+
+    Attributes:
+        budget_s: Budget of the search and of each worker.
+        after_s: Time before the fault.
+        away_s: Length of a fault that lasts.
+        workers: Number of workers.
+    """
+
+    budget_s: float
+    after_s: float
+    away_s: float
+    workers: int
 
 
-OUTAGES: dict[str, Callable[[Server, float], None]] = {"restart": restart, "kill": kill, "silence": silence}
-
-
-def outage(server: Server, name: str, *, budget_s: float, after_s: float, away_s: float) -> bool:
-    """Search while the server goes away; print what became of the trials, and return whether all is well."""
-    project = Path(tempfile.mkdtemp(prefix="autotune soak "))
-    (project / "config.yaml").write_text(CONFIG % TRAINER)
-    url = server.new_database(name)
-    started_s = time.monotonic()
-    timer = threading.Timer(after_s, OUTAGES[name], [server, away_s])
-    timer.start()
-    first = _search(project, url, budget_s)
-    took_s = time.monotonic() - started_s
-    timer.join()
-    said = first.stderr
-    if list(project.glob(".autotune/studies/*.pending")):
-        said += _search(project, url, 20).stderr
-    finished = len(re.findall(r"\] trial \d", said))
-    kept, doubles, running = _in_storage(url, project)
-    leaks = PASSWORD in said or any(
-        PASSWORD.encode() in path.read_bytes() for path in project.rglob("*") if path.is_file()
-    )
-    remarks = [line for line in said.splitlines() if "kept here" in line or "answers again" in line or "missed" in line]
+def outage(server: Server, name: str, plan: Plan) -> bool:
+    """Search with a fault; print what became of the trials, and return whether all is well."""
+    fault, database = FAULTS[name], re.sub(r"\W", "_", name)
+    folder = Path(tempfile.mkdtemp(prefix="autotune soak "))
+    (folder / "config.yaml").write_text(config_of_many())
+    url = server.new_database(database) + fault.query
+    with small_disk(server, database) if name == "disk full" else contextlib.nullcontext() as disk:
+        if disk is not None:
+            fault = Fault(begin=lambda *_: disk.fill(), end=lambda *_: disk.empty())
+        started_s, over = time.monotonic(), threading.Event()
+        nodes = {"search": "search", **{f"worker{one}": "worker" for one in range(plan.workers)}}
+        runs = {node: _start(folder, node, command, url, plan.budget_s) for node, command in nodes.items()}
+        illness = threading.Thread(target=_be_ill, args=(fault, server, database, plan, over))
+        illness.start()
+        took_s = {node: _wait(run, started_s) for node, run in runs.items()}
+        over.set()
+        illness.join()
+        codes = {node: run.returncode for node, run in runs.items()}
+        waiting = [path.parents[1].name for path in sorted(folder.glob("*/studies/*.pending"))]
+        for node in waiting:
+            _start(folder, node, "search", url, 20.0).wait()
+        said = {node: (folder / f"{node}.said").read_text() for node in nodes}
+        kept, doubles, running = _in_storage(url, folder)
+    finished = sum(len(re.findall(r"\] trial \d", text)) for text in said.values())
+    ended = [node for node, code in codes.items() if code]
+    late = [node for node, took in took_s.items() if took > plan.budget_s + 2.0]
+    leaks = any(PASSWORD.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
     print(
-        f"{name}: {took_s:.1f} s of {budget_s:g} s, exit {first.returncode}; {finished} trials finished, {kept} in the "
-        f"database, {doubles} twice, {running} running; the password {'was' if leaks else 'was not'} written anywhere"
+        f"{name:20} {finished:6} {finished - kept:5} {doubles:8} {running:8} "
+        f"{len([one for one in ended if one == 'search']):9} {len([one for one in ended if one != 'search']):8} "
+        f"{len(late):5} {len(waiting):9}{'  THE PASSWORD WAS WRITTEN' if leaks else ''}",
+        flush=True,
     )
-    for line in remarks:
-        print(f"    {line.strip()}")
-    shutil.rmtree(project)
-    return finished == kept and not doubles and not running and not leaks and took_s < budget_s + 2
+    for node in ended:
+        print(f"    {node} ended ({codes[node]}) after {took_s[node]:.0f} s: {said[node].strip().splitlines()[-1:]}")
+    shutil.rmtree(folder)
+    return finished == kept and not (doubles or running or ended or late or leaks)
 
 
-def _search(project: Path, url: str, budget_s: float) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
-        cwd=project,
-        env={**os.environ, "AUTOTUNE_STORAGE": url},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+def _be_ill(fault: Fault, server: Server, database: str, plan: Plan, over: threading.Event) -> None:
+    over.wait(plan.after_s)
+    while not over.is_set():
+        fault.begin(server, database)
+        over.wait(plan.away_s if fault.every_s is None else fault.every_s)
+        fault.end(server, database)
+        if fault.every_s is None:
+            return
+
+
+def _start(folder: Path, node: str, command: str, url: str, budget_s: float) -> "subprocess.Popen[bytes]":
+    options = ("--config", "config.yaml", "--budget", f"{budget_s:g}s", "--state-dir", node)
+    with open(folder / f"{node}.said", "ab") as said:
+        return subprocess.Popen(
+            [sys.executable, "-m", "autotune", command, *options],
+            cwd=folder,
+            env={**os.environ, "AUTOTUNE_STORAGE": url, "SLURMD_NODENAME": node},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
+
+
+def _wait(run: "subprocess.Popen[bytes]", started_s: float) -> float:
+    run.wait()
+    return time.monotonic() - started_s
 
 
 def _in_storage(url: str, folder: Path) -> tuple[int, int, int]:
@@ -99,23 +166,27 @@ def _in_storage(url: str, folder: Path) -> tuple[int, int, int]:
     assert name is not None, "nothing was ever written"
     connection = storage.connect(name)
     trials = optuna.load_study(study_name=name, storage=connection.storage).get_trials()
-    uuids = [json.dumps(one.user_attrs["claim"]["uuid"]) for one in trials if "record" in one.user_attrs]
+    uuids = Counter(json.dumps(one.user_attrs["claim"]["uuid"]) for one in trials if "record" in one.user_attrs)
     connection.close()
     running = sum(one.state is TrialState.RUNNING for one in trials)
-    return len(set(uuids)), len(uuids) - len(set(uuids)), running
+    return len(uuids), sum(uuids.values()) - len(uuids), running
 
 
 def main(arguments: list[str]) -> int:
     """Make each outage once."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak outage", description=__doc__)
-    parser.add_argument("--budget", type=float, default=150.0, metavar="S")
-    parser.add_argument("--after", type=float, default=20.0, metavar="S", help="time of a search before the outage")
-    parser.add_argument("--away", type=float, default=90.0, metavar="S", help="length of the silence")
-    parser.add_argument("--only", choices=OUTAGES)
+    parser.add_argument("--budget", type=float, default=120.0, metavar="S")
+    parser.add_argument("--after", type=float, default=40.0, metavar="S", help="time before the fault")
+    parser.add_argument("--away", type=float, default=30.0, metavar="S", help="length of a fault that lasts")
+    parser.add_argument("--workers", type=int, default=4, metavar="N")
+    parser.add_argument("--only", choices=FAULTS, action="append")
     options = parser.parse_args(arguments)
+    plan = Plan(budget_s=options.budget, after_s=options.after, away_s=options.away, workers=options.workers)
     good = True
+    print(f"{'':20} {'trials':>6} {'lost':>5} {'doubled':>8} {'running':>8} {'searches':>9} {'workers':>8}")
+    print(f"{'fault':20} {'made':>6} {'':>5} {'':>8} {'':>8} {'ended':>9} {'ended':>8} {'late':>5} {'delivered':>9}")
     with running_server() as server:
-        for name in OUTAGES:
-            if options.only in (None, name):
-                good &= outage(server, name, budget_s=options.budget, after_s=options.after, away_s=options.away)
+        for name in FAULTS:
+            if options.only is None or name in options.only:
+                good &= outage(server, name, plan)
     return 0 if good else 1

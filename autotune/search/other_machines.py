@@ -175,6 +175,8 @@ class OtherMachines:
         for one in self._study.seen_members() if gone else ():
             if one.uuid in gone:
                 why = one.left_because or ("" if one.has_left else "it gives no sign of life")
+                if not one.has_left and self._is_worker and one.role is Role.SEARCH and not self._searches():
+                    why += "; this worker goes on by itself"
                 self._tell(Remark(text=f"{self._name_of(one)} ({one.role.value}) has left{why and f': {why}'}."))
         self._known = together
 
@@ -185,7 +187,10 @@ class OtherMachines:
 
     @property
     def _has_lost_its_search(self) -> bool:
-        return self._is_worker and self._worked_for_a_search and not self._searches()
+        """Whether a search has ended in order: one that was killed has left its time, and its answer, to workers."""
+        ours = (one for one in self._study.seen_members() if one.search == self._parts.search)
+        has_left = any(one.role is Role.SEARCH and one.has_left for one in ours)
+        return self._is_worker and self._worked_for_a_search and has_left and not self._searches()
 
     @property
     def _is_worker(self) -> bool:

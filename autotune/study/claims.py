@@ -63,6 +63,7 @@ class Claim:
         started: Local time of its beginning.
         renewals: Signs of life so far.
         reported: Number of its speeds that were written.
+        asked: Whether the storage was asked for its trial, which it may have although it did not answer.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Claim:
     started: datetime = field(default_factory=datetime.now)
     renewals: int = 0
     reported: int = 0
+    asked: bool = False
 
     def attribute(self) -> dict[str, Any]:
         """Return what is written of it."""

@@ -19,7 +19,7 @@ from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.errors import StudyError
+from autotune.errors import StorageAway, StudyError
 from autotune.records import TrialRecord, Values
 from autotune.study.claims import CLAIM, Claim, LeaseWatch
 from autotune.study.entry import record_of
@@ -129,7 +129,12 @@ class OptunaTrials:
         return found
 
     def expecting(self, function: Callable[[], _T]) -> _T:
-        """Call a function that uses the storage."""
+        """Call a function that uses the storage; once more, on a new connection, where that was lost on the way.
+
+        So each of them may be made again that did not end, whatever of it the storage has.
+        """
+        with suppress(StorageAway), self.connection.expected():
+            return function()
         with self.connection.expected():
             return function()
 
@@ -148,6 +153,12 @@ class OptunaTrials:
             own: UUIDs of the claims of this process.
         """
         self.close_lapsed(own)
+        there = self._trials_of(claim.uuid) if claim.asked else []
+        claim.asked = True
+        if there:
+            claim.number, claim.study, _ = there[0]
+            claim.trial_id = self._trial_id(claim.study, claim.number % _FURTHER)
+            return
         place, distributions = self._place_for(claim.distributions)
         study = self._studies[place]
         made = FrozenTrial(
@@ -210,11 +221,12 @@ class OptunaTrials:
                 self.last = max(self.last, number)
                 if trial.state.is_finished():
                     if number not in self._read:
-                        self._read.add(number)
                         ended.append((number, trial))
                 elif uuid not in own and trial.state is TrialState.RUNNING:
                     pending.append(Claimed.of(trial.params, trial.user_attrs.get(CLAIM)))
-        return News(ended=ended, pending=pending, members=members_among(self._attributes()))
+        news = News(ended=ended, pending=pending, members=members_among(self._attributes()))
+        self._read.update(number for number, _ in ended)  # last: the storage may not answer on the way
+        return news
 
     def _attributes(self) -> Mapping[str, Any]:
         """Return the attributes of the study, those of its members among them."""
@@ -261,9 +273,8 @@ class OptunaTrials:
         """Finish a RUNNING trial, which another process may have begun; return False if that cannot be done."""
         if any(trial.params.get(path) != value for path, value in finished.values.items()):
             return False  # what made it did not get far
-        study_id = self._storage.get_study_id_from_name(study.study_name)
         try:
-            trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, trial.number)
+            trial_id = self._trial_id(study, trial.number)
             for name, value in finished.attributes.items():
                 self._storage.set_trial_user_attr(trial_id, name, value)
             for step, speed in enumerate(finished.speeds):
@@ -272,6 +283,10 @@ class OptunaTrials:
         except (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError):
             return False  # somebody took it for interrupted
         return True
+
+    def _trial_id(self, study: optuna.Study, number: int) -> int:
+        study_id = self._storage.get_study_id_from_name(study.study_name)
+        return self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def add(self, finished: FinishedTrial) -> int:
         """Add a finished trial; return its number."""

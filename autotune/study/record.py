@@ -33,6 +33,7 @@ _PATIENCE_S = 5.0  # for a server, in the middle of a search
 _LEAST_PATIENCE_S = 0.5
 _LATE = ("~", "")  # behind all trials whose start is known
 _RETRY_S = 5.0  # between tries to reach a server that is away
+_BEGINNING_S = 5.0  # of tries, at the beginning of a search: a server restarts in less, a wrong address is told soon
 
 
 class Study:
@@ -78,10 +79,10 @@ class Study:
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
         self._why_away = ""
+        self._leases = LeaseWatch(owner.clock, owner.is_gone)
+        opened = partial(OptunaTrials, name, storage, self._leases, reads_only=reads_only)
         try:
-            self._leases = LeaseWatch(owner.clock, owner.is_gone)
-            opened = partial(OptunaTrials, name, storage, self._leases, reads_only=reads_only)
-            self._trials = self._thread.call(opened, _OPENING_S)
+            self._trials = self._insist(lambda: self._thread.call(opened, _OPENING_S))
         except TimeoutError:
             raise _away(f"the storage has not answered for {_OPENING_S:g} s", self.where) from None
         self._membership = Membership(self._trials, owner, self._leases, self.where)
@@ -115,7 +116,8 @@ class Study:
             StudyError: The storage could not be written.
         """
         assert self._membership is not None
-        self._call(partial(self._membership.join, member))
+        join = partial(self._membership.join, member)
+        self._insist(lambda: self._call(join))
         self.refresh()
         assert self._membership.member is not None
         return self._membership.member
@@ -286,7 +288,8 @@ class Study:
             StudyError: The storage could not be written.
         """
         self.write_pending()
-        return self._call(partial(self._trials.close_lapsed, self._own()))
+        close = partial(self._trials.close_lapsed, self._own())
+        return self._insist(lambda: self._call(close))
 
     def append(self, record: TrialRecord) -> TrialRecord:
         """Append a trial that was not claimed here; it is in the storage when this returns.
@@ -361,21 +364,45 @@ class Study:
                 self.abandon(claim)
         self.describe(phase=Phase.LEFT)
         if self._owner is not NOBODY:
-            if self._away_until_s is not None:  # once more: the file may be lost with this machine
-                self._away_until_s = self._owner.clock.now_s()
+            self._ask_again()  # the file may be lost with this machine
             with suppress(StudyError):
                 self.write_pending()
-            if self._pending and (waiting := len(self._pending.trials)):
-                self.remarks.append(
-                    f"Trials that wait here to be written to {self.where}: {waiting} ({self._why_away}). The next "
-                    "search on this machine writes them."
-                )
+            if said := self.undelivered:
+                self.remarks.append(said)
         if self._membership is not None:
             self._membership.close()
         with suppress(StudyError):
             self._call(self._connection.close)
 
+    @property
+    def undelivered(self) -> str:
+        """What waits for the storage, in a sentence for the user; empty if nothing does."""
+        if not (self._pending and self._pending.trials):
+            return ""
+        return (
+            f"Trials that wait here to be written to {self.where}: {len(self._pending.trials)} ({self._why_away}). The "
+            "next search on this machine writes them."
+        )
+
     # Calls to the storage, in the caller's thread
+
+    def _insist(self, call: Callable[[], _T]) -> _T:
+        """Make a call without which a search cannot begin: for a few seconds, where the server may be restarting."""
+        clock = self._owner.clock
+        over_s = clock.now_s() + _BEGINNING_S
+        while True:
+            try:
+                return call()
+            except StorageAway:
+                if self._owner is NOBODY or clock.now_s() >= over_s:
+                    raise
+                clock.wait(1.0)
+                self._ask_again()
+
+    def _ask_again(self) -> None:
+        """Let the next call ask a server that was away."""
+        if self._away_until_s is not None:
+            self._away_until_s = self._owner.clock.now_s()
 
     def _call(self, function: Callable[[], _T]) -> _T:
         """Make a call in the storage's thread; a server has a few seconds to answer.

@@ -20,6 +20,7 @@ from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 from tests.commands.conftest import TRAINER, Autotune
 from tests.report.html.validity import checked, part
+from tests.soak_netns import config_of_many
 
 STORAGE = ("--storage", "journal:shared")
 
@@ -86,6 +87,22 @@ def test_a_worker_takes_part_in_a_search_and_leaves_with_it(project: Path, autot
     assert "Made on 2 machines" in part(page, "trials")
     assert all(f"{host} ({machine})" in part(page, "trials") for machine in machines)
     assert all(f"{host} ({machine})" in part(page, "conditions") for machine in machines)
+
+
+def test_a_worker_goes_on_where_its_search_was_killed(project: Path) -> None:
+    """It sees that nothing is heard of the search, says so, and makes trials of its own until its budget ends."""
+    (project / "config.yaml").write_text(config_of_many())
+    with start(project, "one", "search", "--budget", "10m", "--json") as search:
+        wait_for(search, "] trial ")
+        with start(project, "two", "worker", "--budget", "90s") as worker:
+            wait_for(worker, "] trial ")
+            search.kill()
+            search.communicate(timeout=30)
+            said = wait_for(worker, "(search) has left")[-1]
+            wait_for(worker, "] trial ")
+            worker.communicate(timeout=150)
+    assert "it gives no sign of life; this worker goes on by itself" in said
+    assert worker.returncode == 0
 
 
 def test_a_worker_with_other_code_does_not_join(project: Path) -> None:

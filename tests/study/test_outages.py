@@ -12,7 +12,7 @@ from autotune.errors import StorageAway, StudyError
 from autotune.study.claims import Owner
 from autotune.study.record import Study
 from autotune.testing.storage_contract import CHOICES, VALUES, record
-from tests.postgresql import Server, running_server
+from tests.postgresql import Server, running_server, small_disk
 from tests.study.test_storages import at
 
 pytestmark = pytest.mark.services
@@ -96,6 +96,69 @@ def test_trials_go_on_while_the_server_is_away(server: Server, tmp_path: Path, c
     assert "kept here, and written when it answers" in said[0]
     assert any("The storage answers again" in one for one in said)
     assert [one.number for one in study.records()] == sorted({one.number for one in study.records()})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter", "value", "query"),
+    [
+        ("standby", "default_transaction_read_only", "on", ""),
+        ("slow", "statement_timeout", "1", "?options=-c%20client_min_messages%3Dwarning"),  # the session sets none
+    ],
+)
+def test_trials_go_on_while_a_server_refuses(
+    server: Server, tmp_path: Path, clock: VirtualClock, name: str, parameter: str, value: str, query: str
+) -> None:
+    """A standby takes no writes, a slow server ends statements: that passes, and every trial is there once."""
+    url = server.new_database(name) + query
+    owner = Owner(about={"host": "a"}, is_gone=lambda _claim: False, clock=clock)
+    study = Study(name, at(url, tmp_path), pending=tmp_path / "s.pending", owner=owner)
+    make_trial(study, "0")
+    claim = study.begin(VALUES, CHOICES)
+    server.set_database(name, f"SET {parameter} = {value}")
+    study.finish(claim, replace(record(), detail="1"), score=1.0)
+    make_trial(study, "2")
+    server.set_database(name, f"RESET {parameter}")
+    catch_up(study, clock, tmp_path / "s.pending")
+    make_trial(study, "3")
+    study.close()
+    again = Study(name, at(url, tmp_path))
+    assert [one.detail for one in sorted(again.records(), key=lambda one: one.number)] == ["0", "1", "2", "3"]
+    again.close()
+
+
+def test_trials_go_on_while_a_servers_disk_is_full(tmp_path: Path, clock: VirtualClock) -> None:
+    """What does not fit is kept here, and written once there is room."""
+    with running_server() as server:
+        url = server.new_database("small")
+        with small_disk(server, "small") as disk:
+            owner = Owner(about={"host": "a"}, is_gone=lambda _claim: False, clock=clock)
+            study = Study("full", at(url, tmp_path), pending=tmp_path / "s.pending", owner=owner)
+            make_trial(study, "0")
+            disk.fill()
+            made = ["0"]
+            while not (tmp_path / "s.pending").exists():  # a page has room for a few
+                made.append(str(len(made)))
+                make_trial(study, made[-1])
+                assert len(made) < 200
+            disk.empty()
+            catch_up(study, clock, tmp_path / "s.pending")
+            study.close()
+            again = Study("full", at(url, tmp_path))
+            assert sorted((one.detail for one in again.records()), key=int) == made
+            again.close()
+
+
+def test_connections_that_end_at_every_call(server: Server, tmp_path: Path, clock: VirtualClock) -> None:
+    """A call goes on with a new connection, and nothing has to wait here."""
+    study = opened(server, "ended", tmp_path, clock)
+    for detail in "0123":
+        claim = study.begin(VALUES, CHOICES)
+        server.end_connections()
+        study.finish(claim, replace(record(), detail=detail), score=1.0)
+        server.end_connections()
+    assert not (tmp_path / "s.pending").exists()
+    study.close()
+    assert details(server, "ended", tmp_path) == ["0", "1", "2", "3"]
 
 
 def test_what_waited_at_the_end_is_written_by_the_next_search(

@@ -46,7 +46,16 @@ _MAKING = int.from_bytes(b"autotune", "big")
 """Key of the lock in a server's database under which tables are made."""
 _SERVER_POOL: Mapping[str, Any] = {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True, "pool_timeout": 10}
 
-_NO_ANSWER = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, sqlalchemy.exc.TimeoutError)
+_NO_ANSWER = (
+    sqlalchemy.exc.OperationalError,
+    sqlalchemy.exc.InterfaceError,
+    sqlalchemy.exc.TimeoutError,
+    sqlalchemy.exc.PendingRollbackError,
+)
+_PASSING = re.compile("08|25006|25P0|40|53|55P03|57|58")
+"""SQLSTATEs, or their classes, of what passes: no connection, a standby that takes no writes, a transaction that was
+aborted or idle for too long, a conflict with another one, too few resources (a full disk, too many connections), a lock
+that is held, an operator (a restart, a failover, a statement that was cancelled), the server's own system."""
 _LONGEST_SAID = 200
 _SQLITE = b"SQLite format 3\0"
 _NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
@@ -73,11 +82,8 @@ _REMEDIES = (
     (r"disk I/O", "See to its disk (space, errors), then run the same command again: it goes on."),
 )
 """What helps, by a pattern in what the driver says."""
-_UNUSABLE = re.compile(
-    r"authentication|no password supplied|pg_hba|does not exist|permission denied|read-?only|must be owner",
-    re.IGNORECASE,
-)
-"""What a server says that waiting does not help."""
+_UNUSABLE = re.compile(r"authentication|no password supplied|pg_hba|does not exist|permission denied", re.IGNORECASE)
+"""What is said of a connection that was refused for good; the driver gives no SQLSTATE then."""
 
 
 class Database:
@@ -192,7 +198,22 @@ class Database:
         url = self._url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
         pool = _SERVER_POOL if self._is_server else {}
         with self._making_tables():
-            return RDBStorage(url, engine_kwargs={**pool, "connect_args": self._connect_args()})
+            storage = RDBStorage(url, engine_kwargs={**pool, "connect_args": self._connect_args()})
+        if self._is_server:
+            sqlalchemy.event.listen(storage.engine, "handle_error", self._raise_if_away)
+        return storage
+
+    def _raise_if_away(self, context: sqlalchemy.engine.ExceptionContext) -> None:
+        """Raise `StorageAway` in the place of an error that passes.
+
+        Optuna would go on in the transaction that has failed, or make the whole of it again, in which what was
+        committed without an answer is there twice.
+        """
+        error = context.sqlalchemy_exception
+        if error is not None and not getattr(context, "is_pre_ping", False):  # SQLAlchemy 2.0.5: it connects anew then
+            said = self._error(error)
+            if isinstance(said, StorageAway):
+                raise said
 
     @contextmanager
     def _making_tables(self) -> Iterator[None]:
@@ -240,8 +261,11 @@ class Database:
         try:
             with self._reading_lock if reads_only else self._lock:
                 yield
-        except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
-            raise self._error(error) from None  # its text has statements and parameters
+        except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, StorageAway) as error:
+            said = error if isinstance(error, StorageAway) else self._error(error)
+            if isinstance(said, StorageAway):
+                self._close()  # the next call connects anew, perhaps to another server
+            raise said from None  # the text of the first has statements and parameters
         except ModuleNotFoundError as error:
             raise StudyError(
                 f"a package that this database needs is not installed: {error.name}",
@@ -275,10 +299,11 @@ class Database:
         cause = _cause(error)
         said = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = self._remedy(said)
-        is_away = self._is_server and isinstance(cause, _NO_ANSWER) and not _UNUSABLE.search(said)
-        has_answered = getattr(getattr(cause, "orig", None), "sqlstate", None) is not None
+        sqlstate = getattr(getattr(cause, "orig", None), "sqlstate", None)
+        passes = _PASSING.match(sqlstate) if sqlstate else isinstance(cause, _NO_ANSWER) and not _UNUSABLE.search(said)
+        is_away = self._is_server and (bool(passes) or getattr(cause, "connection_invalidated", False))
         return (StorageAway if is_away else StudyError)(
-            f"the storage cannot be {'reached' if is_away and not has_answered else 'used'}: {self._said(said)}",
+            f"the storage cannot be {'reached' if is_away and not sqlstate else 'used'}: {self._said(said)}",
             where=self._address.shown,
             remedy=remedy or "Mend that, then run the same command again: it goes on.",
         )
@@ -300,12 +325,6 @@ class Database:
 
 def _cause(error: BaseException) -> BaseException:
     """Return what the driver, or the system, has raised first."""
-    if isinstance(error, sqlalchemy.exc.InternalError):  # a statement behind one that failed, in its transaction
-        context: BaseException | None = error
-        while context is not None:
-            context = context.__cause__ or context.__context__
-            if isinstance(context, sqlalchemy.exc.OperationalError):
-                return context
     if isinstance(error, sqlalchemy.exc.DBAPIError | OSError) or error.__cause__ is None:
         return error
     return _cause(error.__cause__)
