@@ -125,6 +125,8 @@ def outage(server: Server, name: str, plan: Plan) -> bool:
         f"{len(late):5} {len(waiting):9}{'  THE PASSWORD WAS WRITTEN' if leaks else ''}",
         flush=True,
     )
+    for node in late:
+        print(f"    {node} ended {took_s[node] - plan.budget_s:.1f} s after its budget, with its start")
     for node in ended:
         print(f"    {node} ended ({codes[node]}) after {took_s[node]:.0f} s: {said[node].strip().splitlines()[-1:]}")
     shutil.rmtree(folder)
