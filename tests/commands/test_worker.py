@@ -89,6 +89,7 @@ def test_a_worker_takes_part_in_a_search_and_leaves_with_it(project: Path, autot
     assert all(f"{host} ({machine})" in part(page, "conditions") for machine in machines)
 
 
+@pytest.mark.services
 def test_a_worker_goes_on_where_its_search_was_killed(project: Path) -> None:
     """It sees that nothing is heard of the search, says so, and makes trials of its own until its budget ends."""
     (project / "config.yaml").write_text(config_of_many())
