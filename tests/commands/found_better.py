@@ -19,7 +19,9 @@ MODE = os.environ.get("FOUND_BETTER", "")
 
 
 def _finished(problem: Any, _request: object, answer: Any, _clock: object, **_more: object) -> searching.Finished:
-    answer.begin(problem, SimpleNamespace(name="s", study=SimpleNamespace(name=problem.study, records=list)))
+    answer.begin(
+        problem, SimpleNamespace(name="s", study=SimpleNamespace(name=problem.study, records=list, undelivered=""))
+    )
     if MODE == "typed":
         print("searching", flush=True)
         select.select([sys.stdin], [], [])

@@ -64,6 +64,7 @@ GIT_HOOKS = _words("""
 PROGRAMS = _words("""
     git python python3 sh bash env uname nvidia-smi ssh scp squeue sbatch srun sinfo scontrol docker kubectl systemctl
     loginctl ldconfig gcc cc ld objdump lscpu lspci hostname id ps less more vi nano xdg-open conda uv pip nvcc ptxas
+    latex
 """)
 MODULES = _words("""
     yaml click optuna rich numpy psutil sqlalchemy msgspec json dataclasses pynvml torch tensorflow starlette uvicorn
@@ -307,6 +308,8 @@ def _plant_project_files(planted: Planted) -> None:
     names = (".envrc", ".env", "Makefile", "package.json", ".pre-commit-config.yaml", ".bashrc", "tox.ini", ".pdbrc")
     for name in names:
         planted.script(name, folder / name)
+    settings = "text.usetex: True\nbackend: module://planted_backend\nfigure.hooks: model:main\n"
+    (folder / "matplotlibrc").write_text(settings)
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "planted_backend"\nbackend-path = ["."]\n'
         '[project]\nname = "planted"\nversion = "1"\n[project.entry-points.autotune]\nplanted = "model"\n'
