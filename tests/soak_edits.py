@@ -139,7 +139,7 @@ def _edit(text: str, path: tuple[str | int, ...], value: Scalar, leaf: Leaf | No
             where = keys_as_read(before, path)
             if _is_text_and_number(before, where):
                 raise StopIteration
-        except StopIteration:
+        except (StopIteration, TypeError):  # the way leads past the number, as it stands first
             _require(name != "PyYAML" or repr(after) != repr(before), "PyYAML sees no change")
             continue  # a key that the parser reads as something else than it says: 0x1F, a date, with a tag
         found = place(after, where)

@@ -120,6 +120,12 @@ def test_what_cannot_be_kept_is_refused(text, path, why):
     assert caught.value.remedy
 
 
+def test_what_stands_at_a_key_that_counts_for_nothing_is_not_there_already():
+    """Another one of its mapping has the value that a parser reads."""
+    with pytest.raises(CannotEditYaml, match=r"on \(line 1\) and yes \(line 2\)"):
+        edit_yaml("on: 1\nyes: 2\n", {"on": 1})
+
+
 @pytest.mark.parametrize("text", ["on: {a: 1}\nb: 1\nyes: 2", "d: &d {b: 2}\nc:\n  <<: *d\n  b: 1\n'b': 1"])
 def test_keys_alike_elsewhere_are_not_in_the_way(text):
     """Nor is a key that a merge key brings in as well: the mapping's own counts."""

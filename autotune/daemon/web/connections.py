@@ -174,6 +174,7 @@ def _user_of(transport: asyncio.Transport) -> int | None:
             kernel.send(struct.pack("=IHHII", _HEADER_BYTES + len(wanted), _BY_FAMILY, _REQUEST, 0, 0) + wanted)
             answer = kernel.recv(4096)
         (kind,) = struct.unpack_from("=H", answer, 4)
-        return int(struct.unpack_from("=I", answer, _UID_AT)[0]) if kind == _BY_FAMILY else None
+        uid, inode = struct.unpack_from("=II", answer, _UID_AT)
+        return int(uid) if kind == _BY_FAMILY and inode else None  # one that is closed already is root's to the kernel
     except (OSError, TypeError, struct.error):  # it is gone already, or no system to ask
         return None

@@ -68,6 +68,7 @@ class Leaf:
         syntax: The syntax of its file.
         computed: Whether it is fixed because of a template or a tag of the trainer's, so that only the
             trainer knows its value.
+        is_clear: Whether its keys are there once: else another value may count to a parser.
     """
 
     path: tuple[str | int, ...]
@@ -82,6 +83,7 @@ class Leaf:
     why_fixed: str | None
     computed: bool
     syntax: Syntax = Syntax.YAML
+    is_clear: bool = True
 
     @property
     def dotted(self) -> str:
@@ -456,6 +458,7 @@ class Document:
             why_fixed=_why_fixed(spot, node, written, plain=plain, computed=computed),
             computed=computed and not spot.merged and not spot.shared and "\n" not in written,
             syntax=self.syntax,
+            is_clear=spot.why_not_clear is None,
         )
 
     def _is_tagged(self, node: yaml.ScalarNode) -> bool:

@@ -94,7 +94,7 @@ def plan_splices(document: Document, values: NewValues) -> list[Splice]:
         leaf = document.leaf(path)
         if any(leaf.where == other.leaf.where for other in splices):
             raise _cannot(leaf, "two of the new values are for this key")
-        if same_value(value, leaf.reading_1_1):
+        if leaf.is_clear and same_value(value, leaf.reading_1_1):
             continue
         check_editable(leaf)
         if is_too_long(value):
