@@ -95,7 +95,7 @@ def section_lines(
         "redirect: []         # further keys that say where the trainer writes",
         "redirect_except: []  # keys that look like it, and are not",
         "set: {}              # values for trials only",
-        *(() if env or live else ("env: {}              # environment of every trial, and of `autotune run`",)),
+        *(() if env or offered else ("env: {}              # environment of every trial, and of `autotune run`",)),
         f"objective: {_DEFAULTS.objective}  # or throughput, or utilization (of the GPU)",
         "batch: 4x            # largest batch to try, relative to today's; same: leave it alone, free: any",
         "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",

@@ -110,7 +110,7 @@ def test_all_that_a_search_makes_is_private(state_dir: str | None, mine: Path) -
     (mine / "checkpoints").mkdir()
     (mine / "checkpoints" / "last.ckpt").write_text("precious")
     for command in (
-        ("search", "--budget", "8s"),
+        ("search", "--budget", "25s"),
         ("apply", "--trial", "1", "--force"),
         ("revert", "--force"),
     ):
