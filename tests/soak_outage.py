@@ -18,8 +18,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import optuna
@@ -81,7 +83,7 @@ class Plan:
 
     Attributes:
         budget_s: Budget of the search and of each worker.
-        after_s: Time before the fault.
+        after_s: Time before the fault, once all have made a trial.
         away_s: Length of a fault that lasts.
         workers: Number of workers.
     """
@@ -101,12 +103,14 @@ def outage(server: Server, name: str, plan: Plan) -> bool:
     with small_disk(server, database) if name == "disk full" else contextlib.nullcontext() as disk:
         if disk is not None:
             fault = Fault(begin=lambda *_: disk.fill(), end=lambda *_: disk.empty())
-        started_s, over = time.monotonic(), threading.Event()
+        over = threading.Event()
         nodes = {"search": "search", **{f"worker{one}": "worker" for one in range(plan.workers)}}
         runs = {node: _start(folder, node, command, url, plan.budget_s) for node, command in nodes.items()}
-        illness = threading.Thread(target=_be_ill, args=(fault, server, database, plan, over))
+        began = partial(_have_all_begun, folder, runs)
+        illness = threading.Thread(target=_be_ill, args=(fault, server, database, plan, began, over))
         illness.start()
-        took_s = {node: _wait(run, started_s) for node, run in runs.items()}
+        with ThreadPoolExecutor(len(runs)) as waiting_for:  # each by itself: who ends late makes no other late
+            took_s = dict(zip(runs, waiting_for.map(_took_s, runs.values()), strict=True))
         over.set()
         illness.join()
         codes = {node: run.returncode for node, run in runs.items()}
@@ -128,12 +132,25 @@ def outage(server: Server, name: str, plan: Plan) -> bool:
     for node in late:
         print(f"    {node} ended {took_s[node] - plan.budget_s:.1f} s after its budget, with its start")
     for node in ended:
-        print(f"    {node} ended ({codes[node]}) after {took_s[node]:.0f} s: {said[node].strip().splitlines()[-1:]}")
+        print(f"    {node} ended ({codes[node]}) after {took_s[node]:.0f} s:")
+        print("".join(f"        {line}\n" for line in said[node].strip().splitlines()[-12:]), end="")
     shutil.rmtree(folder)
     return finished == kept and not (doubles or running or ended or late or leaks)
 
 
-def _be_ill(fault: Fault, server: Server, database: str, plan: Plan, over: threading.Event) -> None:
+def _have_all_begun(folder: Path, runs: "Mapping[str, subprocess.Popen[bytes]]") -> bool:
+    """Return whether each process has finished a trial, or ended."""
+    return all(
+        run.poll() is not None or re.search(r"\] trial \d", (folder / f"{node}.said").read_text())
+        for node, run in runs.items()
+    )
+
+
+def _be_ill(
+    fault: Fault, server: Server, database: str, plan: Plan, have_begun: Callable[[], bool], over: threading.Event
+) -> None:
+    while not over.is_set() and not have_begun():
+        over.wait(0.2)
     over.wait(plan.after_s)
     while not over.is_set():
         fault.begin(server, database)
@@ -156,9 +173,11 @@ def _start(folder: Path, node: str, command: str, url: str, budget_s: float) -> 
         )
 
 
-def _wait(run: "subprocess.Popen[bytes]", started_s: float) -> float:
+def _took_s(run: "subprocess.Popen[bytes]") -> float:
+    """Wait for a process's end; return how long it took from now on."""
+    began_s = time.monotonic()
     run.wait()
-    return time.monotonic() - started_s
+    return time.monotonic() - began_s
 
 
 def _in_storage(url: str, folder: Path) -> tuple[int, int, int]:
@@ -178,7 +197,7 @@ def main(arguments: list[str]) -> int:
     """Make each outage once."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak outage", description=__doc__)
     parser.add_argument("--budget", type=float, default=120.0, metavar="S")
-    parser.add_argument("--after", type=float, default=40.0, metavar="S", help="time before the fault")
+    parser.add_argument("--after", type=float, default=5.0, metavar="S", help="time before the fault, once all work")
     parser.add_argument("--away", type=float, default=30.0, metavar="S", help="length of a fault that lasts")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
     parser.add_argument("--only", choices=FAULTS, action="append")
