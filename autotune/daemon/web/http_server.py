@@ -16,12 +16,13 @@ import uvicorn
 from autotune.daemon.web.actions import Act
 from autotune.daemon.web.app import CSRF_PLACE, Served, application
 from autotune.daemon.web.broadcast import Broadcast
-from autotune.daemon.web.connections import MOST_STRANGERS, BoundedProtocol, Visitors
+from autotune.daemon.web.connections import BoundedProtocol, Visitors
 from autotune.daemon.web.gate import has_session
 from autotune.daemon.web.keys import Keys
 from autotune.errors import AutotuneError
 
-_BACKLOG = MOST_STRANGERS  # accepted at once: the latest of them is not among the oldest that are cut
+_BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second
+_AT_ONCE = 8  # accepted in one turn of the loop: the oldest strangers are cut before many more have a file open
 _CLOSING_S = 3.0
 
 _log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class HttpServer:
             act=content.act,
         )
         visitors = Visitors(lambda head: has_session(head, served.cookie, keys))
-        self._server = uvicorn.Server(
+        self._server = _Server(
             uvicorn.Config(
                 application(served),
                 http=partial(BoundedProtocol, visitors),  # type: ignore[arg-type]  # called as the class is
@@ -84,7 +85,7 @@ class HttpServer:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=1,
-                backlog=_BACKLOG,
+                backlog=_AT_ONCE,
             )
         )
         self._thread = threading.Thread(target=self._run, name="autotune-web", daemon=True)
@@ -132,6 +133,15 @@ class HttpServer:
             await self._server.serve(sockets=[self._socket])
         finally:
             broadcasting.cancel()
+
+
+class _Server(uvicorn.Server):
+    """Server for which more connections may wait than asyncio's one figure for both has accepted at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(_BACKLOG)
 
 
 def _names(address: str) -> tuple[str, ...]:
