@@ -32,7 +32,7 @@ FEWEST_PAIRS = 2
 
 _CONFIDENCE = 0.95
 # Of a sequential confirmation, whose intervals together hold the true ratio in at least 95 % (Jennison & Turnbull,
-# "Repeated confidence intervals", J. R. Statist. Soc. B 51, 1989); `python -m autotune.bench confirmation` checks it.
+# "Repeated confidence intervals", J. R. Statist. Soc. B 51, 1989); `python -m scripts.bench confirmation` checks it.
 _CONFIDENCE_OF_FEWEST = 0.99
 _CONFIDENCE_BEFORE_LAST = 0.985
 _CONFIDENCE_AT_LAST = 0.965

@@ -69,22 +69,6 @@ MAY_IMPORT = {
     "report": {"settings", "diagnose", "profile"},
     "monitor": {"gpu", "measure", "process", "folders", "report"},
     "testing": {"process", "folders", "measure", "study"},
-    "bench": {
-        "daemon",
-        "search",
-        "problem",
-        "study",
-        "sampler",
-        "trial",
-        "process",
-        "gpu",
-        "measure",
-        "folders",
-        "settings",
-        "space",
-        "report",
-    }
-    | {"testing", "monitor", "tf", "trainee", "workloads", "diagnose"},
     "trainee": set(),
     "tf": {"trainee", "stage_times"},
     "workloads": {"tf", "trainee"},
@@ -92,17 +76,14 @@ MAY_IMPORT = {
 }
 GUEST = {"trainee", "tf", "workloads"}
 ONLY_IN = {
-    "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "testing/storage_contract.py"}
-    | {"bench/peers/methods.py", "bench/peers/peer_sampler.py", "bench/overhead/study_filling.py"}
-    | {"bench/joint/shared_memory.py", "bench/workers/server_commits.py"},
-    "sqlalchemy": {"study/storage/", "bench/overhead/study_filling.py", "bench/workers/server_commits.py"},
+    "optuna": {"sampler/optuna_sampler.py", "sampler/other_samplers.py", "study/", "testing/storage_contract.py"},
+    "sqlalchemy": {"study/storage/"},
     "psycopg": {"study/storage/"},
-    "matplotlib": {"bench/peers/plot.py", "bench/two_devices/throughput_plot.py", "report/drawing.py"},
-    "sklearn": {"bench/peers/forest.py"},
+    "matplotlib": {"report/drawing.py"},
     "pynvml": {"gpu/driver.py"},
     "psutil": {"measure/host.py", "process/"},
     "subprocess": {"process/", "folders/deletion.py"},
-    "signal": {"process/", "trial/outcome.py", "bench/workers/fleet.py"},
+    "signal": {"process/", "trial/outcome.py"},
     "yaml": {"settings/"},
     "ruamel": {"settings/"},
     "starlette": {"daemon/web/"},
@@ -111,16 +92,12 @@ ONLY_IN = {
     "rich": {"report/", "commands/", "monitor/"},
     "click": {"cli.py", "commands/"},
     "time": {
-        "bench/causes/trainers/",
-        "bench/races/trainers/",
         "clock.py",
         "measure/host.py",
         "process/guard_process.py",
         "process/zygote_forkable.py",
         "process/zygote_imports.py",
         "process/zygote_process.py",
-        "bench/overhead/observed_trainers.py",
-        "bench/overhead/stamped_main.py",
         "diagnose/static/framework_child.py",  # runs in the trainer's interpreter
     },
 }

@@ -4,7 +4,7 @@ There are no tests on the way. One model of all trials predicts every point, mea
 (`autotune.sampler.gaussian_process`), and each proposal is valued by the knowledge gradient (Frazier, Powell & Dayanik
 2008): the expected improvement of the final answer, in ln score. A point that may fail is weighted by its probability
 of success, and a long trial is discounted by the square root of its duration. (Discounting by the duration itself
-prefers cheap points far from anything good to expensive promising ones; `python -m autotune.bench search` shows it.)
+prefers cheap points far from anything good to expensive promising ones; `python -m scripts.bench search` shows it.)
 """
 
 import math

@@ -8,7 +8,7 @@ of which some add up in ln score and many do not, and cliffs between neighbours:
 ``z`` holds for an ordered knob a coordinate for each step between neighbouring choices, 1 above the step and 0 below,
 and for any other knob an indicator of each choice, scaled by the relevance of the knob. So the main effect of an
 ordered knob is a random walk over its choices, and ``|z - z'|²`` is the distance of two values, not its square: the
-joint part is the exponential kernel, which is rough at every scale, as measured systems are (`python -m autotune.bench
+joint part is the exponential kernel, which is rough at every scale, as measured systems are (`python -m scripts.bench
 tables`). ``own`` is the variance of a point's own deviation, which its repeats share. ``advice`` stands for what an
 expert expects of the choices of each knob: the sum of the expected effects is the prior mean, and each knob's has a
 factor of its own, 1 give or take `_ADVICE_SD`, that the trials may move anywhere.

@@ -63,7 +63,7 @@ MOSTLY_TRIED = 0.5
 """Share of all points that has to be tried before a promise can end exploring.
 
 A model that promises little is right about what it knows: in larger spaces there are better points elsewhere, see
-`python -m autotune.bench promises`.
+`python -m scripts.bench promises`.
 """
 
 _MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up

@@ -32,7 +32,7 @@ from autotune.trial.execution import Execution
 
 _TEN_MINUTES_S = 600.0
 REALIZED = 0.24
-"""Share of what the model promises that more trials gained on average (`python -m autotune.bench promises`)."""
+"""Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
 
 _FORETELLING_TRIALS = 10  # before these the model promises what its prior mean says
 

@@ -1,7 +1,7 @@
 """Simulated runner: trials in virtual time, so that half an hour of search takes a second.
 
 A simulated trial gives a search the same information as a real one: events, an exit, and the probes that
-`autotune.bench` puts around it. The times of steps vary as measured on real trainers: the level differs from trial to
+`scripts.bench` puts around it. The times of steps vary as measured on real trainers: the level differs from trial to
 trial and has two modes; within a trial, steps are autocorrelated, some steps are long, and the first ones are slow;
 over minutes the machine itself drifts and throttles.
 """

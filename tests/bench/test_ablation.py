@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench import ablation
-from autotune.bench.ablation import PARTS, WHOLE, benchmark_ablation, constants, needless_changes
-from autotune.bench.grounds import Grounds
 from autotune.records import Values
 from autotune.sampler import gaussian_process
 from autotune.space.space import Space
+from scripts.bench import ablation
+from scripts.bench.ablation import PARTS, WHOLE, benchmark_ablation, constants, needless_changes
+from scripts.bench.grounds import Grounds
 from tests.runs import knob
 
 

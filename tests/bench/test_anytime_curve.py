@@ -2,8 +2,8 @@
 
 import pytest
 
-from autotune.bench.peers.anytime_curve import ORACLE, OURS, AnytimeCurve, Confirmation, HeadToHead, NullTrial, Setting
-from autotune.bench.peers.tables import confirmations_table, methods_table, shortfalls_table, speedups
+from scripts.bench.peers.anytime_curve import ORACLE, OURS, AnytimeCurve, Confirmation, HeadToHead, NullTrial, Setting
+from scripts.bench.peers.tables import confirmations_table, methods_table, shortfalls_table, speedups
 
 
 def curve(

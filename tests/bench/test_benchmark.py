@@ -1,4 +1,4 @@
-"""``python -m autotune.bench search``, on a few small scenarios."""
+"""``python -m scripts.bench search``, on a few small scenarios."""
 
 import json
 import sys
@@ -8,12 +8,12 @@ from statistics import median
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.peers.anytime_curve import ORACLE, OURS, Setting
-from autotune.bench.peers.harness import FIXED_RUN_S, Harness
-from autotune.bench.peers.methods import PEERS, random_search
-from autotune.bench.simulation.scenarios import scenario
 from autotune.records import Values
+from scripts.bench.__main__ import main
+from scripts.bench.peers.anytime_curve import ORACLE, OURS, Setting
+from scripts.bench.peers.harness import FIXED_RUN_S, Harness
+from scripts.bench.peers.methods import PEERS, random_search
+from scripts.bench.simulation.scenarios import scenario
 
 Measure = Callable[[Values], float | None]
 
@@ -24,7 +24,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["autotune.bench", "search", *arguments])
+        monkeypatch.setattr(sys, "argv", ["scripts.bench", "search", *arguments])
         code = main()
         out, err = capsys.readouterr()
         return code, out, err

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from autotune.bench.drift.benchmark_drift import benchmark_drift, poisson_upper_bound
-from autotune.bench.drift.pace_noise import PaceNoise, between_trainings
+from scripts.bench.drift.benchmark_drift import benchmark_drift, poisson_upper_bound
+from scripts.bench.drift.pace_noise import PaceNoise, between_trainings
 
 
 def test_all_figures_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.bench.simulation.calibration import (
+from scripts.bench.simulation.calibration import (
     FITTED,
     PUBLISHED_FIGURES,
     REFERENCE,

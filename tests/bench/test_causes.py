@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.causes.benchmark_causes import CausesBenchmark, benchmark_causes
-from autotune.bench.causes.cases import HEALTHY, Case, Outcome, score_of
-from autotune.bench.causes.confusion import report_of
-from autotune.bench.causes.foreign_load import ForeignLoad
-from autotune.bench.causes.kept_outcomes import keep_outcome, read_outcomes
-from autotune.bench.causes.real_cases import real_cases
-from autotune.bench.causes.trainers.recipe import Recipe
 from autotune.clock import VirtualClock
 from autotune.diagnose.findings import Limit, Verdict
 from autotune.errors import ConfigError
+from scripts.bench.causes.benchmark_causes import CausesBenchmark, benchmark_causes
+from scripts.bench.causes.cases import HEALTHY, Case, Outcome, score_of
+from scripts.bench.causes.confusion import report_of
+from scripts.bench.causes.foreign_load import ForeignLoad
+from scripts.bench.causes.kept_outcomes import keep_outcome, read_outcomes
+from scripts.bench.causes.real_cases import real_cases
+from scripts.bench.causes.trainers.recipe import Recipe
 
 
 def _case(name: str, cause: str, *expected: Limit, told: Limit | None = None) -> Case:

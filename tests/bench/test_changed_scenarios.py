@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.bench.peers.changed_assumptions import benchmark_assumptions
-from autotune.bench.simulation.changed_scenarios import Change, ChangedScenario
-from autotune.bench.simulation.scenarios import scenario
 from autotune.problem.problem import open_problem
+from scripts.bench.peers.changed_assumptions import benchmark_assumptions
+from scripts.bench.simulation.changed_scenarios import Change, ChangedScenario
+from scripts.bench.simulation.scenarios import scenario
 
 
 @pytest.fixture(params=Change)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.bench.confirmation import NOISES, benchmark_confirmation, judged_before, judged_now, simulate
+from scripts.bench.confirmation import NOISES, benchmark_confirmation, judged_before, judged_now, simulate
 
 SEARCHES = 250
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.dataset.text_preparation import TextBenchmark, benchmark_texts
 from autotune.errors import ConfigError
+from scripts.bench.dataset.text_preparation import TextBenchmark, benchmark_texts
 
 
 def test_texts_are_the_same_in_every_way() -> None:
@@ -34,7 +34,7 @@ def test_a_listing_that_cannot_be_read_is_named(content: str | bytes | None, tmp
 def test_each_function_of_the_pipeline_is_measured() -> None:
     """The command prints a row for each situation, with both rates and their ratio."""
     done = subprocess.run(
-        [sys.executable, "-m", "autotune.bench", "dataset", "--turns", "1"],
+        [sys.executable, "-m", "scripts.bench", "dataset", "--turns", "1"],
         capture_output=True,
         text=True,
         check=True,

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autotune.bench.landscape_statistics import Landscape, descents, main_effects, ruggedness
+from scripts.bench.landscape_statistics import Landscape, descents, main_effects, ruggedness
 
 
 def landscape(speed: Callable[..., float | None], *counts: int) -> Landscape:

@@ -1,4 +1,4 @@
-"""``python -m autotune.bench landscapes``."""
+"""``python -m scripts.bench landscapes``."""
 
 import gzip
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.landscape_statistics import ruggedness
-from autotune.bench.landscapes import landscape_of_grid, landscape_of_table
-from autotune.bench.simulation.changed_scenarios import Change, ChangedScenario
-from autotune.bench.simulation.scenarios import scenario
-from autotune.bench.tables.table import read_table
+from scripts.bench.__main__ import main
+from scripts.bench.landscape_statistics import ruggedness
+from scripts.bench.landscapes import landscape_of_grid, landscape_of_table
+from scripts.bench.simulation.changed_scenarios import Change, ChangedScenario
+from scripts.bench.simulation.scenarios import scenario
+from scripts.bench.tables.table import read_table
 
 ROWS = ["a,b:categorical,throughput", "1,x,5", "1,y,10", "2,x,9", "2,y,0", "3,y,4"]
 

@@ -1,4 +1,4 @@
-"""``python -m autotune.bench machines``: order of the virtual time, whole searches, and the tables made of them."""
+"""``python -m scripts.bench machines``: order of the virtual time, whole searches, and the tables made of them."""
 
 import sys
 import threading
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.confirmation import NOISES
-from autotune.bench.joint.joint_search import JointSearch, search_together
-from autotune.bench.joint.machines_report import machines_report
-from autotune.bench.joint.made_searches import Ground, JointPiece, MadeSearch
-from autotune.bench.joint.simulated_site import SPREAD, SiteMachine, site
-from autotune.bench.joint.two_machine_confirmations import confirmed_on_two
-from autotune.bench.joint.virtual_time import MachineClock, SharedTime
-from autotune.bench.simulation.scenarios import null_scenario, scenario
 from autotune.errors import AutotuneError
+from scripts.bench.__main__ import main
+from scripts.bench.confirmation import NOISES
+from scripts.bench.joint.joint_search import JointSearch, search_together
+from scripts.bench.joint.machines_report import machines_report
+from scripts.bench.joint.made_searches import Ground, JointPiece, MadeSearch
+from scripts.bench.joint.simulated_site import SPREAD, SiteMachine, site
+from scripts.bench.joint.two_machine_confirmations import confirmed_on_two
+from scripts.bench.joint.virtual_time import MachineClock, SharedTime
+from scripts.bench.simulation.scenarios import null_scenario, scenario
 
 
 def in_turn(machines: int, work: Callable[[SharedTime, MachineClock], None]) -> None:
@@ -212,7 +212,7 @@ def test_a_whole_benchmark_goes_on_where_it_stopped(
     """All kinds of searches on stdout and in a file; what was made is not made again."""
     monkeypatch.chdir(in_memory)
     small = ["--machines", "1,2", "--workloads", "1", "--aa", "0", "--black-holes", "1", "--confirmations", "2"]
-    monkeypatch.setattr(sys, "argv", ["autotune.bench", "machines", *small, "--budget", "40s", "--out", "out"])
+    monkeypatch.setattr(sys, "argv", ["scripts.bench", "machines", *small, "--budget", "40s", "--out", "out"])
     assert main() == 0
     out, err = capsys.readouterr()
     assert "3 of 3" in err

@@ -5,9 +5,9 @@ from itertools import islice
 
 import pytest
 
-from autotune.bench.peers.methods import PEERS, Proposals, coordinate_descent, grid, hill_climb, random_search, tpe
 from autotune.records import Values
 from autotune.space.space import Space, point_name
+from scripts.bench.peers.methods import PEERS, Proposals, coordinate_descent, grid, hill_climb, random_search, tpe
 from tests.runs import knob
 
 Speed = Callable[[Values], float | None]

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from autotune.bench.landscape_statistics import Landscape, main_effects
-from autotune.bench.simulation.nk_landscape import draw_components, landscape_at
+from scripts.bench.landscape_statistics import Landscape, main_effects
+from scripts.bench.simulation.nk_landscape import draw_components, landscape_at
 
 COUNTS = (2, 3, 4, 2)
 POINTS = np.array(list(product(*map(range, COUNTS))))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from autotune.bench.overhead.observed_trainers import STYLES as TRAINERS
-from autotune.bench.overhead.observer import STYLES, benchmark_observer
+from scripts.bench.overhead.observed_trainers import STYLES as TRAINERS
+from scripts.bench.overhead.observer import STYLES, benchmark_observer
 from tests.trainee.conftest import interpreter_with
 
 

@@ -6,13 +6,13 @@ import optuna
 import pytest
 from optuna.trial import Trial, TrialState, create_trial
 
-from autotune.bench.peers.forest import forest
-from autotune.bench.peers.local_search import iterated_local_search
-from autotune.bench.peers.methods import coordinate_descent
-from autotune.bench.peers.peer_sampler import PeerSampler
 from autotune.records import Values
 from autotune.sampler.observations import Observation
 from autotune.sampler.other_samplers import OtherSampler, distribution_of
+from scripts.bench.peers.forest import forest
+from scripts.bench.peers.local_search import iterated_local_search
+from scripts.bench.peers.methods import coordinate_descent
+from scripts.bench.peers.peer_sampler import PeerSampler
 from tests.bench.test_methods import SPACE, follow, smooth
 
 DISTRIBUTIONS = {knob.path: distribution_of(knob) for knob in SPACE.knobs}

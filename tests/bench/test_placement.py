@@ -1,20 +1,20 @@
-"""``python -m autotune.bench placement``: the workloads, what counts as right, and the table."""
+"""``python -m scripts.bench placement``: the workloads, what counts as right, and the table."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.placement import PlacedSearch, report
-from autotune.bench.simulation.placed_scenarios import DATA_GPU, DEPTH, MODEL_GPU, PlacedScenario, placed_scenario
-from autotune.bench.simulation.scenarios import scenario
 from autotune.clock import VirtualClock
 from autotune.problem.problem import open_problem
 from autotune.records import Ending, Stop, TraineeEvent
 from autotune.settings.text.document import Document
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
+from scripts.bench.__main__ import main
+from scripts.bench.placement import PlacedSearch, report
+from scripts.bench.simulation.placed_scenarios import DATA_GPU, DEPTH, MODEL_GPU, PlacedScenario, placed_scenario
+from scripts.bench.simulation.scenarios import scenario
 
 
 def _search(**fields: object) -> PlacedSearch:

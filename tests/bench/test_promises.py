@@ -1,4 +1,4 @@
-"""``python -m autotune.bench promises``: what is recorded of a search, and the tables that are made of it."""
+"""``python -m scripts.bench promises``: what is recorded of a search, and the tables that are made of it."""
 
 import gzip
 import json
@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.promises.calibration_report import (
+from autotune.search.state import REALIZED
+from scripts.bench.__main__ import main
+from scripts.bench.promises.calibration_report import (
     WatchedSearch,
     calibration_report,
     deciles_table,
     thresholds_table,
     unbiased_line,
 )
-from autotune.bench.promises.moments import APART, Moment
-from autotune.bench.promises.small_parts import small_parts
-from autotune.bench.tables.table import read_table
-from autotune.search.state import REALIZED
+from scripts.bench.promises.moments import APART, Moment
+from scripts.bench.promises.small_parts import small_parts
+from scripts.bench.tables.table import read_table
 
 
 def moments(*promises: float, gain: float = 0.01, apart_s: float = 60.0) -> list[Moment]:
@@ -143,9 +143,9 @@ def test_both_kinds_of_searches_are_watched_to_their_end(
     (tmp_path / "small.csv.gz").write_bytes(gzip.compress("\n".join(["a,b,throughput", *rows]).encode()))
     monkeypatch.chdir(tmp_path)
     arguments = ["promises", ".", "--seeds", "0", "--scenarios", "1002", "--out", "out"]
-    monkeypatch.setattr("autotune.bench.promises.benchmark_promises._TRIALS", 40)
-    monkeypatch.setattr("autotune.bench.promises.benchmark_promises._BUDGET_S", 120.0)
-    monkeypatch.setattr(sys, "argv", ["autotune.bench", *arguments])
+    monkeypatch.setattr("scripts.bench.promises.benchmark_promises._TRIALS", 40)
+    monkeypatch.setattr("scripts.bench.promises.benchmark_promises._BUDGET_S", 120.0)
+    monkeypatch.setattr(sys, "argv", ["scripts.bench", *arguments])
     assert main() == 0
     report, said = capsys.readouterr()
     assert said.count("\n") == 3

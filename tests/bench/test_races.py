@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.races import trainers
-from autotune.bench.races.benchmark_races import simulated_report
-from autotune.bench.races.simulated import CASES, FAMILIES, Config, Data, held_out_after, simulated_race
 from autotune.results import Learning
+from scripts.bench.races import trainers
+from scripts.bench.races.benchmark_races import simulated_report
+from scripts.bench.races.simulated import CASES, FAMILIES, Config, Data, held_out_after, simulated_race
 
 LEARNER = Path(trainers.__file__).with_name("learner.py")
 

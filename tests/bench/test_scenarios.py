@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.simulation.priors import choices_of, pace_of
-from autotune.bench.simulation.scenarios import PATHS, Scenario, null_scenario, scenario
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.problem.gpus import request_for
@@ -22,6 +20,8 @@ from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
+from scripts.bench.simulation.priors import choices_of, pace_of
+from scripts.bench.simulation.scenarios import PATHS, Scenario, null_scenario, scenario
 
 SEEDS = range(32)
 ONE_OF_EACH = range(16)

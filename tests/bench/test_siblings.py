@@ -1,14 +1,14 @@
-"""``python -m autotune.bench siblings``: the workloads, and the table that is made of their searches."""
+"""``python -m scripts.bench siblings``: the workloads, and the table that is made of their searches."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.siblings import SecondSearch, SiblingSearches, report
-from autotune.bench.simulation.scenarios import scenario
-from autotune.bench.simulation.sibling_scenarios import another_training, on_another_machine
+from scripts.bench.__main__ import main
+from scripts.bench.siblings import SecondSearch, SiblingSearches, report
+from scripts.bench.simulation.scenarios import scenario
+from scripts.bench.simulation.sibling_scenarios import another_training, on_another_machine
 
 
 def _second(close_s: float | None, imported_regret: float | None = 0.0) -> SecondSearch:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.overhead.start import measure_start
 from autotune.errors import CommandError, TrialError
+from scripts.bench.overhead.start import measure_start
 from tests.commands.conftest import CONFIG, TRAINER
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.overhead import storage_cost, study_filling
-from autotune.bench.overhead.recorded_trials import made_up_trials
-from autotune.bench.overhead.storage_cost import temporary_addresses
-from autotune.bench.overhead.study_filling import begin, clear, fill, finish
 from autotune.study.record import Study
 from autotune.study.storage.open import open_storage
 from autotune.study.storage.storage import Storage
+from scripts.bench.__main__ import main
+from scripts.bench.overhead import storage_cost, study_filling
+from scripts.bench.overhead.recorded_trials import made_up_trials
+from scripts.bench.overhead.storage_cost import temporary_addresses
+from scripts.bench.overhead.study_filling import begin, clear, fill, finish
 
 
 def _storages(folder: Path) -> list[Storage]:
@@ -85,7 +85,7 @@ def test_prints_a_row_for_an_empty_study_and_one_for_a_large_one(
     """For each storage that is named; what it wrote there is gone afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(storage_cost, "_OPENINGS", 1)
-    monkeypatch.setattr(sys, "argv", ["autotune.bench", "storage", "--trials", "5", "--storage", "journal:j"])
+    monkeypatch.setattr(sys, "argv", ["scripts.bench", "storage", "--trials", "5", "--storage", "journal:j"])
     assert main() == 0
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:4]]
     assert [row[:2] for row in rows] == [["journal", "0"], ["journal", "5"]]

@@ -1,4 +1,4 @@
-"""``python -m autotune.bench tables``, on a tiny made-up table."""
+"""``python -m scripts.bench tables``, on a tiny made-up table."""
 
 import gzip
 import json
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.peers.forest import forest
-from autotune.bench.peers.harness import Harness
-from autotune.bench.peers.local_search import iterated_local_search
-from autotune.bench.peers.methods import Proposals
-from autotune.bench.tables.noise import NOISES, USUAL
-from autotune.bench.tables.pieces import FOREST_SEARCHES, Piece, pieces
-from autotune.bench.tables.regret_tables import Search, losses_table, report
-from autotune.bench.tables.searches import EXPLORING, METHODS, Answers, make_search
-from autotune.bench.tables.table import Table, read_table
-from autotune.bench.tables.table_trainer import TableTrainer
 from autotune.errors import ConfigError
 from autotune.records import Values
 from autotune.space.space import Space
+from scripts.bench.__main__ import main
+from scripts.bench.peers.forest import forest
+from scripts.bench.peers.harness import Harness
+from scripts.bench.peers.local_search import iterated_local_search
+from scripts.bench.peers.methods import Proposals
+from scripts.bench.tables.noise import NOISES, USUAL
+from scripts.bench.tables.pieces import FOREST_SEARCHES, Piece, pieces
+from scripts.bench.tables.regret_tables import Search, losses_table, report
+from scripts.bench.tables.searches import EXPLORING, METHODS, Answers, make_search
+from scripts.bench.tables.table import Table, read_table
+from scripts.bench.tables.table_trainer import TableTrainer
 from tests.runs import knob
 
 HEADER = "threads,ratio,codec:categorical,throughput"
@@ -252,9 +252,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(
-            sys, "argv", ["autotune.bench", "tables", ".", "--noise", USUAL, "--out", "out", *arguments]
-        )
+        monkeypatch.setattr(sys, "argv", ["scripts.bench", "tables", ".", "--noise", USUAL, "--out", "out", *arguments])
         code = main()
         out, err = capsys.readouterr()
         return code, out, err

@@ -1,4 +1,4 @@
-"""``python -m autotune.bench workers``: real worker processes on one study, and the check of what they leave."""
+"""``python -m scripts.bench workers``: real worker processes on one study, and the check of what they leave."""
 
 import sys
 from dataclasses import replace
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.bench.__main__ import main
-from autotune.bench.workers.kept_trials import kept_trials
-from autotune.bench.workers.waiting_runner import TRIAL_S, WaitingRunner
-from autotune.bench.workers.worker_process import WorkerJob, key_of
 from autotune.clock import VirtualClock
 from autotune.environment import STORAGE_VARIABLE
 from autotune.records import Ending, Purpose, Stop, TrialPlan, TrialRecord, Validity
 from autotune.study.record import Study
+from scripts.bench.__main__ import main
+from scripts.bench.workers.kept_trials import kept_trials
+from scripts.bench.workers.waiting_runner import TRIAL_S, WaitingRunner
+from scripts.bench.workers.worker_process import WorkerJob, key_of
 from tests.postgresql import Server
 
 
@@ -87,7 +87,7 @@ def test_the_check_sees_what_is_lost_and_what_is_there_twice(tmp_path: Path) -> 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     """Run the command."""
-    monkeypatch.setattr(sys, "argv", ["autotune.bench", "workers", *arguments])
+    monkeypatch.setattr(sys, "argv", ["scripts.bench", "workers", *arguments])
     return main()
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from autotune.bench.markdown import markdown_table
 from autotune.gpu.driver import Device, Driver, GpuFacts
 from autotune.gpu.driver_errors import DriverError
 from autotune.gpu.driver_windows import clock_offset_s
@@ -22,6 +21,7 @@ from autotune.measure.oscillation import Segment
 from autotune.measure.utilization import describe, pooled_utilization
 from autotune.records import TrialExit
 from autotune.trial.outcome import ending_of
+from scripts.bench.markdown import markdown_table
 from tests.gpu.collector_process import reading, records_of, until
 
 LOADED_S = 12.0

@@ -25,7 +25,7 @@ def test_the_check_of_a_real_gpu_needs_one(tmp_path):
 
 def test_what_the_collector_costs_can_be_measured(nvml_library):
     """On a machine of the tests' own the benchmark prints what its process takes; in a second that is not exact."""
-    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "autotune.bench", "collector", "--seconds", "1")
+    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "scripts.bench", "collector", "--seconds", "1")
     assert done.returncode == 0, done.stderr
     found = re.search(r"^\| 1 \(NVIDIA H100 80GB HBM3\) \| ([\d.]+) s \| (-?[\d.]+) ms \|$", done.stdout, re.MULTILINE)
     assert found is not None, done.stdout
@@ -35,7 +35,7 @@ def test_what_the_collector_costs_can_be_measured(nvml_library):
 @pytest.mark.services
 def test_what_the_monitor_costs_can_be_measured(nvml_library):
     """On a terminal and in a log file; in a second that is not exact."""
-    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "autotune.bench", "monitor", "--seconds", "1")
+    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "scripts.bench", "monitor", "--seconds", "1")
     assert done.returncode == 0, done.stderr
     rows = re.findall(
         r"^\| 1 \(NVIDIA H100 80GB HBM3\) \| (.+) \| -?[\d.]+ s \| (-?[\d.]+)% \|$", done.stdout, re.MULTILINE

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from autotune.bench.oscillation_verdicts import GpuTrace, SquareWave, ramp, random_bursts, white_noise
 from autotune.measure.oscillation import Pattern, oscillation
+from scripts.bench.oscillation_verdicts import GpuTrace, SquareWave, ramp, random_bursts, white_noise
 from tests.fake_nvml.library import FakeGpu
 from tests.gpu.verdicts import machine_showing, read_by_the_collector, segment_of, use_of
 

@@ -1,6 +1,6 @@
 """The verdicts on GPU utilization through all of the measuring side: ``python -m tests.gpu.verdicts --scenarios 200``.
 
-``python -m autotune.bench oscillation`` works out itself what a driver would show of its random scenarios. Here a fake
+``python -m scripts.bench oscillation`` works out itself what a driver would show of its random scenarios. Here a fake
 driver shows them, the unmodified bindings and the collector read them, and the usage of each trial is judged.
 The driver and the collector share a frozen clock, so an hour of GPU time takes seconds.
 """
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.bench.oscillation_verdicts import GpuTrace, Outcome, Scenario, draw_scenario, tables
 from autotune.gpu.collect.records import GpuLost, Record, StreamStarted, of_line
 from autotune.gpu.timeline import GpuTimeline
 from autotune.gpu.usage import DeviceUsage
 from autotune.measure.oscillation import Segment
+from scripts.bench.oscillation_verdicts import GpuTrace, Outcome, Scenario, draw_scenario, tables
 from tests.fake_nvml import scenario as fake
 from tests.fake_nvml.library import FROZEN_ORIGIN_S, FakeGpu, machine_of
 from tests.gpu.stage import STAGE

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.bench.oscillation_verdicts import (
+from autotune.measure.oscillation import LEAST_WINDOWS, Oscillation, Pattern, Segment, oscillation
+from scripts.bench.oscillation_verdicts import (
     DriverWindows,
     GpuTrace,
     SquareWave,
@@ -18,7 +19,6 @@ from autotune.bench.oscillation_verdicts import (
     random_bursts,
     white_noise,
 )
-from autotune.measure.oscillation import LEAST_WINDOWS, Oscillation, Pattern, Segment, oscillation
 
 WINDOW_S = 1 / 6
 RUN_S = 30.0
@@ -362,6 +362,6 @@ def test_the_benchmark_says_how_well_verdicts_hold():
 
 def test_the_benchmark_is_a_command():
     """It prints Markdown, the same for the same seed, and ends well."""
-    command = [sys.executable, "-m", "autotune.bench", "oscillation", "--scenarios", "5", "--seed", "1"]
+    command = [sys.executable, "-m", "scripts.bench", "oscillation", "--scenarios", "5", "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == benchmark_oscillation(scenarios=5, seed=1)

@@ -56,7 +56,7 @@ def test_a_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
     assert {top for top in tops if not top.startswith("autotune-")} == {"autotune"}
     assert {"autotune/__main__.py", "autotune/py.typed"} <= set(names)
     assert any(name.endswith("share/man/man1/autotune.1") for name in names)
-    assert [name for name in names if "autotune/bench/" in name or "test_" in name or name.endswith(".so")] == []
+    assert [name for name in names if "scripts/bench/" in name or "test_" in name or name.endswith(".so")] == []
 
 
 def test_a_source_distribution_has_what_a_wheel_is_made_of(sdist: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_source_distribution_has_what_a_wheel_is_made_of(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "hatch_build.py", "README.md", "CHANGELOG.md", "LICENSE", "autotune/cli.py"} <= names
-    assert [name for name in names if name.startswith(("tests/", "autotune/bench/", "docs/", "."))] in (
+    assert [name for name in names if name.startswith(("tests/", "scripts/bench/", "docs/", "."))] in (
         [],
         [".gitignore"],
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from autotune.bench.overhead import observer as observe
+from scripts.bench.overhead import observer as observe
 
 sys.path.insert(0, str(Path(observe.__file__).parent))
 import observed_trainers as trainers

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from autotune.bench.overhead import observer as observe
 from autotune.clock import SystemClock
 from autotune.folders.trial_folder import TrialFolder
 from autotune.process.guard import Guard
 from autotune.process.launch import ProcessRunner, Runner
 from autotune.records import TraineeEvent, TrialExit, TrialPlan
+from scripts.bench.overhead import observer as observe
 
 _PYTHONS = (sys.executable, "/usr/bin/python3", *os.environ.get("AUTOTUNE_TEST_PYTHONS", "").split(os.pathsep))
 TRAINERS = Path(observe.__file__).with_name("observed_trainers.py")
@@ -105,5 +105,5 @@ def sums_up(trial: Observed, style: str, *, waits: bool = True, samples: bool = 
         mean_s, known_s = sum(waits_s) / len(waits_s), facts["waited_s"] / facts["steps"]
         # What the trainer knows of its loader leaves out how the framework comes to call it: some milliseconds, more on
         # a busy machine, where a part of it passes during a step too. How exact it is otherwise, `python -m
-        # autotune.bench observe` tells.
+        # scripts.bench observe` tells.
         assert 0.7 * known_s <= mean_s <= 1.1 * known_s + 0.02

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from autotune.bench.overhead import observer as observe
 from autotune.trainee import step
+from scripts.bench.overhead import observer as observe
 
 sys.path.insert(0, str(Path(observe.__file__).parent))
 import observed_trainers as trainers

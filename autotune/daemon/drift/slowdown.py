@@ -9,7 +9,7 @@ Windows are far from independent, so level and threshold are worked out from the
 method of batch means. The slack covers the error of the level; the threshold is ``c · variance / (2 · slack)``, as the
 sum of a process that drifts down by the slack exceeds ``h`` with a probability proportional to ``exp(-2 · slack · h /
 variance)`` (Siegmund, "Sequential Analysis", 1985, chapter X). The constants are chosen by simulation: ``python -m
-autotune.bench drift`` shows at most one false alarm in 30 days of training.
+scripts.bench drift`` shows at most one false alarm in 30 days of training.
 """
 
 from collections import deque

@@ -1,1 +1,0 @@
-"""Benchmarks of autotune itself: ``python -m autotune.bench``, from a checkout."""

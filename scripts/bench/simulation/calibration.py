@@ -1,0 +1,269 @@
+"""Calibration of the simulator's model (`scripts.bench.simulation.pipeline_model`) against measured trainers.
+
+Two trainers: the reference trainer, measured here over a grid of 48 points (`reference_grid.jsonl`, made with
+``python -m scripts.bench grid`` from values and knobs that its first line names), and figures that others have
+published. ``python -m scripts.bench calibrate`` fits the parameters again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.records import Scalar
+from scripts.bench.simulation.machines import MACHINES
+from scripts.bench.simulation.pipeline_model import Hardware, Options, Pace, Quantity, Workload, coded, predict
+
+_GRID = Path(__file__).with_name("reference_grid.jsonl")
+_KINDS = {
+    "data.use_tf_native_loading": "native_loading",
+    "data.cache": "cache",
+    "data.bucket_by_length": "length_buckets",
+    "data.batch_size": "batch_size",
+    "data.num_workers": "workers",
+}
+
+REFERENCE = Workload(
+    # Fitted.
+    python_s=0.01256,
+    native_s=0.00321,
+    cached_share=0.00854,
+    step_s=0.01219,
+    graph_launch_s=0.00133,
+    # Known: LJSpeech's longest clip lasts 10.1 s, the mean one 6.57 s; a spectrogram has 80 bands in float32.
+    longest=1.54,
+    dataset_samples=1000,
+    sample_bytes=1.8e5,
+    # Of no influence on this machine, or at this grid's values.
+    locked_share=0.9,
+    filling=0.0,
+    eager_launch_s=0.1,
+    xla_launch_s=0.005,
+)
+"""The reference trainer on `REFERENCE_HARDWARE`."""
+
+REFERENCE_HARDWARE = MACHINES[0].hardware
+FITTED = ("python_s", "native_s", "cached_share", "step_s", "graph_launch_s")
+"""Parameters of `REFERENCE` that are fitted to the grid."""
+
+_FIRST_GUESS = (0.01, 0.01, 0.5, 0.01, 0.01)
+_OUTLIER = 0.1  # error of ln speed
+_FITTING_STEPS = 60
+
+PUBLISHED = Workload(
+    python_s=0.0203,
+    native_s=0.0698,
+    step_s=0.0024,
+    filling=2.6,
+    eager_launch_s=1.003,
+    graph_launch_s=0.0146,
+    xla_launch_s=0.0,
+    xla_time=1.06,
+    locked_share=1.0,
+    longest=1.0,
+    cached_share=0.1,
+    dataset_samples=10_000,
+    sample_bytes=2e5,
+)
+"""The trainer of `PUBLISHED_FIGURES`.
+
+One set of parameters is within 20 % of all of them, but then the loader limits both compiled trials at batch 48, so
+that XLA gains nothing there, where 1.33x was published. The two batches come from different reports; with parameters of
+its own each is met within 6 %.
+"""
+
+PUBLISHED_HARDWARE = replace(MACHINES[1].hardware, cores=16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """Published figures of a text-to-speech training on an RTX 4090 with 16 workers.
+
+    Attributes:
+        options: Options by kind of knob, where they differ from the others'.
+        step_s: Time of a step.
+        samples_per_s: Throughput, rounded as published.
+        gpu_utilization: Middle of the published range.
+    """
+
+    options: Mapping[str, Scalar]
+    step_s: float
+    samples_per_s: float
+    gpu_utilization: float
+
+
+PUBLISHED_FIGURES: Sequence[Figure] = (
+    Figure(
+        options={"batch_size": 16, "native_loading": False}, step_s=0.250, samples_per_s=60.0, gpu_utilization=0.175
+    ),
+    Figure(options={"batch_size": 16}, step_s=0.060, samples_per_s=250.0, gpu_utilization=0.80),
+    Figure(options={"batch_size": 16, "xla": True}, step_s=0.050, samples_per_s=320.0, gpu_utilization=0.90),
+    Figure(options={"batch_size": 48, "graph_mode": False}, step_s=1.000, samples_per_s=48.0, gpu_utilization=0.15),
+    Figure(options={"batch_size": 48}, step_s=0.200, samples_per_s=240.0, gpu_utilization=0.60),
+    Figure(options={"batch_size": 48, "xla": True}, step_s=0.150, samples_per_s=320.0, gpu_utilization=0.85),
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grid:
+    """Measured points of the reference trainer.
+
+    Attributes:
+        options: Options of each point.
+        samples_per_s: Geometric mean of the trials of each point.
+        trials: Number of trials of all points together.
+        trial_spread: Median over the points of the ratio of the fastest trial to the slowest.
+    """
+
+    options: Options
+    samples_per_s: Quantity
+    trials: int
+    trial_spread: float
+
+    def where(self, mask: NDArray[np.bool_]) -> "Grid":
+        """Return the points selected by a mask."""
+        kept = {kind: getattr(self.options, kind)[mask] for kind in _KINDS.values()}
+        return replace(self, options=replace(self.options, **kept), samples_per_s=self.samples_per_s[mask])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Agreement of predictions and measurements.
+
+    Attributes:
+        rank_correlation: Spearman's rank correlation.
+        median_error: Median error of the prediction, relative to the measurement.
+        worst_error: Largest error.
+    """
+
+    rank_correlation: float
+    median_error: float
+    worst_error: float
+
+
+def read_grid(path: Path = _GRID) -> Grid:
+    """Read the measured grid."""
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]  # the first one says how it was measured
+    speeds: dict[tuple[Scalar, ...], list[float]] = {}
+    for line in map(json.loads, lines):
+        speeds.setdefault(tuple(line["values"][path] for path in _KINDS), []).append(line["samples_per_s"])
+    columns = np.array([[coded(value) for value in point] for point in speeds]).T
+    return Grid(
+        options=_options(dict(zip(_KINDS.values(), columns, strict=True)), prefetch=1),
+        samples_per_s=np.exp([np.mean(np.log(found)) for found in speeds.values()]),
+        trials=len(lines),
+        trial_spread=float(np.median([max(found) / min(found) for found in speeds.values()])),
+    )
+
+
+def agreement(grid: Grid, workload: Workload, hardware: Hardware) -> Agreement:
+    """Compare the model with the grid."""
+    predicted = predict(grid.options, workload, hardware).samples_per_s
+    errors = np.abs(predicted / grid.samples_per_s - 1.0)
+    return Agreement(
+        rank_correlation=float(np.corrcoef(_ranks(predicted), _ranks(grid.samples_per_s))[0, 1]),
+        median_error=float(np.median(errors)),
+        worst_error=float(errors.max()),
+    )
+
+
+def held_out_error(grid: Grid, hardware: Hardware) -> float:
+    """Return the median relative error where each batch size is predicted from the others alone."""
+    errors: list[float] = []
+    for size in np.unique(grid.options.batch_size):
+        held_out = grid.options.batch_size == size
+        rest = grid.where(held_out)
+        predicted = predict(rest.options, fit(grid.where(~held_out), hardware), hardware).samples_per_s
+        errors += np.abs(predicted / rest.samples_per_s - 1.0).tolist()
+    return float(np.median(errors))
+
+
+def published_pace(figure: Figure) -> Pace:
+    """Return the model's prediction for a published figure."""
+    options = _options({kind: np.asarray(coded(value)) for kind, value in figure.options.items()}, prefetch=1)
+    return predict(options, PUBLISHED, PUBLISHED_HARDWARE)
+
+
+def fit(grid: Grid, hardware: Hardware) -> Workload:
+    """Return the parameters at which the model is nearest to the grid.
+
+    Least squares of ln speed by Levenberg and Marquardt's method, over the logs of the parameters. The weights are
+    Huber's: the machine was shared during a few of the trials, and these must not decide.
+    """
+    measured = np.log(grid.samples_per_s)
+
+    def errors(logs: Quantity) -> Quantity:
+        return np.log(predict(grid.options, _with_logs(logs), hardware).samples_per_s) - measured
+
+    def loss(found: Quantity) -> float:
+        size = np.abs(found)
+        return float(np.where(size < _OUTLIER, size**2 / 2, _OUTLIER * (size - _OUTLIER / 2)).sum())
+
+    logs = np.log(_FIRST_GUESS)
+    now, damping = errors(logs), 0.01
+    for _ in range(_FITTING_STEPS):
+        slopes = np.stack([(errors(logs + 1e-4 * axis) - now) / 1e-4 for axis in np.eye(len(logs))], axis=1)
+        weights = _OUTLIER / np.maximum(np.abs(now), _OUTLIER)
+        normal = slopes.T @ (weights[:, None] * slopes)
+        move = np.linalg.solve(normal + damping * np.eye(len(logs)), -slopes.T @ (weights * now))
+        then = errors(logs + np.clip(move, -1.0, 1.0))
+        if loss(then) < loss(now):
+            logs, now, damping = logs + np.clip(move, -1.0, 1.0), then, damping / 3
+        else:
+            damping *= 3
+    return _with_logs(logs)
+
+
+def _with_logs(logs: Quantity) -> Workload:
+    python_s, native_s, cached_share, step_s, graph_launch_s = np.exp(logs).tolist()
+    return replace(
+        REFERENCE,
+        python_s=python_s,
+        native_s=native_s,
+        cached_share=cached_share,
+        step_s=step_s,
+        graph_launch_s=graph_launch_s,
+    )
+
+
+def calibrate() -> None:
+    """Fit the parameters again and print them, with the agreement of model and measurements."""
+    grid = read_grid()
+    fitted = fit(grid, REFERENCE_HARDWARE)
+    print(f"Reference trainer, {len(grid.samples_per_s)} points, {grid.trials} trials")
+    for name in FITTED:
+        print(f"  {name:15} {getattr(fitted, name):.5f}  (in use: {getattr(REFERENCE, name):.5f})")
+    for words, workload in (("fitted", fitted), ("in use", REFERENCE)):
+        found = agreement(grid, workload, REFERENCE_HARDWARE)
+        print(
+            f"  {words}: rank correlation {found.rank_correlation:.3f}, median error {found.median_error:.1%}, "
+            f"worst {found.worst_error:.0%}"
+        )
+    print(f"  each batch size from the others: median error {held_out_error(grid, REFERENCE_HARDWARE):.1%}")
+    print(f"  two trials of a point differ by a factor of {grid.trial_spread:.2f} (median)")
+    print("Published figures: step in ms, samples/s, GPU utilization; model / published")
+    for figure in PUBLISHED_FIGURES:
+        pace = published_pace(figure)
+        words = ", ".join(f"{kind} {value}" for kind, value in figure.options.items())
+        print(
+            f"  {words:32} {1e3 * float(pace.step_s):4.0f} / {1e3 * figure.step_s:4.0f}"
+            f"  {float(pace.samples_per_s):4.0f} / {figure.samples_per_s:3.0f}"
+            f"  {float(pace.gpu_utilization):4.0%} / {figure.gpu_utilization:3.0%}"
+        )
+
+
+def _options(given: Mapping[str, Quantity], *, prefetch: float) -> Options:
+    """Return options with a graph, sixteen workers and all else off, except those given."""
+    others = dict.fromkeys(Options.__dataclass_fields__, np.asarray(0.0))
+    others |= {"prefetch": np.asarray(prefetch), "graph_mode": np.asarray(1.0)}
+    return Options(**{**others, "workers": np.asarray(16.0), "native_loading": np.asarray(1.0), **given})
+
+
+def _ranks(values: Quantity) -> NDArray[np.float64]:
+    """Return ranks, equal values with their mean rank."""
+    _, groups, counts = np.unique(values.round(6), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2.0)[groups], dtype=float)
