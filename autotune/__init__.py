@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from autotune.config.splice import edit_yaml
     from autotune.errors import (
         AutotuneError,
         CannotEditYaml,
@@ -41,12 +42,10 @@ if TYPE_CHECKING:
         StudyError,
         TrialError,
     )
-    from autotune.problem.known import Study
-    from autotune.records import Ending, Measurement, TrialRecord
-    from autotune.results import Ratio, SearchResult, Side, Verdict
-    from autotune.sampler.optuna_sampler import ConfigSampler
+    from autotune.records import Ending, Measurement, Ratio, SearchResult, Side, TrialRecord, Verdict
+    from autotune.sampler.config_sampler import ConfigSampler
+    from autotune.search.known import Study
     from autotune.search.open import tune
-    from autotune.settings.text.splice import edit_yaml
 
 _HOMES = {
     **dict.fromkeys(
@@ -54,10 +53,10 @@ _HOMES = {
         "autotune.errors",
     ),
     **dict.fromkeys(("Ending", "Measurement", "TrialRecord"), "autotune.records"),
-    **dict.fromkeys(("Ratio", "SearchResult", "Side", "Verdict"), "autotune.results"),
-    "ConfigSampler": "autotune.sampler.optuna_sampler",
-    "Study": "autotune.problem.known",
-    "edit_yaml": "autotune.settings.text.splice",
+    **dict.fromkeys(("Ratio", "SearchResult", "Side", "Verdict"), "autotune.records"),
+    "ConfigSampler": "autotune.sampler.config_sampler",
+    "Study": "autotune.search.known",
+    "edit_yaml": "autotune.config.splice",
     "tune": "autotune.search.open",
 }
 

@@ -3,7 +3,7 @@
 import sys
 
 from autotune.clock import SystemClock
-from autotune.process.termination import ignore_signals, signals_held, take_signals
+from autotune.trial.termination import ignore_signals, signals_held, take_signals
 
 # The budget counts from here. (The kernel's start time of the process would count what a shell script did before
 # its `exec autotune`.)

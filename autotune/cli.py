@@ -19,7 +19,7 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import LazyGroup
 from autotune.errors import AutotuneError
 from autotune.limits import expected
-from autotune.process.termination import end_by_force_with
+from autotune.trial.termination import end_by_force_with
 
 _COMMANDS = {
     "init": "find the knobs of a config, and add a section for autotune to it",
@@ -130,7 +130,7 @@ def _run(arguments: Sequence[str], call: Invocation) -> int:
 
 
 def _crash_log(arguments: Sequence[str], call: Invocation) -> str:
-    from autotune.settings.secrets import masked
+    from autotune.config.secrets import masked
 
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", prefix="autotune-crash-", suffix=".log", delete=False

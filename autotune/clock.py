@@ -1,6 +1,9 @@
 """Time as a seam: everything that waits or takes time stamps asks a `Clock`, which tests and simulations replace."""
 
+import re
+import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -60,3 +63,83 @@ class VirtualClock:
     def wait(self, seconds: float) -> None:
         """See `Clock.wait`; takes no time."""
         self._now_s += max(seconds, 0.0)
+
+
+# Durations as people write them: ``90s``, ``30m``, ``2h``, ``1h30m``.
+
+
+_PARTS = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?")
+
+
+_LARGEST_S = 365 * 24 * 3600.0
+
+
+def parse_duration_s(text: str) -> float:
+    """Parse a duration.
+
+    Args:
+        text: Hours, minutes and seconds in this order, each optional, e.g. ``1h30m``.
+
+    Returns:
+        Seconds, above 0 and at most a year.
+
+    Raises:
+        ValueError: The text is no such duration; the message says what would be.
+    """
+    match = _PARTS.fullmatch(text.strip().lower())
+    found = {unit: float(number) for unit, number in match.groupdict().items() if number} if match else {}
+    if not found:
+        raise ValueError(f"{text!r} is not a duration; write it like 90s, 30m, 2h or 1h30m")
+    seconds = found.get("h", 0.0) * 3600 + found.get("m", 0.0) * 60 + found.get("s", 0.0)
+    if not 0 < seconds <= _LARGEST_S:
+        raise ValueError(f"{text!r} is not a usable duration; it must be above 0 and at most a year")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """Format a duration for people: ``8.4s``, ``2m05s``, ``1h30m``."""
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s" if rest else f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if minutes else f"{hours}h"
+
+
+class Poller:
+    """Daemon thread that calls ``read``, which returns the seconds until the next call, or None for no more.
+
+    Waiting here is for an event and not on the injected clock: it only sets how densely the instrument reads,
+    every reading carries its own stamp, and `stop` must not have to wait for the next one.
+    """
+
+    def __init__(self, read: Callable[[], float | None], *, name: str) -> None:
+        self._read = read
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which takes the first reading now."""
+        self._thread.start()
+
+    def stop(self, *, deadline_s: float = 2.0) -> bool:
+        """End the readings.
+
+        Args:
+            deadline_s: Time to wait for a reading that is under way.
+
+        Returns:
+            False if that reading did not return in time: a driver call can hang, and then the daemon thread
+            is left to the end of the process.
+        """
+        self._stop.set()
+        if self._thread.ident is None:
+            return True  # it was never started, or could not be
+        self._thread.join(deadline_s)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        wait_s = self._read()
+        while wait_s is not None and not self._stop.wait(wait_s):
+            wait_s = self._read()

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autotune.records import GpuRole, Purpose, TrialRecord, Values
-from autotune.results import Verdict
+from autotune.records import GpuRole, Purpose, TrialRecord, Values, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)

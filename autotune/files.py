@@ -12,6 +12,9 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from autotune.errors import ConfigError
+
+FOLDER = ".autotune"
 _SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
@@ -169,3 +172,27 @@ def make_private_folder(path: Path) -> None:
 
 def _no_regular_file(path: Path) -> OSError:
     return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+
+
+def project_folder(config: Path) -> Path:
+    """Return the folder of the project that a config is part of, links resolved: see `StateFolder.locate`.
+
+    Raises:
+        ConfigError: The config's folder cannot be found.
+    """
+    try:
+        real = config.resolve()
+    except (OSError, RuntimeError) as error:  # the working directory is gone; a loop of links
+        raise ConfigError(
+            f"its folder cannot be found: {error}", where=str(config), remedy="Check the path, and where you are."
+        ) from error
+    marked = (folder for folder in real.parents if (folder / FOLDER).is_dir() or _is_project(folder))
+    return next(marked, real.parent)
+
+
+def _is_project(folder: Path) -> bool:
+    """Return whether the folder's owner or this user made a repository there: in ``/tmp`` anybody could make one."""
+    try:
+        return (folder / ".git").lstat().st_uid in (folder.stat().st_uid, os.geteuid())  # a file in a worktree
+    except OSError:
+        return False

@@ -29,19 +29,16 @@ import yaml
 
 from autotune.cli import run
 from autotune.clock import Clock, VirtualClock
-from autotune.commands import searching
-from autotune.commands.applying import changes_to_offer
+from autotune.commands import search_run
+from autotune.commands.apply_answer import changes_to_offer
 from autotune.daemon import advising, searches
 from autotune.daemon.advice import Advices
-from autotune.daemon.queue.entry import ApplyScope, EntryState, Hold
-from autotune.daemon.queue.fingerprint import fingerprint
-from autotune.daemon.queue.queue import Queue
+from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, fingerprint
 from autotune.events import Event, TrialEnded
-from autotune.process.own_command import OWN_COMMAND
-from autotune.process.search_child import SearchExit
 from autotune.records import Purpose, Scalar, TrialRecord
 from autotune.search.warm_start import KNOWN_POINTS, warm_start
 from autotune.testing.simulated_runner import Training
+from autotune.trial.search_child import OWN_COMMAND, SearchExit
 from tests.daemon.queue.entries import entry
 from tests.search.simulated import search_simulated
 from tests.soak_standing import BATCH, CHOICES, CONFIG, Landscape, Outcome, folder_of_its_own, lay_out_trainer
@@ -161,14 +158,14 @@ def make_orders(count: int, *, seed: int, first: int = 0) -> Outcome:
 @contextlib.contextmanager
 def _simulated(order: "Order") -> Iterator[None]:
     """Have searches simulated, and the daemon's children run in this process."""
-    whole, child = searching.search_with_display, searches.SearchChild
-    searching.search_with_display = order.search  # type: ignore[assignment]
+    whole, child = search_run.search_with_display, searches.SearchChild
+    search_run.search_with_display = order.search  # type: ignore[assignment]
     searches.SearchChild = advising.SearchChild = CommandHere  # type: ignore[misc, assignment]
     CommandHere.before = order.before_the_daemons
     try:
         yield
     finally:
-        searching.search_with_display = whole
+        search_run.search_with_display = whole
         searches.SearchChild = advising.SearchChild = child  # type: ignore[misc]
 
 
@@ -455,7 +452,7 @@ class Order:
 
     # Searches
 
-    def search(self, problem: Any, request: Any, answer: Any, _clock: object, **_more: object) -> searching.Finished:
+    def search(self, problem: Any, request: Any, answer: Any, _clock: object, **_more: object) -> search_run.Finished:
         """Search in virtual time, in the place of `searching.search_with_display`."""
         self._numbers += 1
         question, baseline, is_here = Question.now(), _point(), Path.cwd() == self._home
@@ -485,7 +482,7 @@ class Order:
         search = SimpleNamespace(name=f"search-{self._numbers}", study=done.study, tuner=done.tuner)
         answer.begin(problem, search)
         changes = changes_to_offer(problem, done.study.name, done.study.records(), done.result)
-        return searching.Finished(result=done.result, changes=changes, failures=[], ended_by=done.tuner.ended_by)
+        return search_run.Finished(result=done.result, changes=changes, failures=[], ended_by=done.tuner.ended_by)
 
     def _interrupt(self, event: Event) -> None:
         if self._meanwhile is not None and isinstance(event, TrialEnded) and event.trial.number % 5 == 4:
@@ -575,7 +572,7 @@ def _shown(trials: Sequence[TrialRecord], baseline: Point) -> list[Point]:
 
 def _records(problem: Any) -> Sequence[TrialRecord]:
     from autotune.errors import StudyError
-    from autotune.problem.known import Study
+    from autotune.search.known import Study
 
     try:
         return Study.of(problem).trials

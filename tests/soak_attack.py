@@ -19,9 +19,8 @@ from pathlib import Path
 import psutil
 
 from autotune.daemon.control.client import ask
-from autotune.daemon.control.deferred import Deferred
 from autotune.daemon.control.protocol import Request, encode_request
-from autotune.daemon.control.server import ControlServer
+from autotune.daemon.control.server import ControlServer, Deferred
 from autotune.daemon.home import open_home, sole_daemon
 from autotune.errors import AutotuneError
 

@@ -25,8 +25,7 @@ import psutil
 
 from autotune.clock import SystemClock
 from autotune.daemon.home import open_home
-from autotune.daemon.queue.entry import Entry, EntryState
-from autotune.daemon.queue.queue import Queue
+from autotune.daemon.queue import Entry, EntryState, Queue
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.commands.test_search import left_running
 

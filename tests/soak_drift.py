@@ -22,12 +22,10 @@ import psutil
 import yaml
 
 from autotune.clock import SystemClock
-from autotune.daemon.drift.surroundings import Surroundings
+from autotune.daemon.drift import Surroundings
 from autotune.daemon.home import open_home
-from autotune.daemon.trainings.training_events import Recovered, Slower, TrainingEvent
-from autotune.daemon.trainings.watched_training import WatchedTraining
-from autotune.daemon.trainings.watcher import Trainings
-from autotune.statistics import student_t_quantile
+from autotune.daemon.trainings import Recovered, Slower, TrainingEvent, Trainings, WatchedTraining
+from autotune.measure.statistics import student_t_quantile
 
 _HOG = "while True: pass"
 _CONFIG = Path("configs/config.yaml")

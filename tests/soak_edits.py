@@ -20,10 +20,10 @@ from typing import Any
 import ruamel.yaml
 import yaml
 
+from autotune.config.document import Document, Leaf
+from autotune.config.splice import edit_yaml
 from autotune.errors import ConfigError
 from autotune.records import Scalar
-from autotune.settings.text.document import Document, Leaf
-from autotune.settings.text.splice import edit_yaml
 from tests.conftest import SHARED
 from tests.settings.test_real_configs import Opaque, Reader, keys_as_read, place, without
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from autotune.daemon.idle.policy import IdlePolicy
+from autotune.daemon.idleness import IdlePolicy
 from tests.daemon.idle.machines import played, staged
 from tests.daemon.idle.timelines import LENGTH_S
 from tests.fake_nvml.library import FakeGpu, build
@@ -32,8 +32,8 @@ MEDIAN_S = 1.5
 WATCH = """
 import json, os, sys, time
 from autotune.clock import SystemClock
-from autotune.daemon.idle.idleness import Idleness
-from autotune.daemon.idle.machine_watch import MachineWatch
+from autotune.daemon.idleness import Idleness
+from autotune.daemon.machine_watch import MachineWatch
 pace_s, looks, clock = float(sys.argv[1]), int(sys.argv[2]), SystemClock()
 watch, idleness = MachineWatch(clock), Idleness()
 for _ in range(3):

@@ -25,8 +25,7 @@ from typing import Any
 from autotune.errors import AutotuneError
 from autotune.records import Purpose
 from autotune.study.storage.journal import JournalFolder
-from autotune.study.travel.description import describe_study
-from autotune.study.travel.transfer import export_study, import_files
+from autotune.study.travel import describe_study, export_study, import_files
 from autotune.testing.storage_contract import record
 from tests.soak_records import ODD
 from tests.study.travel.filled import NAME, VALUES, fill, whichever

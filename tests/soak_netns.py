@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.durations import parse_duration_s
+from autotune.clock import parse_duration_s
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.netns import Host, hosts
 from tests.postgresql import PASSWORD, running_server

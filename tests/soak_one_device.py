@@ -80,9 +80,9 @@ def _in_blocks(data: Path, pairs: int) -> list[float]:
     import tensorflow as tf
 
     from autotune.tf import pipeline
-    from autotune.tf.devices import Placement
     from autotune.tf.feed import BatchFeed, Feed
     from autotune.tf.options import BufferOptions, PipelineOptions, StepOptions
+    from autotune.tf.runtime import Placement
     from autotune.tf.step import TrainStep
     from autotune.tf.two_stage import TwoStageFeed
     from autotune.workloads.tts import batches

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from autotune.durations import parse_duration_s
+from autotune.clock import parse_duration_s
 from tests.real_trainers.litter import TemporaryFiles, differing, tree
 from tests.real_trainers.outcome import Outcome, number_of
 from tests.real_trainers.programs import Done, environment, run, trained

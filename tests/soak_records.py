@@ -22,15 +22,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.commands.applying import apply_values
+from autotune.commands.apply_answer import apply_values
 from autotune.commands.showing import text_console
+from autotune.config.typed import TypedOptions
 from autotune.errors import AutotuneError
-from autotune.problem.known import Study
-from autotune.problem.problem import Problem, open_problem
+from autotune.records import Verdict
 from autotune.report.answer import print_answer
 from autotune.report.json_answer import answer_document
-from autotune.results import Verdict
-from autotune.settings.typed_options import TypedOptions
+from autotune.search.known import Study
+from autotune.search.problem import Problem, open_problem
 from tests.commands.conftest import CONFIG, TRAINER
 
 ODD: tuple[Any, ...] = (

@@ -97,7 +97,7 @@ def at_random(project: Path, times: int, rng: random.Random) -> bool:
 def _start(project: Path, arguments: Sequence[str], insisting_s: float) -> "subprocess.Popen[str]":
     """Start a command which a later signal ends by force after so long."""
     code = (
-        "import sys; from autotune.process import termination; from autotune.__main__ import main; "
+        "import sys; from autotune.trial import termination; from autotune.__main__ import main; "
         f"termination.INSISTING_S = {insisting_s}; sys.argv[1:] = {list(arguments)!r}; main()"
     )
     return subprocess.Popen(

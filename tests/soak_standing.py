@@ -22,13 +22,12 @@ from typing import Any
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.problem.batch_limits import limited
-from autotune.problem.known import Study
-from autotune.problem.problem import open_problem
-from autotune.records import OUTSIDE, Purpose, TrialRecord, Values
-from autotune.results import Verdict
-from autotune.score import THROUGHPUT
-from autotune.study.standing import Standing, judged_finalists, standing_answer
+from autotune.measure.score import THROUGHPUT
+from autotune.records import OUTSIDE, Purpose, TrialRecord, Values, Verdict
+from autotune.search.batch_limits import limited
+from autotune.search.known import Study
+from autotune.search.problem import open_problem
+from autotune.study.answer import Standing, judged_finalists, standing_answer
 from autotune.testing.simulated_runner import Training
 from tests.search.simulated import search_simulated
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.folders.deletion import delete_tree
+from autotune.trial.deletion import delete_tree
 from tests.commands.conftest import CONFIG
 from tests.soak_moods import MOODS
 

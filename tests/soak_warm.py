@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.clock import SystemClock
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner, Runner
-from autotune.process.zygote import ZygoteRunner
 from autotune.records import TrialPlan
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.warm import ZygoteRunner
 
 COMPUTATIONS = {
     "numba": "import numba\nvalue = numba.njit(lambda x: x * x + 1)(3)",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.durations import format_duration, parse_duration_s
+from autotune.clock import format_duration, parse_duration_s
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from autotune.metrics import ABSENT, GPU_METRICS, METRICS, Direction, values_of
-from autotune.records import GpuFigures, Measurement
-from autotune.results import PooledGpu, PooledGpus
+from autotune.records import GpuFigures, Measurement, PooledGpu, PooledGpus
 
 MEASUREMENT = Measurement(
     window_s=4.0,

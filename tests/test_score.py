@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.records import Measurement
-from autotune.score import (
+from autotune.config.schema import Objective as ConfigObjective
+from autotune.measure.score import (
     OBJECTIVES,
     THROUGHPUT,
     UTILIZATION,
@@ -20,8 +20,8 @@ from autotune.score import (
     pairs_needed,
     steadiness,
 )
-from autotune.settings.schema import Objective as ConfigObjective
-from autotune.statistics import pooled_variance
+from autotune.measure.statistics import pooled_variance
+from autotune.records import Measurement
 
 
 def measured(samples_per_s, cv=None, gpu_utilization=None, filled_samples_per_s=None):

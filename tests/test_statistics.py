@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.statistics import (
+from autotune.measure.statistics import (
     block_cv,
     integrated_autocorrelation_time,
     moderated_interval,

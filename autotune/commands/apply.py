@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option, storage_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="apply")
@@ -38,7 +38,7 @@ def command(
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
     with signals_held():
-        from autotune.commands.applying import (
+        from autotune.commands.apply_answer import (
             apply_values,
             changes_of_answer,
             changes_of_trial,
@@ -46,11 +46,11 @@ def command(
             proposed_rate,
         )
         from autotune.commands.showing import show_remarks
-        from autotune.problem.known import Study
-        from autotune.problem.problem import open_problem
+        from autotune.records import Verdict
         from autotune.report.console import text_console
         from autotune.report.race_notes import why_it_may_learn_more_slowly
-        from autotune.results import Verdict
+        from autotune.search.known import Study
+        from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     show_remarks(problem.state)

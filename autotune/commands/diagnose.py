@@ -15,10 +15,10 @@ from autotune.commands.parameters import (
     storage_option,
 )
 from autotune.commands.watchdog import Watchdog, where_it_is
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
-    from autotune.commands.diagnosing import DiagnosisRequest
+    from autotune.commands.diagnose_run import DiagnosisRequest
 
 
 class Condition(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
@@ -28,7 +28,7 @@ class Condition(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Reads the text; wrong usage if it is no condition."""
-        from autotune.diagnose.fail_on import parse_fail_on
+        from autotune.diagnose.diagnosis import parse_fail_on
 
         try:
             return parse_fail_on(str(value))
@@ -80,8 +80,8 @@ def command(call: Invocation, /, **options: Any) -> int:
     passes outside of steps, neighbours. Changes that may help are tried in turn with it. The config is not touched
     without --fix. Without --config: this machine and its installation, as a bug report wants them.
     """
-    from autotune.commands.diagnosing import DiagnosisRequest
-    from autotune.diagnose.messages.translation import Language
+    from autotune.commands.diagnose_run import DiagnosisRequest
+    from autotune.diagnose.messages import Language
 
     request = DiagnosisRequest(**{**options, "language": Language(options["language"])})
     if request.config is None and (request.fix or request.trainer):
@@ -106,7 +106,7 @@ def _late(call: Invocation) -> int:
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
     """Carry out a request; return the exit code."""
     with signals_held():
-        from autotune.commands.diagnosing import diagnose_with_display, fix, keep_everything, say_diagnosis
+        from autotune.commands.diagnose_run import diagnose_with_display, fix, keep_everything, say_diagnosis
 
     done = diagnose_with_display(request, clock, started_s=call.started_s)
     watchdog.stand_down()

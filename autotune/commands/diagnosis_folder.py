@@ -10,19 +10,17 @@ from rich.console import Console
 
 from autotune.clock import Clock
 from autotune.diagnose.findings import Diagnosis
+from autotune.diagnose.pipeline_profile import PipelineProfile, profile_pipeline
+from autotune.diagnose.profile_trials import open_trials
+from autotune.diagnose.step_profile import StepProfile, profile_trainer_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.host import machine_facts
-from autotune.problem.problem import Problem
-from autotune.profile.pipeline import PipelineProfile, profile_pipeline
-from autotune.profile.step_phases import StepProfile
-from autotune.profile.trainer_step import profile_trainer_step
-from autotune.profile.trials import open_trials
 from autotune.report.console import file_console
 from autotune.report.diagnosis import print_diagnosis
 from autotune.report.json_answer import FORMAT
-from autotune.report.phase_table import print_step_profile
-from autotune.report.pipeline_table import print_pipeline_profile
+from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
+from autotune.search.problem import Problem
 
 SUMMARY, DIAGNOSIS, MACHINE = "summary.txt", "diagnosis.json", "machine.json"
 STEP, PIPELINE, PICTURES = "profile-step.json", "profile-pipeline.json", "pictures.svg"

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from autotune.commands.init_request import InitRequest
+from autotune.commands.init_questions import InitRequest
 from autotune.commands.parameters import config_files_option, state_dir_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="init")
@@ -36,7 +36,7 @@ def command(**options: Any) -> int:
     if request.further and request.from_flags:
         raise click.UsageError("--from-flags makes one new file; give one --config.")
     with signals_held():
-        from autotune.commands.initializing import plan_requested, show_inventory, tried, write_if_wanted
+        from autotune.commands.init_questions import plan_requested, show_inventory, tried, write_if_wanted
         from autotune.report.console import text_console
 
     console = text_console()

@@ -7,26 +7,24 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from autotune.clock import Clock, SystemClock
+from autotune.clock import Clock, SystemClock, format_duration
 from autotune.commands.printing import ask
-from autotune.durations import format_duration
+from autotune.config.load import separate_path
 from autotune.errors import TrialError
-from autotune.problem.init_plan import InitPlan
-from autotune.problem.problem import Problem
-from autotune.process.guard import Guard
-from autotune.process.launch import Runner
-from autotune.process.orphans import end_orphans
-from autotune.process.zygote import ZygoteRunner
-from autotune.protect.checkpoints import CheckpointBackups
-from autotune.protect.side_effects import SideEffects
 from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.plain_text import plain
-from autotune.search.preflight import Preflight, Reached, run_preflight
-from autotune.search.relative_outputs import try_relative_outputs
-from autotune.settings.load import separate_path
+from autotune.search.init_plan import InitPlan
+from autotune.search.preflight import Preflight, Reached, run_preflight, try_relative_outputs
+from autotune.search.problem import Problem
 from autotune.study.sole_search import sole_search
 from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.guard import Guard
+from autotune.trial.launch import Runner
+from autotune.trial.orphans import end_orphans
+from autotune.trial.protect import CheckpointBackups
+from autotune.trial.side_effects import SideEffects
+from autotune.trial.warm import ZygoteRunner
 
 NOT_TRIED = (
     "The trainer was not tried with the section in its config. If it rejects unknown keys, give the section a file of "

@@ -9,7 +9,7 @@ import click
 
 from autotune.commands.printing import say_aside, say_object
 from autotune.errors import AutotuneError, how_it_ended
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 class Invocation:
@@ -78,7 +78,7 @@ class Invocation:
 
     def unsecret(self, text: str) -> str:
         """A text as it may be shown and kept: it may quote a secret that was typed."""
-        from autotune.settings.secrets import secrets_of, without
+        from autotune.config.secrets import secrets_of, without
 
         return without(text, secrets_of(self._arguments))
 

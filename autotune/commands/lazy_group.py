@@ -1,13 +1,15 @@
 """Group of commands whose modules are loaded only when one of them is asked for, so that ``--help`` stays fast."""
 
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import click
 
+from autotune.commands.printing import say_aside
 from autotune.limits import require_room
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 class LazyGroup(click.Group):
@@ -36,8 +38,6 @@ class LazyGroup(click.Group):
             return None
         require_room()
         with signals_held():
-            from autotune.commands.logged import say_warnings_aside
-
             command: click.Command = import_module(f"{self._package}.{cmd_name}").command
         say_warnings_aside()
         return command
@@ -46,3 +46,16 @@ class LazyGroup(click.Group):
         """Write the table; no module is imported for it."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self.sentences.items()))
+
+
+class _Aside(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            say_aside(self.format(record))
+        except (OSError, ValueError):  # nobody reads stderr any more
+            return
+
+
+def say_warnings_aside() -> None:
+    """Has warnings of the log printed, from now on."""
+    logging.lastResort = _Aside(logging.WARNING)

@@ -9,12 +9,12 @@ import click
 from autotune.commands.parameters import Duration
 from autotune.commands.printing import say, say_object
 from autotune.errors import ToldToEnd, how_it_ended
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autotune.monitor.reading import MonitorReading, MonitorSummary
+    from autotune.daemon.monitor_reading import MonitorReading, MonitorSummary
 
 
 @click.command(name="monitor")
@@ -30,7 +30,7 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
     """
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.monitor.watching import Monitor
+        from autotune.daemon.monitor import Monitor
         from autotune.report.console import text_console
 
     clock = SystemClock()
@@ -59,9 +59,8 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
 @contextlib.contextmanager
 def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorReading], None]]":
     """Return the function to call with each reading."""
-    from autotune.monitor.display import MonitorDisplay
-    from autotune.monitor.layout import log_lines
-    from autotune.monitor.reading import reading_document
+    from autotune.daemon.monitor_display import MonitorDisplay, log_lines
+    from autotune.daemon.monitor_reading import reading_document
 
     if as_json:
         yield lambda reading: say_object(reading_document(reading))
@@ -80,8 +79,8 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
 
 
 def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:
-    from autotune.monitor.layout import summary_lines
-    from autotune.monitor.reading import summary_document
+    from autotune.daemon.monitor_display import summary_lines
+    from autotune.daemon.monitor_reading import summary_document
 
     if as_json:
         say_object(summary_document(summary))

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from autotune.durations import parse_duration_s
+from autotune.clock import parse_duration_s
 from autotune.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ class BatchLimitText(click.ParamType):  # type: ignore[type-arg]  # as above
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Checks the text; wrong usage if it is no limit."""
-        from autotune.settings.batch_limit import parse_batch_limit
+        from autotune.config.schema import parse_batch_limit
 
         try:
             parse_batch_limit(str(value))
@@ -50,7 +50,7 @@ def _first_config(_context: click.Context, _option: click.Parameter, configs: tu
     """Return the first config, which has the section; further ones have to be those that it names."""
     config, *further = configs
     if further:
-        from autotune.settings.load import load_settings
+        from autotune.config.load import load_settings
 
         named = {os.path.realpath(path) for path in load_settings(config).further.values()}
         for path in further:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from autotune.report.safe_text import safe_text
+from autotune.report.plain_text import safe_text
 
 
 def say(text: str) -> None:

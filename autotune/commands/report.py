@@ -6,7 +6,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import config_option, state_dir_option, storage_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="report")
@@ -48,10 +48,18 @@ def command(
     with signals_held():
         from autotune.clock import SystemClock
         from autotune.commands.printing import say, say_document
-        from autotune.commands.report_contents import contents_of, contents_of_other, read_diagnosis
-        from autotune.commands.report_file import STDOUT, comparison_text, report_path, report_text, write_report
+        from autotune.commands.report_page import (
+            STDOUT,
+            comparison_text,
+            contents_of,
+            contents_of_other,
+            read_diagnosis,
+            report_path,
+            report_text,
+            write_report,
+        )
         from autotune.commands.showing import show_remarks
-        from autotune.problem.problem import open_problem
+        from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     show_remarks(problem.state)

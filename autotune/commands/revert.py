@@ -9,7 +9,7 @@ import click
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
 from autotune.commands.printing import ask
 from autotune.errors import ConfigError
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="revert")
@@ -25,12 +25,11 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     with signals_held():
         from autotune.clock import SystemClock
         from autotune.commands.showing import show_remarks
+        from autotune.config.apply import plan_reverts, write_edits
+        from autotune.config.load import load_settings
         from autotune.errors import AutotuneError
-        from autotune.folders.state_folder import StateFolder
         from autotune.report.console import text_console
-        from autotune.settings.apply import write_edits
-        from autotune.settings.load import load_settings
-        from autotune.settings.revert import plan_reverts
+        from autotune.trial.state_folder import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     show_remarks(state)

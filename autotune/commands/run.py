@@ -11,7 +11,7 @@ from autotune.commands.parameters import config_if_any_option, dry_run_option
 from autotune.commands.printing import say, say_aside
 from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="run")
@@ -31,11 +31,11 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
     if config is None and not watch_only:
         raise click.UsageError("Missing option '--config'.")
     with signals_held():
-        from autotune.process.exec import exec_program
-        from autotune.settings.command import resolve_executable
-        from autotune.settings.load import load_settings
-        from autotune.settings.secrets import masked
-        from autotune.settings.typed import typed_tokens, with_further
+        from autotune.config.command import resolve_executable
+        from autotune.config.load import load_settings
+        from autotune.config.secrets import masked
+        from autotune.config.typed import typed_tokens, with_further
+        from autotune.trial.python_command import exec_program
 
     env, set_here, cwd = inherited_environment(), dict[str, str](), Path.cwd()
     if config is None or watch_only:
@@ -64,7 +64,7 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
         return 0
     if watch or watch_only or (config is not None and _is_always_watched(config, env)):
         with signals_held():
-            from autotune.commands.watched import watched
+            from autotune.commands.run_watched import watched
 
         env = watched(argv, env, config=config, typed=typed, cwd=cwd)
     exec_program(argv, env, cwd)
@@ -73,7 +73,7 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
 def _is_always_watched(config: Path, environ: Mapping[str, str]) -> bool:
     """Return whether the daemon's settings want trainings with a config to be watched that nobody asked for."""
     with signals_held():
-        from autotune.settings.daemon_settings import load_daemon_settings
+        from autotune.config.daemon_settings import load_daemon_settings
 
     try:
         return load_daemon_settings(environ).watches(config)

@@ -18,15 +18,15 @@ from autotune.commands.parameters import (
     storage_option,
     warm_start_option,
 )
-from autotune.commands.search_answer import SearchAnswer
-from autotune.commands.search_request import SearchRequest
+from autotune.commands.search_run import SearchAnswer
+from autotune.commands.showing import SearchRequest
 from autotune.commands.watchdog import Watchdog
 from autotune.errors import AutotuneError, StudyError
-from autotune.process.termination import end_by_force_with, signals_held
+from autotune.trial.termination import end_by_force_with, signals_held
 
 if TYPE_CHECKING:
-    from autotune.commands.searching import Finished
-    from autotune.problem.problem import Problem
+    from autotune.commands.search_run import Finished
+    from autotune.search.problem import Problem
 
 
 @click.command(name="search")
@@ -125,10 +125,9 @@ def _require_time(request: SearchRequest) -> None:
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:
     """Carry out a request; return the exit code."""
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
-        from autotune.commands.apply_question import ask_to_apply, is_question
-        from autotune.commands.dry_run import show_dry_run
-        from autotune.commands.report_file import require_report
-        from autotune.commands.searching import open_requested, search_with_display
+        from autotune.commands.report_page import require_report
+        from autotune.commands.search_run import ask_to_apply, is_question, open_requested, search_with_display
+        from autotune.commands.showing import show_dry_run
         from autotune.report.console import text_console
 
     problem = open_requested(request)
@@ -162,8 +161,7 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
     if request.report is None:
         return
     from autotune.commands.printing import say_aside
-    from autotune.commands.report_contents import contents_of
-    from autotune.commands.report_file import report_text, write_report
+    from autotune.commands.report_page import contents_of, report_text, write_report
 
     watchdog.stand_down()
     try:
@@ -175,7 +173,7 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
 
 def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, watchdog: Watchdog) -> None:
     """Write the answer into the config, if that was asked for and it is better; from here on time does not count."""
-    from autotune.commands.searching import apply_if_better
+    from autotune.commands.search_run import apply_if_better
 
     watchdog.stand_down()  # somebody may be asked
     if request.apply:

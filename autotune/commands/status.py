@@ -8,11 +8,11 @@ import click
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import config_option, json_option, state_dir_option, storage_option
 from autotune.commands.printing import say_object
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
-    from autotune.problem.problem import Problem
     from autotune.records import Values
+    from autotune.search.problem import Problem
 
 
 _SHOWN_TRIALS = 20
@@ -27,17 +27,17 @@ _SHOWN_TRIALS = 20
 def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None, storage: str | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
-        from autotune.commands.applying import changes_to_offer, diff_of
+        from autotune.commands.apply_answer import changes_to_offer, diff_of
         from autotune.commands.showing import show_remarks
         from autotune.events import TrialEnded
-        from autotune.problem.known import Study
-        from autotune.problem.problem import open_problem
+        from autotune.records import Verdict
         from autotune.report.answer import print_answer
         from autotune.report.console import text_console
-        from autotune.report.event_lines import trial_line
         from autotune.report.json_answer import answer_document
+        from autotune.report.live import trial_line
         from autotune.report.plain_text import plain
-        from autotune.results import Verdict
+        from autotune.search.known import Study
+        from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     show_remarks(problem.state)

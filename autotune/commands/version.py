@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.commands.printing import say
-from autotune.measure.cgroups import text_of
+from autotune.measure.host import text_of
 
 _FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "lightning", "transformers", "jax")
 _DRIVER = Path("/proc/driver/nvidia/version")

@@ -1,30 +1,65 @@
 """``autotune worker``: lends this machine to the searches of a study."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from autotune.clock import Clock, SystemClock
+from autotune.clock import Clock, SystemClock, format_duration
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
     BatchLimitText,
     Duration,
     config_option,
+    dry_run_option,
     seed_option,
     state_dir_option,
     storage_option,
     warm_start_option,
 )
-from autotune.commands.search_request import SearchRequest
-from autotune.commands.submission_options import submission_options
-from autotune.durations import format_duration
+from autotune.commands.showing import SearchRequest
 from autotune.errors import TrialError
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 _USUAL_S = 1800.0
+
+
+# Options of ``autotune worker`` that say where workers are started, if not here.
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+_OPTIONS = (
+    click.option(
+        "--submit",
+        "engine",
+        type=click.Choice(["slurm", "kubernetes", "ssh"]),
+        help="Start workers elsewhere: an array job of Slurm (what stands behind -- goes to sbatch), a Job for "
+        "Kubernetes (printed), or one on each HOST that is named behind it, over ssh.",
+    ),
+    click.option("-n", "--workers", "count", type=click.IntRange(1, 1000), help="Number of workers to submit [1]."),
+    click.option("--image", help="Image with the trainer, the config and autotune, for Kubernetes."),
+    click.option(
+        "--gpus", type=click.IntRange(0, 64), help="GPUs of a worker, for Kubernetes; 0 for a trainer without [1]."
+    ),
+    click.option(
+        "--secret", metavar="NAME", help="Secret of Kubernetes with the storage's address [autotune-storage]."
+    ),
+    click.option(
+        "--reachable", is_flag=True, help="The other machines reach the storage, though it looks like this one's own."
+    ),
+    dry_run_option,
+)
+
+
+def submission_options(command: _Command) -> _Command:
+    """Add the options; the command gets them under the names of `SubmissionRequest`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(name="worker")
@@ -108,7 +143,7 @@ def _submit(options: Mapping[str, Any]) -> int:
 def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_others: bool) -> int:
     """Make trials until the study needs no more; return the exit code."""
     with signals_held():
-        from autotune.commands.searching import open_requested
+        from autotune.commands.search_run import open_requested
         from autotune.report.console import text_console
         from autotune.report.live import SearchDisplay
         from autotune.search.open import SearchOptions, open_search

@@ -10,20 +10,18 @@ import click
 
 from autotune.clock import Clock
 from autotune.commands.printing import say, say_aside
+from autotune.config.load import Settings, load_settings
+from autotune.config.secrets import masked
+from autotune.config.typed import TypedOptions
+from autotune.daemon import submission
+from autotune.daemon.submission import SharedStorage, WorkerJob, shared_storage
 from autotune.environment import inherited_environment
 from autotune.errors import ConfigError
 from autotune.files import create_private, make_private_folder
-from autotune.folders.state_folder import StateFolder
-from autotune.process.command_group import CommandEnd, CommandGroup, OutputLine
-from autotune.process.own_command import OWN_COMMAND
-from autotune.settings.load import load_settings
-from autotune.settings.loaded import Settings
-from autotune.settings.secrets import masked
-from autotune.settings.typed_options import TypedOptions
 from autotune.study.storage.address import SaidAddress, said_by_environment
-from autotune.submission import kubernetes, remote, slurm
-from autotune.submission.shared_storage import SharedStorage, shared_storage
-from autotune.submission.worker_job import WorkerJob
+from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
+from autotune.trial.search_child import OWN_COMMAND
+from autotune.trial.state_folder import StateFolder
 
 _LEAVE_S = 15.0  # a worker gives its trial back within a few seconds
 _MOST_FAILED = 100
@@ -106,16 +104,16 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
 def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
     count = request.count or 1
     folder = state.workers / f"{clock.utc():%Y%m%dT%H%M%S}-{os.getpid()}"
-    script, text = folder / "job.sh", slurm.job_script(job, count, folder)
-    words = slurm.sbatch_words(request.words, script)
+    script, text = folder / "job.sh", submission.job_script(job, count, folder)
+    words = submission.sbatch_words(request.words, script)
     if request.dry_run:
         say(text)
         say_aside(f"Would be written to {script} and submitted with:\n  {shlex.join(masked(words))}")
         return 0
-    slurm.require_sbatch()
+    submission.require_sbatch()
     make_private_folder(folder)
     create_private(script, text.encode())
-    number = slurm.submit(words)
+    number = submission.submit(words)
     say(
         f"Submitted job {number}: {f'{count} workers, each' if count > 1 else 'a worker'} on a node of its own.\n"
         f"  script  {script}\n"
@@ -137,7 +135,7 @@ def _kubernetes(request: SubmissionRequest, settings: Settings, clock: Clock) ->
     if not _SECRET_NAME.fullmatch(secret):
         raise ConfigError(f"{secret!a} is no name of a Secret", where="--secret", remedy="Use a-z, 0-9, - and dots.")
     assert request.image is not None, "it was asked for"
-    pods = kubernetes.Pods(
+    pods = submission.Pods(
         count=request.count or 1,
         image=request.image,
         gpus=1 if request.gpus is None else request.gpus,
@@ -149,17 +147,19 @@ def _kubernetes(request: SubmissionRequest, settings: Settings, clock: Clock) ->
     job = WorkerJob(
         config=request.config, program=("autotune",), options=tuple(options), seed=request.seed, cwd=Path("/")
     )
-    say(kubernetes.manifest(job, pods, clock.utc()).rstrip("\n"))
+    say(submission.manifest(job, pods, clock.utc()).rstrip("\n"))
     return 0
 
 
 def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
-    commands = {host: remote.ssh_words(one, host) for host, one in remote.jobs_by_host(job, request.words).items()}
+    commands = {
+        host: submission.ssh_words(one, host) for host, one in submission.jobs_by_host(job, request.words).items()
+    }
     if request.dry_run:
         for words in commands.values():
             say(shlex.join(masked(words)))
         return 0
-    remote.require_ssh()
+    submission.require_ssh()
     failed = []
     with CommandGroup(clock, _LEAVE_S) as group:
         try:
@@ -182,7 +182,7 @@ def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
 def _show(one: OutputLine | CommandEnd) -> None:
     if isinstance(one, OutputLine):
         say_aside(f"{one.name}: {one.text}")
-    elif one.status == remote.UNREACHED:
+    elif one.status == submission.UNREACHED:
         say_aside(f"{one.name}: ssh did not reach it, or lost it (status {one.status})")
     else:
         say_aside(f"{one.name}: left" + (f" with status {one.status}" if one.status else ", nothing more to do"))
@@ -251,8 +251,8 @@ def _require_searchable(request: SubmissionRequest, *, is_here_alike: bool) -> N
     Raises:
         AutotuneError: It cannot be searched.
     """
-    from autotune.problem.batch_limits import limited
-    from autotune.problem.problem import open_problem
+    from autotune.search.batch_limits import limited
+    from autotune.search.problem import open_problem
 
     problem = open_problem(
         request.config,

@@ -1,1 +1,1 @@
-"""The daemon: a queue of searches for idle machines, and a watch over trainings."""
+"""The daemon: a queue of searches for idle machines, a watch over trainings, a page; workers on other machines."""

@@ -4,21 +4,24 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from autotune.daemon.queue import ApplyScope, Hold
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular, replace_durably
-from autotune.records import Scalar
-from autotune.results import changes_training
+from autotune.records import Scalar, changes_training
 
 FORMAT = 1
 """Format version of an advice on disk."""
 
+
 _ID = re.compile(r"[0-9a-f]{8}")
+
+
 _MOST_BYTES = 4 << 20
 
 
@@ -251,3 +254,66 @@ def _worth(change: Mapping[str, Any]) -> tuple[float, float, float] | None:
     if change["worth"] is None:
         return None
     return float(change["worth"]), float(change["worth_low"]), float(change["worth_high"])
+
+
+# Rule for applying an advice without asking: what was permitted, and what a person has decided since. Pure.
+
+
+_PERMITTED_BY = {"same training": ApplyScope.BETTER, "batch": ApplyScope.BATCH, "precision": ApplyScope.PRECISION}
+
+
+def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | None:
+    """Return why an advice is not applied by itself, in words; None if that is permitted.
+
+    Args:
+        advice: The advice.
+        scopes: What its user has permitted.
+    """
+    if not scopes:
+        return "nothing is applied without `--apply better`"
+    if not advice.answer:
+        return "it is of an earlier version, which did not keep what was judged"
+    beyond = [change for change in advice.changes if _PERMITTED_BY.get(change.label) not in scopes]
+    if not beyond and advice.may_learn_more_slowly:
+        return "no race has shown that it learns as fast as the config does now; `autotune apply` asks"
+    if not beyond:
+        return None
+    labels = sorted({change.label for change in beyond} & set(_PERMITTED_BY))
+    keys = ", ".join(change.path for change in beyond)
+    how = f"; `--apply {','.join([ApplyScope.BETTER, *labels])}` permits that" if labels else ""
+    return f"it changes the training itself ({keys}){how}"
+
+
+def edited_since(advice: Advice, applied: Mapping[str, Scalar]) -> list[str]:
+    """Return the keys of an advice that a person has given another value since autotune set them, in words.
+
+    Args:
+        advice: The advice; the old values of its changes are those that the config holds.
+        applied: The values that autotune has last written into this config.
+    """
+    return [
+        f"{change.path} is {change.old!r}, autotune had set {applied[change.path]!r}"
+        for change in advice.changes
+        if change.path in applied and applied[change.path] != change.old
+    ]
+
+
+def hold_of(*, edited: Collection[str], is_in_use: bool) -> Hold | None:
+    """Return why a permitted advice has to wait; None if it need not."""
+    if edited:
+        return Hold.EDITED
+    return Hold.TRAINING if is_in_use else None
+
+
+class Tell(Protocol):
+    """Receiver of what happens."""
+
+    def __call__(self, kind: str, text: str, **facts: Any) -> None:
+        """Take note of something that happened.
+
+        Args:
+            kind: Kind of event, a stable word such as ``search_started``.
+            text: A sentence for people.
+            facts: Facts, as JSON holds them.
+        """
+        ...

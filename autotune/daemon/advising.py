@@ -6,15 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
-from autotune.daemon.advice import Advice, Advices, AdviceState
-from autotune.daemon.apply_rule import edited_since, hold_of, why_not_permitted
-from autotune.daemon.queue.entry import Entry, EntryState, Hold
-from autotune.daemon.queue.fingerprint import config_sha256
-from autotune.daemon.queue.queue import Queue
-from autotune.daemon.tell import Tell
+from autotune.daemon.advice import Advice, Advices, AdviceState, Tell, edited_since, hold_of, why_not_permitted
+from autotune.daemon.queue import Entry, EntryState, Hold, Queue, config_sha256
 from autotune.errors import AutotuneError
-from autotune.process.own_command import OWN_COMMAND
-from autotune.process.search_child import SearchChild
+from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
 _APPLY_LIMIT_S = 20.0  # it takes two, in which nothing else is done
 _LOOK_S = 0.05

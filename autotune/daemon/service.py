@@ -1,48 +1,57 @@
 """Service: the daemon's loop. It looks at the machine, the queue and the trainings, and does what is due."""
 
+from __future__ import annotations
+
 import logging
+import math
 import os
+import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from autotune import __version__
 from autotune.clock import Clock
+from autotune.config.daemon_settings import DaemonSettings
 from autotune.daemon.advice import Advices
 from autotune.daemon.advising import Advising
-from autotune.daemon.control.deferred import Deferred
 from autotune.daemon.control.protocol import Request, unknown_operation
-from autotune.daemon.control.server import ControlServer
+from autotune.daemon.control.server import ControlServer, Deferred
 from autotune.daemon.home import DaemonHome, sole_daemon
-from autotune.daemon.hosting import hosted_by
-from autotune.daemon.idle.policy import IdlePolicy
-from autotune.daemon.machine_look import MachineLook
-from autotune.daemon.queue.entry import Entry
-from autotune.daemon.queue.queue import Queue
-from autotune.daemon.queue.turns import Turns, decide_turns
-from autotune.daemon.search_ending import Left
-from autotune.daemon.searches import Searches
-from autotune.daemon.trainings.surroundings_reader import SurroundingsReader
-from autotune.daemon.trainings.watched_training import WatchedTraining
-from autotune.daemon.trainings.watcher import Trainings
-from autotune.daemon.web.daemon_view import DaemonView, TrainingView
-from autotune.daemon.web.page import Page
+from autotune.daemon.idleness import Arrivals, Idleness, IdlePolicy, IdleState
+from autotune.daemon.machine_watch import MachineWatch
+from autotune.daemon.queue import Entry, Queue, Turns, decide_turns
+from autotune.daemon.searches import Left, Searches
+from autotune.daemon.trainings import SurroundingsReader, Trainings, WatchedTraining
+from autotune.daemon.web.view import DaemonView, Page, TrainingView
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.measure.host import is_in_container
-from autotune.process.config_users import users_of_config
-from autotune.process.notifier import Notifier
-from autotune.process.sd_notify import ServiceManager
-from autotune.process.termination import signals_held
-from autotune.settings.daemon_settings import DaemonSettings
+from autotune.trial.notifier import Notifier
+from autotune.trial.owner import users_of_config
+from autotune.trial.termination import signals_held
 
 _PAUSE_S = 5.0  # between looks at the queue's file, which commands change; they also say so
+
+
 _BUSY_PAUSE_S = 0.25
+
+
 _LEAVING_PAUSE_S = 0.05
+
+
 _TRAININGS_S = 2.0
+
+
 _HELD_S = 30.0  # between looks whether a training has ended that an advice waits for
+
+
 _SAID_AGAIN_S = 300.0
+
 
 _log = logging.getLogger(__name__)
 
@@ -301,3 +310,232 @@ def _shown(training: WatchedTraining) -> dict[str, Any]:
 def _pid(owner: Mapping[str, Any] | None) -> int | None:
     pid = (owner or {}).get("pid")
     return pid if isinstance(pid, int) else None
+
+
+_NOT_LOOKED = IdleState(is_idle=False, idle_since_s=None, reason="not looked at yet", look_again_s=0.0)
+
+
+class MachineLook(AbstractContextManager["MachineLook"]):
+    """Look at the machine for the queue: at the CPUs, and at each GPU by itself, as entries use different ones.
+
+    Args:
+        policy: Limits and times of idle machines.
+        clock: The machine's clock.
+    """
+
+    def __init__(self, policy: IdlePolicy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._watch = MachineWatch(clock)
+        self._idleness: dict[str | None, Idleness] = {None: Idleness(policy, uuids=())}  # by GPU; None without any
+        self._states: dict[str | None, IdleState] = {}
+        self._arrivals: Arrivals | None = None
+        self._searched: tuple[str | None, ...] = ()  # what the running search uses
+        self._due_s = -math.inf
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watch.close()
+
+    @property
+    def reason(self) -> str:
+        """State of the whole machine, in words."""
+        states = list(self._states.values()) or [_NOT_LOOKED]
+        return next((state for state in states if state.idle_since_s is None), states[0]).reason
+
+    def why_not_idle(self, entry: Entry) -> str | None:
+        """Return why the machine is not idle for an entry; None if it is: the CPUs, and the GPUs that it uses."""
+        return next((state.reason for state in self._states_of(entry) if not state.is_idle), None)
+
+    def due_in_s(self) -> float:
+        """Return the time until the next reading; never below 0."""
+        return max(0.0, self._due_s - self._clock.now_s())
+
+    def search_starts(self, entry: Entry) -> None:
+        """Watch for arrivals from now on: on its GPUs; on the CPUs too where it needs an idle machine."""
+        policy = self._policy if entry.start.needs_idle else replace(self._policy, cpu_fraction=math.inf)
+        self._arrivals, self._searched = Arrivals(policy, uuids=entry.gpus), (None, *entry.gpus)
+        self._due_s = -math.inf
+
+    def search_ended(self, *, somebody_came: bool) -> None:
+        """Watch for an idle machine again; what the search used has been idle all the time, unless somebody came."""
+        known = {} if somebody_came else {key: self._states[key] for key in self._searched if key in self._states}
+        for key in self._idleness:
+            since_s = known[key].idle_since_s if key in known else None
+            self._idleness[key] = Idleness(self._policy, uuids=_uuids(key), idle_since_s=since_s)
+        self._arrivals, self._searched = None, ()
+        self._due_s = -math.inf
+
+    def look(self, waiting: Collection[Entry], *, orphan_pid: int | None) -> str | None:
+        """Take a reading if one is due.
+
+        Args:
+            waiting: Entries, some of which wait for nothing but an idle machine; empty if none does.
+            orphan_pid: A search of ours that is not below this process; None if there is none.
+
+        Returns:
+            The reason for which the search that runs has to leave; None if it has not.
+        """
+        if 0.0 < self.due_in_s() <= self._look_again_s(waiting):
+            return None
+        reading = self._watch.read(orphan_pid)
+        why = None
+        if self._arrivals is not None:
+            why = self._arrivals.update(reading)
+            self._due_s = self._clock.now_s() + self._policy.close_look_s
+            return why
+        for gpu in reading.gpus:
+            self._idleness.setdefault(gpu.uuid, Idleness(self._policy, uuids=_uuids(gpu.uuid)))
+        self._states = {key: idleness.update(reading) for key, idleness in self._idleness.items()}
+        self._due_s = self._clock.now_s() + min(self._look_again_s(waiting), self._policy.look_s)
+        return None
+
+    def _look_again_s(self, waiting: Collection[Entry]) -> float:
+        """Return the time between readings that entries need; infinity for none."""
+        return min((state.look_again_s for one in waiting for state in self._states_of(one)), default=math.inf)
+
+    def _states_of(self, entry: Entry) -> list[IdleState]:
+        """Return the states that an entry depends on: of its GPUs, which hold that of the CPUs, else of these."""
+        return [self._states.get(key) or _unknown(key, self._states) for key in entry.gpus or (None,)]
+
+
+def _uuids(key: str | None) -> tuple[str, ...]:
+    return () if key is None else (key,)
+
+
+def _unknown(key: str | None, states: Mapping[str | None, IdleState]) -> IdleState:
+    """Return the state of a GPU that no reading has shown."""
+    if key is None or not states:
+        return _NOT_LOOKED
+    return replace(_NOT_LOOKED, reason=f"{key} is not among the GPUs of this machine", look_again_s=math.inf)
+
+
+# Hosting of the daemon: what keeps it running, and what ends it. Pure.
+
+
+def hosted_by(environ: Mapping[str, str], *, is_service: bool, is_on_terminal: bool, is_in_container: bool) -> str:
+    """Return how this process is hosted, in words.
+
+    Args:
+        environ: Its environment.
+        is_service: Whether a service manager started it.
+        is_on_terminal: Whether its standard error is a terminal.
+        is_in_container: Whether it runs in a container.
+    """
+    if is_service:
+        how = "a systemd user unit: started again when it fails; ends with your last session unless you linger"
+    elif environ.get("TMUX"):
+        how = "a tmux session: runs until that, or the machine, ends"
+    elif environ.get("STY"):
+        how = "a screen session: runs until that, or the machine, ends"
+    elif is_on_terminal:
+        how = "a terminal: ends with it, or with ^C"
+    else:
+        how = "a process in the background: nothing starts it again"
+    return f"{how}; in a container" if is_in_container else how
+
+
+_SOCKET, _WATCHDOG_PID, _WATCHDOG_USEC = "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"
+
+
+_LONGEST_PATH_BYTES = 107  # unix(7)
+
+
+_LONGEST_STATUS = 500
+
+
+_SEND_S = 0.2  # a manager that reads no messages must not hold up the loop for longer
+
+
+class ServiceManager:
+    """Service manager of this process; None of its methods raises.
+
+    Args:
+        address: Address of its socket; None without a manager.
+        watchdog_s: Time within which it wants to hear of this process; None without a watchdog.
+        clock: Clock of the watchdog.
+
+    Attributes:
+        watchdog_s: See above.
+    """
+
+    def __init__(self, address: bytes | None, watchdog_s: float | None, clock: Clock) -> None:
+        self._address = address
+        self._clock = clock
+        self._alive_s: float | None = None
+        self.watchdog_s = watchdog_s if address is not None else None
+
+    @classmethod
+    def take(cls, environ: MutableMapping[str, str], clock: Clock) -> ServiceManager:
+        """Take the manager's variables out of the environment, so that no child is taken for this process.
+
+        Args:
+            environ: The environment, which is changed.
+            clock: Clock of the watchdog.
+        """
+        socket_name = environ.pop(_SOCKET, "")
+        for_pid, microseconds = environ.pop(_WATCHDOG_PID, ""), environ.pop(_WATCHDOG_USEC, "")
+        is_ours = not for_pid or for_pid == str(os.getpid())
+        is_number = microseconds.isascii() and microseconds.isdigit() and len(microseconds) < 19
+        watchdog_s = int(microseconds) / 1e6 if is_ours and is_number else 0.0
+        return cls(_address(socket_name), watchdog_s or None, clock)
+
+    @property
+    def is_there(self) -> bool:
+        """True if a service manager started this process."""
+        return self._address is not None
+
+    def ready(self, status: str) -> None:
+        """Say that the service is up.
+
+        Args:
+            status: A sentence on what it does, which ``systemctl status`` shows.
+        """
+        self._send(f"READY=1\nSTATUS={_one_line(status)}")
+
+    def status(self, status: str) -> None:
+        """Say what the service does now."""
+        self._send(f"STATUS={_one_line(status)}")
+
+    def stopping(self) -> None:
+        """Say that the service is about to end."""
+        self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """Say that the service is alive if half of the watchdog's time has gone by; to be called in its loop."""
+        if self.watchdog_s is None:
+            return
+        now_s = self._clock.now_s()
+        is_due = self._alive_s is None or now_s - self._alive_s >= self.watchdog_s / 2
+        if is_due and self._send("WATCHDOG=1"):
+            self._alive_s = now_s
+
+    def _send(self, message: str) -> bool:
+        if self._address is None:
+            return False
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+                sending.settimeout(_SEND_S)
+                sending.sendto(message.encode("utf-8", "replace"), self._address)
+        except OSError as error:
+            _log.debug("the service manager does not listen: %s", error)
+            return False
+        return True
+
+
+def _address(name: str) -> bytes | None:
+    """Return the address of a socket: a path, or a name in the abstract namespace, which begins with ``@``."""
+    raw = os.fsencode(name)
+    if raw[:1] not in (b"/", b"@") or not 1 < len(raw) <= _LONGEST_PATH_BYTES:
+        if name:
+            _log.warning("%s is %r, which is no Unix socket; the service manager is told nothing", _SOCKET, name)
+        return None
+    return b"\0" + raw[1:] if raw[:1] == b"@" else raw
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)[:_LONGEST_STATUS]

@@ -1,27 +1,200 @@
-"""Text of the systemd unit that starts the daemon for its user: written by ``autotune daemon install``.
+"""File of the systemd unit: written and taken away, never one that somebody else wrote or edited."""
 
-It holds no secret, and begins with a hash of the rest, which tells a unit that somebody has edited since.
-"""
-
+import contextlib
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import Path
 
 from autotune import __version__
+from autotune.clock import Clock
 from autotune.daemon.home import VARIABLE
+from autotune.environment import settings_folder
+from autotune.errors import AutotuneError
+from autotune.files import create_private, open_regular
+from autotune.trial.state_folder import why_exposed, why_not_ours
+
+_MOST_BYTES = 1 << 20
+
+
+_MODE = 0o644  # systemd warns of a unit that not all may read
+
 
 NAME = "autotune.service"
 
+
+_DROP_IN = f"Keep changes in a file beside it (systemctl --user edit {NAME})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitChange:
+    """Change to the unit's file.
+
+    Attributes:
+        path: The file.
+        is_new: Whether there was none before.
+        backup: Copy of what somebody had written or edited there; None if there was nothing to keep.
+    """
+
+    path: Path
+    is_new: bool
+    backup: Path | None
+
+
+def unit_path(environ: Mapping[str, str]) -> Path:
+    """Return the file of the unit, in the folder in which systemd looks for units of this user."""
+    return settings_folder(environ) / "systemd" / "user" / NAME
+
+
+def write_unit(path: Path, text: str, clock: Clock, *, force: bool) -> UnitChange:
+    """Write the unit.
+
+    Args:
+        path: Its file.
+        text: Its text.
+        clock: Source of the time in the name of a backup.
+        force: Whether one that somebody wrote or edited is replaced; it is kept beside.
+
+    Raises:
+        AutotuneError: There is one that is not ours to replace, or the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _check_folder(path.parent)
+        before = _read(path)
+        backup = _keep(path, before, clock, force=force)
+        _replace(path, os.fsencode(text))
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return UnitChange(path=path, is_new=before is None, backup=backup)
+
+
+def remove_unit(path: Path, clock: Clock, *, force: bool) -> UnitChange | None:
+    """Take the unit away, and the link by which systemd starts it at a login.
+
+    Args:
+        path: Its file.
+        clock: Source of the time in the name of a backup.
+        force: Whether one that somebody edited is taken away too; it is kept beside.
+
+    Returns:
+        The change; None if there is no unit.
+
+    Raises:
+        AutotuneError: The unit is not ours to take away, or cannot be.
+    """
+    try:
+        before = _read(path)
+        if before is None:
+            _unlink_dangling(path)
+            return None
+        if origin_of(before) is UnitOrigin.FOREIGN:
+            raise AutotuneError(
+                "this unit was not written by autotune", where=str(path), remedy="Take it away yourself if you want to."
+            )
+        backup = _keep(path, before, clock, force=force)
+        path.unlink()
+        _unlink_dangling(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return UnitChange(path=path, is_new=False, backup=backup)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise an error if somebody else could write into the folder of the units: what is there gets started."""
+    real = Path(os.path.realpath(folder))
+    if why := why_not_ours(real, frozenset({os.geteuid()})) or why_exposed(real.parent):
+        raise AutotuneError(
+            f"no unit is written there: {why}",
+            where=str(real),
+            remedy="Whoever may write there can have programs started as you. If it is yours, close it (chmod go-w).",
+        )
+
+
+def _read(path: Path) -> str | None:
+    """Return the text of the present unit; None if there is none.
+
+    Raises:
+        AutotuneError: A link is in its place, or something else that is no file.
+        OSError: It cannot be read.
+    """
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        raise AutotuneError(
+            f"the unit is a link to {os.readlink(path)}",
+            where=str(path),
+            remedy=f"A masked unit is a link to /dev/null: systemctl --user unmask {NAME}. Else take the link away.",
+        )
+    with open_regular(path) as file:
+        return os.fsdecode(file.read(_MOST_BYTES))
+
+
+def _keep(path: Path, text: str | None, clock: Clock, *, force: bool) -> Path | None:
+    """Return the path of a copy of a unit that is not as we wrote it; None if there is nothing to keep."""
+    if text is None or origin_of(text) is UnitOrigin.OURS:
+        return None
+    if not force:
+        edited = origin_of(text) is UnitOrigin.EDITED
+        raise AutotuneError(
+            "this unit was edited since autotune wrote it" if edited else "this unit was not written by autotune",
+            where=str(path),
+            remedy=f"{_DROP_IN}. --force keeps a copy of it, and goes on.",
+        )
+    backup = path.with_name(f"{path.name}.{clock.utc():%Y%m%dT%H%M%S}.bak")
+    create_private(backup, os.fsencode(text))
+    return backup
+
+
+def _replace(path: Path, content: bytes) -> None:
+    new = path.with_name(f".{path.name}.new")
+    try:
+        create_private(new, content)
+        descriptor = os.open(new, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(descriptor, _MODE)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
+def _unlink_dangling(path: Path) -> None:
+    """Take away the link that ``systemctl enable`` made, once it leads nowhere."""
+    link = path.parent / "default.target.wants" / path.name
+    if link.is_symlink() and not link.exists():
+        link.unlink()
+
+
+def _unusable(path: Path, error: OSError) -> AutotuneError:
+    return AutotuneError(
+        f"the unit cannot be changed: {error.strerror or error}",
+        where=str(path),
+        remedy="Check that its folder exists, may be written to, and has space.",
+    )
+
+
 _CARRIED = (VARIABLE, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 """Variables that say where state and settings are: the user manager does not read the shell's start files."""
+
 
 _HEAD = """\
 # Written by `autotune daemon install` (autotune {version}), which writes it anew when it is asked again.
 # Changes belong into a file beside it: systemctl --user edit autotune.service
 # sha256 of what follows: {digest}
 """
+
+
 _BODY = """\
 [Unit]
 Description=autotune: tunes configs on idle GPUs, watches trainings
@@ -48,8 +221,14 @@ OOMPolicy=continue
 [Install]
 WantedBy=default.target
 """
+
+
 _PLAIN = re.compile(r"[\w/.:=+-]+", re.ASCII)
+
+
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\'\"$]")
+
+
 _PARTS = re.compile(r"(?:# [^\n]*\n)*# sha256 of what follows: ([0-9a-f]{64})\n(.*)", re.DOTALL)
 
 

@@ -1,1 +1,1 @@
-"""Diagnosis: checks that say why a training is slow, and what that gains which would help; see `findings`."""
+"""Diagnosis: why a training is slow, and what that gains which would help; see `findings`."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autotune.records import Values
-from autotune.results import Ratio
+from autotune.diagnose.messages import Message, said
+from autotune.records import Ratio, Values
 
 
 class Severity(StrEnum):
@@ -67,7 +67,7 @@ class Issue:
     """Something that a check found.
 
     Attributes:
-        check: Id of the check, see `autotune.diagnose.checks`.
+        check: Id of the check, see `autotune.diagnose.diagnosis`.
         severity: Weight of it.
         sentence: What is wrong, with its numbers, for people.
         place: File and line, key path, or device; empty where there is none.
@@ -127,7 +127,7 @@ class Diagnosis:
 
     Attributes:
         verdict: One sentence: what limits the training, and what to do first.
-        results: Results of the checks, in the order of `autotune.diagnose.checks.CHECKS`.
+        results: Results of the checks, in the order of `autotune.diagnose.diagnosis.CHECKS`.
     """
 
     verdict: Verdict
@@ -144,3 +144,41 @@ class Diagnosis:
         found = [one for issue in self.issues for one in issue.recommendations]
         rank = {Evidence.MEASURED: 0, Evidence.BOUNDED: 1, Evidence.NOT_TRIED: 2}
         return tuple(sorted(found, key=lambda one: (rank[one.evidence], -(one.gain.low if one.gain else 0.0))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Check of a diagnosis.
+
+    Attributes:
+        id: Stable id, for scripts.
+        question: What it answers.
+        how: How that is measured, or read.
+        threshold: From where on it is an issue, and the source of that number.
+    """
+
+    id: str
+    question: str
+    how: str
+    threshold: str
+
+
+# Words and numbers of a diagnosis as people read them.
+
+
+def ratio_text(ratio: Ratio) -> Message:
+    """Return a ratio with its interval, e.g. ``2.6x (2.4 to 2.8)``."""
+    digits = 2 if ratio.ratio < 2.0 else 1
+    ends = {"low": f"{ratio.low:.{digits}f}", "high": f"{ratio.high:.{digits}f}"}
+    return said("ratio", "{ratio}x ({low} to {high})", ratio=f"{ratio.ratio:.{digits}f}", **ends)
+
+
+def percent(fraction: float) -> str:
+    """Return a share as a whole percentage."""
+    return f"{100.0 * fraction:.0f} %"
+
+
+def milliseconds(time_s: float) -> str:
+    """Return a short time with three digits at most, e.g. ``4.2 ms``."""
+    time_ms = 1e3 * time_s
+    return f"{time_ms:.1f} ms" if time_ms < 10.0 else f"{time_ms:.0f} ms" if time_ms < 1e4 else f"{time_s:.1f} s"

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from autotune.statistics import Series, integrated_autocorrelation_time
+from autotune.measure.statistics import Series, integrated_autocorrelation_time
 
 LEAST_WINDOWS = 12
 """Driver windows below which there is no verdict."""

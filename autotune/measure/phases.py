@@ -1,16 +1,25 @@
 """Speeds of a trial in each of its phases: training, training on the same batches again and again, loading alone."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 
+from autotune.measure.statistics import moderated_interval
 from autotune.measure.window import PAUSES, main_stream
-from autotune.records import FIRST_PHASE, TraineeEvent, TrialPhase
+from autotune.records import FIRST_PHASE, Ratio, Scalar, TraineeEvent, TrialPhase
 
 _LEAST_STEPS = 2  # with a time of their own, in a phase
+
+
 _SETTLING = 0.25  # of the time for which batches are drawn: buffers that were full have run empty by then
+
+
 _LEAST_S = 1e-6
+
 
 Span = tuple[float, float]
 """Begin and end, in seconds of the monotonic clock."""
@@ -153,3 +162,123 @@ def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[fl
     amount = sum((event.samples if counts_samples else event.batches) or 0.0 for event in settled)
     first = settled[0]
     return amount / time_s, (first.t_s - (first.duration_s or 0.0), settled[-1].t_s)
+
+
+CANNOT_MATTER = 1.02
+"""Gain below which a bound says that a change cannot matter; points that differ by less cannot be told apart."""
+
+
+FREE_DATA, FREE_STEP = "free data, speed over today's", "free step, speed over today's"
+"""Conditions of a trial that was taken through phases, with the two ratios."""
+
+
+HIGH = ", at most"
+"""Behind the name of either: the upper end of its interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Speeds of training, of the step alone and of the loader alone, and the ratios between them.
+
+    Attributes:
+        free_data: Speed with data that costs nothing over that of training; None if it was not measured.
+        free_step: Speed of the loader alone over that of training; None if it was not measured.
+        speeds: Median speed in each phase, in samples per second, or batches.
+        counts_samples: Whether these are samples.
+        cores: Cores that the trial kept busy in each phase; phases in which that is not known are missing.
+        batch: Samples in a step, 1 where speeds are batches; None if it is not known.
+        wait_s: Time that a step of training waited for data; None if it is not known.
+        why_not: Reasons for which a phase could not be made.
+    """
+
+    free_data: Ratio | None
+    free_step: Ratio | None
+    speeds: Mapping[TrialPhase, float]
+    counts_samples: bool
+    cores: Mapping[TrialPhase, float]
+    batch: float | None = None
+    wait_s: float | None = None
+    why_not: tuple[str, ...] = ()
+
+    def may_gain(self, *, on_step: bool) -> bool:
+        """Return whether a change of the step alone, or of the input alone, may gain something worth having."""
+        bound = self.free_step if on_step else self.free_data
+        return bound is None or bound.high > CANNOT_MATTER
+
+
+def bounds_as_conditions(bounds: Bounds) -> dict[str, Scalar]:
+    """Return the bounds as scalars of a trial's record; unknown ones are left out."""
+    sides = {FREE_DATA: bounds.free_data, FREE_STEP: bounds.free_step}
+    return {
+        f"{name}{end}": value
+        for name, ratio in sides.items()
+        if ratio is not None
+        for end, value in (("", ratio.ratio), (HIGH, ratio.high))
+    }
+
+
+def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | None]) -> Bounds:
+    """Return the bounds that a phased trial shows.
+
+    Args:
+        trial: The trial.
+        cpu_cores: Returns the cores that it kept busy between two times; None if that is not known.
+    """
+    train, load, replay = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
+    speeds = {
+        phase: median(found)
+        for phase in TrialPhase
+        if (found := [one.speeds[phase] for one in trial.rounds if phase in one.speeds])
+    }
+    cores = {}
+    for phase in TrialPhase:
+        known = [used for span in trial.spans(phase) if (used := cpu_cores(*span)) is not None]
+        if known:
+            cores[phase] = fmean(known)
+    batches = [one.batch for one in trial.rounds if one.batch is not None]
+    waits_s = [one.wait_s for one in trial.rounds if one.wait_s is not None]
+    return Bounds(
+        free_data=ratio_of(trial.pairs(replay, train)),
+        free_step=ratio_of(trial.pairs(load, train)),
+        speeds=speeds,
+        counts_samples=trial.counts_samples,
+        cores=cores,
+        batch=fmean(batches) if batches else None,
+        wait_s=fmean(waits_s) if waits_s else None,
+        why_not=tuple(trial.why_not),
+    )
+
+
+# Ratios of speeds that were measured in turn, with their intervals.
+
+
+_ROUND_SD = 0.015
+"""Prior standard deviation of ln speed between rounds of phases within one trial."""
+
+
+_PRIOR_DF = 2.0
+
+
+def ratio_of(pairs: Sequence[tuple[float, float]], *, sd: float = _ROUND_SD) -> Ratio | None:
+    """Return the ratio of the first of each pair to the second, with its 95 % interval; None without pairs.
+
+    Args:
+        pairs: Speeds that were measured one after the other.
+        sd: Standard deviation of the ln of one of them, as known before; it counts like two degrees of freedom.
+    """
+    differences = [math.log(one / other) for one, other in pairs if one > 0 and other > 0]
+    if not differences:
+        return None
+    mean, half = moderated_interval(differences, 2.0 * sd**2, _PRIOR_DF)
+    return Ratio(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
+
+
+def without(share: float, error: float) -> Ratio:
+    """Return the speed without something that takes a share of the time, over the speed with it.
+
+    Args:
+        share: Share of the time, 0..1.
+        error: Half-width of its 95 % interval.
+    """
+    low, high = (min(max(bound, 0.0), 0.99) for bound in (share - error, share + error))
+    return Ratio(ratio=1.0 / (1.0 - min(max(share, 0.0), 0.99)), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))

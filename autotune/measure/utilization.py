@@ -11,8 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from autotune.measure.oscillation import Oscillation, Pattern, Segment, oscillation
+from autotune.measure.statistics import moderated_interval, pooled_variance
 from autotune.records import GpuRole
-from autotune.statistics import moderated_interval, pooled_variance
 
 LEAST_SAMPLES = 60
 """Driver windows, over all trials of a point, below which there is no verdict."""

@@ -8,32 +8,38 @@ window has whole rounds of them: the optimizer's update takes its time in one of
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.probe import GpuUsage, HostUsage
-from autotune.records import Measurement, TraineeEvent
-from autotune.stage_times import PipelineTimes
-from autotune.statistics import (
+from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
+from autotune.measure.statistics import (
     Series,
     block_cv,
     integrated_autocorrelation_time,
     mser5_truncation,
     winsorize,
 )
+from autotune.records import Measurement, TraineeEvent
+from autotune.stage_times import PipelineTimes
 
 PAUSES = frozenset({"eval", "checkpoint"})
 """Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
 of the config."""
 
+
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
+
+
 _SMALLEST_AMOUNT, _LARGEST_AMOUNT = (
     1e-9,
     1e12,
 )  # of samples or work in a step; what a broken trainer reports must not become a speed
 
+
 _LEAST_WORK = 0.005  # share of the time that steps must do something but wait, for that to be told from noise
+
 
 LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
@@ -324,3 +330,48 @@ def _data_wait_fraction(window: Window) -> float | None:
     known = ~np.isnan(window.waits_s)
     # The two are stamped by different clock calls: a loop that only waits may read a hair above 1.
     return min(1.0, float(window.waits_s[known].sum() / window.durations_s[known].sum()))
+
+
+# Growth of the memory that a trial uses: one that goes on, unlike the filling of a cache.
+
+
+_LEAST_READINGS = 12
+
+
+_LEAST_S = 8.0
+
+
+_LEAST_SHARE = 0.01  # of the memory in use, in a third of the time: allocators breathe by as much
+
+
+_LEAST_BYTES = 1 << 24
+
+
+_GOES_ON = 0.5  # times the growth of the third before
+
+
+def growth_bytes_per_s(series: MemorySeries) -> float | None:
+    """Return the growth of the memory in use that still goes on at the end; 0 where there is none.
+
+    The medians of the three thirds of the time are compared: a single reading, such as one while workers are
+    replaced, says nothing, and growth that has slowed down by half comes to an end by itself.
+
+    Args:
+        series: Memory in use over time.
+
+    Returns:
+        None if there are too few readings, or too short a time.
+    """
+    if len(series) < _LEAST_READINGS or series[-1][0] - series[0][0] < _LEAST_S:
+        return None
+    begin_s, length_s = series[0][0], series[-1][0] - series[0][0]
+    thirds: list[list[int]] = [[], [], []]
+    for t_s, used_bytes in series:
+        thirds[min(2, int(3 * (t_s - begin_s) / length_s))].append(used_bytes)
+    if not all(thirds):
+        return None
+    first, second, third = (median(part) for part in thirds)
+    growth = third - second
+    if growth < max(_LEAST_BYTES, _LEAST_SHARE * third) or growth < _GOES_ON * (second - first):
+        return 0.0
+    return (third - first) / (2 / 3 * length_s)

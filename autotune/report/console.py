@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from autotune.report.safe_text import is_safe, safe_text
+from autotune.report.plain_text import is_safe, safe_text
 
 _FILE_WIDTH = 160  # columns, where there is no terminal
 

@@ -1,19 +1,28 @@
 """Screen of a diagnosis: the verdict, the issues with what to do, and what was looked at without finding any."""
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.diagnose.checks import CHECKS
-from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity
-from autotune.diagnose.messages.message import Message, said
-from autotune.diagnose.messages.translation import Language, translated
-from autotune.diagnose.wording import ratio_text
+from autotune.diagnose.diagnosis import CHECKS
+from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, ratio_text
+from autotune.diagnose.messages import Language, Message, said, translated
+from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import value_text
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+
+
 _WHAT_TO_DO = said("screen.what-to-do", "What to do, the most certain gain first")
+
+
 _LOOKED_AT = said("screen.looked-at", "Looked at as well")
+
+
 _COLUMNS = (
     said("screen.change", "change"),
     said("screen.gain", "gain"),
@@ -112,3 +121,39 @@ def _outcome(result: CheckResult, questions: dict[str, Message]) -> str:
     if result.why_not:
         return said("screen.not-seen", "not seen: {why}", why=result.why_not)
     return result.sentence or said("screen.nothing", "{question} Nothing was found.", question=questions[result.check])
+
+
+# Diagnosis as one JSON object, for scripts.
+
+
+def diagnosis_document(
+    diagnosis: Diagnosis, *, elapsed_s: float | None, failed_on: str | None, paths: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """Return the object of ``diagnose --json``.
+
+    Args:
+        diagnosis: What was found.
+        elapsed_s: Time that it took, in seconds; None where that is not told.
+        failed_on: The condition of ``--fail-on``, if it holds; else None.
+        paths: Files and folders, by purpose.
+    """
+    return {
+        "format": FORMAT,
+        "verdict": asdict(diagnosis.verdict),
+        "checks": [_check(result) for result in diagnosis.results],
+        "recommendations": [{**asdict(one), "values": dict(one.values)} for one in diagnosis.recommendations],
+        "failed_on": failed_on,
+        "elapsed_s": elapsed_s,
+        "paths": dict(paths),
+    }
+
+
+def _check(result: CheckResult) -> dict[str, Any]:
+    row = next(check for check in CHECKS if check.id == result.check)
+    return {
+        "id": result.check,
+        "question": row.question,
+        "issues": [asdict(issue) for issue in result.issues],
+        "sentence": result.sentence or None,
+        "why_not": result.why_not or None,
+    }

@@ -4,9 +4,9 @@ import io
 from collections.abc import Callable, Sequence
 
 from autotune.diagnose.findings import Evidence, Recommendation
-from autotune.profile.pipeline import PipelineProfile
-from autotune.profile.step_phases import StepProfile
-from autotune.report.drawing import Axes, Figure, rc_context
+from autotune.diagnose.pipeline_profile import PipelineProfile
+from autotune.diagnose.step_profile import StepProfile
+from autotune.report.html.pictures import Axes, Figure, rc_context
 from autotune.report.plain_text import plain, value_text
 
 _WIDTH, _TITLE, _ROW = 8.0, 0.9, 0.28  # inches

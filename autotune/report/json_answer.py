@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.errors import AutotuneError
 from autotune.metrics import GPU_METRICS
-from autotune.results import Change, ChangeSet, PooledGpus, Race, Raced, SearchResult, Side
+from autotune.records import Change, ChangeSet, PooledGpus, Race, Raced, SearchResult, Side
 from autotune.stage_times import PipelineTimes
 
 FORMAT = 2

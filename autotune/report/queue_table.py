@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from autotune.report.plain_text import plain
 
 _LONGEST_NOTE = 400

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from autotune.durations import format_duration
+from autotune.clock import format_duration
+from autotune.records import Learning, Race, Raced, SearchResult
 from autotune.report.plain_text import plain, value_text
-from autotune.results import Learning, Race, Raced, SearchResult
 
 _LONGEST = 500
 _HELD_OUT = "held-out loss"

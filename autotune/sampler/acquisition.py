@@ -10,13 +10,12 @@ prefers cheap points far from anything good to expensive promising ones; `python
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from statistics import median
 
 import numpy as np
 
 from autotune.records import Values
-from autotune.sampler.candidates import candidates
 from autotune.sampler.gaussian_process import Array, GaussianProcess, Indices, Posterior, TrainingData
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob
@@ -25,21 +24,47 @@ from autotune.space.space import Space
 MOST_TRIALS_OF_A_POINT = 6
 """Most trials of one point during the search."""
 
+
 WORTH_THE_REST = 0.002
 """Expected gain in ln score of the remaining trials, below which the search ends."""
 
+
 _HEURISTIC_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln score
+
+
 _LARGEST_FIT = 300  # points in the model: the best ones; the others are far from any useful proposal
+
+
 _EXPLOITED_POINTS = 5  # best points whose neighbours are candidates
+
+
 _EXPECTED_GAIN = 0.08  # of a recommended value, in ln score
+
+
 _MODEL_ERROR_FACTOR = 1.5  # factor on the model's standard deviation, which leaves the error of the model itself out
+
+
 _ROUGH_SD = 0.15  # additional standard deviation of a trial with too few steps
+
+
 _RANDOM_FAILURE_VARIANCE = 0.02  # variance of a success: some failures have nothing to do with the point
+
+
 _LEAST_CHANCE = 0.1  # of success: a point with less is not tried, as long as no other trial says otherwise
+
+
 _LONGEST_LOOKAHEAD = 64  # trials of the look-ahead
+
+
 _DRAWS = 1_000
+
+
 _EVEN_CHANCE = 0.5
+
+
 _DOUBTED = 0.5  # probability of success of a point that ran out of memory on another machine
+
+
 _MOST_DRAWS = 50  # for a point of the initial design
 
 
@@ -357,3 +382,54 @@ def _advice(knob: Knob) -> Array:
             prior[~further] = -_EXPECTED_GAIN
             prior[baseline] = 0.0
     return prior
+
+
+# Candidate points of the acquisition: all of a small space, else neighbours of the best points and random draws.
+
+
+LISTED_POINTS = 2_000
+"""Largest space, in points, that is enumerated as a whole."""
+
+
+_PAIRS = 300  # points two changes away from one of the best, drawn at random
+
+
+_ANYWHERE = 300  # points drawn from the whole space
+
+
+def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -> Indices:
+    """Return the candidates: the whole of a small space, else points around the best ones and random ones.
+
+    Args:
+        space: The search space.
+        best: The points whose neighbourhoods are candidates, as knob values.
+        rng: Random generator for spaces that are not enumerated.
+
+    Returns:
+        One row for each point, as positions among the choices of each knob, without duplicates; points that cannot work
+        are included.
+    """
+    sizes = [len(knob.choices) for knob in space.knobs]
+    if space.size <= LISTED_POINTS:
+        return np.array(list(product(*(range(size) for size in sizes))), dtype=np.int64).reshape(space.size, len(sizes))
+    anywhere = np.column_stack([rng.integers(0, size, _ANYWHERE) for size in sizes])
+    found = [anywhere]
+    for values in best:
+        center = np.array(space.indices(values))
+        found.append(_neighbours(center, sizes))
+        pairs = np.tile(center, (_PAIRS // len(best), 1))
+        for row in pairs:
+            for column in rng.choice(len(sizes), size=min(2, len(sizes)), replace=False):
+                row[column] = rng.integers(0, sizes[column])
+        found.append(pairs)
+    return np.unique(np.concatenate(found), axis=0)
+
+
+def _neighbours(center: Indices, sizes: Sequence[int]) -> Indices:
+    """Return all points that differ from this one in one knob at most."""
+    rows = np.tile(center, (sum(sizes), 1))
+    number = 0
+    for column, size in enumerate(sizes):
+        rows[number : number + size, column] = np.arange(size)
+        number += size
+    return rows

@@ -3,16 +3,17 @@
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import fmean
 
+from autotune.measure.score import Objective, ln_score, ln_speed
+from autotune.measure.statistics import pooled_variance
 from autotune.records import DISTURBED, Ending, Measurement, TrialRecord, Validity, Values
-from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
-from autotune.score import Objective, ln_score, ln_speed
 from autotune.space.space import Space
-from autotune.statistics import pooled_variance
 
 TYPICAL_CV = 0.08
 """Spread of ln throughput between trials of one config, as observed on several machines; the prior of estimates."""
+
 
 _TYPICAL_CV_TRIALS = 4.0  # degrees of freedom of that prior
 
@@ -219,3 +220,30 @@ def best_observation(observations: Mapping[str, Observation]) -> Observation | N
         key=lambda observation: observation.mean,
         default=None,
     )
+
+
+class Attribution(StrEnum):
+    """Set of points that a failure is attributed to."""
+
+    NOTHING = "nothing"  # our doing, or somebody else's: the point may be tried again
+    THIS_POINT = "this point"  # it gives no numbers here, and points like it are less likely to
+    MEMORY = "memory"  # points that need at least as much will fail too
+
+
+ATTRIBUTIONS: Mapping[Ending, Attribution] = {
+    Ending.COMPLETED: Attribution.THIS_POINT,
+    Ending.STOPPED: Attribution.THIS_POINT,
+    Ending.CRASHED: Attribution.THIS_POINT,
+    Ending.OUT_OF_HOST_MEMORY: Attribution.MEMORY,
+    Ending.OUT_OF_GPU_MEMORY: Attribution.MEMORY,
+    Ending.GPU_LOST: Attribution.NOTHING,
+    Ending.DIVERGED: Attribution.THIS_POINT,
+    Ending.HUNG: Attribution.THIS_POINT,
+    Ending.NEVER_STARTED: Attribution.THIS_POINT,
+    Ending.NO_STEPS: Attribution.THIS_POINT,
+    Ending.OBSERVER_MISSING: Attribution.THIS_POINT,
+    Ending.UNCOUNTED: Attribution.THIS_POINT,
+    Ending.KILLED_BY_BUDGET: Attribution.NOTHING,
+    Ending.INTERRUPTED: Attribution.NOTHING,
+}
+"""Attribution of every ending: `sampler.feasibility` predicts by it, `sampler.observations` drops those of none."""

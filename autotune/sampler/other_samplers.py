@@ -5,7 +5,7 @@ are ordered, categories where they are not, and as value the ln score of each tr
 their own trial, with the attributes that they gave it; all others are added as trials that somebody else made.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from typing import Self
@@ -19,25 +19,33 @@ from optuna.trial import Trial, TrialState, create_trial
 
 from autotune.errors import ConfigError
 from autotune.records import Values
-from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT, Proposal
-from autotune.sampler.candidates import candidates
-from autotune.sampler.observations import Observation
-from autotune.space.knob import Knob
+from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT, Proposal, candidates
+from autotune.sampler.observations import Observation, best_observation
+from autotune.space.catalog import effects_of
+from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 OURS = "autotune"
 """Name of the sampler that is no other: the acquisition."""
 
+
 SamplerChoice = str | BaseSampler
 """Name of a sampler, `OURS` or one of those here, or any of Optuna's samplers for one objective."""
+
 
 _SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
     "gp": lambda seed: GPSampler(seed=seed),
     "random": lambda seed: RandomSampler(seed=seed),
 }
+
+
 _NEEDS: Mapping[str, tuple[str, ...]] = {"gp": ("torch", "scipy")}
+
+
 _MOST_ASKS = 30  # for a point that may be tried
+
+
 _GAIN = 1.0  # of a proposal that says nothing of its own gain: worth a trial as long as there is time
 
 
@@ -176,3 +184,68 @@ def distribution_of(knob: Knob) -> BaseDistribution:
     """Return the distribution of a knob's position among its choices."""
     last = len(knob.choices) - 1
     return IntDistribution(0, last) if knob.ordered else CategoricalDistribution(range(last + 1))
+
+
+# Initial design by rules of thumb: the values that an expert would try first, given what the trials showed so far.
+
+
+_MUCH_WAIT = 0.3  # share of the time that the baseline's loop waits for data: the loader is to blame ...
+
+
+_LITTLE_WAIT = 0.05  # ... or, where the loader does not share its processor with the step, it is not
+
+
+def heuristic_proposals(
+    space: Space,
+    observations: Mapping[str, Observation],
+    data_wait: float | None,
+    *,
+    has_gpu: bool,
+    short_passes: bool,
+    pending: Sequence[Values] = (),
+) -> Iterator[Values]:
+    """Yield the untried proposals of an expert, the most urgent first, each based on the best point so far.
+
+    The first sets all bundled knobs at once (they are cheap, safe, and rarely harm each other). Each further one
+    changes one knob of the best point so far to a recommended value that no trial has tried, so improvements are kept.
+    Of several recommended values of a knob (larger and larger batches) each is proposed only if the best point holds
+    the one before it.
+
+    Args:
+        space: The search space.
+        observations: Observation of each point.
+        data_wait: Fraction of its time that the baseline's training loop waits for data, 0 to 1; None if unknown.
+        has_gpu: True if the step runs on a device of its own. Where step and loader share the processor, the loader may
+            slow down even a loop that does not wait.
+        short_passes: True if a trial covers a whole pass over the data. Otherwise every trial with a cache has to wait
+            for one, and the cache comes last.
+        pending: Points that other machines measure now. While the first proposal is one of them, further ones build on
+            it, as if it had kept its promise.
+    """
+    loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
+    bundle = space.baseline
+    for knob in space.knobs:
+        is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not space.is_inert(knob, bundle)
+        if is_cheap and knob.heuristic_values:
+            bundle = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
+    is_tried_now = space.name(bundle) not in observations and space.name(bundle) in map(space.name, pending)
+    if space.name(bundle) not in observations and not is_tried_now and not loader_is_innocent:
+        yield bundle
+    best = best_observation(observations)
+    start = best.values if best and not is_tried_now else bundle
+    tried = [*(observation.values for observation in observations.values()), *pending]
+    device_first = loader_is_innocent or (data_wait is not None and data_wait < _MUCH_WAIT)
+
+    def urgency(knob: Knob) -> tuple[bool, bool]:
+        return _settles(knob) and not short_passes, effects_of(knob).on_step != device_first
+
+    with_effect = [knob for knob in space.knobs if not space.is_inert(knob, start)]
+    for knob in sorted(with_effect, key=urgency):
+        for before, value in zip((None, *knob.heuristic_values), knob.heuristic_values, strict=False):
+            has_helped = before is None or same_scalar(start[knob.path], before)
+            if has_helped and not any(same_scalar(values[knob.path], value) for values in tried):
+                yield space.with_heuristic(start, knob.path, value)
+
+
+def _settles(knob: Knob) -> bool:
+    return any(same_scalar(value, late) for value in knob.heuristic_values for late in knob.settling)

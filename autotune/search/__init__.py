@@ -1,1 +1,1 @@
-"""Search loop: the choice of the next trial, the division of the time, the confirmation, the end."""
+"""Search: a problem is opened, its time divided, the next trial chosen, the best confirmed."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, Judgement, pairs_needed
 from autotune.records import TrialRecord
+from autotune.sampler.importance import INDISTINGUISHABLE
 from autotune.sampler.observations import Observation, expected_speed_sd
-from autotune.sampler.simplification import INDISTINGUISHABLE
-from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, Judgement, pairs_needed
 from autotune.search.schedule import (
     CAUTION,
     MOST_FOR_CONFIRMING,
@@ -19,7 +19,7 @@ from autotune.search.schedule import (
     pair_s,
 )
 from autotune.space.space import Space
-from autotune.study.noise import MOST_PRIOR_DF
+from autotune.study.answer import MOST_PRIOR_DF
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""

@@ -9,19 +9,22 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from autotune.clock import Clock
 from autotune.files import read_beginning
-from autotune.problem.problem import Problem
-from autotune.protect.side_effects import TRIALS_LOOKED_AROUND, SideEffects
-from autotune.records import Purpose, TrialRecord, Values
-from autotune.sampler.inert import effects_shown, is_large, printed_values, said_the_same, same_batch
+from autotune.measure.statistics import Series
+from autotune.records import Purpose, Scalar, TrialRecord, Values
+from autotune.sampler.importance import effects_shown, is_large, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
+from autotune.search.problem import Problem
+from autotune.space.batch_sizes import batch_count, is_global, is_per_device
 from autotune.space.space import Space
-from autotune.statistics import Series
-from autotune.trial.losses import Losses
-from autotune.trial.step_samples import unlike_the_config
+from autotune.trial.outcome import Losses
+from autotune.trial.side_effects import TRIALS_LOOKED_AROUND, SideEffects
 
 _READ_BYTES = 1 << 16  # of what a trainer prints: its configuration comes first
+
 
 _NO_LOSS = (
     "the loss of today's config is NaN or infinite, so that of other values does not count against them: only the "
@@ -143,3 +146,42 @@ class Findings:
 
 def _beginning(path: Path) -> str:
     return read_beginning(path, _READ_BYTES).decode("utf-8", "replace")
+
+
+# Check that the steps of a trial held as many samples as the config's batch size says.
+
+
+_MOST_STEPS = 0.5  # share of the steps that have to hold one and the same number of samples
+
+
+def unlike_the_config(
+    path: str, size: float, samples: Series, *, config: Mapping[str, Scalar], devices: int
+) -> str | None:
+    """Return a sentence if the steps' samples do not fit the config's batch size; None if they do or are too few.
+
+    Batches that differ in size, a smaller last batch, and whole multiples or fractions due to several devices or to
+    gradient accumulation are taken to fit.
+
+    Args:
+        path: The key of the batch size.
+        size: Its value in that trial.
+        samples: Samples of each step of the steady window, as they were seen.
+        config: Every scalar of the config.
+        devices: Accelerators that the trial could use; at least 1.
+    """
+    held = float(np.median(samples))
+    # Where several steps are only seen together, their samples are means, with smaller last batches in them.
+    is_last_batch = size / 2 < held < size
+    if size in samples or is_last_batch or np.mean(samples == held) < _MOST_STEPS:
+        return None
+    accumulated = batch_count(path, config).accumulated
+    expected = {size * many for many in (devices, accumulated, devices * accumulated)}
+    expected |= {size / many for many in (devices, accumulated, devices * accumulated)}
+    part_of_a_whole = is_global(path) and (size / held).is_integer()
+    sum_of_parts = is_per_device(path) and (held / size).is_integer()
+    if held in expected or part_of_a_whole or sum_of_parts:
+        return None
+    return (
+        f"{path} is {size:g}, but each step held {held:g} samples, and speed is counted in those. See whether a flag "
+        "or another key beats it, or whether it counts something else than the samples of a step"
+    )

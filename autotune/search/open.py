@@ -1,48 +1,49 @@
 """Assembly of a search: the one place where its parts are put together, for commands, library users and tests."""
 
+import json
+import logging
 import os
 import socket
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autotune.clock import Clock, SystemClock
-from autotune.durations import format_duration
+from autotune.clock import Clock, SystemClock, format_duration
+from autotune.config.command import split_command
 from autotune.errors import ConfigError, StudyError, TrialError
-from autotune.events import Event, Remark
-from autotune.folders.trial_folder import delete_left
-from autotune.gpu.collect.collector import gpu_collector
-from autotune.problem.batch_limits import growth_remark, limited
-from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
-from autotune.problem.problem import Problem, open_problem
-from autotune.problem.trainer_code import why_code_differs
-from autotune.process.guard import Guard
-from autotune.process.launch import Runner
-from autotune.process.lifeline import Lifeline
-from autotune.process.orphans import end_orphans
-from autotune.process.owner import is_gone, same_boot, this_process
-from autotune.process.zygote import ZygoteRunner
-from autotune.protect.checkpoints import CheckpointBackups
-from autotune.results import SearchResult
+from autotune.events import Event, Remark, TrialProgress
+from autotune.files import open_regular
+from autotune.records import SearchResult
 from autotune.sampler.other_samplers import OURS, SamplerChoice, require_sampler
-from autotune.search.event_log import EventLog
+from autotune.search.batch_limits import growth_remark, limited
+from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.search.parts import SearchParts
+from autotune.search.problem import Problem, open_problem
 from autotune.search.schedule import Budget, why_no_time_to_race, why_no_time_to_validate
+from autotune.search.trainer_code import why_code_differs
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, warm_start
-from autotune.settings.command import split_command
 from autotune.study.claims import Owner
-from autotune.study.machines import hosts_told_apart
-from autotune.study.members import RECENT, Member, Phase, Role
+from autotune.study.members import RECENT, Member, Phase, Role, hosts_told_apart
 from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
 from autotune.study.storage.address import StorageKind
+from autotune.trial.folder import delete_left
+from autotune.trial.gpu_collector import gpu_collector
+from autotune.trial.guard import Guard
 from autotune.trial.instruments import Instruments
+from autotune.trial.launch import Runner
+from autotune.trial.orphans import end_orphans
+from autotune.trial.owner import is_gone, same_boot, this_process
+from autotune.trial.protect import CheckpointBackups
+from autotune.trial.search_child import Lifeline
+from autotune.trial.warm import ZygoteRunner
 
 OnEvent = Callable[[Event], None]
+
 
 _CLEARING_S = 0.5  # for what earlier searches have left, before the first trial
 
@@ -459,3 +460,39 @@ def _tell_all(remarks: Iterable[deque[str]], tell: OnEvent) -> None:
     for queue in remarks:
         while queue:
             tell(Remark(text=queue.popleft()))
+
+
+FORMAT = 2
+"""Format version of the lines; in format 1 the figures of a GPU were not a record of their own."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class EventLog:
+    """Writer of events as lines of JSON; a full disk does not stop the search, as the log is only a view.
+
+    Args:
+        path: The file; created by the first event.
+        clock: Clock of the time stamps.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self._path = path
+        self._clock = clock
+
+    def __call__(self, event: Event) -> None:
+        """Append an event; progress within a trial is left out, as the trial's own files have it."""
+        if isinstance(event, TrialProgress):
+            return
+        line = {
+            "format": FORMAT,
+            "event": type(event).__name__,
+            "utc": self._clock.utc().isoformat(timespec="milliseconds"),
+            **asdict(event),
+        }
+        try:
+            with open_regular(self._path, append=True, create=True) as file:
+                file.write((json.dumps(line) + "\n").encode("ascii"))
+        except OSError as error:
+            _log.warning("the event could not be written to %s: %s", self._path, error.strerror)

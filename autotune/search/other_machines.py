@@ -11,12 +11,11 @@ from statistics import fmean, median
 
 from autotune.events import Event, Remark
 from autotune.records import Ending, TrialRecord
-from autotune.sampler.failure_attribution import ATTRIBUTIONS, Attribution
+from autotune.sampler.observations import ATTRIBUTIONS, Attribution
 from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
-from autotune.study.machines import hosts_of, hosts_told_apart
-from autotune.study.members import Member, Phase, Role
+from autotune.study.members import Member, Phase, Role, hosts_of, hosts_told_apart
 
 CONFIRMING_MACHINES = 2
 """Most machines that confirm one point: a gain on two of a class is one of the class."""

@@ -1,18 +1,23 @@
 """Parts that one search is assembled from."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from autotune.clock import Clock
-from autotune.problem.problem import Problem
-from autotune.process.launch import Runner
-from autotune.process.lifeline import Lifeline
+from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark
+from autotune.measure.score import Objective
+from autotune.records import Values
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.other_samplers import OURS, SamplerChoice
+from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
+from autotune.search.state import SearchState
 from autotune.search.warm_start import WarmStart
 from autotune.study.record import Study
 from autotune.trial.instruments import Instruments
+from autotune.trial.launch import Runner
+from autotune.trial.search_child import Lifeline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,3 +69,58 @@ class SearchParts:
     def new_instruments(self) -> Instruments:
         """Return the instruments of one trial, not yet opened."""
         return self.instruments() if self.instruments else Instruments.of_machine(self.clock, None)
+
+
+class Narrator:
+    """Narrator of one search.
+
+    Args:
+        consumers: Told every event, one after the other.
+        remarks: Sentences for the user that come up meanwhile; taken off, and told after the next event.
+    """
+
+    def __init__(self, consumers: Iterable[Callable[[Event], None]], remarks: deque[str]) -> None:
+        self._consumers = tuple(consumers)
+        self._remarks = remarks
+        self._best_name: str | None = None
+        self._least = 1.0
+
+    def tell(self, event: Event) -> None:
+        """Tell an event, and the remarks that have come up."""
+        for consumer in self._consumers:
+            consumer(event)
+        while self._remarks:
+            self.tell(Remark(text=self._remarks.popleft()))
+
+    def tell_phase(self, phase: str, why: str) -> None:
+        """Tell that a phase begins, or something of it changes, with the reason."""
+        self.tell(PhaseChanged(phase=phase, why=why))
+
+    def tell_standing(self, values: Values, changes: Values, speedup: float, name: str) -> None:
+        """Tell the answer that the study stands by, as it was confirmed; a point is best from now on if it is faster.
+
+        Args:
+            values: Its values.
+            changes: Those that differ from today's.
+            speedup: Its confirmed speed over today's.
+            name: Name of the point.
+        """
+        self._best_name, self._least = name, max(1.0, speedup)
+        self.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
+
+    def tell_incumbent(self, state: SearchState, objective: Objective) -> None:
+        """Tell which point is best, if that is another one than the last that was told.
+
+        Args:
+            state: What the search knows.
+            objective: What makes a point better.
+        """
+        better = state.better()
+        if not better or better[0].observation.name == self._best_name:
+            return
+        best = better[0].observation
+        speedup = state.speedup([trial for trial in state.trials if trial.point == best.name])
+        # The model may still believe in a point whose own trials were slow: no news for the user.
+        if speedup is not None and (speedup > self._least or objective.by_utilization):
+            self._best_name, self._least = best.name, 1.0
+            self.tell(IncumbentChanged(values=best.values, changes=state.space.changes(best.values), speedup=speedup))

@@ -10,7 +10,7 @@ from statistics import median
 from autotune.measure.loss_curves import evaluation_curve, loss_curve
 from autotune.records import Ending, RaceArm, RaceLeg, Scalar, TraineeEvent
 from autotune.trial.execution import Execution
-from autotune.trial.milestones import EPOCH_END, EVALUATION
+from autotune.trial.outcome import EPOCH_END, EVALUATION
 
 _OURS = (Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST)
 """Endings that say nothing about the config."""

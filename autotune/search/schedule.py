@@ -3,12 +3,10 @@
 from collections.abc import Sequence
 from statistics import median
 
-from autotune.clock import Clock
-from autotune.durations import format_duration
-from autotune.records import Ending, TrialRecord
-from autotune.results import PooledGpus
+from autotune.clock import Clock, format_duration
+from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS
+from autotune.records import Ending, PooledGpus, TrialRecord
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
-from autotune.score import FEWEST_PAIRS, LEAST_PAIRS
 from autotune.space.space import Space
 from autotune.trial.stop_rule import LEAST_VALIDATION_S
 

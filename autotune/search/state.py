@@ -1,38 +1,43 @@
 """State of one search: the observation of each point on record, the model of them all, and its own trials."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import median
 
+from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
+from autotune.measure.score import ln_score
+from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
-from autotune.problem.problem import Problem
 from autotune.records import NOT_COMPARED, Purpose, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.heuristics import heuristic_proposals
-from autotune.sampler.inert import without_turning
+from autotune.sampler.importance import INDISTINGUISHABLE, simplified, without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
-from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice
-from autotune.sampler.simplification import INDISTINGUISHABLE, simplified
-from autotune.score import ln_score
+from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice, heuristic_proposals
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
-from autotune.search.left_alone import LeftAlone, left_alone
+from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s, verdict_s
 from autotune.search.warm_start import WarmStart
+from autotune.space.catalog import effects_of
+from autotune.space.knob import same_scalar
 from autotune.space.space import Space
-from autotune.statistics import optimal_window_s
-from autotune.study.finalists import broken_points
-from autotune.study.machines import on_one_scale
+from autotune.study.answer import broken_points, gave_no_numbers, standing_answer
+from autotune.study.members import on_one_scale
 from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
-from autotune.study.standing import gave_no_numbers, standing_answer
 from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
 
 _TEN_MINUTES_S = 600.0
+
+
 REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
+
 
 _FORETELLING_TRIALS = 10  # before these the model promises what its prior mean says
 
@@ -441,3 +446,78 @@ class SearchState:
 def _explores(trial: TrialRecord) -> bool:
     """Return whether a trial is one of those that the model of the points is made of."""
     return trial.purpose not in NOT_COMPARED
+
+
+_MOVED = 0.8
+"""Share of the way to the other side's limit, from which on knobs of this side count again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftAlone:
+    """Knobs that cannot matter yet.
+
+    Attributes:
+        paths: The knobs.
+        point: Name of the point that was taken through phases.
+        values: Its values: those knobs stay at these.
+        until: Speed over that point's from which on they may matter.
+        why: Reason, for people.
+    """
+
+    paths: frozenset[str]
+    point: str
+    values: Values
+    until: float
+    why: str
+
+    def allows(self, values: Values) -> bool:
+        """Return whether a point leaves these knobs alone."""
+        return all(same_scalar(values[path], self.values[path]) for path in self.paths)
+
+
+def left_alone(records: Iterable[TrialRecord], space: Space, point: str, machine: str) -> LeftAlone | None:
+    """Return the knobs that cannot matter by what the latest trial in phases of a point has shown, if any.
+
+    Args:
+        records: The study's record.
+        space: The search space.
+        point: Name of the point.
+        machine: Name of this machine.
+    """
+    shown = [
+        trial
+        for trial in records
+        if trial.purpose is Purpose.DIAGNOSE
+        and trial.point == point
+        and trial.machine == machine
+        and _number(trial, FREE_DATA) is not None
+        and _number(trial, FREE_STEP) is not None
+    ]
+    if not shown:
+        return None
+    trial, latest = shown[-1], shown[-1].conditions
+    free_data, free_step = (float(latest[name] or 0.0) for name in (FREE_DATA + HIGH, FREE_STEP + HIGH))
+    if min(free_data, free_step) > CANNOT_MATTER:
+        return None
+    on_step = free_step < free_data
+    paths = frozenset(
+        knob.path for knob in space.knobs if len(knob.choices) > 1 and effects_of(knob).on_step is on_step
+    )
+    if not paths or len(paths) == sum(len(knob.choices) > 1 for knob in space.knobs):
+        return None
+    what, other = ("the step", "the input") if on_step else ("the input", "the step")
+    most = free_step if on_step else free_data
+    return LeftAlone(
+        paths=paths,
+        point=point,
+        values=trial.values,
+        until=_MOVED * float(latest[FREE_DATA if on_step else FREE_STEP] or 0.0),
+        why=f"{other} is the limit: with {what} free, training would be at most {most:.2f}x as fast; "
+        f"{', '.join(sorted(paths))} {'is' if len(paths) == 1 else 'are'} left alone for now",
+    )
+
+
+def _number(trial: TrialRecord, name: str) -> float | None:
+    value = trial.conditions.get(name)
+    is_number = isinstance(value, float | int) and not isinstance(value, bool) and value > 0
+    return float(value) if is_number and isinstance(value, float | int) else None

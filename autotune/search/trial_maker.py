@@ -1,17 +1,14 @@
 """Trial maker of a search: makes the trials that were decided on, one at a time. Read `TrialMaker.make_once` first."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import CodeChanged, ToldToEnd
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
-from autotune.measure.bounds import Bounds, bounds_as_conditions, bounds_of
-from autotune.measure.phases import phased_trial
+from autotune.measure.phases import Bounds, bounds_as_conditions, bounds_of, phased_trial
 from autotune.measure.window import WindowGoal
-from autotune.problem.gpus import request_for
-from autotune.problem.problem import Problem
 from autotune.records import (
     ALLOWED,
     CHANGES,
@@ -32,23 +29,33 @@ from autotune.records import (
     Values,
 )
 from autotune.sampler.other_samplers import sampler_name
-from autotune.search.disturbances import Disturbances
 from autotune.search.findings import Findings
-from autotune.search.narrator import Narrator
-from autotune.search.parts import SearchParts
+from autotune.search.gpus import request_for
+from autotune.search.parts import Narrator, SearchParts
+from autotune.search.problem import Problem
 from autotune.search.race_leg import PlannedLeg
 from autotune.search.schedule import expected_trial_s, start_timeout_s
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
 from autotune.trial.execution import Execution, TrialRequest, TrialTools, execute
-from autotune.trial.losses import Losses
+from autotune.trial.outcome import Losses
 from autotune.trial.stop_rule import TrialPolicy
 
 _NO_LIKE_LOSSES = (Purpose.BASELINE, *NOT_COMPARED)  # which are not compared with the baseline's while they go on
+
+
 _SPEEDS = 8  # of a trial over time, in the record
+
+
 _GPU_COMES_BACK_S = 10.0  # between trials, while a GPU that was lost does not answer
+
+
 _OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
+
+
 _CLEARING_S = 0.5  # beyond the wall, for deleting what the last trial wrote
+
+
 _HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
 
 
@@ -386,3 +393,59 @@ def _planned(trial: PlannedTrial) -> dict[str, Scalar]:
 def _speeds(done: Execution) -> tuple[float, ...]:
     """Return a trial's speed over its window, where its steps tell their samples."""
     return done.window.speeds(_SPEEDS) if done.window and done.measurement else ()
+
+
+MOST_REPEATS = 2
+"""Of one trial. What is still disturbed then is the best there is."""
+
+
+MOST_IN_A_SEARCH = 10
+"""On a machine that others share all the time, repeats help nobody."""
+
+
+_WHAT = {
+    Validity.CONTAMINATED: "others used the GPU",
+    Validity.THROTTLED: "the GPU's clocks were held down",
+}
+
+
+class Disturbances:
+    """Repetitions of disturbed trials in one search."""
+
+    def __init__(self) -> None:
+        self._repeats = 0
+        self._accepted: list[tuple[Validity, str]] = []
+
+    def may_repeat(self, tries: int) -> bool:
+        """Return True if a trial may be made again that was made so often, this time included."""
+        return tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
+
+    def repeated(self) -> None:
+        """Note that a trial is made again."""
+        self._repeats += 1
+
+    def accepted(self, how: Validity, detail: str) -> None:
+        """Note that a disturbed trial counts all the same.
+
+        Args:
+            how: One of `records.DISTURBED`.
+            detail: What it was, for people.
+        """
+        self._accepted.append((how, detail))
+
+    def cautions(self, trials: Sequence[TrialRecord]) -> tuple[str, ...]:
+        """Return what could not be excluded, a sentence for each sort of disturbance.
+
+        Args:
+            trials: All trials of the search.
+        """
+        counting = sum(trial.comparable is not None for trial in trials)
+        sentences = []
+        for how, what in _WHAT.items():
+            details = [detail for kind, detail in self._accepted if kind is how]
+            if details:
+                sentences.append(
+                    f"During {len(details)} of the {counting} trials that count {what}, however often they were made; "
+                    f"what that did to their numbers is not known (the last of them: {details[-1]})."
+                )
+        return tuple(sentences)

@@ -8,16 +8,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from autotune.errors import AutotuneError, CodeChanged, TrialError
 from autotune.events import Event, Remark, SearchEnded, SearchStarted
 from autotune.limits import expected
+from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.window import WindowGoal
-from autotune.records import Ending, Purpose, TrialRecord, Validity
-from autotune.results import SearchResult, Verdict
+from autotune.records import Ending, Purpose, SearchResult, TrialRecord, Validity, Verdict
 from autotune.sampler.acquisition import Proposal
-from autotune.score import LEAST_PAIRS
-from autotune.search.baseline import require_baseline
 from autotune.search.confirm import (
     ConfirmationBasis,
     ConfirmationPlan,
@@ -27,11 +25,11 @@ from autotune.search.confirm import (
     reserved_s,
 )
 from autotune.search.findings import Findings
-from autotune.search.narrator import Narrator
 from autotune.search.other_machines import LeftOut, OtherMachines
-from autotune.search.parts import SearchParts
-from autotune.search.racer import Racer
-from autotune.search.relative_outputs import try_relative_outputs
+from autotune.search.parts import Narrator, SearchParts
+from autotune.search.preflight import try_relative_outputs
+from autotune.search.problem import Problem
+from autotune.search.race import Racer
 from autotune.search.schedule import (
     CAUTION,
     FOR_CONFIRMATION,
@@ -47,15 +45,18 @@ from autotune.search.schedule import (
 )
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
-from autotune.search.validator import Validator
-from autotune.study.standing import judged_finalists
+from autotune.search.validation import Validator
+from autotune.study.answer import judged_finalists
 from autotune.study.summary import answer_of, summarize
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
 
+
 _NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
+
+
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 
 
@@ -516,4 +517,76 @@ def _no_numbers(trials: Sequence[TrialRecord], config: Path) -> TrialError:
         f"none of {len(trials)} trials gave numbers ({endings})",
         where=str(config),
         remedy="What the first of each kind said is printed above; mend that and run the same command again.",
+    )
+
+
+# Requirements on the baseline: without its numbers there is nothing to compare with, and the search ends.
+
+
+_STOPPED_BY_US = frozenset({Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED})
+
+
+def require_baseline(
+    record: TrialRecord, problem: Problem, *, budget_s: float, earlier: Sequence[TrialRecord] = ()
+) -> None:
+    """Check that the search can go on after the trials of the baseline.
+
+    A baseline that failed by itself is let through: another point may do better, and the failure is told in the end.
+
+    Args:
+        record: The last trial of the baseline.
+        problem: What is tuned.
+        budget_s: The whole budget.
+        earlier: Earlier trials of the search, whose numbers are not compared with others.
+
+    Raises:
+        TrialError: The budget ended before the baseline was measured, or what is searched for cannot be measured.
+    """
+    if record.ending is Ending.UNCOUNTED:
+        raise TrialError(
+            f"today's config cannot be measured: {record.detail}",
+            where=str(problem.config_path),
+            remedy=EXPLANATIONS[record.ending].remedy,
+        )
+    measured = record.comparable
+    if measured and not problem.objective.is_told_by(measured):
+        raise TrialError(
+            "objective: utilization, but the GPU's utilization was not measured while today's config ran",
+            where=str(problem.config_path),
+            remedy="See whether the trainer uses the GPU, and what `autotune monitor` says of it; or search for\n"
+            "effective_utilization or throughput instead.",
+        )
+    if measured or record.ending is not Ending.KILLED_BY_BUDGET:
+        return
+    if record.validity is Validity.UNMEASURED and any(trial.measurement for trial in earlier):
+        was_cold = any(trial.validity is Validity.COLD for trial in earlier)
+        raise TrialError(
+            f"the budget of {format_duration(budget_s)} ended before today's config could be measured again: its first "
+            f"trial {'was taken to fill caches' if was_cold else 'ended early'}, and does not count",
+            where=str(problem.config_path),
+            remedy="Give it more time, or run the same command again.",
+        )
+    failed = next(
+        (trial for trial in earlier if trial.measurement is None and trial.ending not in _STOPPED_BY_US), None
+    )
+    if record.validity is Validity.UNMEASURED and failed is not None:
+        explained, detail = EXPLANATIONS[failed.ending], f" ({failed.detail})" if failed.detail else ""
+        raise TrialError(
+            f"today's config gave no numbers: {explained.sentence.removesuffix('.')}{detail}; the budget of "
+            f"{format_duration(budget_s)} ended while it was tried again",
+            where=str(problem.config_path),
+            remedy=explained.remedy,
+        )
+    if record.validity is Validity.UNMEASURED:
+        raise TrialError(
+            f"no training step that counts was seen within the budget of {format_duration(budget_s)}"
+            f"{f': {record.detail}' if record.detail else ''}",
+            where=str(problem.config_path),
+            remedy="Give it more time if training takes longer than that to start. If the trainer does not report\n"
+            "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
+        )
+    raise TrialError(
+        f"the budget of {format_duration(budget_s)} is too short for one trial of today's config",
+        where=str(problem.config_path),
+        remedy="Give it at least ten times what one trial takes, from its start to a few seconds of training.",
     )

@@ -8,10 +8,9 @@ import re
 from collections.abc import Mapping
 
 from autotune.records import Scalar
-from autotune.space import domains
+from autotune.space import knob as domains
 from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
-from autotune.space.knob import Knob, Label, key_name
-from autotune.space.known_knob import Demand, Effects, KnownKnob
+from autotune.space.knob import Demand, Effects, Knob, KnownKnob, Label, key_name
 
 _SPEED_ALONE = Effects(host_memory=Demand.NONE)
 _QUEUE = Effects(host_memory=Demand.GROWS)

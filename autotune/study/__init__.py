@@ -1,1 +1,1 @@
-"""Study: the record of all trials of one identity, its journal, and its summary."""
+"""Study: the trials of one identity, what is concluded of them, and the storages that keep them."""

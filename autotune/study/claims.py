@@ -1,26 +1,32 @@
 """Claims on trials that go on: the attribute of an Optuna trial that says who makes it, and its lease."""
 
+from __future__ import annotations
+
 import math
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 from autotune.clock import Clock, SystemClock
 from autotune.records import Scalar, Values
-from autotune.study.parameters import Distributions
+from autotune.space.knob import is_number, same_scalar
 
 CLAIM = "claim"
 """Attribute that holds a claim."""
 
+
 RENEWAL_S = 10.0
 """Time between the signs of life of who makes a trial."""
 
+
 LEASE_S = 60.0
 """Time without a sign of life after which a trial counts as interrupted."""
+
 
 IsGone = Callable[[Mapping[str, Any]], bool]
 """Returns whether the owner of a claim is known to have ended."""
@@ -126,3 +132,47 @@ class LeaseWatch:
             self._seen[study, number] = (sign, now_s)
             return False
         return now_s - max(since_s, self._counts_from_s) >= LEASE_S
+
+
+# Parameters of a study's Optuna trials: knobs by their dotted keys, with the values that the user's config holds.
+
+
+Distributions = Mapping[str, BaseDistribution]
+"""Distribution of each parameter, by the dotted key of its knob."""
+
+
+def distribution_of(choices: Sequence[Scalar]) -> BaseDistribution:
+    """Return the distribution of a knob with these choices: the range of numbers, else the list."""
+    numbers = [choice for choice in choices if isinstance(choice, int | float) and is_number(choice)]
+    if len(numbers) < len(choices):
+        return CategoricalDistribution(tuple(choices))
+    if all(isinstance(number, int) for number in numbers):
+        return IntDistribution(min(numbers), max(numbers))  # type: ignore[arg-type]
+    return FloatDistribution(float(min(numbers)), float(max(numbers)))
+
+
+def united(known: Distributions, wanted: Distributions) -> Distributions | None:
+    """Return the distributions with which a study that knows some parameters takes trials of others.
+
+    Args:
+        known: The study's.
+        wanted: Those of the trials.
+
+    Returns:
+        Those of the trials, lists of categories as the study has them; None if it cannot take them.
+    """
+    found: dict[str, BaseDistribution] = {}
+    for path, distribution in wanted.items():
+        there = known.get(path, distribution)
+        if type(there) is not type(distribution):
+            return None
+        if isinstance(there, CategoricalDistribution) and isinstance(distribution, CategoricalDistribution):
+            if not all(_is_among(choice, there.choices) for choice in distribution.choices):
+                return None
+            distribution = there
+        found[path] = distribution
+    return found
+
+
+def _is_among(value: Scalar, choices: Sequence[Scalar]) -> bool:
+    return any(same_scalar(value, choice) for choice in choices)

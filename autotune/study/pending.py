@@ -15,9 +15,8 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import StudyError
 from autotune.files import create_private, open_regular
 from autotune.records import Scalar, Values
-from autotune.study.claims import CLAIM
-from autotune.study.parameters import Distributions
-from autotune.study.storage.file_lock import FileLock
+from autotune.study.claims import CLAIM, Distributions
+from autotune.study.storage.lock import FileLock
 from autotune.study.storage.storage import DAMAGE
 
 _FORMAT = 1

@@ -20,8 +20,7 @@ from autotune.measure.utilization import (
     effective_utilization,
     pooled_utilization,
 )
-from autotune.records import GpuFigures, GpuMeasurement, Measurement, TrialRecord
-from autotune.results import PooledGpu, PooledGpus
+from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpu, PooledGpus, TrialRecord
 
 _Seen = Sequence[tuple[Measurement, GpuMeasurement | None]]  # each trial of a point, and what it showed of one device
 _Shown = Sequence[tuple[Measurement, GpuFigures]]  # those that showed it

@@ -6,32 +6,58 @@ a storage that others write to, so it is checked like a trial of the record, and
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from enum import IntEnum
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from autotune.errors import StudyError
+from autotune.files import read_beginning, replace_durably
 from autotune.records import Ending, Machine, Values
+from autotune.study.record import StorageThread
+from autotune.study.storage.journal import JournalFolder
+from autotune.study.storage.lock import FileLock
+from autotune.study.storage.storage import Storage
 
 FORMAT = 1
 """Version of a written profile."""
 
+
 PROFILE = "profile"
 """Attribute of an Optuna study that holds its profile."""
+
 
 MOST_POINTS = 6
 """Best points that a profile keeps."""
 
+
 MOST_EXHAUSTED = 12
 """Points that ran out of memory that a profile keeps."""
 
+
 _DIFFERENT_KNOBS = 2  # of two points that are worth a trial each elsewhere
+
+
 _MOST_KNOBS = 200
+
+
 _MOST_GPUS = 64
+
+
 _LONGEST_TEXT = 200
+
+
 _LARGEST_GAIN = 20.0  # ln score
+
+
 _MOST_BYTES = 1 << 60
+
+
 _GIB = 1024**3
 
 
@@ -208,3 +234,188 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return not isinstance(value, str) or len(value) <= _LONGEST_TEXT
+
+
+_MOST_SIBLINGS = 3
+
+
+_LEAST_SHARED = 0.5  # of all knobs of both: with less, another trainer is meant
+
+
+_LEAST_ALIKE = 0.7  # the same, where the command is another one, too
+
+
+_OTHER_DEVICE = 8.0  # distance of a machine with GPUs from one without
+
+
+_OTHER_GPU = 1.0
+
+
+_OTHER_CPU = 0.25
+
+
+class Likeness(IntEnum):
+    """Likeness of another study's training to this one's, nearest first."""
+
+    EARLIER_CODE = 0  # the study itself, before the trainer was edited
+    SAME_TRAINING = 1
+    SAME_COMMAND = 2  # with another config: another model, or other data
+    SAME_KNOBS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sibling:
+    """Study of a like training.
+
+    Attributes:
+        profile: Its profile.
+        likeness: Likeness of its training.
+        distance: Distance of its hardware, 0 for the same class.
+    """
+
+    profile: Profile
+    likeness: Likeness
+    distance: float
+
+    @property
+    def text(self) -> str:
+        """Description for people: what study it is, and where it was made."""
+        what = {
+            Likeness.EARLIER_CODE: "this training with its code of before",
+            Likeness.SAME_TRAINING: "this training",
+            Likeness.SAME_COMMAND: "another config of the same command",
+            Likeness.SAME_KNOBS: "a training with the same knobs",
+        }[self.likeness]
+        return f"a study of {what} on {self.profile.hardware.text}"
+
+
+def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
+    """Return the nearest siblings of a study, those of the most alike training only, nearest hardware first.
+
+    Args:
+        own: The study's own profile, points left out.
+        others: All profiles that there are.
+    """
+    found = [
+        Sibling(profile=other, likeness=likeness, distance=distance(own.hardware, other.hardware))
+        for other in others
+        if other.study != own.study
+        and other.objective == own.objective
+        and (likeness := _likeness(own, other)) is not None
+    ]
+    nearest = min((sibling.likeness for sibling in found), default=None)
+    found = [sibling for sibling in found if sibling.likeness == nearest]
+    found.sort(key=lambda sibling: sibling.profile.ended_utc, reverse=True)  # of equals the latest
+    found.sort(key=lambda sibling: sibling.distance)
+    return found[:_MOST_SIBLINGS]
+
+
+def distance(one: Hardware, other: Hardware) -> float:
+    """Return the distance of two classes of hardware: differences of kind, and doublings of what can be counted."""
+    if one.is_class_of(other):
+        return 0.0
+    cpu = 0.5 * _doublings(one.cpu_cores, other.cpu_cores) + 0.25 * _doublings(one.memory_bytes, other.memory_bytes)
+    cpu += _OTHER_CPU if one.cpu_model != other.cpu_model else 0.0
+    if bool(one.gpus) != bool(other.gpus):
+        return _OTHER_DEVICE + cpu
+    if not one.gpus:
+        return cpu
+    gpu = _OTHER_GPU if {name for name, _ in one.gpus} != {name for name, _ in other.gpus} else 0.0
+    gpu += _doublings(len(one.gpus), len(other.gpus))
+    memories = one.gpu_memory_bytes, other.gpu_memory_bytes
+    if memories[0] is not None and memories[1] is not None:
+        gpu += _doublings(memories[0], memories[1])
+    return gpu + cpu
+
+
+def _doublings(one: float, other: float) -> float:
+    return abs(math.log2(one / other))
+
+
+def _likeness(own: Profile, other: Profile) -> Likeness | None:
+    """Return the likeness of another training; None if it tells nothing."""
+    if other.training == own.training:
+        return Likeness.SAME_TRAINING
+    mine, theirs = set(own.kinds.items()), set(other.kinds.items())
+    shared = len(mine & theirs) / max(1, len(mine | theirs))
+    if other.command == own.command and shared >= _LEAST_SHARED:
+        return Likeness.SAME_COMMAND
+    return Likeness.SAME_KNOBS if shared >= _LEAST_ALIKE else None
+
+
+INDEX = "profiles.jsonl"
+"""Name of the file beside journals."""
+
+
+_MOST_PROFILES = 300
+
+
+_MOST_INDEX_BYTES = 4 << 20
+
+
+_PATIENCE_S = 5.0  # for a server that does not answer: a warm start is not worth more
+
+
+_LOCK_S = 1.0
+
+
+class ProfileIndex:
+    """Profiles that a study of this storage can see.
+
+    Args:
+        storage: The storage of the study.
+        journals: Folder of journals of this machine, whose index is read as well.
+    """
+
+    def __init__(self, storage: Storage, journals: Path) -> None:
+        self._storage = storage
+        self._journals = journals
+
+    def profiles(self) -> list[Profile]:
+        """Return all profiles, one for each study; none of a place that cannot be read."""
+        found = {profile.study: profile for profile in _read(self._journals / INDEX)}
+        own = self._own_index()
+        if own is None:
+            found.update({profile.study: profile for profile in self._in_database()})
+        elif own.parent != self._journals:
+            found.update({profile.study: profile for profile in _read(own)})
+        return list(found.values())
+
+    def keep(self, profile: Profile) -> None:
+        """Put a profile into the index of a folder of journals, in place of an earlier one of its study.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        path = self._own_index()
+        if path is None:
+            return
+        with FileLock(path.with_name(f".{INDEX}.lock"), timeout_s=_LOCK_S):
+            others = [other for other in _read(path) if other.study != profile.study]
+            kept = [*others, profile][-_MOST_PROFILES:]
+            lines = [json.dumps(attribute_of(one), sort_keys=True) + "\n" for one in kept]
+            replace_durably(path, "".join(lines).encode())
+
+    def _own_index(self) -> Path | None:
+        storage = self._storage
+        return storage.path("index").with_name(INDEX) if isinstance(storage, JournalFolder) else None
+
+    def _in_database(self) -> Sequence[Profile]:
+        thread = StorageThread("profiles", lambda: False, _PATIENCE_S)
+        with suppress(TimeoutError, StudyError):
+            return _of(thread.call(partial(self._storage.attributes, PROFILE), _PATIENCE_S))
+        return []
+
+
+def _read(path: Path) -> list[Profile]:
+    """Return the profiles of an index, oldest first; lines that are none are left out."""
+    attributes = []
+    for line in read_beginning(path, _MOST_INDEX_BYTES).split(b"\n"):
+        with suppress(ValueError, RecursionError):
+            attributes.append(json.loads(line))
+    return _of(attributes)
+
+
+def _of(attributes: Iterable[object]) -> list[Profile]:
+    read = (profile_of_attribute(attribute) for attribute in attributes)
+    return [profile for profile in read if profile is not None][-_MOST_PROFILES:]

@@ -20,10 +20,21 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from autotune.measure.loss_curves import LATE, LossLevel, fall_at, level_at, through_points, time_of, time_to
-from autotune.records import DISTURBED, Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord
-from autotune.results import Learning, LossDifference, Race, Raced
+from autotune.measure.statistics import moderated_interval
+from autotune.records import (
+    DISTURBED,
+    Ending,
+    Learning,
+    LossCurve,
+    LossDifference,
+    Purpose,
+    Race,
+    RaceArm,
+    Raced,
+    RaceLeg,
+    TrialRecord,
+)
 from autotune.space.knob import Label
-from autotune.statistics import moderated_interval
 
 LEAST_ROUNDS = 2
 

@@ -5,8 +5,13 @@ whole `TrialRecord` as one JSON attribute. What was finished is never rewritten.
 or used as a path: a record holds knob values, metrics and names, each checked for its type.
 """
 
+from __future__ import annotations
+
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -14,25 +19,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from autotune.clock import SystemClock
 from autotune.errors import StorageAway, StudyError
 from autotune.metrics import values_of
 from autotune.records import Scalar, TrialRecord, Values
-from autotune.study.claims import CLAIM, NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner
-from autotune.study.entry import attributes_of
-from autotune.study.members import Member, Phase
-from autotune.study.membership import Membership
-from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, read_records, starts_of
-from autotune.study.parameters import distribution_of
+from autotune.study.claims import CLAIM, NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner, distribution_of
+from autotune.study.members import Member, Phase, joint_search
+from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, attributes_of, read_records, starts_of
 from autotune.study.pending import FinishedTrial, PendingTrials
+from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
-from autotune.study.storage_thread import StorageThread
 
 _T = TypeVar("_T")
+
+
 _OPENING_S = 30.0
+
+
 _PATIENCE_S = 5.0  # for a server, in the middle of a search
+
+
 _LEAST_PATIENCE_S = 0.5
+
+
 _LATE = ("~", "")  # behind all trials whose start is known
+
+
 _RETRY_S = 5.0  # between tries to reach a server that is away
+
+
 _BEGINNING_S = 5.0  # of tries, at the beginning of a search: a server restarts in less, a wrong address is told soon
 
 
@@ -486,3 +501,196 @@ def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
         "cv": metrics.get("cv"),
     }
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+_MEMBERS = "members"  # beside the names of Optuna studies, in the watch over signs of life
+
+
+class Membership:
+    """Membership in one study.
+
+    What writes is called in the storage's thread alone, which also renews it: so nothing that is said here is
+    overwritten by an older state.
+
+    Args:
+        trials: The study in its storage.
+        owner: Who claims trials here.
+        leases: Watch over the signs of life of others.
+        where: Place of the study, in words.
+
+    Attributes:
+        member: This process as a member; None while it is none.
+    """
+
+    def __init__(self, trials: OptunaTrials, owner: Owner, leases: LeaseWatch, where: str) -> None:
+        self._trials = trials
+        self._owner = owner
+        self._leases = leases
+        self._where = where
+        self._all: Sequence[Member] = ()
+        self._probe: LockProbe | None = None
+        self._is_free: dict[str, bool] = {}  # the lock of a member, when it was first looked at
+        self._signs_seen: dict[str, int] = {}  # of a member whose lock was free, at the look after that
+        self._gone: set[str] = set()
+        self.member: Member | None = None
+
+    # In the storage's thread
+
+    def join(self, member: Member) -> None:
+        """Become a member; of two that come at once, one sees the other at least."""
+        if self._trials.connection.lock_probe is not None:
+            self._probe = self._trials.connection.lock_probe(member.uuid)
+            self._probe.hold()
+        self.member = member
+        self.describe()
+        self._all = self._trials.members()
+        search = joint_search(member, self.others(), self._owner.clock.utc())
+        if search != member.search:
+            self.describe(search=search)
+
+    def describe(self, **changes: Any) -> None:
+        """Write a sign of life, and what has changed; nothing for who is no member, or has left."""
+        if self.member is None or self.member.has_left:
+            return
+        clock = self._owner.clock
+        left_s = max(0.0, self._owner.ends_s - clock.now_s())
+        self.member = replace(self.member, **changes).renewed(clock.utc(), left_s)
+        self._trials.present(self.member)
+
+    # In any thread
+
+    def see(self, members: Sequence[Member]) -> None:
+        """Take note of all members that are on record.
+
+        Raises:
+            StudyError: The locks of a shared journal do not hold between this host and another.
+        """
+        self._all = members
+        if self._probe is not None:
+            self._require_locks(self._probe)
+
+    @property
+    def seen(self) -> list[Member]:
+        """All members that are on record, as far as it is known."""
+        return list(self._all)
+
+    def others(self) -> list[Member]:
+        """Return the other members that are at work, as far as it is known; who joined first in front.
+
+        One that was killed counts until it has given no sign of life for a minute.
+        """
+        own = self.member.uuid if self.member else None
+        return [
+            one
+            for one in self._all
+            if one.uuid != own
+            and not one.has_left
+            and not self._leases.has_lapsed(_MEMBERS, one.uuid, {**one.about, "n": one.n})
+        ]
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        if self._probe is not None:
+            self._probe.close()
+
+    def _require_locks(self, probe: LockProbe) -> None:
+        alive = self.others()
+        own = self.member.uuid if self.member else None
+        for one in self._all:
+            if one.uuid != own and one not in alive and not one.has_left and one.uuid not in self._gone:
+                self._gone.add(one.uuid)
+                probe.delete_left(one.uuid)
+        for one in alive:
+            if one.uuid not in self._is_free:
+                self._is_free[one.uuid] = probe.holds(one.uuid) is False
+                continue
+            if not self._is_free[one.uuid]:
+                continue
+            # It may have been killed after it had written what is read here: only what comes later counts.
+            before = self._signs_seen.setdefault(one.uuid, one.n)
+            if one.n > before and probe.holds(one.uuid) is False:
+                raise StudyError(
+                    f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
+                    "the journal at once",
+                    where=self._where,
+                    remedy="Keep the study in PostgreSQL, or mount the disk with locks (for NFS: without nolock).",
+                )
+
+
+class StorageThread:
+    """Thread that makes calls one after the other, and a regular one between them.
+
+    It is started by the first call and ends when there has been nothing to do for a while. An interrupt ends the
+    waiting of the caller, never a call halfway.
+
+    Args:
+        name: Name of the thread.
+        regular: Called between calls, every `period_s`, also while there are many; returns whether it has to be called
+            again.
+        period_s: Time between two such calls, in seconds.
+    """
+
+    def __init__(self, name: str, regular: Callable[[], bool], period_s: float) -> None:
+        self._name = name
+        self._regular = regular
+        self._period_s = period_s
+        self._clock = SystemClock()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._given_up: Future[Any] | None = None
+
+    @property
+    def is_stuck(self) -> bool:
+        """True while a call goes on that its caller has given up."""
+        return self._given_up is not None and not self._given_up.done()
+
+    def call(self, function: Callable[[], _T], patience_s: float | None = None) -> _T:
+        """Make a call, wait for its end, and return what it returns.
+
+        Args:
+            function: The call.
+            patience_s: Longest wait, in seconds; None to wait until it ends.
+
+        Raises:
+            TimeoutError: It did not end in time; it goes on, and others wait behind it.
+            Exception: Whatever it raises.
+        """
+        future: Future[_T] = Future()
+
+        def make() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:  # noqa: BLE001 -- it is raised in the caller's thread
+                future.set_exception(error)
+
+        with self._lock:
+            self._calls.put(make)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread.start()
+        try:
+            return future.result(patience_s)
+        except TimeoutError:
+            if not future.done():
+                self._given_up = future
+            raise
+
+    def _work(self) -> None:
+        due_s = self._clock.now_s() + self._period_s
+        has_worked = True
+        while True:
+            try:
+                call = self._calls.get(timeout=max(0.0, due_s - self._clock.now_s()))
+            except queue.Empty:  # it is due, however many calls there were since the last time
+                due_s = self._clock.now_s() + self._period_s
+                if self._regular() or has_worked:
+                    has_worked = False
+                    continue
+                with self._lock:
+                    if self._calls.empty():
+                        self._thread = None
+                        return
+            else:
+                has_worked = True
+                call()

@@ -5,27 +5,53 @@ So ``search``, ``status`` and ``apply`` give the same answer, at once or after a
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from statistics import fmean, median
+from statistics import fmean, median, median_high
 
-from autotune.gpu.trial_usage import NOT_MEASURED
+import numpy as np
+
+from autotune.measure.gpu.usage import NOT_MEASURED
+from autotune.measure.score import (
+    LEAST_PAIRS,
+    LEAST_SCORE_GAIN,
+    LEAST_SPEED,
+    THROUGHPUT,
+    Judgement,
+    Objective,
+    ln_score,
+    ln_speed,
+)
+from autotune.measure.statistics import SLOW_OUTLIER_FLOOR
 from autotune.metrics import METRICS, values_of
-from autotune.records import LEFT_OUT, OUTSIDE, VALIDATION_ASKED, Measurement, Purpose, TrialRecord
-from autotune.results import BrokenPoint, Change, Race, SearchResult, Side, Verdict, changes_training
+from autotune.records import (
+    LEFT_OUT,
+    OUTSIDE,
+    VALIDATION_ASKED,
+    BrokenPoint,
+    Change,
+    Measurement,
+    MovedKey,
+    Purpose,
+    Race,
+    Ratio,
+    Scalar,
+    SearchResult,
+    Side,
+    TrialRecord,
+    Values,
+    Verdict,
+    changes_training,
+)
+from autotune.sampler.gaussian_process import GaussianProcess, Indices, TrainingData
 from autotune.sampler.observations import expected_sd_of
-from autotune.score import LEAST_SCORE_GAIN, THROUGHPUT, Judgement, Objective, ln_score, ln_speed
+from autotune.space.knob import Knob, Label, is_number, same_scalar
 from autotune.space.space import Space
 from autotune.stage_times import PipelineTimes
-from autotune.study.changes import changes_worth, with_moved_keys
-from autotune.study.finalists import Finalist
-from autotune.study.machines import hosts_of, on_one_scale
-from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
-from autotune.study.race_judgement import judge_race
-from autotune.study.reasons import Evidence, reason
-from autotune.study.standing import (
+from autotune.study.answer import (
+    Finalist,
     HeldBack,
     Kinds,
     Standing,
@@ -36,16 +62,26 @@ from autotune.study.standing import (
     telling,
     until_the_end_of,
 )
+from autotune.study.members import hosts_of, on_one_scale
+from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
+from autotune.study.race_judgement import judge_race
 
 Stood = Mapping[str | None, Standing | None]
 """Answer that a study stood by when each of its searches began."""
+
 
 _UNVALIDATED = (
     "The answer is not validated, though that was asked for: there was no time, or the search was ended before it was. "
     "What breaks in a longer training is not known."
 )
+
+
 _NOT_RACED = "it was not raced"
+
+
 _BEYOND_NOISE = 1.64  # standard errors: one point in twenty that is no better looks so
+
+
 _UNEVEN = 1.3  # trials that differ by 8 % are within that 99 times in 100
 
 
@@ -498,3 +534,298 @@ def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
         f"Of {len(speeds)} trials of today's config, one was {ratio:.2f} times as fast as another: something else may "
         "be at work on this machine, or a few seconds do not show how fast this training is.",
     )
+
+
+_FILLING = (
+    "; caches take longer to fill than there was time, so trials were compared without the time they waited for data, "
+    "and the interval holds whatever full caches will make of the two"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Evidence that a verdict rests on.
+
+    Attributes:
+        judgement: Result of the pairs; None if there were too few.
+        pairs: Number of complete pairs.
+        has_candidate: True if a point was confirmed, or looked better than the baseline.
+        explored: True if any point but the baseline was tried.
+        filling: True if the caches of the trials were still being filled.
+        by_utilization: True if the objective is GPU utilization.
+        broke: True if the point broke when it was validated.
+        broke_before: True if some point of the study broke when it was validated: it is not tried again.
+        hosts: Hosts of the machines that made the pairs.
+    """
+
+    judgement: Judgement | None
+    pairs: int
+    has_candidate: bool
+    explored: bool
+    filling: bool
+    by_utilization: bool
+    broke: bool = False
+    broke_before: bool = False
+    hosts: tuple[str, ...] = ()
+
+
+def reason(evidence: Evidence) -> str:
+    """Return the reason for the verdict, without a full stop."""
+    if not evidence.has_candidate:
+        return _nothing_better(evidence)
+    if evidence.judgement is None:
+        return _unconfirmed(evidence.pairs)
+    return _judged(evidence.judgement, evidence)
+
+
+def _nothing_better(evidence: Evidence) -> str:
+    if not evidence.explored and evidence.broke_before:
+        return "what looked better broke when it was validated, and is not tried again"
+    if not evidence.explored:
+        return "nothing but today's values was tried: there was no time, or nothing else promised a gain"
+    if evidence.by_utilization:
+        return "nothing that was tried keeps the GPU busier without being slower than today's values"
+    return "nothing that was tried is faster than today's values, beyond what trials differ by"
+
+
+def _unconfirmed(pairs: int) -> str:
+    if pairs == 0:
+        return "the best point was not confirmed against today's config: its pairs did not fit, or failed"
+    return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
+
+
+def _left_out(judgement: Judgement) -> str:
+    if not judgement.left_out:
+        return ""
+    return (
+        f" ({judgement.left_out} of {judgement.pairs} pairs left out: something made a trial far slower than the "
+        "others of its config)"
+    )
+
+
+def _judged(judgement: Judgement, evidence: Evidence) -> str:
+    pairs = f"{judgement.pairs} interleaved pairs with today's config{_left_out(judgement)}"
+    if len(evidence.hosts) > 1:
+        pairs += f" on {len(evidence.hosts)} machines ({', '.join(evidence.hosts)})"
+    if judgement.better:
+        confirmed = f"confirmed by {pairs}" + (_FILLING if evidence.filling else "")
+        return f"{confirmed}, but it broke in a longer training" if evidence.broke else confirmed
+    if evidence.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
+        return (
+            f"{pairs} show a busier GPU, but not that training is no slower: the interval of its speed begins at "
+            f"{judgement.speed.low:.2f}x, and {LEAST_SPEED}x is needed"
+        )
+    if evidence.filling:
+        return (
+            f"{pairs} do not show a gain that would stay: caches take longer to fill than there was time, and with "
+            f"full ones it may be from {judgement.speed.low:.2f}x to {judgement.speed.high:.2f}x as fast"
+        )
+    return f"{pairs} do not show a gain; one of {judgement.smallest_gain:.0%} or more would probably have been seen"
+
+
+# Effect of each single change of a point, estimated from the trials of a search.
+
+
+def changes_worth(
+    records: Sequence[TrialRecord],
+    baseline: Values,
+    point: Values,
+    space: Space,
+    *,
+    sd: float,
+    whole: Ratio | None = None,
+    is_rated: bool = True,
+) -> list[Change]:
+    """Rate each change of a point by the point's speed over its speed with that change taken back.
+
+    Changes that were only ever made together form one group, and are taken back together; so is with a change what does
+    not work without it.
+
+    Args:
+        records: Trials measured under like conditions.
+        baseline: Knob values of the baseline.
+        point: Knob values of the point to explain.
+        space: The present space; gives the labels, and what does not work without what.
+        sd: Standard deviation of ln throughput between trials of one point.
+        whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
+            pairs; None if there were too few.
+        is_rated: Whether to rate them at all, for which a model is fitted.
+
+    Returns:
+        One change for each knob that differs, members of a group next to each other, largest effect first.
+    """
+    changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
+    trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
+    trials = [(values, speed) for values, speed in trials if set(values) == set(baseline) and _can_be_told(values)]
+    if not (_can_be_told(baseline) and _can_be_told(point)):
+        trials = []
+    groups: dict[tuple[bool, ...], list[str]] = {}
+    for path in changed:
+        column = tuple(same_scalar(values[path], point[path]) for values, _ in trials)
+        groups.setdefault(column, []).append(path)
+
+    # Where no trial had a change, or every one, nothing shows what it is worth.
+    shown = {column: paths for column, paths in groups.items() if any(column) and not all(column)}
+    worths: dict[tuple[bool, ...], Ratio] = {}
+    if shown and is_rated:
+        tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
+        without = [_taken_back(point, paths, tried) for paths in shown.values()]
+        ratios = speed_ratios(trials, point, without, tried, sd=sd)
+        for column, left, ratio in zip(shown, without, ratios, strict=True):
+            worths[column] = whole if whole and not tried.changes(left) else ratio
+    rated = [(worths.get(column), paths) for column, paths in groups.items()]
+    rated.sort(key=lambda item: -(item[0].ratio if item[0] else 0.0))
+    return [
+        Change(
+            path=path,
+            old=baseline[path],
+            new=point[path],
+            worth=worth,
+            group=number,
+            label=_label(space, path),
+            effective_batch=_effective_batch(space, path, baseline[path], point[path]),
+        )
+        for number, (worth, paths) in enumerate(rated)
+        for path in paths
+    ]
+
+
+def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
+    """Return changes of points of a space with the further keys that change along."""
+    knobs = {knob.path: knob for knob in space.knobs}
+    found = []
+    for change in changes:
+        old, new = (knobs[change.path].keys(value) for value in (change.old, change.new))
+        along = tuple(
+            MovedKey(path=path, old=old[path], new=new[path])
+            for path in knobs[change.path].paths[1:]
+            if not same_scalar(old[path], new[path])
+        )
+        found.append(replace(change, along=along))
+    return found
+
+
+def _can_be_told(values: Values) -> bool:
+    """Return False if one of the values is not even the same as itself, as NaN is."""
+    return all(same_scalar(value, value) for value in values.values())
+
+
+def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Space:
+    """Return the space of the values that were tried, with the baseline of the search.
+
+    The present space may lack some of them: its domains depend on what the config holds now.
+    """
+    present = {knob.path: knob for knob in space.knobs}
+    return Space(
+        knobs=tuple(
+            _tried_knob(path, today, [values[path] for values in points], present.get(path))
+            for path, today in baseline.items()
+        )
+    )
+
+
+def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: Knob | None) -> Knob:
+    choices = [baseline]
+    for value in values:
+        if not any(same_scalar(value, known) for known in choices):
+            choices.append(value)
+    numbers = [choice for choice in choices if isinstance(choice, int | float) and is_number(choice)]
+    ordered = len(numbers) == len(choices)
+    return Knob(
+        path=path,
+        choices=tuple(sorted(numbers) if ordered else choices),
+        ordered=ordered,
+        baseline=baseline,
+        label=Label.UNKNOWN,
+        kind=present.kind if present else None,
+        inert_under=present.inert_under if present else None,
+    )
+
+
+def _taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
+    """Return a point without some of its changes, and without those that do not work then."""
+    left = {**point, **{path: space.baseline[path] for path in paths}}
+    while (why := space.why_infeasible(left)) and (others := list(space.changes(left))):
+        fewer = [{**left, path: space.baseline[path]} for path in others]
+        left = next((values for values in fewer if space.why_infeasible(values) != why), fewer[0])
+    return left
+
+
+def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:
+    knob = next((knob for knob in space.knobs if knob.path == path), None)
+    if knob is None or knob.batch is None or knob.label is not Label.BATCH:
+        return ""
+    return knob.batch.change(old, new) if isinstance(old, int) and isinstance(new, int) else ""
+
+
+def _label(space: Space, path: str) -> str:
+    return next((knob.label.value for knob in space.knobs if knob.path == path), Label.UNKNOWN.value)
+
+
+# Contrasts: the speed of one point over that of others, measured or not, from all trials of a search.
+
+
+_LARGEST_FIT = 300  # points in the model: those most like the point in question
+
+
+_FITS = 3  # each continues to fit the hyperparameters from where the last one stopped
+
+
+# Factors on the model's standard deviation, which leaves out the error of the model itself: where the other point was
+# never measured, and where its own trials speak. On simulated trainers, changed ones included, the intervals hold the
+# truth in 91 % and 98 % then.
+_MODEL_ERROR_FACTOR = 1.5
+
+
+_OWN_TRIALS_FACTOR = 1.1
+
+
+_SURE = 1.96  # standard deviations to either side: 95 %
+
+
+def speed_ratios(
+    trials: Sequence[tuple[Values, float]], point: Values, others: Sequence[Values], space: Space, *, sd: float
+) -> list[Ratio]:
+    """Return the speed of a point over that of each of some others.
+
+    The same trials always give the same ratios.
+
+    Args:
+        trials: Values and ln speed of each trial, at least one; all of them points of the space.
+        point: The point.
+        others: The others, each different from it.
+        space: The search space.
+        sd: Standard deviation of ln speed between trials of one point, above 0.
+    """
+    speeds: dict[tuple[int, ...], list[float]] = {}
+    for values, speed in trials:
+        speeds.setdefault(space.indices(values), []).append(speed)
+    speeds = {row: _undisturbed(of_point) for row, of_point in speeds.items()}
+    here = np.array(space.indices(point))
+    rows = [space.indices(other) for other in others]
+    near = sorted(speeds, key=lambda row: (row not in rows, np.count_nonzero(here != row)))[:_LARGEST_FIT]
+    data = TrainingData(
+        points=np.array(near),
+        scores=np.array([fmean(speeds[row]) for row in near]),
+        variances=np.array([sd**2 / len(speeds[row]) for row in near]),
+    )
+    model = GaussianProcess(space)
+    for _ in range(_FITS):
+        model.fit(data)
+    factors = [_OWN_TRIALS_FACTOR if row in near else _MODEL_ERROR_FACTOR for row in rows]
+    return [_ratio(model, np.array([here, row]), factor) for row, factor in zip(rows, factors, strict=True)]
+
+
+def _undisturbed(speeds: Sequence[float]) -> list[float]:
+    """Return the ln speeds of a point's trials but those that something has slowed down."""
+    usual = median_high(speeds)
+    return [speed for speed in speeds if speed >= usual - SLOW_OUTLIER_FLOOR]
+
+
+def _ratio(model: GaussianProcess, points: Indices, factor: float) -> Ratio:
+    """Return the speed of the first of two points over that of the second."""
+    first, second = model.predict(points).mean
+    (own, shared), (_, other) = model.covariance(points)
+    mean = float(first - second)
+    margin = _SURE * factor * math.sqrt(max(0.0, float(own - 2 * shared + other)))
+    return Ratio(ratio=math.exp(mean), low=math.exp(mean - margin), high=math.exp(mean + margin))

@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.process.launch import Runner
 from autotune.records import Stop, TraineeEvent, TrialPlan
+from autotune.trial.launch import Runner
 
 
 class Behaviour(StrEnum):

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.clock import VirtualClock
-from autotune.folders.trial_folder import TrialFolder
-from autotune.process.launch import Watch
 from autotune.records import PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
 from autotune.testing.simulated_phases import PhaseTimes, phased_events
+from autotune.trial.folder import TrialFolder
+from autotune.trial.launch import Watch
 
 LOOK_S = 0.25
 """Longest interval between two calls of the watch."""
@@ -180,7 +180,7 @@ class SimulatedRunner:
         self.begun_phases: list[tuple[float, TrialPhase]] = []
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """See `autotune.process.launch.Runner.run`."""
+        """See `autotune.trial.launch.Runner.run`."""
         started_s = self._clock.now_s()
         if started_s >= deadline_s:
             return TrialExit(started_s=started_s, ended_s=started_s, exit_code=None, stop=Stop.DEADLINE)

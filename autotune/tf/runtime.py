@@ -1,8 +1,12 @@
 """Configuration of TensorFlow's runtime, which is read once, at the first operation."""
 
+import contextlib
+import ctypes
+import os
+from dataclasses import dataclass
+
 import tensorflow as tf
 
-from autotune.tf.gpu_memory import gpu_memory_mb
 from autotune.tf.options import DeviceOptions, RuntimeOptions
 
 
@@ -44,3 +48,89 @@ def _divide(devices: DeviceOptions, *, growing: bool) -> None:
             raise ValueError(f"the memory of GPU {number} is limited to {limit_mb} MiB, but it has {memory_mb} MiB")
         limited = tf.config.LogicalDeviceConfiguration(memory_limit=limit_mb)
         tf.config.set_logical_device_configuration(gpus[number], [limited])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Names of the devices, as `tf.device` takes them.
+
+    Attributes:
+        data: Device of the feature work.
+        model: Device of the training.
+    """
+
+    data: str
+    model: str
+
+
+def place(options: DeviceOptions) -> Placement | None:
+    """Return the devices that the options name.
+
+    GPUs are counted as TensorFlow sees them: ``CUDA_VISIBLE_DEVICES`` decides which, and in which order. There is no
+    falling back to fewer devices, which would only be seen as a training that is slow.
+
+    Returns:
+        The devices; None where none are named, and TensorFlow places everything.
+
+    Raises:
+        ValueError: One of them is not there.
+    """
+    if options.data_gpu is None or options.model_gpu is None:
+        return None
+    kind = "CPU" if options.logical_cpu_devices else "GPU"
+    there = len(tf.config.list_logical_devices(kind))
+    for key, number in (("data_gpu", options.data_gpu), ("model_gpu", options.model_gpu)):
+        if number >= there:
+            seen = "logical CPU devices" if options.logical_cpu_devices else "GPUs"
+            numbers = f"TensorFlow sees {there} {seen}" + (f", 0 to {there - 1}" if there else " here")
+            raise ValueError(f"{key} is {number}, but {numbers}")
+    return Placement(data=f"/{kind}:{options.data_gpu}", model=f"/{kind}:{options.model_gpu}")
+
+
+def require_there(placement: Placement) -> None:
+    """See to it that both devices are there: TensorFlow itself would take another one in silence.
+
+    Raises:
+        ValueError: One is not.
+    """
+    there = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()]
+    for name in (placement.data, placement.model):
+        if name.lstrip("/").removeprefix("device:") not in there:
+            raise ValueError(f"device {name} is not there: TensorFlow sees {', '.join(there)}")
+
+
+def refuse_other_ways() -> None:
+    """See to it that nothing else divides the work over the devices or hands memory around between them.
+
+    Raises:
+        ValueError: A distribution strategy is in force, or GPU memory comes from cudaMallocAsync.
+    """
+    if tf.distribute.has_strategy():
+        name = type(tf.distribute.get_strategy()).__name__
+        raise ValueError(f"{name} places the batches itself: use it, or a pipeline over two devices, not both")
+    if os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
+        raise ValueError(
+            "TF_GPU_ALLOCATOR=cuda_malloc_async orders memory by streams, and the batches here pass between those of "
+            "two devices: unset it"
+        )
+
+
+# Memory of a GPU, asked of the CUDA driver: TensorFlow says it only when it is too late to set limits.
+
+
+def gpu_memory_mb(number: int) -> int | None:
+    """Return the memory of a GPU in MiB; None if the driver does not say.
+
+    Args:
+        number: Number of the GPU as CUDA counts them, and TensorFlow with it: ``CUDA_VISIBLE_DEVICES`` applies.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # no driver, or one without these functions
+        cuda = ctypes.CDLL("libcuda.so.1")
+        device, memory_bytes = ctypes.c_int(), ctypes.c_size_t()
+        if (
+            cuda.cuInit(0) == 0
+            and cuda.cuDeviceGet(ctypes.byref(device), number) == 0
+            and cuda.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device) == 0
+        ):
+            return memory_bytes.value >> 20
+    return None

@@ -13,27 +13,33 @@ and a buffer of promises bounds nothing. Each device is waited for alone, by rea
 last; `tf.test.experimental.sync_devices` would wait for both, and so have them work in turn.
 """
 
+from __future__ import annotations
+
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
-from autotune.stage_times import PipelineTimes
-from autotune.tf.batch_buffer import BatchBuffer, BufferClosedError
-from autotune.tf.devices import Placement, refuse_other_ways, require_there
+from autotune.stage_times import PipelineTimes, StageTimes
 from autotune.tf.feed import BatchFeed, Feed, Fetched
 from autotune.tf.options import BufferOptions
-from autotune.tf.stage_clock import StageClock
+from autotune.tf.runtime import Placement, refuse_other_ways, require_there
 from autotune.trainee import mark
 
 Tensors = dict[str, tf.Tensor]
+
+
 Signature = dict[str, tf.TensorSpec]
+
+
 FeatureFunction = Callable[[Tensors, tf.Tensor], Tensors]
 """Function from a batch and its number (int64 scalar, from 0) to its features, as graph operations.
 
@@ -41,9 +47,15 @@ Random numbers are drawn with `tf.random.stateless_*` and the number of the batc
 not depend on which device draws them, nor on what is computed at the same time.
 """
 
+
 _AHEAD = 1  # batches that wait at each end of the buffer, beside one that is being copied there; also steps
+
+
 _PATIENCE_S = 10.0
+
+
 _REPORT_EVERY_S = 0.25
+
 
 _log = logging.getLogger(__name__)
 
@@ -164,7 +176,7 @@ class _Batch:
     number: tf.Tensor
     work: int
 
-    def on(self, device: str) -> "_Batch":
+    def on(self, device: str) -> _Batch:
         """Return a copy on another device."""
         with tf.device(device):
             tensors = {name: tf.identity(tensor) for name, tensor in self.tensors.items()}
@@ -322,3 +334,123 @@ def _shown(spec: tf.TensorSpec) -> str:
 
 def _batch_bytes(signature: Signature) -> int:
     return sum(spec.shape.num_elements() * spec.dtype.size for spec in signature.values())
+
+
+Item = TypeVar("Item")
+
+
+class BufferClosedError(Exception):
+    """The buffer was closed by somebody: nothing goes in or comes out any more."""
+
+
+class BatchBuffer(Generic[Item]):
+    """Buffer with one producer and one consumer: order is kept, and whoever has nothing to do sleeps until it has.
+
+    Args:
+        size: Most items at a time, at least 1.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._finished = False
+        self._error: BaseException | None = None
+        self._closed = False
+
+    def put(self, item: Item) -> None:
+        """Append an item, after waiting for room if there is none.
+
+        Raises:
+            BufferClosedError: It is closed.
+            BaseException: The error of the consumer, if it ended with one.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._finished or len(self._items) < self._size)
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                raise BufferClosedError
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self) -> Item | None:
+        """Take the oldest item, after waiting for one if there is none.
+
+        Returns:
+            The item; None after the last one.
+
+        Raises:
+            BufferClosedError: It is closed.
+            BaseException: The error of the producer, once everything that it made before is taken.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._items or self._finished)
+            if self._closed:
+                raise BufferClosedError
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return item
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def wait_for_items(self, count: int) -> None:
+        """Wait until so many items are there, or all that it holds, or the last one is."""
+        with self._changed:
+            wanted = min(count, self._size)
+            self._changed.wait_for(lambda: self._closed or self._finished or len(self._items) >= wanted)
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Say that the producer is at the end of the data, or that one of the two ended with an error."""
+        with self._changed:
+            self._finished = True
+            self._error = error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop the items and wake up whoever waits; may be called by anybody, and again."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._error = None  # its traceback holds the frames of the producer, and with them a batch
+            self._changed.notify_all()
+
+
+class StageClock:
+    """Clock of one stage; written by the stage's own thread, read by anybody.
+
+    Its attributes are those of `StageTimes`.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.busy_s = 0.0
+        self.input_s = 0.0
+        self.room_s = 0.0
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Count what is inside as work."""
+        started_s = time.monotonic()
+        yield
+        self.busy_s += time.monotonic() - started_s
+
+    @contextmanager
+    def waiting_for_input(self) -> Iterator[None]:
+        """Count what is inside as waiting for the stage before."""
+        started_s = time.monotonic()
+        yield
+        self.input_s += time.monotonic() - started_s
+
+    @contextmanager
+    def waiting_for_room(self) -> Iterator[None]:
+        """Count what is inside as waiting for the stage after."""
+        started_s = time.monotonic()
+        yield
+        self.room_s += time.monotonic() - started_s
+
+    def times(self) -> StageTimes:
+        """Return the times so far."""
+        return StageTimes(batches=self.batches, busy_s=self.busy_s, input_s=self.input_s, room_s=self.room_s)

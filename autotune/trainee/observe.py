@@ -63,7 +63,7 @@ def _phase(loop: Loop, instrumentation: Instrumentation) -> None:
 
 
 def _observe_feeds(loop: Loop, instrumentation: Instrumentation) -> None:
-    from autotune.trainee import phased_feed
+    from autotune.trainee import phased_fetch as phased_feed
 
     phased_feed.observe(loop, instrumentation)
 

@@ -12,7 +12,7 @@ from autotune.trainee.batch import Source, sizer
 from autotune.trainee.fast_path import around_fetch
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.memory import Memory
+from autotune.trainee.report import Memory
 
 if TYPE_CHECKING:
     from autotune.trainee.phased_loop import PhasedLoop

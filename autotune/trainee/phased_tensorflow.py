@@ -15,8 +15,8 @@ import time
 from importlib import import_module
 from typing import Any, Callable
 
+from autotune.trainee.batch import MOST_KEPT
 from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.kept_batches import MOST_KEPT
 from autotune.trainee.loop import Loop
 from autotune.trainee.phased_fetch import around_phased_fetch, draw, marked
 from autotune.trainee.phased_loop import Data, PhasedLoop

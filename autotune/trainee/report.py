@@ -6,16 +6,22 @@ import json
 import math
 import os
 import time
+import weakref
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Generic, Optional, TypeVar
 
 from autotune.trainee.stream import OBSERVER, Stream, is_only_watched, json_number
 
 LOSS_EVERY_S = 0.5
+
+
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 """Variable of a trial in which the loss of each step is wanted, where that does not wait for an accelerator."""
 
+
 _NOTE_CHARS = 500
+
+
 # Nearly all steps are formatted in one call: it is most of the cost of a step after its observation.
 _STEP = '{"k": "step", "t_s": %.6f, "wait_s": %.6f, "samples": %s}'
 
@@ -148,3 +154,36 @@ def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_upda
     held = "" if samples is None else f', "samples": {samples}'
     update = "" if is_update else ', "update": false'
     return f'{{"k": "step", "t_s": {t_s:.6f}{wait}{held}{update}}}'
+
+
+_MOST = 1000  # remembered; a trainer that makes a new dataset for each pass makes many
+
+
+Record = TypeVar("Record")
+
+
+class Memory(Generic[Record]):
+    """Record of each object, by weak reference; an id may be reused by another object later.
+
+    Args:
+        make: Makes the record of a new object.
+    """
+
+    def __init__(self, make: Callable[[], Record]) -> None:
+        self._make = make
+        self._known: dict[int, tuple[Callable[[], object], Record]] = {}
+
+    def of(self, thing: object) -> Record:
+        """Return the record of this object.
+
+        Raises:
+            TypeError: The object does not support weak references.
+        """
+        known = self._known.get(id(thing))
+        if known is not None and known[0]() is thing:
+            return known[1]
+        if len(self._known) >= _MOST:
+            self._known = {key: value for key, value in self._known.items() if value[0]() is not None}
+        record = self._make()
+        self._known[id(thing)] = (weakref.ref(thing), record)
+        return record

@@ -21,28 +21,41 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Callable
 
-from autotune.trainee.step_phases import time_in_turn, warmed_up
-from autotune.trainee.step_phases_of import StepParts
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, mark
 
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
 """Environment variable that asks for a profile, in a trial of its own."""
 
+
 BEGINS = "the parts of the step will be timed"
 """Note at the first step that is counted."""
 
+
 FILE = "step_phases.json"
+
+
 FORMAT_VERSION = 1
 
+
 _BLOCKS = 12
+
+
 _ROUNDS, _FEWEST_ROUNDS = 5, 1  # of a block
+
+
 _LIMIT_S = 1.5  # of a block, from the fewest rounds on
+
+
 _LEAST_STEPS, _LEAST_S = 20, 4.0  # of training before the first block: it has to be traced, compiled and steady
+
+
 _STEPS_BETWEEN, _BETWEEN_S = 8, 0.75
+
+
 _FEW_STEPS, _LONG_S = 4, 30.0  # of either, where steps are long
 
 
@@ -196,3 +209,137 @@ def try_to_write_error(folder: str, why: str) -> None:
 def wanted_folder() -> str | None:
     """Return the folder of the trial that is to profile its step; None in any other process."""
     return os.environ.get(TRIAL_DIR_VARIABLE) if os.environ.get(VARIABLE) else None
+
+
+# Times of a training step's parts, from functions that each do one part more than the one before.
+
+
+def time_in_turn(
+    functions: Mapping[str, Callable[[Any], object]],
+    batches: Sequence[Any],
+    *,
+    rounds: int,
+    fewest: int,
+    limit_s: float,
+    draw: Callable[[], object] | None = None,
+) -> dict[str, list[float]]:
+    """Time functions in turn, so that what disturbs the machine for a while disturbs all of them.
+
+    Args:
+        functions: The functions of a batch, which have been called before; each returns once its work is done, also
+            that on an accelerator.
+        batches: The batches; all functions of a round get the same one, the next round the next.
+        rounds: Calls of each.
+        fewest: The least of them.
+        limit_s: Time after which there are no more rounds than these.
+        draw: Draws a batch from the trainer's loader, before each call and outside its time: so the loader is at work
+            as it is in training. It is left out once it has taken up the time limit, or has failed.
+
+    Returns:
+        Milliseconds of each function, in the order of the rounds.
+    """
+    times_ms: dict[str, list[float]] = {name: [] for name in functions}
+    names = list(functions)
+    began_s, drawn_s = time.perf_counter(), 0.0
+    for number in range(rounds if names else 0):
+        if number >= fewest and time.perf_counter() - began_s > limit_s:
+            break
+        batch = batches[number % len(batches)]
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            begin_s = time.perf_counter()
+            if draw is not None and drawn_s < limit_s:
+                try:
+                    draw()
+                except Exception:
+                    draw = None
+            called_s = time.perf_counter()
+            functions[name](batch)
+            times_ms[name].append(1000 * (time.perf_counter() - called_s))
+            drawn_s += called_s - begin_s
+    return times_ms
+
+
+def warmed_up(
+    functions: Mapping[str, Callable[[Any], object]], batches: Sequence[Any], *, calls: int
+) -> tuple[dict[str, Callable[[Any], object]], dict[str, str]]:
+    """Call functions until they are traced and compiled.
+
+    Args:
+        functions: The functions of a batch.
+        batches: Batches of all shapes that they will be called with.
+        calls: Calls of each with each batch.
+
+    Returns:
+        The functions that can be called, and the errors of the others.
+    """
+    usable: dict[str, Callable[[Any], object]] = {}
+    errors: dict[str, str] = {}
+    for name, function in functions.items():
+        try:
+            for batch in batches:
+                for _ in range(calls):
+                    function(batch)
+            usable[name] = function
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    return usable, errors
+
+
+# No dataclass: those with keywords only need Python 3.10.
+
+
+class StepParts:
+    """Functions that do more and more of a training step, and the batches to time them with.
+
+    Args:
+        of: Whose step, for people.
+        compiled: Way in which it is executed: eager, traced into a graph, compiled by XLA.
+        device: Device that it runs on.
+        batch_size: Samples in a batch; None if that is not known.
+        functions: Functions of a batch on that device, in the order in which each does one part more: ``forward``,
+            ``loss``, ``gradients``, ``update``, ``metrics``; those that there are, or ``whole`` where none can be told
+            apart. They may return at once, and `wait` returns when their work is done.
+        batches: Batches on that device.
+        warm_up_on: Those of them on which the functions are traced and compiled for all.
+        why_not: Function that there is not → the reason.
+        wait: Waits for the accelerator.
+        copy: Copies a batch from the host to the device; None where none is copied in the step.
+        on_host: The batches to copy.
+        draw: Draws a batch from the trainer's loader, which then loads the next one; None where it is not known.
+        restore: Puts back what the functions have changed.
+        places: Returns what is on which device, where there is a GPU, with a step of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        of: str,
+        compiled: str,
+        device: str,
+        batch_size: int | None,
+        functions: Mapping[str, Callable[[Any], object]],
+        batches: Sequence[Any],
+        warm_up_on: Sequence[Any],
+        why_not: Mapping[str, str],
+        wait: Callable[[], object],
+        copy: Callable[[Any], object] | None = None,
+        on_host: Sequence[Any] = (),
+        draw: Callable[[], object] | None = None,
+        restore: Callable[[], object] = lambda: None,
+        places: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
+        self.of = of
+        self.compiled = compiled
+        self.device = device
+        self.batch_size = batch_size
+        self.functions = functions
+        self.batches = batches
+        self.warm_up_on = warm_up_on
+        self.why_not = why_not
+        self.wait = wait
+        self.copy = copy
+        self.on_host = on_host
+        self.draw = draw
+        self.restore = restore
+        self.places = places

@@ -10,18 +10,19 @@ import functools
 import os
 import sys
 import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from autotune.trainee import stream
 from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.marked_steps import HOST_CLOCK, Clock, MarkedSteps
-from autotune.trainee.step_marks import BACKWARD, COPY, DATA, FORWARD, LOSS, OPTIMIZER
 from autotune.trainee.step_phases_profile import BEGINS, try_to_write_error, write_result
-from autotune.trainee.tensor_places import TensorPlaces
 
 _MOST_NAMES = 3
+
+
 _ABOUT_ONE = 1.2
 
 
@@ -364,3 +365,392 @@ def _precision(optimizers: dict[int, Any], autocast: set[str]) -> str:
     dtypes = {p.dtype for one in optimizers.values() for group in one.param_groups for p in group["params"]}
     names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
     return " and ".join(names) + (f", autocast to {' and '.join(sorted(autocast))}" if autocast else "")
+
+
+_LEAST_STEPS, _LEAST_S = 20, 4.0  # of training before the first stretch
+
+
+_FEW_STEPS, _LONG_S = 4, 30.0  # of it, where steps are long
+
+
+_STRETCHES = 12  # of either kind
+
+
+_STEPS, _MOST_STEPS, _STRETCH_S = 6, 60, 0.75  # of a stretch
+
+
+_LONG_STRETCH_S, _FEWEST_STEPS = 5.0, 2  # of it, where steps are long
+
+
+_LONGEST_S = 150.0
+
+
+_RAREST = 10  # steps of another optimizer for one of an optimizer that makes an end of a step
+
+
+_LEAST_MARKED = 5
+
+
+class Clock(NamedTuple):
+    """Clock of the device that a step runs on.
+
+    Attributes:
+        device: The device.
+        now: Returns the present moment.
+        elapsed_ms: Returns the milliseconds between two moments, once `wait` has returned.
+        wait: Waits for the device.
+    """
+
+    device: str
+    now: Callable[[], Any]
+    elapsed_ms: Callable[[Any, Any], float]
+    wait: Callable[[], object]
+
+
+HOST_CLOCK = Clock("CPU", time.perf_counter, lambda begin, end: 1000 * (end - begin), lambda: None)
+"""Clock of a step that is over when its functions return."""
+
+
+class Borders:
+    """Borders between the steps of a training."""
+
+    def __init__(self) -> None:
+        self._updates: dict[int, int] = {}  # of each optimizer, the one that made the last update last
+        self._is_updated = False
+        self._at_fetches = 0
+        self._border_optimizer: Optional[int] = None
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far, about."""
+        return max(self._updates.values(), default=0)
+
+    def settle(self) -> None:
+        """Decide between fetches and updates, after some steps."""
+        regular = [one for one in reversed(self._updates) if self._updates[one] * _RAREST >= self.steps]
+        fewest = min(regular, key=self._updates.__getitem__)
+        self._border_optimizer = None if 2 * self._at_fetches > self._updates[fewest] else fewest
+
+    def updated(self, optimizer: Optional[int]) -> bool:
+        """Process an update; return True if a step is over.
+
+        Args:
+            optimizer: Which; None for one that was skipped.
+        """
+        self._is_updated = True
+        if optimizer is not None:
+            self._updates[optimizer] = self._updates.pop(optimizer, 0) + 1
+        return optimizer is not None and optimizer == self._border_optimizer
+
+    def fetches(self) -> bool:
+        """Process the begin of a fetch; return True if a step is over."""
+        was_updated, self._is_updated = self._is_updated, False
+        self._at_fetches += was_updated
+        return was_updated and self._border_optimizer is None
+
+
+class MarkedSteps:
+    """Steps of a training, some with marks.
+
+    Args:
+        clock: Returns the clock to use, at the first stretch.
+        mark: Called with True to have the step's phases marked, and with False for that to end.
+        finished: Called with the result.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], Clock],
+        mark: Callable[[bool], object],
+        finished: Callable[[dict[str, Any]], object],
+    ) -> None:
+        self._make_clock = clock
+        self._switch_marks = mark
+        self._finished = finished
+        self._clock = HOST_CLOCK
+        self._borders = Borders()
+        self._begin_s = time.monotonic()
+        self._held: list[tuple[float, float]] = []
+        self._stretch_s = 0.0  # its begin
+        self._stretch: list[Any] = []  # its steps
+        self._marked: list[list[MarkedStep]] = []
+        self._plain: list[list[MarkedStep]] = []
+        self._is_disturbed = True
+        self._fetches = self._all_fetches = self._all_steps = 0
+        self.marks: Optional[StepMarks] = None
+        self.is_marking = False
+        self.is_over = False
+
+    def updated(self, optimizer: Optional[int]) -> None:
+        """Process an update of an optimizer; None for one that was skipped."""
+        if self._borders.updated(optimizer):
+            self._border()
+        elif self.marks is None and self._is_warm():
+            self._borders.settle()
+            self._clock = self._make_clock()
+            self.marks = StepMarks(self._clock.now)
+            self._begin_s = time.monotonic()
+
+    def fetches(self) -> None:
+        """Process the begin of a fetch."""
+        if self._borders.fetches():
+            self._border()
+        self._fetches += 1
+
+    def disturbed(self) -> None:
+        """Leave out the present step."""
+        self._is_disturbed = True
+
+    def _is_warm(self) -> bool:
+        steps, passed_s = self._borders.steps, time.monotonic() - self._begin_s
+        return (steps >= _LEAST_STEPS and passed_s >= _LEAST_S) or (steps >= _FEW_STEPS and passed_s >= _LONG_S)
+
+    def _border(self) -> None:
+        if self.marks is None:
+            return
+        step, fetches = self.marks.cut(), self._fetches
+        is_first, self._fetches = not self._stretch_s, 0
+        self._stretch_s = self._stretch_s or time.monotonic()
+        if not self._is_disturbed and not is_first:
+            self._stretch.append(step)
+            self._all_fetches += fetches
+            self._all_steps += 1
+        self._is_disturbed = False
+        steps, passed_s = len(self._stretch), time.monotonic() - self._stretch_s
+        is_long = steps >= _FEWEST_STEPS and passed_s >= _LONG_STRETCH_S
+        if steps >= _MOST_STEPS or (steps >= _STEPS and passed_s >= _STRETCH_S) or is_long:
+            self._next_stretch()
+        elif time.monotonic() > self._begin_s + _LONGEST_S:
+            self._end()
+
+    def _next_stretch(self) -> None:
+        """End a stretch; the first step of the next one does not count, since it begins with the change."""
+        (self._marked if self.is_marking else self._plain).append(self._stretch)
+        self._stretch = []
+        if self.is_marking:
+            self._held.append((self._stretch_s, time.monotonic()))
+        self._stretch_s = 0.0
+        if len(self._marked) == _STRETCHES or time.monotonic() > self._begin_s + _LONGEST_S:
+            self._end()
+            return
+        self.is_marking = not self.is_marking
+        self._switch_marks(self.is_marking)
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self.is_marking:
+            self.is_marking = False
+            self._switch_marks(False)
+        self._clock.wait()
+        self._finished(self._result())
+
+    def _result(self) -> dict[str, Any]:
+        elapsed_ms = self._clock.elapsed_ms
+        marked = [step.times_ms(elapsed_ms) for stretch in self._marked for step in stretch]
+        plain_ms = [sum(step.times_ms(elapsed_ms).values()) for stretch in self._plain for step in stretch]
+        if min(len(marked), len(plain_ms)) < _LEAST_MARKED:
+            return {"error": "too few steps without a checkpoint or the begin of a pass over data"}
+        phases = [name for name in marked[0] if name == REST or any(times_ms[name] for times_ms in marked)]
+        return {
+            "device": self._clock.device,
+            "held": self._held,
+            "marked_ms": {name: [round(times_ms[name], 4) for times_ms in marked] for name in phases},
+            "plain_ms": [round(time_ms, 4) for time_ms in plain_ms],
+            "batches_a_step": round(self._all_fetches / self._all_steps, 3),
+        }
+
+
+DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER, REST = (
+    "data",
+    "copy",
+    "forward",
+    "loss",
+    "backward",
+    "optimizer",
+    "rest",
+)
+
+
+PHASES = (DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER)
+"""The phases of a step, but for the rest."""
+
+
+_UNSETTLED = "unsettled"  # after a forward pass: part of that if another one follows, else of the loss
+
+
+_HAVE_NO_PARTS = (DATA, FORWARD, LOSS, BACKWARD)  # a backward pass computes forward passes again to save memory
+
+
+_PARTS = (DATA, COPY, FORWARD, LOSS)
+
+
+class Mark(NamedTuple):
+    """Moment at which a phase begins.
+
+    Attributes:
+        at: The moment, as the clock gives it: a number, or an event of an accelerator.
+        phase: The phase.
+    """
+
+    at: Any
+    phase: str
+
+
+class MarkedStep(NamedTuple):
+    """Marks of one step.
+
+    Attributes:
+        marks: Its phases in their order.
+        end: The moment of its end.
+    """
+
+    marks: list[Mark]
+    end: Any
+
+    def times_ms(self, elapsed_ms: Callable[[Any, Any], float]) -> dict[str, float]:
+        """Return the time of each phase.
+
+        Args:
+            elapsed_ms: Returns the milliseconds between two moments.
+        """
+        times_ms = dict.fromkeys((*PHASES, REST), 0.0)
+        ends = [*(mark.at for mark in self.marks[1:]), self.end]
+        for mark, end in zip(self.marks, ends):  # noqa: B905 -- Python 3.9 has no strict
+            times_ms[REST if mark.phase == _UNSETTLED else mark.phase] += elapsed_ms(mark.at, end)
+        return times_ms
+
+
+class StepMarks:
+    """Marks on the steps of one thread.
+
+    Phases lie within one another: a closure that an optimizer calls has a forward and a backward pass. A moment belongs
+    to the innermost, except that passes within a pass are part of it.
+
+    Args:
+        now: Returns the present moment.
+    """
+
+    def __init__(self, now: Callable[[], Any]) -> None:
+        self._now = now
+        self._phases: list[str] = []  # within one another
+        self._unsettled_at: Optional[int] = None  # number of phases around a forward pass whose backward is to come
+        self._marks = [Mark(now(), REST)]
+
+    def begin(self, phase: str) -> int:
+        """Begin a phase within the present one.
+
+        Returns:
+            What ends it.
+        """
+        depth = len(self._phases)
+        around = self._phases[-1] if depth else REST
+        if phase in _PARTS and around in _HAVE_NO_PARTS:
+            phase = around
+        self._phases.append(phase)
+        if phase == BACKWARD:
+            self._settle()
+        self._mark(phase)
+        return depth
+
+    def end(self, depth: int) -> None:
+        """End a phase, and those within it that an exception has ended."""
+        ended = self._phases[depth] if depth < len(self._phases) else REST
+        del self._phases[depth:]
+        if ended in (FORWARD, LOSS) and (not depth or self._phases[-1] == OPTIMIZER):
+            self._unsettled_at = depth
+        self._mark(self._present)
+
+    def cancel(self, depth: int) -> None:
+        """Forget a copy that has just begun, and was none."""
+        del self._phases[depth:]
+        del self._marks[-1]
+
+    @property
+    def is_between(self) -> bool:
+        """True if a copy would not be part of another phase."""
+        return not self._phases or self._phases[-1] == OPTIMIZER
+
+    def cut(self) -> MarkedStep:
+        """End a step and begin the next one; return the marks of that which has ended."""
+        self._phases.clear()
+        self._unsettled_at = None
+        now = self._now()
+        step = MarkedStep(self._marks, now)
+        self._marks = [Mark(now, REST)]
+        return step
+
+    @property
+    def _present(self) -> str:
+        if self._unsettled_at == len(self._phases):
+            return _UNSETTLED
+        return self._phases[-1] if self._phases else REST
+
+    def _mark(self, phase: str) -> None:
+        if phase != self._marks[-1].phase:
+            self._marks.append(Mark(self._now(), phase))
+
+    def _settle(self) -> None:
+        """Say of the times between forward passes and this backward pass what they belong to."""
+        self._unsettled_at = None
+        last = max((number for number, mark in enumerate(self._marks) if mark.phase == FORWARD), default=-1)
+        self._marks = [
+            Mark(mark.at, FORWARD if number < last else LOSS) if mark.phase == _UNSETTLED else mark
+            for number, mark in enumerate(self._marks)
+        ]
+
+
+_MOST_TENSOR_NAMES = 5
+
+
+_DEPTH = 4
+
+
+_WIDTH = 256
+
+
+class TensorPlaces:
+    """Tensors of a step by their kind and their device."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str], list[str]] = {}
+
+    def add_call(self, module: Any, arguments: Any) -> None:
+        """Add a model and what it is called with."""
+        for name, parameter in module.named_parameters():
+            self._add("parameters", name, parameter)
+        for name, buffer in module.named_buffers():
+            self._add("buffers", name, buffer)
+        for name, tensor in _tensors(arguments, "input"):
+            self._add("inputs of the model", name, tensor)
+
+    def add_optimizer(self, optimizer: Any) -> None:
+        """Add what an optimizer keeps of its parameters; its counters are on the CPU by design."""
+        for state in list(optimizer.state.values()):
+            for name, tensor in _tensors(state, "state"):
+                if tensor.ndim:
+                    self._add("state of the optimizer", name, tensor)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each kind and device."""
+        return [
+            {
+                "what": kind,
+                "device": device,
+                "count": len(names),
+                "names": list(dict.fromkeys(names))[:_MOST_TENSOR_NAMES],
+            }
+            for (kind, device), names in self._names.items()
+        ]
+
+    def _add(self, kind: str, name: str, tensor: Any) -> None:
+        self._names.setdefault((kind, str(tensor.device)), []).append(name)
+
+
+def _tensors(part: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Return the tensors in nested containers, each with the name under which it stands there."""
+    if hasattr(part, "device") and hasattr(part, "ndim"):
+        yield name, part
+    elif depth < _DEPTH and isinstance(part, (Mapping, list, tuple)):
+        parts: Iterable[tuple[Any, Any]] = part.items() if isinstance(part, Mapping) else enumerate(part)
+        for key, one in list(parts)[:_WIDTH]:
+            yield from _tensors(one, key if isinstance(key, str) else name, depth + 1)

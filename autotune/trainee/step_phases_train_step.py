@@ -9,8 +9,7 @@ from typing import Any, Callable
 
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.operation_places import placed_operations
-from autotune.trainee.step_phases_of import StepParts
-from autotune.trainee.step_phases_profile import StepProfiler
+from autotune.trainee.step_phases_profile import StepParts, StepProfiler
 from autotune.trainee.step_phases_tensors import (
     KeptBatches,
     accelerator,

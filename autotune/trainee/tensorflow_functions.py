@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.loop import Loop
-from autotune.trainee.memory import Memory
+from autotune.trainee.report import Memory
 
 _UNSEEN_LOOP = (
     "steps inside a tf.function's own loop cannot be seen; after `from autotune.trainee import step`, "

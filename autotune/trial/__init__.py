@@ -1,1 +1,1 @@
-"""One trial of the trainer, from its plan to its ending."""
+"""One execution of the trainer: plan, launch below a guard, stop rule, outcome; its folder, the files it protects."""

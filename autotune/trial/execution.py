@@ -5,16 +5,24 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.folders.trial_folder import TrialFolder
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
 from autotune.measure.window import Window, stages_between
-from autotune.process.launch import Runner, Watch
-from autotune.records import Ending, Measurement, Scalar, Stop, TraineeEvent, TrialExit, TrialRecord, Validity, Values
+from autotune.records import (
+    Ending,
+    Measurement,
+    Scalar,
+    Stop,
+    TraineeEvent,
+    TrialExit,
+    TrialRecord,
+    Validity,
+    Values,
+)
 from autotune.trial.error_text import one_line, quoted_output
+from autotune.trial.folder import TrialFolder
 from autotune.trial.instruments import Instruments
-from autotune.trial.losses import Losses
-from autotune.trial.milestones import Milestones
-from autotune.trial.outcome import Evidence, ending_of, uncounted
+from autotune.trial.launch import Runner, Watch
+from autotune.trial.outcome import Evidence, Losses, Milestones, ending_of, uncounted
 from autotune.trial.plan import Trainer, plan_trial
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 

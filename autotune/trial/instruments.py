@@ -49,7 +49,7 @@ class Instruments:
 
         Args:
             clock: Stamps the readings.
-            gpus: See `autotune.gpu.collect.collector`.
+            gpus: See `autotune.trial.gpu_collector`.
         """
         return cls(HostProbe(clock), gpus)
 

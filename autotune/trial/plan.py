@@ -5,14 +5,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.folders import temporary_folder
-from autotune.folders.state_folder import StateFolder
-from autotune.folders.trial_folder import TrialFolder
+from autotune.config.load import Settings
+from autotune.config.outputs import path_of, quiet_trackers, unquoted
 from autotune.records import EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialPlan, Values
-from autotune.settings.loaded import Settings
-from autotune.settings.outputs import unquoted
-from autotune.settings.paths import path_of
-from autotune.settings.trackers import quiet_trackers
+from autotune.trial import folder as temporary_folder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.state_folder import StateFolder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,26 +1,40 @@
 """Stop rule: decides while a trial goes on whether it has been measured long enough, or is not worth going on."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from autotune.clock import Clock
-from autotune.durations import format_duration
+import psutil
+
+from autotune.clock import Clock, format_duration
 from autotune.measure.window import LEAST_STEPS, Window, WindowGoal, steady_window
 from autotune.records import FIRST_PHASE, Stop, TraineeEvent
-from autotune.trial.losses import Losses
-from autotune.trial.milestones import EVALUATION, Milestones
-from autotune.trial.unseen_steps import WORKING_CORES, WORKING_S, UnseenSteps
+from autotune.trial.outcome import EVALUATION, Losses, Milestones
 
 LEAST_VALIDATION_S = 20.0
 """Shortest training of a validation trial: memory that grows and speed that falls off do not show in less."""
 
+
 _BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or on a clip that is too short
+
+
 _LONGEST_BETWEEN_LOOKS_S = 1.0
+
+
 _LONGEST_SILENCE_S = 30.0
+
+
 _LONGEST_WINDOWS = 3.0  # of the longest length that a trial may take to be measured; validation takes time, too
+
+
 _STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # after which a trial that has begun none never will
+
+
 _SHORT_SILENCE_S = 2.0
+
+
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
 
@@ -267,3 +281,119 @@ class StopRule:
             self._longest_step_s = max(self._longest_step_s, event.t_s - self._last_step_s)
         self._last_step_s = event.t_s
         self.steps += event.update
+
+
+WORKING_CORES = 0.1
+"""Cores that a process at work keeps busy at least.
+
+One that waits for a lock uses no CPU time, its idle threads a hundredth of a core; imports, tracing and the evaluation
+before the first step use most of one, also where they wait for an accelerator.
+"""
+
+
+WORKING_S = 10.0
+"""Time over which that is looked at."""
+
+
+_UNSEEN_S = 30.0  # for a first step after all
+
+
+_LEAST_GRACE_S = 60.0  # importing a framework takes half a minute on a slow machine
+
+
+_GRACE_SHARE = 0.2  # of the time to the first step that the config allows: who allows more knows of a preparation
+
+
+_BETWEEN_LOOKS_S = 5.0
+
+
+# Frameworks in the processes of a trial, as their mapped libraries tell.
+
+
+def uses_a_framework(pid: int) -> bool | None:
+    """Return whether a process or a descendant of it has loaded a framework whose steps are observed.
+
+    Args:
+        pid: The process.
+
+    Returns:
+        None if that cannot be known: it has ended, or one of them is another user's.
+    """
+    try:
+        process = psutil.Process(pid)
+        members = [process, *process.children(recursive=True)]
+        return any(_MAPPED.search(Path(f"/proc/{member.pid}/maps").read_text(errors="replace")) for member in members)
+    except (psutil.Error, OSError):
+        return None
+
+
+class UnseenSteps:
+    """Judge of a trial without a step so far: tells when no step of it will be seen, however long it goes on.
+
+    Two things are certain enough: the observer reports that the trainer trains in a way that hides its steps; or the
+    trainer has been at work for long, with none of the frameworks whose steps are observed, and without having
+    imported the functions that report steps.
+
+    Args:
+        cpu_cores: Returns the mean number of cores that the trial kept busy between two times; None if that is not
+            known.
+        start_timeout_s: Longest time to the first step that the config allows.
+        uses_framework: Returns whether a process, or one below it, has loaded such a framework; None if not known.
+    """
+
+    def __init__(
+        self,
+        cpu_cores: Callable[[float, float], float | None],
+        start_timeout_s: float,
+        uses_framework: Callable[[int], bool | None] = uses_a_framework,
+    ) -> None:
+        self._cpu_cores = cpu_cores
+        self._grace_s = max(_LEAST_GRACE_S, _GRACE_SHARE * start_timeout_s)
+        self._uses_framework = uses_framework
+        self._launched: TraineeEvent | None = None
+        self._unseen: TraineeEvent | None = None
+        self._is_observed = False
+        self._may_come = False
+        self._next_look_s = 0.0
+        self._found = ""
+
+    def note(self, events: Sequence[TraineeEvent]) -> None:
+        """Take new events."""
+        for event in events:
+            match event.kind:
+                case "launched":
+                    self._launched = event
+                case "unseen" if self._unseen is None:
+                    self._unseen = event
+                case "start":
+                    self._is_observed = True
+                case "step" | "reporter":
+                    self._may_come = True
+
+    def why(self, now_s: float) -> str:
+        """Return the reason why no step will be seen, for people; empty as long as one may come."""
+        if self._may_come:
+            return ""
+        self._found = self._found or self._look(now_s)
+        return self._found
+
+    def _look(self, now_s: float) -> str:
+        if self._unseen is not None and now_s - self._unseen.t_s >= _UNSEEN_S:
+            return self._unseen.text or "the trainer trains, and its steps cannot be seen"
+        if self._launched is None or not self._is_observed:
+            return ""
+        if now_s < max(self._launched.t_s + self._grace_s, self._next_look_s):
+            return ""
+        self._next_look_s = now_s + _BETWEEN_LOOKS_S
+        cores = self._cpu_cores(now_s - WORKING_S, now_s)
+        if cores is None or cores < WORKING_CORES or self._uses_framework(self._launched.pid) is not False:
+            return ""
+        worked = format_duration(now_s - self._launched.t_s)
+        return f"it has worked for {worked} without PyTorch, TensorFlow or JAX, and steps of others are not seen"
+
+
+FRAMEWORKS = ("torch", "tensorflow", "jaxlib")
+"""Packages with a library of their own that the observer of steps knows; Keras trains with one of them."""
+
+
+_MAPPED = re.compile(rf"/({'|'.join(FRAMEWORKS)})/[^\n]*\.so")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from autotune.records import Values
 from autotune.sampler.other_samplers import OURS
 from autotune.space.space import Space

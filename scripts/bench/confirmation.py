@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, THROUGHPUT, judge
+from autotune.measure.statistics import Series, moderated_interval, pooled_variance
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
-from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, THROUGHPUT, judge
 from autotune.search.confirm import pair_order
-from autotune.statistics import Series, moderated_interval, pooled_variance
-from autotune.study.noise import MOST_PRIOR_DF, pair_noise
+from autotune.study.answer import MOST_PRIOR_DF, pair_noise
 from scripts.bench.markdown import markdown_table
 
 PAIRS = (4, 6, 12)

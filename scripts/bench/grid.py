@@ -13,15 +13,15 @@ from statistics import median
 
 from autotune.clock import SystemClock
 from autotune.errors import ConfigError
-from autotune.gpu.collect.collector import gpu_collector
 from autotune.measure.window import WindowGoal
-from autotune.problem.gpus import request_for, watched_gpus
-from autotune.problem.problem import Problem, open_problem
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
 from autotune.records import Scalar, Validity, Values
+from autotune.search.gpus import request_for, watched_gpus
+from autotune.search.problem import Problem, open_problem
 from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.gpu_collector import gpu_collector
+from autotune.trial.guard import Guard
 from autotune.trial.instruments import Instruments
+from autotune.trial.launch import ProcessRunner
 from autotune.trial.stop_rule import TrialPolicy
 
 _LONGEST_RUN_S = 120.0

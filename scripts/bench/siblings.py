@@ -15,12 +15,11 @@ from pathlib import Path
 from statistics import fmean, median
 
 from autotune import __version__
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from autotune.errors import TrialError
 from autotune.records import Values
 from autotune.search.warm_start import WarmStart, profile_of, warm_start
-from autotune.study.profile_index import ProfileIndex
-from autotune.study.profiles import Profile
+from autotune.study.profiles import Profile, ProfileIndex
 from autotune.study.record import Study
 from scripts.bench.markdown import markdown_table
 from scripts.bench.peers.anytime_curve import CLOSE

@@ -1,10 +1,9 @@
 """Page of the checks of ``autotune diagnose``, and of the rules about sources."""
 
-from autotune.diagnose.check import Check
-from autotune.diagnose.findings import Evidence, Limit, Severity
-from autotune.diagnose.measured.checks import MEASURED_CHECKS
-from autotune.diagnose.static.checks import STATIC_CHECKS
-from autotune.diagnose.static.code.rules import RULES
+from autotune.diagnose.code_scan import RULES
+from autotune.diagnose.findings import Check, Evidence, Limit, Severity
+from autotune.diagnose.measured import MEASURED_CHECKS
+from autotune.diagnose.static import STATIC_CHECKS
 from scripts.documentation.tables import code, table
 
 

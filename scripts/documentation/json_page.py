@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from autotune import results
+from autotune import records
 from autotune.diagnose import findings
 from autotune.metrics import GPU_METRICS
-from autotune.records import GpuFigures, Validation
-from autotune.report.diagnosis_document import diagnosis_document
+from autotune.records import GpuFigures, SearchResult, Validation, Verdict
+from autotune.report.diagnosis import diagnosis_document
 from autotune.report.json_answer import answer_document
-from autotune.results import SearchResult, Verdict
 from scripts.documentation.docstrings import described
 from scripts.documentation.tables import code, table
 
@@ -40,37 +39,37 @@ _OF_FIGURES = [name for name in ("uuid", "name", *GPU_METRICS) if name in descri
 _RECORDS = (
     _Record(
         "A side: `baseline`, `best`, `candidate`, `same_training`",
-        results.Side,
+        records.Side,
         {"speedup": ("number", "Of `same_training` alone: its speed over that of today's config.")},
     ),
-    _Record("A ratio: `speedup`, `score_ratio`, a bound, a gain", results.Ratio),
+    _Record("A ratio: `speedup`, `score_ratio`, a bound, a gain", records.Ratio),
     _Record(
         "One of `changes`",
-        results.Change,
+        records.Change,
         {
-            "worth": ("number or null", described(results.Change)["worth"]),
+            "worth": ("number or null", described(records.Change)["worth"]),
             "worth_low": ("number or null", "Lower end of its 95 % interval."),
             "worth_high": ("number or null", "Upper end of its 95 % interval."),
         },
     ),
-    _Record("One of `along` of a change", results.MovedKey),
-    _Record("`gpus` of a side", results.PooledGpus),
+    _Record("One of `along` of a change", records.MovedKey),
+    _Record("`gpus` of a side", records.PooledGpus),
     _Record(
         "One of `devices` of `gpus`",
-        results.PooledGpu,
+        records.PooledGpu,
         {", ".join(_OF_FIGURES): ("number, text or null", "See [the metrics of a GPU](metrics.md#of-a-gpu).")},
     ),
     _Record("`validation`", Validation),
     _Record(
         "`race`",
-        results.Race,
+        records.Race,
         {"proposed": ("object or null", "Learning rate that is proposed with the answer: `path` and `value`.")},
     ),
-    _Record("`winner` and `scaled` of a race", results.Raced),
-    _Record("`at_equal_time`, `at_equal_samples` and `held_out`", results.LossDifference),
-    _Record("One of `broken`", results.BrokenPoint),
-    _Record("`answer`", results.ChangeSet, {"id": ("text", "Its name: a hash of all that it holds.")}),
-    _Record("One of `keys` of an answer", results.KeyChange),
+    _Record("`winner` and `scaled` of a race", records.Raced),
+    _Record("`at_equal_time`, `at_equal_samples` and `held_out`", records.LossDifference),
+    _Record("One of `broken`", records.BrokenPoint),
+    _Record("`answer`", records.ChangeSet, {"id": ("text", "Its name: a hash of all that it holds.")}),
+    _Record("One of `keys` of an answer", records.KeyChange),
 )
 _DIAGNOSIS = (
     _Record("`verdict` of a diagnosis", findings.Verdict),

@@ -4,9 +4,9 @@ import ast
 from pathlib import Path
 
 import autotune
-from autotune.diagnose.checks import CHECKS
+from autotune.diagnose.code_scan import RULES
+from autotune.diagnose.diagnosis import CHECKS
 from autotune.diagnose.findings import Severity
-from autotune.diagnose.static.code.rules import RULES
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.space.knob import Label
 

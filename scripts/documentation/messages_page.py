@@ -1,6 +1,6 @@
 """Page of the sentences of ``autotune diagnose`` in Persian, beside the English ones."""
 
-from autotune.diagnose.messages.persian import PERSIAN
+from autotune.diagnose.persian import PERSIAN
 from scripts.documentation.messages import english_templates
 from scripts.documentation.tables import prose, table
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
-from autotune.settings.schema import SectionKeys, TrialLimits
+from autotune.config.schema import SectionKeys, TrialLimits
 from scripts.documentation.docstrings import described
 from scripts.documentation.tables import code, table
 

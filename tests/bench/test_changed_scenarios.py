@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.problem.problem import open_problem
+from autotune.search.problem import open_problem
 from scripts.bench.peers.changed_assumptions import benchmark_assumptions
 from scripts.bench.simulation.changed_scenarios import Change, ChangedScenario
 from scripts.bench.simulation.scenarios import scenario

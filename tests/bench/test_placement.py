@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.problem.problem import open_problem
+from autotune.config.document import Document
 from autotune.records import Ending, Stop, TraineeEvent
-from autotune.settings.text.document import Document
+from autotune.search.problem import open_problem
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
 from scripts.bench.__main__ import main

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.results import Learning
+from autotune.records import Learning
 from scripts.bench.races import trainers
 from scripts.bench.races.benchmark_races import simulated_report
 from scripts.bench.races.simulated import CASES, FAMILIES, Config, Data, held_out_after, simulated_race

@@ -11,9 +11,9 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
-from autotune.problem.gpus import request_for
-from autotune.problem.problem import Problem, open_problem
 from autotune.records import Ending, Scalar, Stop, TraineeEvent, TrialPlan, Validity, Values
+from autotune.search.gpus import request_for
+from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
 from autotune.testing.simulated_runner import Drift
 from autotune.trial.execution import Execution, TrialTools, execute

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.study.record import Study
-from autotune.study.storage.open import open_storage
+from autotune.study.storage.journal import open_storage
 from autotune.study.storage.storage import Storage
 from scripts.bench.__main__ import main
 from scripts.bench.overhead import storage_cost, study_filling

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from autotune.__main__ import main
-from autotune.commands import searching
-from autotune.commands.applying import changes_to_offer
-from autotune.results import Ratio, SearchResult, Side, Verdict
+from autotune.commands import search_run
+from autotune.commands.apply_answer import changes_to_offer
+from autotune.records import Ratio, SearchResult, Side, Verdict
 
 MODE = os.environ.get("FOUND_BETTER", "")
 
 
-def _finished(problem: Any, _request: object, answer: Any, _clock: object, **_more: object) -> searching.Finished:
+def _finished(problem: Any, _request: object, answer: Any, _clock: object, **_more: object) -> search_run.Finished:
     answer.begin(
         problem, SimpleNamespace(name="s", study=SimpleNamespace(name=problem.study, records=list, undelivered=""))
     )
@@ -42,7 +42,7 @@ def _finished(problem: Any, _request: object, answer: Any, _clock: object, **_mo
         changes=(),
     )
     changes = changes_to_offer(problem, problem.study, (), result)
-    return searching.Finished(result=result, changes=changes, failures=[], ended_by=None)
+    return search_run.Finished(result=result, changes=changes, failures=[], ended_by=None)
 
 
 if __name__ == "__main__":
@@ -50,5 +50,5 @@ if __name__ == "__main__":
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     if MODE == "background":
         os.setpgid(0, 0)
-    searching.search_with_display = _finished
+    search_run.search_with_display = _finished
     main()

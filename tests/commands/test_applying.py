@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from autotune.commands.applying import apply_values, changes_of_trial
+from autotune.commands.apply_answer import apply_values, changes_of_trial
+from autotune.config.typed import TypedOptions
 from autotune.errors import ConfigError, TrialError
-from autotune.problem.known import changes_from_now
-from autotune.problem.problem import open_problem
 from autotune.report.console import text_console
-from autotune.settings.typed_options import TypedOptions
+from autotune.search.known import changes_from_now
+from autotune.search.problem import open_problem
 from autotune.testing.storage_contract import record
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
-from autotune.commands.report_contents import read_diagnosis
+from autotune.commands.report_page import read_diagnosis
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
+from autotune.diagnose.step_profile import Phase, StepProfile
 from autotune.errors import ConfigError
-from autotune.problem.problem import open_problem
-from autotune.profile.step_phases import Phase, StepProfile
-from autotune.report.diagnosis_document import diagnosis_document
-from autotune.results import Ratio
+from autotune.records import Ratio
+from autotune.report.diagnosis import diagnosis_document
+from autotune.search.problem import open_problem
 
 KERAS = Path(__file__).parents[1] / "profile" / "keras_trainer.py"
 

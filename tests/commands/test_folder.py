@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.problem.problem import open_problem
+from autotune.search.problem import open_problem
 from tests.commands.test_queue import LIMIT_S, Daemon, until
 
 _TRAINER = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.settings.apply import plan_edit, write_edit, write_edits
+from autotune.config.apply import plan_edit, write_edit, write_edits
 from tests.commands.conftest import TRAINER, Autotune, answered
 
 FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")

@@ -117,7 +117,7 @@ def test_a_signal_before_the_command_line_is_imported(project: Path, number: sig
     """The moment between taking signals and the first import: the command's own code, no traceback."""
     program = (
         "import os, runpy, sys\n"
-        "from autotune.process import termination\n"
+        "from autotune.trial import termination\n"
         "held = termination.signals_held\n"
         "def signals_held():\n"
         "    termination.signals_held = held\n"
@@ -139,7 +139,7 @@ def test_a_signal_in_a_finalizer_is_not_lost(project: Path) -> None:
     program = (
         "import os, signal, sys, time\n"
         "from autotune import cli\n"
-        "from autotune.process.termination import take_signals\n"
+        "from autotune.trial.termination import take_signals\n"
         "class Finalized:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
@@ -181,10 +181,10 @@ def test_ending_by_force_when_it_hangs(project: Path) -> None:
     """A later ^C ends a search whose orderly end hangs, and it still says one object."""
     code = (
         "import sys, time\n"
-        "from autotune.process import termination\n"
+        "from autotune.trial import termination\n"
         "termination.INSISTING_S = 0.0\n"
         "termination.take_signals()\n"
-        "from autotune.problem import problem\n"
+        "from autotune.search import problem\n"
         "def hanging(*_, **__):\n"
         "    try:\n"
         "        print('here', file=sys.stderr, flush=True)\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.diagnose.messages.persian import PERSIAN
-from autotune.diagnose.messages.translation import END_OF_ISOLATE, ISOLATE
+from autotune.diagnose.messages import END_OF_ISOLATE, ISOLATE
+from autotune.diagnose.persian import PERSIAN
 from tests.commands.conftest import Autotune
 
 STATIC = ("diagnose", "--config", "config.yaml", "--static")

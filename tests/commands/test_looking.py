@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.problem.problem import open_problem
+from autotune.search.problem import open_problem
 from autotune.study.sole_search import sole_search
 from tests.commands.conftest import TRAINER, answered
 from tests.commands.test_queue import until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.daemon.trainings.training_header import TrainingHeader
+from autotune.daemon.training_folder import TrainingHeader
 from tests.commands.conftest import Autotune
 
 FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.commands.study.deleting import delete_study
+from autotune.commands.study.delete import delete_study
 from autotune.commands.study.opened import Place
 from autotune.errors import StudyBusy
-from autotune.problem.problem import Problem, open_problem
 from autotune.records import Purpose, Scalar
+from autotune.search.problem import Problem, open_problem
 from autotune.study.claims import Owner
 from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
@@ -143,7 +143,7 @@ def test_a_study_in_a_database_is_exported_before_it_is_deleted(autotune: Autotu
 
 def test_a_study_that_somebody_works_on_stays(project: Path, autotune: Autotune, study: str) -> None:
     """While a search holds a study on this machine, it is not deleted."""
-    from autotune.problem.machine import this_machine
+    from autotune.search.problem import this_machine
     from autotune.study.sole_search import sole_search
 
     state = open_problem(project / "config.yaml", command=None, state_dir=None).state
@@ -156,9 +156,9 @@ def test_a_study_that_somebody_works_on_stays(project: Path, autotune: Autotune,
 
 def test_repair_closes_what_was_left_and_cuts_a_torn_end(project: Path, autotune: Autotune, study: str) -> None:
     """A claim of a process that is gone is closed, the torn end is cut, and the numbers are said."""
-    from autotune.process.owner import this_process
     from autotune.study.claims import Owner
     from autotune.study.record import Study
+    from autotune.trial.owner import this_process
 
     problem = open_problem(project / "config.yaml", command=None, state_dir=None)
     gone = Owner(about={**this_process(), "pid": 2**22 + 1}, is_gone=OWNER.is_gone, clock=OWNER.clock)

@@ -31,7 +31,7 @@ hangs = locals()[sys.argv[1]]
 from autotune.cli import run
 sys.exit(run(sys.argv[2:], started_s=started_s))
 """
-OPENING = "from autotune.problem import problem; problem.open_problem = hangs"
+OPENING = "from autotune.search import problem; problem.open_problem = hangs"
 CONFIRMING = """
 from autotune.search import tuner
 first = tuner.Tuner._explore
@@ -40,7 +40,7 @@ def explore(self):
     return first(self)
 tuner.Tuner._explore = explore
 """
-CLOSING = "from autotune.protect import checkpoints; checkpoints.CheckpointBackups.__exit__ = hangs"
+CLOSING = "from autotune.trial import protect; protect.CheckpointBackups.__exit__ = hangs"
 
 
 def _search(

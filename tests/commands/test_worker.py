@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.problem.problem import open_problem
-from autotune.process.owner import this_process
+from autotune.search.problem import open_problem
 from autotune.study.claims import Owner
 from autotune.study.members import Member, Role
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
+from autotune.trial.owner import this_process
 from tests.commands.conftest import TRAINER, Autotune
 from tests.report.html.validity import checked, part
 from tests.soak_netns import config_of_many

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.daemon.control.deferred import Deferred
 from autotune.daemon.control.protocol import Request, unknown_operation
-from autotune.daemon.control.server import ControlServer
+from autotune.daemon.control.server import ControlServer, Deferred
 from autotune.daemon.home import DaemonHome, open_home, sole_daemon
 from autotune.errors import ConfigError
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.daemon.advice import Advices, AdviceState, advice_id
-from autotune.daemon.apply_rule import edited_since, hold_of, why_not_permitted
-from autotune.daemon.queue.entry import ApplyScope, Hold
+from autotune.daemon.advice import Advices, AdviceState, advice_id, edited_since, hold_of, why_not_permitted
+from autotune.daemon.queue import ApplyScope, Hold
 from autotune.errors import AutotuneError
 from tests.daemon.advised import ANSWER, advice
 

@@ -194,7 +194,7 @@ def test_a_daemon_that_is_killed_ends_the_wait(tmp_path: Path, start: Callable[.
     """The command does not take it for an answer, nor for "no daemon": something may have begun."""
     place = str(tmp_path / "daemon")
     code = SERVE.replace('{"pid": os.getpid()}', "(print(request.op, flush=True), Deferred())[1]")
-    process = start("from autotune.daemon.control.deferred import Deferred" + code, AUTOTUNE_DAEMON_DIR=place)
+    process = start("from autotune.daemon.control.server import Deferred" + code, AUTOTUNE_DAEMON_DIR=place)
     assert process.stdout is not None
     assert process.stdout.readline() == "serves\n"
     errors: list[AutotuneError] = []

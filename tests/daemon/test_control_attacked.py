@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune import __version__
-from autotune.daemon.control import endpoint, protocol
+from autotune.daemon.control import protocol
 from autotune.daemon.control.client import ask
 from autotune.daemon.control.server import MOST_CONNECTIONS, MOST_UNSENT_BYTES, MOST_WAITING
 from autotune.daemon.home import DaemonHome, open_home, sole_daemon
@@ -364,7 +364,7 @@ def test_a_runtime_folder_that_was_replaced_by_a_link_is_not_followed(home: Daem
     with pytest.raises((AutotuneError, DaemonAway)):
         ask(home, "echo")
     with sole_daemon(home), pytest.raises(AutotuneError, match="cannot be made"):
-        endpoint.listen(home)
+        protocol.listen(home)
     assert not list(elsewhere.iterdir())
 
 
@@ -372,5 +372,5 @@ def test_the_kernel_says_who_is_there(home: DaemonHome) -> None:
     """The credentials are those of this process."""
     one, other = socket.socketpair()
     with one, other:
-        assert endpoint.peer_of(one) == endpoint.Peer(pid=os.getpid(), uid=os.geteuid())
+        assert protocol.peer_of(one) == protocol.Peer(pid=os.getpid(), uid=os.geteuid())
         assert struct.calcsize("iII") == 12

@@ -221,8 +221,8 @@ def test_daemons_of_this_module_start_lightly() -> None:
     """Nothing heavy is imported: the daemon has to stay small."""
     heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'msgspec', 'rich', 'click'}"
     code = (
-        "import sys, autotune.daemon.control.server, autotune.process.notifier, autotune.process.sd_notify, "
-        f"autotune.settings.daemon_settings; print(sorted({heavy} & set(sys.modules)))"
+        "import sys, autotune.daemon.control.server, autotune.trial.notifier, autotune.daemon.service, "
+        f"autotune.config.daemon_settings; print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Fingerprint, Hold
-from autotune.daemon.search_ending import (
+from autotune.daemon.queue import ApplyScope, Entry, EntryState, Fingerprint, Hold
+from autotune.daemon.searches import (
     LEAST_REST_S,
     MOST_KILLS,
     MOST_REPLANS,

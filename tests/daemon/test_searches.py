@@ -10,12 +10,9 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.daemon.advice import Advices
 from autotune.daemon.advising import Advising
-from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Hold, SearchAnswerSummary
-from autotune.daemon.queue.fingerprint import config_sha256
-from autotune.daemon.queue.queue import Queue
-from autotune.daemon.search_ending import MOST_REPLANS
-from autotune.daemon.searches import Searches, search_arguments
-from autotune.process.owner import this_process
+from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, SearchAnswerSummary, config_sha256
+from autotune.daemon.searches import MOST_REPLANS, Searches, search_arguments
+from autotune.trial.owner import this_process
 from tests.daemon.advised import ANSWER, advice
 from tests.daemon.queue.entries import entry
 

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.unit import NAME, UnitOrigin, daemon_command, origin_of, unit_text
-from autotune.daemon.unit_file import remove_unit, unit_path, write_unit
+from autotune.daemon.unit import (
+    NAME,
+    UnitOrigin,
+    daemon_command,
+    origin_of,
+    remove_unit,
+    unit_path,
+    unit_text,
+    write_unit,
+)
 from autotune.errors import AutotuneError
 from tests.users import MALLORY, acting_as, only_root
 

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from autotune.diagnose.measured.checks import MEASURED_CHECKS
-from autotune.diagnose.static.checks import STATIC_CHECKS
-from autotune.diagnose.static.code.rules import RULES
+from autotune.diagnose.code_scan import RULES
+from autotune.diagnose.measured import MEASURED_CHECKS
+from autotune.diagnose.static import STATIC_CHECKS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text()
 

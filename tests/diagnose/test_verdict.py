@@ -2,8 +2,8 @@
 
 import pytest
 
-from autotune.commands.diagnosing import fixing
-from autotune.diagnose.fail_on import parse_fail_on
+from autotune.commands.diagnose_run import fixing
+from autotune.diagnose.diagnosis import parse_fail_on, static_verdict, verdict_of
 from autotune.diagnose.findings import (
     CheckResult,
     Diagnosis,
@@ -14,8 +14,7 @@ from autotune.diagnose.findings import (
     Severity,
     Verdict,
 )
-from autotune.diagnose.verdict import static_verdict, verdict_of
-from autotune.results import Ratio
+from autotune.records import Ratio
 
 
 def issue(limit: Limit | None, low: float = 1.0, **changes: object) -> Issue:

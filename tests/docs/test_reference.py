@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from autotune.settings.schema import SectionKeys, TrialLimits
+from autotune.config.schema import SectionKeys, TrialLimits
 from scripts.documentation.reference import DOCS, PAGES, page_text
 
 

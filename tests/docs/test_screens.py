@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.settings.schema import Source, parse_section
-from autotune.settings.text.document import Document
+from autotune.config.document import Document
+from autotune.config.schema import Source, parse_section
 from scripts.documentation.reference import DOCS
 from scripts.documentation.screens import CannotMakeScreen, Page, pages_with_screens
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.folders.deletion import delete_tree
+from autotune.trial.deletion import delete_tree
 
 
 def nested(top: Path, depth: int, name: str = "deeper") -> None:
@@ -81,7 +81,7 @@ def test_folders_that_their_owner_has_locked_are_deleted() -> None:
 import os
 import tempfile
 from pathlib import Path
-from autotune.folders.deletion import delete_tree
+from autotune.trial.deletion import delete_tree
 
 with tempfile.TemporaryDirectory() as place:
     os.chmod(place, 0o777)

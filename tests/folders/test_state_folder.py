@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import AutotuneError, TrialError
-from autotune.folders.state_folder import LEAST_FREE_BYTES, StateFolder
-from autotune.folders.trial_folder import TrialFolder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.state_folder import LEAST_FREE_BYTES, StateFolder
 from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.folders.step_files import StepReader
 from autotune.records import TraineeEvent
 from autotune.stage_times import PipelineTimes, StageTimes
+from autotune.trial.step_files import StepReader
 
 HEADER = {"v": 1, "pid": 47, "clock": "monotonic", "start_s": 1.5, "source": "step", "devices": ["GPU-1"]}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.folders.temporary_folder import (
+from autotune.trial.folder import (
     delete_left_temporary_folders,
     delete_temporary_folder,
     make_temporary_folder,

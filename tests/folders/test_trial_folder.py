@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TrialError
-from autotune.folders.deletion import left_aside
-from autotune.folders.trial_folder import MARKER, TrialFolder, delete_left
+from autotune.trial.deletion import left_aside
+from autotune.trial.folder import MARKER, TrialFolder, delete_left
 from tests.folders.test_deletion import nested
 
 

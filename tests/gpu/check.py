@@ -16,9 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autotune.gpu.driver import Device, Driver, GpuInventory, gpus
-from autotune.gpu.driver_errors import DriverError
-from autotune.gpu.throttling import reasons_of
+from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuInventory, gpus, reasons_of
 from scripts.bench.markdown import markdown_table
 from tests.gpu.check_parts import (
     Part,

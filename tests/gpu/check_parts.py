@@ -12,11 +12,10 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from autotune.gpu.driver import Device, Driver, GpuFacts
-from autotune.gpu.driver_errors import DriverError
-from autotune.gpu.driver_windows import clock_offset_s
-from autotune.gpu.timeline import GpuTimeline
-from autotune.gpu.usage import DeviceUsage
+from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts
+from autotune.measure.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.usage import DeviceUsage
+from autotune.measure.gpu.windows import clock_offset_s
 from autotune.measure.oscillation import Segment
 from autotune.measure.utilization import describe, pooled_utilization
 from autotune.records import TrialExit

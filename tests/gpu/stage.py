@@ -4,9 +4,9 @@ from tests.fake_nvml.library import FROZEN_EPOCH_S, FROZEN_ORIGIN_S
 
 STAGE = f"""
 from datetime import UTC, datetime, timedelta
-from autotune.gpu.timeline import GpuTimeline
-from autotune.gpu.collect.records import of_line, to_line
-from autotune.gpu.collect.poller import GpuPoller
+from autotune.measure.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.samples import of_line, to_line
+from autotune.measure.gpu.process import GpuPoller
 
 ORIGIN_S = {FROZEN_ORIGIN_S}
 

@@ -2,13 +2,15 @@
 
 import pytest
 
-from autotune.gpu.availability import GpuAvailability, Silence, SilenceLimits
-from autotune.gpu.collect.records import (
+from autotune.measure.gpu.samples import (
     CallBlocked,
     Capability,
+    GpuAvailability,
     GpuFound,
     GpuLost,
     ReadingCounts,
+    Silence,
+    SilenceLimits,
     StreamStarted,
 )
 

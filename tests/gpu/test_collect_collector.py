@@ -12,11 +12,10 @@ import psutil
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.gpu.collect.collector import REPLACED, GpuCollector
-from autotune.gpu.collect.files import CollectorFiles
-from autotune.gpu.driver_errors import remedy_of
+from autotune.measure.gpu.driver import remedy_of
 from autotune.measure.probe import GpuUsage, TrialGpus
-from autotune.process.guard import Guard
+from autotune.trial.gpu_collector import REPLACED, CollectorFiles, GpuCollector
+from autotune.trial.guard import Guard
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
 

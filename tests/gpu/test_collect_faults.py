@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.gpu.collect.records import CallBlocked, Capability, GpuLost, ReadingCounts
-from autotune.gpu.driver_errors import FATAL_NAMES, Trouble, trouble
-from autotune.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.driver import FATAL_NAMES, Trouble, trouble
+from autotune.measure.gpu.samples import CallBlocked, Capability, GpuLost, ReadingCounts
+from autotune.measure.gpu.timeline import GpuTimeline
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.gpu.collector_process import DEADLINE_S, reading, records_of, until
@@ -132,7 +132,7 @@ def test_what_one_call_cannot_tell_costs_nothing_else(known, call, code):
 
 FORKS = """
 import sys
-from autotune.gpu.collect.process import collect
+from autotune.measure.gpu.process import collect
 for scenario, file in json.load(sys.stdin):
     if os.fork() == 0:
         os.environ["AUTOTUNE_FAKE_NVML"] = scenario

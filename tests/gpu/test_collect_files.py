@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.gpu.collect.files import CollectorFiles, remove_abandoned
+from autotune.trial.gpu_collector import CollectorFiles, remove_abandoned
 
 NAME = "20260101T000000Z-a.host-with_dots-4711.gpu.jsonl"
 HOLDER = """
 import sys
 from pathlib import Path
-from autotune.gpu.collect.files import CollectorFiles
+from autotune.trial.gpu_collector import CollectorFiles
 files = CollectorFiles(Path(sys.argv[1]))
 files.hold()
 for path in (files.stream(2), files.log):

@@ -223,7 +223,7 @@ def test_a_call_that_blocks_is_named(fake_gpu):
         STAGE
         + """
 import sys, threading
-from autotune.gpu.availability import SilenceLimits
+from autotune.measure.gpu.samples import SilenceLimits
 known, clock = GpuTimeline([uuid()], since_s=ORIGIN_S), FrozenClock()
 poller = GpuPoller([uuid()], known.add, clock)
 threading.Thread(target=poller.step, daemon=True).start()

@@ -5,11 +5,11 @@ import select
 import subprocess
 import sys
 
-from autotune.gpu.collect.records import of_line
+from autotune.measure.gpu.samples import of_line
 from tests.fake_nvml.scenario import Fault, Scenario
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
-COLLECTOR = (sys.executable, "-P", "-m", "autotune.gpu.collect.process")
+COLLECTOR = (sys.executable, "-P", "-m", "autotune.measure.gpu.process")
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen(sys.argv[1:])
@@ -61,7 +61,7 @@ def test_a_driver_that_is_not_there_ends_it_with_the_reason(fake_gpu, tmp_path):
 def test_it_imports_next_to_nothing():
     """It starts in the time of a bare interpreter: nothing of numpy, msgspec or the rest of autotune."""
     code = (
-        "import sys, autotune.gpu.collect.process; "
+        "import sys, autotune.measure.gpu.process; "
         "heavy = {'numpy', 'msgspec', 'psutil', 'rich', 'optuna', 'yaml', 'autotune.records', 'pynvml'}; "
         "sys.exit(' '.join(heavy & set(sys.modules)))"
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.gpu.collect.records import (
+from autotune.measure.gpu.samples import (
     BusyWindows,
     CallBlocked,
     CapabilityOff,

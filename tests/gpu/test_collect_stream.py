@@ -2,7 +2,7 @@
 
 import json
 
-from autotune.gpu.collect.records import (
+from autotune.measure.gpu.samples import (
     CapabilityOff,
     GpuFound,
     GpuLost,
@@ -12,7 +12,7 @@ from autotune.gpu.collect.records import (
     of_line,
     to_line,
 )
-from autotune.gpu.collect.stream import GpuStream
+from autotune.trial.gpu_collector import GpuStream
 
 STARTED = StreamStarted(t_s=1.0, v=1, pid=47, driver="565.57.01")
 FOUND = GpuFound(t_s=2.0, uuid="GPU-1", name="H100", memory_bytes=1)

@@ -8,7 +8,7 @@ from tests.fake_nvml.scenario import Fault, Gpu, Scenario
 
 LOOK = """
 from autotune.errors import GpuError
-from autotune.gpu import discovery as gpu_presence
+from autotune.measure.gpu import devices as gpu_presence
 gpu_presence._PATIENCE_S = {time_limit_s}
 try:
     found = gpu_presence.present_gpus()

@@ -6,16 +6,15 @@ import sys
 import pynvml
 import pytest
 
-from autotune.gpu.driver import Driver, gpus
-from autotune.gpu.driver_errors import DriverError, Trouble, trouble
+from autotune.measure.gpu.driver import Driver, DriverError, Trouble, gpus, trouble
 from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Scenario
 
-INVENTORY = "from dataclasses import asdict; from autotune.gpu.driver import gpus; tell(asdict(gpus()))"
+INVENTORY = "from dataclasses import asdict; from autotune.measure.gpu.driver import gpus; tell(asdict(gpus()))"
 
 
 def test_importing_the_module_does_not_load_nvml():
     """A command that needs no GPU does not pay for the driver's bindings."""
-    code = "import sys, autotune.gpu.collect.process; sys.exit('pynvml' in sys.modules)"
+    code = "import sys, autotune.measure.gpu.process; sys.exit('pynvml' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

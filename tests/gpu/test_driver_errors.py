@@ -3,8 +3,8 @@
 import pynvml
 import pytest
 
-from autotune.gpu.collect.records import Capability
-from autotune.gpu.driver_errors import FATAL_NAMES, UNFIT_LIBRARY, Trouble, trouble
+from autotune.measure.gpu.driver import FATAL_NAMES, UNFIT_LIBRARY, Trouble, trouble
+from autotune.measure.gpu.samples import Capability
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.gpu.stage import STAGE

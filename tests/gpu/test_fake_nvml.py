@@ -767,9 +767,9 @@ def test_nvitop_shows_the_fake(fake_gpu):
 POLLER = """
 import math
 from autotune.clock import SystemClock
-from autotune.gpu.timeline import GpuTimeline
-from autotune.gpu.collect.poller import GpuPoller
-from autotune.gpu.driver import gpus
+from autotune.measure.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.process import GpuPoller
+from autotune.measure.gpu.driver import gpus
 inventory = gpus()
 uuid, now_s = inventory.gpus[-1].uuid, time.monotonic()
 readings = GpuTimeline([uuid], since_s=now_s)

@@ -11,7 +11,7 @@ LOOK = (
     STAGE
     + """
 from dataclasses import asdict
-from autotune.gpu.occupancy import busy_gpus
+from autotune.measure.gpu.occupancy import busy_gpus
 tell([asdict(gpu) for gpu in busy_gpus([uuid(0)], FrozenClock(20.0))])
 """
 )

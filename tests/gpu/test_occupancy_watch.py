@@ -11,7 +11,7 @@ LOOK = (
     STAGE
     + """
 import dataclasses
-from autotune.gpu.occupancy_watch import OccupancyWatch
+from autotune.measure.gpu.occupancy import OccupancyWatch
 
 clock = FrozenClock(20.0)
 watch = OccupancyWatch(clock, wait_s=WAIT_S)
@@ -78,7 +78,7 @@ def test_a_machine_without_driver_has_no_gpu(start, tmp_path):
     """That is known, and no trouble."""
     code = """
 from autotune.clock import SystemClock
-from autotune.gpu.occupancy_watch import OccupancyWatch
+from autotune.measure.gpu.occupancy import OccupancyWatch
 clock = SystemClock()
 seen = OccupancyWatch(clock, wait_s=30.0).look(newest_s=clock.now_s())
 print(seen.gpus, seen.why_unknown, seen.why_none)

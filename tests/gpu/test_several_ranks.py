@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.gpu.usage import Attribution
+from autotune.measure.gpu.usage import Attribution
 from autotune.records import Validity
 from tests.gpu.conftest import is_baselines, machine_with
 

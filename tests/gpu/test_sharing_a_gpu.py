@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from autotune.gpu.timeline import GpuTimeline
-from autotune.gpu.usage import Attribution
+from autotune.measure.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.usage import Attribution
 from tests.fake_nvml.busy_reader import busy_fraction
 from tests.fake_nvml.busy_writer import BusyWriter
 from tests.gpu.collector_process import reading, records_of, until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.gpu.collect.records import (
+from autotune.measure.gpu.samples import (
     BusyWindows,
     Capability,
     CapabilityOff,
@@ -13,8 +13,8 @@ from autotune.gpu.collect.records import (
     ReadingCounts,
     StreamStarted,
 )
-from autotune.gpu.timeline import GpuTimeline
-from autotune.gpu.usage import Attribution
+from autotune.measure.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.usage import Attribution
 
 OWN, STRANGER = 10, 20
 STATE = {"memory_bytes": 1 << 30, "power_w": 100.0, "temperature_c": 50, "sm_clock_mhz": 1000, "reasons": ()}

@@ -2,8 +2,7 @@
 
 import pytest
 
-from autotune.gpu.trial_usage import usage_of_trial
-from autotune.gpu.usage import Attribution, DevicesUsage, DeviceUsage
+from autotune.measure.gpu.usage import Attribution, DevicesUsage, DeviceUsage, usage_of_trial
 from autotune.measure.oscillation import Segment
 from autotune.measure.probe import TrialGpus
 from autotune.records import GpuFigures, GpuRole, Validity

@@ -2,8 +2,8 @@
 
 import pytest
 
-from autotune.gpu.driver import GpuFacts
-from autotune.gpu.visible_devices import visible_devices
+from autotune.measure.gpu.devices import visible_devices
+from autotune.measure.gpu.driver import GpuFacts
 
 
 def gpu(uuid, index=0, *, name="H100", bus=None, mig=None):

@@ -19,12 +19,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from autotune.gpu.driver import Driver
-from autotune.gpu.driver_errors import DriverError
-from autotune.tf.devices import Placement, place
+from autotune.measure.gpu.driver import Driver, DriverError
 from autotune.tf.feed import Fetched
 from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
-from autotune.tf.runtime import configure
+from autotune.tf.runtime import Placement, configure, place
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.workloads.tts.features import log_mel_of_mirrored, mirrored_samples
 from scripts.bench.markdown import markdown_table

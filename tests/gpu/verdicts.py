@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.gpu.collect.records import GpuLost, Record, StreamStarted, of_line
-from autotune.gpu.timeline import GpuTimeline
-from autotune.gpu.usage import DeviceUsage
+from autotune.measure.gpu.samples import GpuLost, Record, StreamStarted, of_line
+from autotune.measure.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.usage import DeviceUsage
 from autotune.measure.oscillation import Segment
 from scripts.bench.oscillation_verdicts import GpuTrace, Outcome, Scenario, draw_scenario, tables
 from tests.fake_nvml import scenario as fake

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from autotune.measure.cpu_load import BusyCpu, CpuSample, foreign_cores, foreign_processes
-from autotune.process.process_tree import ProcessStat
+from autotune.measure.host import BusyCpu, CpuSample, foreign_cores, foreign_processes
+from autotune.measure.processes import ProcessStat
 from tests.measure.test_host import written
 
 HERE = sorted(os.sched_getaffinity(0))

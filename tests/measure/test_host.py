@@ -11,9 +11,9 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.measure.host import HostProbe, machine_facts
 from autotune.measure.probe import TrialProcesses
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
 from autotune.records import Stop, TrialPlan
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
 # killed, the ballast is dropped, and a new child takes over. Its name is as hostile as the kernel lets it be.

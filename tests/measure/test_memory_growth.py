@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.measure.memory_growth import growth_bytes_per_s
 from autotune.measure.probe import MemorySeries
+from autotune.measure.window import growth_bytes_per_s
 
 GIB = 1 << 30
 MIB = 1 << 20

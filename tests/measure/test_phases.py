@@ -2,8 +2,7 @@
 
 import pytest
 
-from autotune.measure.bounds import FREE_DATA, HIGH, bounds_as_conditions, bounds_of
-from autotune.measure.phases import phased_trial
+from autotune.measure.phases import FREE_DATA, HIGH, bounds_as_conditions, bounds_of, phased_trial
 from autotune.records import TraineeEvent, TrialPhase
 
 STREAM = "7.0"

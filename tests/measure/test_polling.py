@@ -2,7 +2,7 @@
 
 import threading
 
-from autotune.measure.polling import Poller
+from autotune.clock import Poller
 
 
 def test_reads_until_it_is_told_to_stop():

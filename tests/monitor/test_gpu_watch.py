@@ -2,15 +2,15 @@
 
 import pytest
 
-from autotune.gpu.collect.records import BusyWindows, GpuState
-from autotune.gpu.timeline import GpuTimeline
+from autotune.measure.gpu.samples import BusyWindows, GpuState
+from autotune.measure.gpu.timeline import GpuTimeline
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario, Square
 
 WAVE = Gpu(busy_percent=Square(2, 40, period_s=2.0), processes=(Process(pid=4711, share=0.75, memory_bytes=3 << 30),))
 
 WATCH = """
 from autotune.clock import SystemClock
-from autotune.monitor.gpu_watch import GpuWatch
+from autotune.daemon.monitor import GpuWatch
 from autotune.measure.utilization import describe
 
 clock = SystemClock()

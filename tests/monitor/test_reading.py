@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from autotune.monitor.layout import log_lines, screen, summary_lines
-from autotune.monitor.reading import (
+from autotune.daemon.monitor_display import log_lines, screen, summary_lines
+from autotune.daemon.monitor_reading import (
     GpuSummary,
     MonitorReading,
     MonitorSummary,

@@ -1,6 +1,6 @@
 """A stretch of utilization as one line of characters."""
 
-from autotune.monitor.sparkline import ASCII, span_for, sparkline
+from autotune.daemon.monitor_display import ASCII, span_for, sparkline
 
 
 def wave(seconds: int, *levels: float, length_s: float = 1.0) -> list[tuple[float, float, float]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.monitor.step_pace import RecentSteps
+from autotune.daemon.monitor import RecentSteps
 from autotune.records import TraineeEvent
 
 

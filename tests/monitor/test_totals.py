@@ -2,8 +2,8 @@
 
 import pytest
 
-from autotune.gpu.collect.records import BusyWindows, GpuState, Record
-from autotune.monitor.totals import GpuTotals
+from autotune.daemon.monitor import GpuTotals
+from autotune.measure.gpu.samples import BusyWindows, GpuState, Record
 
 
 def busy(*windows: tuple[float, float, float], source: str = "utilization samples") -> BusyWindows:

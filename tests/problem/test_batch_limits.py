@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.typed import read_typed
 from autotune.errors import ConfigError
-from autotune.problem.batch_limits import growth_remark, limited
-from autotune.problem.init_plan import plan_init
-from autotune.problem.problem import Problem, open_problem
 from autotune.records import Purpose
-from autotune.settings.typed import read_typed
+from autotune.search.batch_limits import growth_remark, limited
+from autotune.search.init_plan import plan_init
+from autotune.search.problem import Problem, open_problem
 from tests.runs import MakeTrial
 
 FOUND = "data: {batch_size: 8, num_workers: 1}\nautotune:\n  command: python train.py {config}\n"

@@ -28,8 +28,8 @@ from dataclasses import asdict
 from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.errors import AutotuneError
-from autotune.problem.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, trial_gpus, watched_gpus
-from autotune.problem.problem import open_problem
+from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, trial_gpus, watched_gpus
+from autotune.search.problem import open_problem
 
 problem = open_problem(Path({config!r}), command=None, state_dir=None)
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.document import Document
+from autotune.config.typed import read_typed
 from autotune.errors import CommandError, ConfigError
-from autotune.problem.batch_limits import limited
-from autotune.problem.init_plan import InitPlan, plan_init, plan_init_from_flags
-from autotune.problem.problem import Problem, open_problem
-from autotune.problem.unlisted_knobs import not_taken
-from autotune.settings.text.document import Document
-from autotune.settings.typed import read_typed
+from autotune.search.batch_limits import limited
+from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
+from autotune.search.problem import Problem, open_problem
 from tests.conftest import SHARED
 
 CONFIGS = sorted((SHARED / "yaml").glob("*.y*ml*"))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from autotune.gpu.driver import GpuFacts
-from autotune.problem.machine import this_machine, visible_gpus
-from autotune.settings.schema import ENV
+from autotune.config.schema import ENV
+from autotune.measure.gpu.driver import GpuFacts
+from autotune.search.problem import this_machine, visible_gpus
 
 FOUND = tuple(
     GpuFacts(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.problem.trainer_code import TrainerCode, why_code_differs
+from autotune.search.trainer_code import TrainerCode, why_code_differs
 
 WORDS = ("python", "-u", "train.py", "--config", "{config}")
 

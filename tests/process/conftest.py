@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner, Runner, Watch
-from autotune.process.zygote import ZygoteRunner
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner, Runner, Watch
+from autotune.trial.warm import ZygoteRunner
 
 TRAINER = Path(__file__).with_name("trainer.py")
 

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 from autotune.clock import SystemClock
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
-from autotune.process.zygote import ZygoteRunner
 from autotune.records import TrialPlan
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
+from autotune.trial.warm import ZygoteRunner
 
 folder, *words = sys.argv[1:]
 folder = Path(folder)

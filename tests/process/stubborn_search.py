@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from autotune.process.guard import Guard, Program, Started
+from autotune.trial.guard import Guard, Program, Started
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 folder = Path(sys.argv[1])

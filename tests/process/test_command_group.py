@@ -7,7 +7,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
-from autotune.process.command_group import CommandEnd, CommandGroup, OutputLine
+from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
 
 
 def test_output_and_ends_are_told_in_order() -> None:

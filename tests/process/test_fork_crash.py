@@ -2,11 +2,10 @@
 
 import pytest
 
-from autotune.process.fork_crash import crash_in_words, may_be_the_forks
-from autotune.process.guard import Ended
-from autotune.process.zygote import ZygoteRunner
 from autotune.records import Ending, Stop
+from autotune.trial.guard import Ended
 from autotune.trial.outcome import ending_of
+from autotune.trial.warm import ZygoteRunner, crash_in_words, may_be_the_forks
 from tests.process.conftest import Project, install
 
 FRAGILE = """

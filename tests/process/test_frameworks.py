@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.process.frameworks import uses_a_framework
+from autotune.trial.stop_rule import uses_a_framework
 
 CHILD = """\
 import mmap, sys

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from autotune.process.git_commit import git_commit
+from autotune.trial.owner import git_commit
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -11,10 +11,10 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError, TrialError
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner, Runner
 from autotune.records import Stop, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner, Runner
 from tests.process.conftest import TRAINER, Trials, running
 
 WORDS = {

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from autotune.process.lifeline import VARIABLE, Lifeline
+from autotune.trial.search_child import VARIABLE, Lifeline
 
 
 def test_it_is_cut_when_the_daemon_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

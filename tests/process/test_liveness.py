@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.clock import VirtualClock
-from autotune.folders.trial_folder import TrialFolder
-from autotune.process.liveness import Liveness
 from autotune.records import Stop, TraineeEvent
+from autotune.trial.folder import TrialFolder
+from autotune.trial.warm import Liveness
 
 
 def test_what_is_true_of_any_process_is_passed_on_before_the_first_step(tmp_path: Path) -> None:

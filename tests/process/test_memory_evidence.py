@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.process.memory_evidence import oom_kills
+from autotune.trial.launch import oom_kills
 
 V2 = "low 0\nhigh 0\nmax 12\noom 4\noom_kill 3\noom_group_kill 0\n"
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"

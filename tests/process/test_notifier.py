@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
-from autotune.process.notifier import MOST_QUEUED, Notifier
+from autotune.trial.notifier import MOST_QUEUED, Notifier
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": "C", "WANDB_API_KEY": "hunter2", "AUTOTUNE_STORAGE": "x"}
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotune.process.open_files import files_being_written
+from autotune.measure.processes import files_being_written
 
 
 def test_files_that_are_open_for_writing_are_found(tmp_path: Path) -> None:

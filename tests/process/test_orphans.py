@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.folders.trial_folder import MARKER, TrialFolder
-from autotune.process.orphans import OrphanCleanup, end_orphans
+from autotune.trial.folder import MARKER, TrialFolder
+from autotune.trial.orphans import OrphanCleanup, end_orphans
 from tests.process.conftest import Trials
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -100,7 +100,7 @@ def test_spares_itself_and_those_it_came_from(trials: Trials, folder: TrialFolde
     """An orphan cleanup within a trial of the study does not end the trial it is in."""
     code = (
         "import subprocess, sys; from pathlib import Path; from autotune.clock import SystemClock;"
-        "from autotune.process.orphans import end_orphans; print(end_orphans(Path(sys.argv[1]), SystemClock()))"
+        "from autotune.trial.orphans import end_orphans; print(end_orphans(Path(sys.argv[1]), SystemClock()))"
     )
     parent = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {code!r}, sys.argv[1]]))"
     done = subprocess.run(

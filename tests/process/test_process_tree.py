@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.process.process_tree import (
+from autotune.measure.processes import (
     ProcessTree,
     all_processes,
     descendants,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.process.python_command import PythonCommand, python_command
+from autotune.trial.python_command import PythonCommand, python_command
 
 PYTHON = sys.executable
 

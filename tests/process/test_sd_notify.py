@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.process.sd_notify import ServiceManager
+from autotune.daemon.service import ServiceManager
 
 
 class FakeManager:

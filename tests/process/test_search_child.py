@@ -10,10 +10,10 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
-from autotune.process import lifeline
-from autotune.process.owner import is_gone
-from autotune.process.process_tree import process_stat
-from autotune.process.search_child import NICENESS, SearchChild, SearchExit
+from autotune.measure.processes import process_stat
+from autotune.trial import search_child
+from autotune.trial.owner import is_gone
+from autotune.trial.search_child import NICENESS, SearchChild, SearchExit
 from tests.process.conftest import until
 
 STUBBORN = Path(__file__).with_name("stubborn_search.py")
@@ -94,8 +94,8 @@ def test_the_lifeline_closes_with_who_holds_it(begin: Start, tmp_path: Path) -> 
 import os, signal, sys
 from pathlib import Path
 from autotune.clock import SystemClock
-from autotune.process.search_child import SearchChild
-code = "import os; os.read(int(os.environ['{lifeline.VARIABLE}']), 1); open('read', 'w').close()"
+from autotune.trial.search_child import SearchChild
+code = "import os; os.read(int(os.environ['{search_child.VARIABLE}']), 1); open('read', 'w').close()"
 child = SearchChild.start([sys.executable, "-c", code], cwd=Path.cwd(), env=dict(os.environ), log=Path("other"),
                           clock=SystemClock())
 os.kill(os.getpid(), signal.SIGKILL)

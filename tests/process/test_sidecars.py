@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import autotune
-from autotune.process.guard import Ended, Guard, Started
 from autotune.records import Stop
+from autotune.trial.guard import Ended, Guard, Started
 from tests.process.conftest import Trials, running, until
 from tests.process.test_guard import gone, launch
 
@@ -24,7 +24,7 @@ time.sleep(1e6)
 SEARCH = """
 import sys, time
 from pathlib import Path
-from autotune.process.guard import Guard
+from autotune.trial.guard import Guard
 with Guard() as guard:
     guard.start()
     guard.start_sidecar("it", [sys.executable, "-c", sys.argv[1], sys.argv[2]], env={}, log=Path(sys.argv[2] + ".log"))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
+from autotune.daemon.monitor import WatchedProcess
 from autotune.errors import AutotuneError
-from autotune.folders.trial_folder import TrialFolder
-from autotune.process.watched_process import WatchedProcess
+from autotune.trial.folder import TrialFolder
 
 # Says when it is ready, and lives until its stdin is closed.
 WAITS = "import sys; print('ready', flush=True); sys.stdin.read()"

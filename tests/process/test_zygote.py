@@ -14,14 +14,13 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
-from autotune.folders.temporary_folder import temporary_folder
-from autotune.folders.trial_folder import TrialFolder
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner, Runner
-from autotune.process.orphans import end_orphans
-from autotune.process.zygote import MOST_ZYGOTES, ZygoteRunner
 from autotune.records import Stop, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
+from autotune.trial.folder import TrialFolder, temporary_folder
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.orphans import end_orphans
+from autotune.trial.warm import MOST_ZYGOTES, ZygoteRunner
 from tests.process.conftest import TRAINER, Project, Trials, install, until
 from tests.process.test_guard import Search, gone
 from tests.process.test_launch import WORDS
@@ -281,7 +280,7 @@ os.register_at_fork(before=lock.acquire, after_in_parent=lock.release)  # and ne
 
 def test_a_fork_that_hangs_is_made_again_and_then_there_are_no_more(other: Project, guard: Guard, monkeypatch) -> None:
     """The trial is made by a fresh process in the same call; the second time forking is given up, and it is said."""
-    monkeypatch.setattr("autotune.process.zygote.SILENCE_S", 1.0)
+    monkeypatch.setattr("autotune.trial.warm.SILENCE_S", 1.0)
     install(other, "locks", LOCKS)
     other.write("train.py", REPORTS_ONE_STEP + "import locks\nwith locks.lock: step()\nprint('trained')\n")
     assert isinstance(other.runner, ZygoteRunner)

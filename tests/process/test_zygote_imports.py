@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
-from autotune.process.zygote import ZygoteRunner
 from autotune.records import TraineeEvent
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
+from autotune.trial.warm import ZygoteRunner
 from tests.process.conftest import Project, install, site_packages
 from tests.soak_warm import COMPUTATIONS, compared, is_installed
 

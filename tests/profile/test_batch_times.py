@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autotune.profile.batch_times import batch_times
+from autotune.diagnose.pipeline_profile import batch_times
 
 
 def test_the_spread_is_that_of_all_stretches() -> None:

@@ -1,6 +1,6 @@
 """Tests of the grid of batch sizes and workers."""
 
-from autotune.profile.grid import Cell, grid, values_of
+from autotune.diagnose.profile_grid import Cell, grid, values_of
 from autotune.records import Scalar
 from tests.runs import knob
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.profile.loading_stages import read_loading_stages
+from autotune.diagnose.pipeline_profile import read_loading_stages
 
 
 def test_no_file_has_no_stages(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autotune.profile.phased_events import phased_events
+from autotune.diagnose.pipeline_profile import phased_events
 from autotune.records import TraineeEvent, TrialPhase
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from autotune.cli import run
+from autotune.diagnose.step_profile import profile_shipped_step
 from autotune.errors import TrialError
-from autotune.profile.shipped_step import profile_shipped_step
 from autotune.workloads.tts.corpus import write_corpus
 
 KERAS = Path(__file__).with_name("keras_trainer.py")

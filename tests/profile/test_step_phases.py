@@ -2,8 +2,7 @@
 
 import pytest
 
-from autotune.profile.step_phases import Training, step_profile
-from autotune.profile.step_times import StepTimes
+from autotune.diagnose.step_profile import StepTimes, Training, step_profile
 
 
 def times(**times_ms: float) -> StepTimes:

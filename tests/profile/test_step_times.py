@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autotune.profile import step_times, trainer_step
-from autotune.profile.step_times import Place, parse_step_times, read_step_times
+from autotune.diagnose import step_profile
+from autotune.diagnose.step_profile import Place, parse_step_times, read_step_times
 from autotune.trainee import step_phases_install, step_phases_profile
 
 GOOD: dict[str, Any] = {
@@ -123,8 +123,8 @@ def test_texts_cannot_control_the_terminal() -> None:
 
 def test_both_sides_use_the_same_names() -> None:
     """What is written inside the trainer is looked for outside."""
-    assert step_times.FILE == step_phases_profile.FILE
-    assert step_times.VERSION == step_phases_profile.FORMAT_VERSION
-    assert trainer_step.VARIABLE == step_phases_profile.VARIABLE
-    assert trainer_step.BEGINS == step_phases_profile.BEGINS
-    assert trainer_step.NO_PROFILE == step_phases_install.NO_PROFILE
+    assert step_profile.FILE == step_phases_profile.FILE
+    assert step_profile.VERSION == step_phases_profile.FORMAT_VERSION
+    assert step_profile.VARIABLE == step_phases_profile.VARIABLE
+    assert step_profile.BEGINS == step_phases_profile.BEGINS
+    assert step_profile.NO_PROFILE == step_phases_install.NO_PROFILE

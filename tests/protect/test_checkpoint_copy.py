@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.problem.problem import open_problem
-from autotune.protect import checkpoint_copy
-from autotune.protect.checkpoint_copy import CheckpointCopy, NoCopy, copy_newest_checkpoint
+from autotune.search.problem import open_problem
+from autotune.trial import protect
+from autotune.trial.protect import CheckpointCopy, NoCopy, copy_newest_checkpoint
 from tests.search.simulated import CONFIG
 
 Copied = Callable[[], CheckpointCopy | NoCopy]
@@ -83,7 +83,7 @@ def test_without_a_checkpoint_there_is_no_copy(copied: Copied) -> None:
 def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is said, with its size."""
     write("last.pth", b"x" * 1000, age_s=0.0)
-    monkeypatch.setattr(checkpoint_copy, "MOST_OF_FREE", 0.0)
+    monkeypatch.setattr(protect, "MOST_OF_FREE", 0.0)
     found = copied()
     assert isinstance(found, NoCopy)
     assert "5 copies of runs/checkpoints/last.pth take" in found.why

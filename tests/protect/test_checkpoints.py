@@ -11,12 +11,11 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.events import TrialStarted
-from autotune.problem.problem import open_problem
-from autotune.protect import checkpoints as checkpoints
-from autotune.protect import kept_file
-from autotune.protect.checkpoints import CheckpointBackups
-from autotune.protect.kept_file import KeptFile
 from autotune.records import Purpose
+from autotune.search.problem import open_problem
+from autotune.trial import protect
+from autotune.trial import protect as checkpoints
+from autotune.trial.protect import CheckpointBackups, KeptFile
 from tests.protect.test_snapshot import calls
 from tests.search.simulated import CONFIG
 
@@ -120,14 +119,14 @@ def test_what_somebody_else_writes_is_left_to_them(
         if how == "between the trials":
             files.after(started(1))
         elif how == "before the eyes":
-            copied = kept_file._copied
+            copied = protect._copied
 
             def meanwhile(read: Callable[[int], bytes], write: Callable[[bytes], int]) -> bytes:
                 digest = copied(read, write)
                 checkpoint("best").write_bytes(b"newest")
                 return digest
 
-            monkeypatch.setattr(kept_file, "_copied", meanwhile)
+            monkeypatch.setattr(protect, "_copied", meanwhile)
         with checkpoint("best").open("ab") if how.startswith("by a process") else nullcontext():
             assert files.loss("trial 0") is None
         checkpoint("best").write_bytes(b"newest")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.problem.problem import open_problem
-from autotune.protect.side_effects import SideEffects, folders_named
+from autotune.search.problem import open_problem
+from autotune.trial.side_effects import SideEffects, folders_named
 from tests.search.simulated import CONFIG
 
 

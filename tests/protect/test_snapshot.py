@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
-from autotune.folders.state_folder import StateFolder
-from autotune.protect import snapshot as snapshot_module
-from autotune.protect.snapshot import Snapshot, SnapshotChanges
+from autotune.trial import side_effects as snapshot_module
+from autotune.trial.side_effects import Snapshot, SnapshotChanges
+from autotune.trial.state_folder import StateFolder
 
 
 def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Snapshot:

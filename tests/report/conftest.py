@@ -8,8 +8,21 @@ import pytest
 
 from autotune.events import TrialEnded
 from autotune.metrics import values_of
-from autotune.records import Ending, GpuFigures, Purpose, TrialRecord, Validity, Values
-from autotune.results import Change, PooledGpu, PooledGpus, Ratio, SearchResult, Side, Verdict
+from autotune.records import (
+    Change,
+    Ending,
+    GpuFigures,
+    PooledGpu,
+    PooledGpus,
+    Purpose,
+    Ratio,
+    SearchResult,
+    Side,
+    TrialRecord,
+    Validity,
+    Values,
+    Verdict,
+)
 from tests.runs import changed_gpu, measured
 
 BASELINE: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}

@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from autotune.config.typed import TypedOptions
 from autotune.measure.utilization import Against
-from autotune.records import Ending, Validation, Validity
+from autotune.records import (
+    BrokenPoint,
+    Change,
+    Ending,
+    MovedKey,
+    Ratio,
+    SearchResult,
+    Side,
+    Validation,
+    Validity,
+    Verdict,
+)
 from autotune.report.answer import Failure, print_answer
-from autotune.results import BrokenPoint, Change, MovedKey, Ratio, SearchResult, Side, Verdict
-from autotune.settings.typed_options import TypedOptions
 from autotune.stage_times import PipelineTimes, StageTimes
 from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
 

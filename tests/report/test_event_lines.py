@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from autotune.events import IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialProgress, TrialStarted
 from autotune.records import Ending, Purpose, Validity
-from autotune.report.event_lines import event_line, running_line, trial_line
+from autotune.report.live import event_line, running_line, trial_line
 from tests.report.conftest import BASELINE, MakeEnded
 from tests.runs import measured
 

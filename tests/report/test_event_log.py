@@ -8,8 +8,8 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.events import PhaseChanged, SearchEnded, TrialProgress
-from autotune.results import Verdict
-from autotune.search.event_log import EventLog
+from autotune.records import Verdict
+from autotune.search.open import EventLog
 from tests.report.conftest import BEST, MakeEnded
 
 

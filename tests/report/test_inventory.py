@@ -4,8 +4,7 @@ import io
 
 from rich.console import Console
 
-from autotune.report.inventory import Inventory, print_inventory
-from autotune.report.knob_table import KnobRow
+from autotune.report.knob_tables import Inventory, KnobRow, print_inventory
 
 ROW = KnobRow(paths=("data.batch_size", "grad_accum"), baseline=8, choices=(4, 8), label="batch", sentence="per step")
 

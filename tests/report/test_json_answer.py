@@ -8,8 +8,8 @@ import pytest
 
 from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyBusy, TrialError
 from autotune.metrics import GPU_METRICS
+from autotune.records import Change, SearchResult, Side, Verdict
 from autotune.report.json_answer import answer_document, error_document
-from autotune.results import Change, SearchResult, Side, Verdict
 from autotune.stage_times import PipelineTimes, StageTimes
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.report.safe_text import is_safe, safe_text
+from autotune.report.plain_text import is_safe, safe_text
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from autotune.report.knob_table import KnobRow
-from autotune.report.search_plan import SearchPlan, print_plan
+from autotune.report.knob_tables import KnobRow, SearchPlan, print_plan
 
 ROW = KnobRow(
     paths=("data.workers",), baseline=1, choices=tuple(range(1, 13)), label="same training", sentence="at a time"

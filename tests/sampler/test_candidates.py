@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.sampler.candidates import LISTED_POINTS, candidates
+from autotune.sampler.acquisition import LISTED_POINTS, candidates
 from autotune.space.space import Space
 from tests.runs import knob
 

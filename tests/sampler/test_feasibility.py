@@ -4,9 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.records import Ending, Gpu, Machine
-from autotune.sampler.failure_attribution import ATTRIBUTIONS
 from autotune.sampler.feasibility import Feasibility, MemoryHint
-from autotune.sampler.observations import Observation
+from autotune.sampler.observations import ATTRIBUTIONS, Observation
 from autotune.space.knob import Label
 from autotune.space.space import Space
 from tests.runs import knob, named, observation

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from autotune.records import Scalar
-from autotune.sampler.inert import (
+from autotune.sampler.importance import (
     effects_shown,
     is_large,
     printed_values,

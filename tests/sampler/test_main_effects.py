@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.sampler.main_effects import Sample, main_effects
+from autotune.sampler.importance import Sample, main_effects
 
 BASELINE = {"batch": 8, "xla": False}
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from autotune.measure.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
 from autotune.records import Ending, Validity, Values
 from autotune.sampler.observations import (
     TYPICAL_CV,
@@ -14,7 +15,6 @@ from autotune.sampler.observations import (
     expected_trial_sd,
     of_space,
 )
-from autotune.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
 from autotune.space.knob import Carried
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, on_gpu

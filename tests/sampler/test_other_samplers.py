@@ -14,8 +14,8 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import ConfigError
 from autotune.records import Ending, Values
 from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT
+from autotune.sampler.config_sampler import ConfigSampler
 from autotune.sampler.observations import Observation
-from autotune.sampler.optuna_sampler import ConfigSampler
 from autotune.sampler.other_samplers import OtherSampler, SamplerChoice, require_sampler, sampler_name
 from autotune.space.space import Space
 from tests.runs import knob, named, observation

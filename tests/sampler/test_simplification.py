@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from autotune.records import Values
-from autotune.sampler.simplification import simplified
+from autotune.sampler.importance import simplified
 from autotune.space.knob import InertUnder
 from autotune.space.space import Space
 from tests.runs import knob

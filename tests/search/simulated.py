@@ -11,11 +11,10 @@ import yaml
 from autotune.clock import VirtualClock
 from autotune.errors import AutotuneError
 from autotune.events import Event, PhaseChanged, TrialEnded
-from autotune.problem.problem import Problem, open_problem
-from autotune.records import Purpose, TrialRecord
-from autotune.results import SearchResult
+from autotune.records import Purpose, SearchResult, TrialRecord
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
+from autotune.search.problem import Problem, open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.records import GpuFigures, TrialRecord
-from autotune.results import PooledGpu, PooledGpus
+from autotune.records import GpuFigures, PooledGpu, PooledGpus, TrialRecord
 from autotune.search.confirm import (
     Candidate,
     ConfirmationBasis,

@@ -11,12 +11,11 @@ import yaml
 from autotune.clock import VirtualClock
 from autotune.events import Event, PhaseChanged, TrialEnded
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
-from autotune.problem.problem import open_problem
-from autotune.records import Ending, GpuFigures, GpuMeasurement, Purpose, TrialRecord, Validity
-from autotune.results import SearchResult, Verdict
-from autotune.search.disturbances import MOST_IN_A_SEARCH, MOST_REPEATS
+from autotune.records import Ending, GpuFigures, GpuMeasurement, Purpose, SearchResult, TrialRecord, Validity, Verdict
 from autotune.search.parts import SearchParts
+from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
+from autotune.search.trial_maker import MOST_IN_A_SEARCH, MOST_REPEATS
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.problem.problem import Problem, open_problem
-from autotune.protect.side_effects import TRIALS_LOOKED_AROUND
 from autotune.records import Purpose, Scalar, TrialRecord
 from autotune.search.findings import Findings
-from autotune.trial.losses import Losses
+from autotune.search.problem import Problem, open_problem
+from autotune.trial.outcome import Losses
+from autotune.trial.side_effects import TRIALS_LOOKED_AROUND
 from tests.runs import MakeTrial
 from tests.search.simulated import CONFIG
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from autotune.records import Ending, Gpu, Machine, Scalar
-from autotune.search.imported_points import MOST_POINTS, imported_points, memory_hints, nearest
+from autotune.search.warm_start import MOST_IMPORTED_POINTS, imported_points, memory_hints, nearest
 from autotune.space.knob import InertUnder, Label
 from autotune.space.space import Space
-from autotune.study.profiles import Hardware, ProfilePoint
-from autotune.study.siblings import Likeness, Sibling
+from autotune.study.profiles import Hardware, Likeness, ProfilePoint, Sibling
 from tests.runs import knob
 from tests.study.profiles import GIB, profile
 
@@ -79,7 +78,7 @@ def test_siblings_take_turns_nearest_first() -> None:
         for size in (8, 16, 64)
         for w in (1, 4)
     ]
-    assert len(imported_points(SPACE, many, MACHINE, memory_margin=0.08)) == MOST_POINTS
+    assert len(imported_points(SPACE, many, MACHINE, memory_margin=0.08)) == MOST_IMPORTED_POINTS
 
 
 def test_less_alike_trainings_give_fewer_points() -> None:

@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.diagnose.measured.diagnoser import Diagnoser
-from autotune.measure.bounds import FREE_DATA, FREE_STEP, HIGH
-from autotune.problem.problem import Problem
+from autotune.diagnose.measured import Diagnoser
+from autotune.measure.phases import FREE_DATA, FREE_STEP, HIGH
 from autotune.records import Purpose, TrialRecord
-from autotune.search.left_alone import left_alone
 from autotune.search.parts import SearchParts
+from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
+from autotune.search.state import left_alone
 from autotune.space.space import Space
 from autotune.study.record import Study
 from autotune.testing.simulated_phases import PhaseTimes

@@ -3,7 +3,7 @@
 from collections import deque
 
 from autotune.events import Event, PhaseChanged, Remark
-from autotune.search.narrator import Narrator
+from autotune.search.parts import Narrator
 
 TOLD = Remark | PhaseChanged
 

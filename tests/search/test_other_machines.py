@@ -6,8 +6,8 @@ from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.events import Event, TrialEnded, TrialStarted
-from autotune.problem.problem import Problem
 from autotune.records import MACHINE, Purpose, TrialRecord, Values
+from autotune.search.problem import Problem
 from autotune.study.claims import Claim, Owner
 from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.problem.problem import open_problem
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
 from autotune.records import Ending
 from autotune.search import preflight as preflight_module
 from autotune.search.preflight import Preflight, Reached, run_preflight
-from autotune.trial import unseen_steps
+from autotune.search.problem import open_problem
+from autotune.trial import stop_rule
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 
 PREFIX = "import sys, time\nfrom autotune.trainee import step\n"
 READS = "open(sys.argv[1]).read()\n"
@@ -163,8 +163,8 @@ def test_a_trainer_in_plain_python_is_not_waited_for_until_the_limit(
     folder: Path, guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It works without any framework; its latest output is shown meanwhile. The waiting times are shortened."""
-    monkeypatch.setattr(unseen_steps, "_GRACE_SHARE", 0.01)
-    monkeypatch.setattr(unseen_steps, "_LEAST_GRACE_S", 2.0)
+    monkeypatch.setattr(stop_rule, "_GRACE_SHARE", 0.01)
+    monkeypatch.setattr(stop_rule, "_LEAST_GRACE_S", 2.0)
     monkeypatch.setattr(preflight_module, "_LONG_S", 0.5)
     told: list[str] = []
     trains = "print('epoch 1: loss 0.5', flush=True)\nwhile True:\n    sum(range(1000))\n"

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.events import TrialEnded
-from autotune.records import Purpose, RaceArm
-from autotune.results import Learning, Verdict
+from autotune.records import Learning, Purpose, RaceArm, Verdict
 from autotune.testing.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, plain
 

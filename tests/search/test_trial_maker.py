@@ -10,15 +10,13 @@ from autotune.clock import VirtualClock
 from autotune.events import Event, IncumbentChanged, TrialEnded, TrialStarted
 from autotune.measure.probe import GpuUsage
 from autotune.measure.window import WindowGoal
-from autotune.problem.problem import open_problem
 from autotune.records import Ending, Purpose, Validity
-from autotune.search.disturbances import MOST_REPEATS
 from autotune.search.findings import Findings
-from autotune.search.narrator import Narrator
-from autotune.search.parts import SearchParts
+from autotune.search.parts import Narrator, SearchParts
+from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PlannedTrial, TrialMaker
+from autotune.search.trial_maker import MOST_REPEATS, PlannedTrial, TrialMaker
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training

@@ -12,11 +12,10 @@ import pytest
 
 from autotune.errors import StudyError, TrialError
 from autotune.events import Event, IncumbentChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
-from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity
-from autotune.results import Verdict
-from autotune.sampler.optuna_sampler import ConfigSampler
+from autotune.measure.score import EFFECTIVE_UTILIZATION
+from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity, Verdict
+from autotune.sampler.config_sampler import ConfigSampler
 from autotune.sampler.other_samplers import SamplerChoice
-from autotune.score import EFFECTIVE_UTILIZATION
 from autotune.search.schedule import MOSTLY_TRIED
 from autotune.search.tuner import WARM_UP_FROM_S
 from autotune.study.summary import judged_finalists

@@ -9,11 +9,10 @@ import pytest
 
 from autotune.errors import ConfigError
 from autotune.events import Event, TrialStarted
-from autotune.problem.known import Study
-from autotune.problem.problem import open_problem
-from autotune.records import Ending, Purpose
-from autotune.results import Verdict
+from autotune.records import Ending, Purpose, Verdict
+from autotune.search.known import Study
 from autotune.search.open import SearchOptions
+from autotune.search.problem import open_problem
 from autotune.testing.simulated_runner import Training
 from tests.search.simulated import Search, Searched, plain
 

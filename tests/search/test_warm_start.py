@@ -4,11 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.events import Remark, TrialEnded
-from autotune.problem.problem import Problem, open_problem
 from autotune.records import Gpu, Machine, Purpose
+from autotune.search.problem import Problem, open_problem
 from autotune.search.warm_start import WarmStart, keep_profile, profile_of, warm_start
-from autotune.study.profile_index import INDEX, ProfileIndex
-from autotune.study.profiles import ProfilePoint
+from autotune.study.profiles import INDEX, ProfileIndex, ProfilePoint
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import Training
 from tests.runs import named, observation

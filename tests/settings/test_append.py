@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from autotune.config.document import Document
+from autotune.config.splice import with_section, without_key
 from autotune.errors import ConfigError
-from autotune.settings.text.append import with_section
-from autotune.settings.text.cut import without_key
-from autotune.settings.text.document import Document
 
 LINES = ["autotune:  # ours", "  # a comment", "  command: x"]
 

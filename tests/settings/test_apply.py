@@ -14,9 +14,16 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.config.apply import (
+    create_file,
+    plan_edit,
+    plan_revert,
+    plan_reverts,
+    plan_section,
+    write_edit,
+    write_edits,
+)
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit, write_edits
-from autotune.settings.revert import plan_revert, plan_reverts
 
 CONFIG = "# mine\r\ndata:\r\n  batch_size: 16  # per GPU\r\n  workers: 2\r\noptim: {lr: 1e-4, name: 'adam'}\r\nseed:"
 
@@ -310,7 +317,7 @@ import itertools, sys
 from dataclasses import replace
 from pathlib import Path
 from autotune.clock import SystemClock
-from autotune.settings.apply import create_file, plan_edit, plan_section, write_edit, write_edits
+from autotune.config.apply import create_file, plan_edit, plan_section, write_edit, write_edits
 config, backups = map(Path, sys.argv[1:])
 forth = plan_edit(config, {"data.batch_size": 32})
 for edit in itertools.cycle((forth, replace(forth, old=forth.new, new=forth.old))):

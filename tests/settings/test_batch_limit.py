@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.load import load_settings
+from autotune.config.schema import BatchLimit, parse_batch_limit
 from autotune.errors import ConfigError
-from autotune.settings.batch_limit import BatchLimit, parse_batch_limit
-from autotune.settings.load import load_settings
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.config.command import fill_command, names_config, resolve_executable, split_command
+from autotune.config.document import Document
 from autotune.errors import CommandError, ConfigError
-from autotune.settings.command import fill_command, names_config, resolve_executable, split_command
-from autotune.settings.text.document import Document
 
 CONFIG = Document.parse("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my adam'}\nxla: True\nlayers: [8]\n")
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.config.apply import plan_edit, plan_reverts, write_edits
+from autotune.config.load import Settings, load_settings
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.apply import plan_edit, write_edits
-from autotune.settings.load import load_settings
-from autotune.settings.loaded import Settings
-from autotune.settings.revert import plan_reverts
 
 SCRIPT = 'import hydra\n@hydra.main(version_base=None, config_path="conf", config_name="config")\ndef main(cfg): ...\n'
 FILES = {

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.errors import ConfigError
-from autotune.settings.daemon_settings import (
+from autotune.config.daemon_settings import (
     DaemonSettings,
     daemon_settings_path,
     load_daemon_settings,
     parse_daemon_settings,
 )
+from autotune.errors import ConfigError
 from tests.users import MALLORY, acting_as, only_root
 
 WHOLE = """\

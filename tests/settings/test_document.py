@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.document import Document
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.text.document import Document
 
 CONFIG = """\
 # Training.

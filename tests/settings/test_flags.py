@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.settings.command import fill_command
-from autotune.settings.flags import flags_config, read_flags
-from autotune.settings.script import Script, find_script
-from autotune.settings.text.document import Document
+from autotune.config.command import Script, fill_command, find_script
+from autotune.config.document import Document
+from autotune.config.flags import flags_config, read_flags
 
 KNOWN = {"batch_size", "use_xla", "num_workers", "cache"}
 

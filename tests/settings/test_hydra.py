@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.settings.hydra.overrides import hydra_main, hydra_text, uses_hydra, with_run_folder
-from autotune.settings.script import find_script
+from autotune.config.command import find_script
+from autotune.config.hydra import hydra_main, hydra_text, uses_hydra, with_run_folder
 
 WORDS = ("python", "train.py")
 

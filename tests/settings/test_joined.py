@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.apply import plan_edit
+from autotune.config.load import load_settings
+from autotune.config.typed import read_typed
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.apply import plan_edit
-from autotune.settings.load import load_settings
-from autotune.settings.typed import read_typed
 
 SECTION = "autotune:\n  files: [sub/optim.json]\n  command: python t.py {config} --opt={config:optim} -l{optim.lr}\n"
 FIRST = "workers: 1\nlog_dir: logs\n"

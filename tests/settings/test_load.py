@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autotune.config.apply import plan_edit
+from autotune.config.document import Document
+from autotune.config.load import load_settings
+from autotune.config.schema import Range
 from autotune.errors import ConfigError
-from autotune.settings.apply import plan_edit
-from autotune.settings.load import load_settings
-from autotune.settings.schema import Range
-from autotune.settings.text.document import Document
 
 TRAINING = """\
 # My training.

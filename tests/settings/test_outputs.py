@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.document import Document
+from autotune.config.outputs import find_outputs, holding_something, redirected_path
 from autotune.errors import ConfigError
-from autotune.settings.outputs import find_outputs, holding_something, redirected_path
-from autotune.settings.text.document import Document
 
 
 def found(text, redirect=(), redirect_except=()):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.settings.paths import exists, holds_something, is_program, is_same_file, path_of, real_path
+from autotune.config.outputs import exists, holds_something, is_program, is_same_file, path_of, real_path
 
 ODD = {
     "a long name": "w" * 300,

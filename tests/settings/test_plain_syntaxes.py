@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.config.document import Document
+from autotune.config.splice import plan_splices, splice
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.text.document import Document
-from autotune.settings.text.splice import plan_splices, splice
 
 
 def edited(text: str, name: str, values) -> str:

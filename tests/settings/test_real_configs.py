@@ -13,9 +13,9 @@ import pytest
 import ruamel.yaml
 import yaml
 
+from autotune.config.document import Document
+from autotune.config.splice import edit_yaml
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.settings.text.document import Document
-from autotune.settings.text.splice import edit_yaml
 from tests.conftest import SHARED
 
 CONFIGS = sorted((SHARED / "yaml").glob("*.y*ml*"))

@@ -9,9 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.settings.text.document import Document
-from autotune.settings.text.parsers import content_end
-from autotune.settings.text.scanners import Scanner1_1, no_garbage, yaml_1_2
+from autotune.config.document import Document
+from autotune.config.parsers import Scanner1_1, content_end, no_garbage, yaml_1_2
 from tests.conftest import SHARED
 
 CONFIGS = sorted((SHARED / "yaml").glob("*.y*ml*"))

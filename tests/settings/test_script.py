@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.settings.script import find_script, own_words
+from autotune.config.command import find_script, own_words
 
 
 @pytest.mark.parametrize(

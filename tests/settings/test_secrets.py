@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.settings.secrets import is_secret_name, masked, masked_text, secrets_of, without
+from autotune.config.secrets import is_secret_name, masked, masked_text, secrets_of, without
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from autotune.config.command import split_command
+from autotune.config.document import Document
+from autotune.config.schema import Source, TrialLimits, parse_section
+from autotune.config.section import ListedKnob, section_lines
 from autotune.errors import ConfigError
-from autotune.settings.command import split_command
-from autotune.settings.schema import Source, TrialLimits, parse_section
-from autotune.settings.section import ListedKnob, section_lines
-from autotune.settings.text.document import Document
 
 
 def read(lines: list[str]):

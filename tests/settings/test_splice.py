@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.config.splice import edit_yaml
 from autotune.errors import CannotEditYaml
-from autotune.settings.text.splice import edit_yaml
 
 
 def read_1_2(text):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.typed import read_typed, typed_tokens
 from autotune.errors import ConfigError
-from autotune.settings.typed import read_typed, typed_tokens
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.settings.typed_options import TypedOptions
+from autotune.config.typed import TypedOptions
 
 TYPED = TypedOptions(config=Path("my config.yaml"), state_dir=Path("/mnt/state"), storage="sqlite:it's.db")
 

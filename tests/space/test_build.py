@@ -4,7 +4,7 @@ import pytest
 
 from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine, Scalar
-from autotune.space.build import build_space
+from autotune.space.find import build_space
 from autotune.space.knob import Knob, Label
 from autotune.space.space import Space
 

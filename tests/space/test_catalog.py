@@ -3,10 +3,9 @@
 import pytest
 
 from autotune.records import Gpu, Machine, Scalar, Values
-from autotune.space.build import build_space
 from autotune.space.catalog import known_knob
+from autotune.space.find import build_space, why_not_turned
 from autotune.space.knob import Label
-from autotune.space.not_turned import why_not_turned
 from autotune.space.space import Space
 
 

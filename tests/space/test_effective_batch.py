@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.records import Machine, Scalar
-from autotune.space.build import build_space
+from autotune.space.find import build_space
 from autotune.space.space import Space
 
 MACHINE = Machine(cpu_cores=4, cpu_model="test", memory_bytes=8 * 2**30)

@@ -3,8 +3,8 @@
 import pytest
 
 from autotune.records import Gpu, Machine, Scalar
-from autotune.space.build import build_space
 from autotune.space.catalog import KNOWN_KNOBS
+from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.space.training_keys import LearningRate, learning_rate, seed
+from autotune.search.race import LearningRate, learning_rate, seed
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ from itertools import product
 
 import pytest
 
-from autotune.records import Gpu, Machine, Scalar, TrialRecord, Values
-from autotune.results import MovedKey, Ratio
-from autotune.space.build import build_space
+from autotune.records import Gpu, Machine, MovedKey, Ratio, Scalar, TrialRecord, Values
+from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
-from autotune.study.changes import changes_worth, with_moved_keys
+from autotune.study.summary import changes_worth, with_moved_keys
 from tests.runs import MakeTrial, knob
 
 SPACE = Space(

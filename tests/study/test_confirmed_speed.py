@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from autotune.daemon.training_folder import confirmed_speed
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
-from autotune.study.confirmed_speed import confirmed_speed
 
 
 def _trial(number: int, point: str, speed: float, purpose: Purpose = Purpose.CONFIRM, **fields: object) -> TrialRecord:

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy
 
 from autotune.errors import StorageAway, StudyError
-from autotune.problem.problem import open_problem
+from autotune.search.problem import open_problem
 from autotune.study.record import Study
 from autotune.study.storage.database import Database
 from autotune.testing.storage_contract import CHOICES, VALUES, record

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autotune.measure.score import OBJECTIVES
 from autotune.records import (
     GpuFigures,
     GpuMeasurement,
@@ -20,9 +21,8 @@ from autotune.records import (
     TrialRecord,
     Validation,
 )
-from autotune.score import OBJECTIVES
 from autotune.space.space import Space
-from autotune.study.entry import attributes_of, record_of
+from autotune.study.optuna_trials import attributes_of, record_of
 from autotune.study.summary import latest_search, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotune.folders.state_folder import StateFolder
 from autotune.records import Gpu, Machine
 from autotune.study.identity import StudyIdentity, framework_versions
+from autotune.trial.state_folder import StateFolder
 
 MACHINE = Machine(cpu_cores=8, cpu_model="A", memory_bytes=32 << 30)
 CONFIG = {"data": {"batch_size": 8, "path": "/d"}, "out": {"dir": "a"}, "layers": [{"size": 1}, {"size": 2}]}

@@ -11,9 +11,8 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.errors import StudyBusy, StudyError
 from autotune.study.sole_search import sole_search
-from autotune.study.storage.file_lock import FileLock
-from autotune.study.storage.journal import JournalFolder
-from autotune.study.storage.journal_file import JournalFile
+from autotune.study.storage.journal import JournalFile, JournalFolder
+from autotune.study.storage.lock import FileLock
 from tests.runs import MakeTrial
 from tests.study.storages import journal_study
 

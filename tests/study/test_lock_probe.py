@@ -8,7 +8,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.errors import StudyError
 from autotune.study.members import Phase
-from autotune.study.storage.lock_probe import LockProbe
+from autotune.study.storage.lock import LockProbe
 from tests.study.test_members import member, opened
 
 

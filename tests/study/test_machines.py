@@ -6,7 +6,7 @@ import random
 import pytest
 
 from autotune.records import TrialRecord
-from autotune.study.machines import machine_offsets, on_one_scale
+from autotune.study.members import machine_offsets, on_one_scale
 from tests.runs import MakeTrial
 
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.records import TrialRecord
-from autotune.score import EFFECTIVE_UTILIZATION
-from autotune.study.noise import MOST_PRIOR_DF, pair_noise
+from autotune.study.answer import MOST_PRIOR_DF, pair_noise
 from tests.runs import MakeTrial
 
 TYPICAL = 2 * 0.08**2

@@ -9,10 +9,9 @@ import yaml
 
 from autotune.clock import VirtualClock
 from autotune.errors import ConfigError, TrialError
-from autotune.problem.problem import open_problem
-from autotune.records import Machine
-from autotune.results import SearchResult, Verdict
+from autotune.records import Machine, SearchResult, Verdict
 from autotune.search.parts import SearchParts
+from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study

@@ -11,9 +11,9 @@ import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import StorageAway
-from autotune.problem.known import Study as KnownStudy
-from autotune.problem.problem import open_problem
+from autotune.search.known import Study as KnownStudy
 from autotune.search.open import SearchOptions, open_search
+from autotune.search.problem import open_problem
 from autotune.study.claims import LEASE_S, NOBODY, Owner
 from autotune.study.pending import PendingTrials
 from autotune.study.record import Study

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.records import GpuFigures, GpuMeasurement, Measurement
-from autotune.results import PooledGpus
+from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpus
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from tests.runs import MakeTrial, gpu, on_gpu
 from tests.study.storages import journal_study

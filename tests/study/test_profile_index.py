@@ -4,12 +4,10 @@ import os
 from multiprocessing import get_context
 from pathlib import Path
 
-from autotune.study.profile_index import INDEX, ProfileIndex
-from autotune.study.profiles import PROFILE, attribute_of
+from autotune.study.profiles import INDEX, PROFILE, ProfileIndex, attribute_of
 from autotune.study.record import Study
 from autotune.study.storage.address import StorageAddress, StorageKind
-from autotune.study.storage.journal import JournalFolder
-from autotune.study.storage.open import open_storage
+from autotune.study.storage.journal import JournalFolder, open_storage
 from tests.study.profiles import profile
 
 

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.study.profiles import (
-    MOST_POINTS,
-    ProfilePoint,
-    attribute_of,
-    distinct,
-    profile_of_attribute,
-)
+from autotune.study.profiles import MOST_POINTS, ProfilePoint, attribute_of, distinct, profile_of_attribute
 from tests.study.profiles import A100, CPU, GIB, profile
 
 _POINT = {"data.batch_size": 32, "data.num_workers": 4, "data.cache": "memory"}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.results import Ratio
-from autotune.score import Judgement
-from autotune.study.reasons import Evidence, reason
+from autotune.measure.score import Judgement
+from autotune.records import Ratio
+from autotune.study.summary import Evidence, reason
 
 NOTHING = Evidence(judgement=None, pairs=0, has_candidate=False, explored=False, filling=False, by_utilization=False)
 FOUND = replace(NOTHING, has_candidate=True, explored=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from autotune.study.siblings import Likeness, siblings
+from autotune.study.profiles import Likeness, siblings
 from tests.study.profiles import A100, CPU, KINDS, L40S, profile
 
 OWN = profile("own", hardware=L40S)

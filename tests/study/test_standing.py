@@ -4,12 +4,23 @@ from typing import Any
 
 import pytest
 
-from autotune.records import ALLOWED, CHANGES, LEFT_OUT, OUTSIDE, Ending, Purpose, TrialRecord, Validation, Values
-from autotune.results import SearchResult, Verdict
-from autotune.score import EFFECTIVE_UTILIZATION
+from autotune.measure.score import EFFECTIVE_UTILIZATION
+from autotune.records import (
+    ALLOWED,
+    CHANGES,
+    LEFT_OUT,
+    OUTSIDE,
+    Ending,
+    Purpose,
+    SearchResult,
+    TrialRecord,
+    Validation,
+    Values,
+    Verdict,
+)
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.standing import standing_answer
+from autotune.study.answer import standing_answer
 from autotune.study.summary import answer_of, summarize
 from tests.runs import MakeTrial, knob
 

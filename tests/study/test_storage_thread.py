@@ -3,7 +3,7 @@
 import threading
 
 from autotune.clock import SystemClock
-from autotune.study.storage_thread import StorageThread
+from autotune.study.record import StorageThread
 
 LONG_S = 30.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autotune.study.storage.address import SaidAddress, parse_address
-from autotune.study.storage.open import open_storage
+from autotune.study.storage.journal import open_storage
 from autotune.study.storage.storage import Storage
 from autotune.testing.storage_contract import StorageContract
 from tests.postgresql import Server

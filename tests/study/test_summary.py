@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from autotune.records import PAIRS_PLANNED, Ending, Purpose, TrialRecord, Validity, Values
-from autotune.results import SearchResult, Verdict
-from autotune.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
+from autotune.measure.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
+from autotune.records import PAIRS_PLANNED, Ending, Purpose, SearchResult, TrialRecord, Validity, Values, Verdict
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.finalists import pairs_of
-from autotune.study.standing import judged_finalists
+from autotune.study.answer import judged_finalists, pairs_of
 from autotune.study.summary import latest_search, pooled, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 from tests.study.storages import journal_study

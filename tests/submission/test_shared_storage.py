@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.daemon import submission as module
+from autotune.daemon.submission import SharedStorage, shared_storage
 from autotune.errors import ConfigError
-from autotune.process.mounts import file_system
 from autotune.study.storage.address import SaidAddress
-from autotune.submission import shared_storage as module
-from autotune.submission.shared_storage import SharedStorage, shared_storage
+from autotune.trial.mounts import file_system
 
 
 def shared(text: str | None, folder: Path, *, is_reachable: bool = False, private: bool = False) -> SharedStorage:

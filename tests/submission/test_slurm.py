@@ -12,8 +12,8 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.commands.worker_submission import submit_workers
+from autotune.daemon.submission import plain_name
 from autotune.errors import CommandError, ConfigError
-from autotune.submission.worker_job import plain_name
 from tests.slurm import Cluster, running_cluster
 from tests.soak_slurm import array
 from tests.submission.conftest import STAND_IN, Request

@@ -10,10 +10,10 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.parameters import config_option, seed_option, state_dir_option, storage_option
-from autotune.commands.submission_options import submission_options
+from autotune.commands.worker import submission_options
 from autotune.commands.worker_submission import SubmissionRequest, submit_workers
 from autotune.errors import AutotuneError, how_it_ended
-from autotune.process.termination import take_signals
+from autotune.trial.termination import take_signals
 from tests.submission.conftest import STAND_IN
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.process.launch import Runner
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
 from autotune.testing.simulated_runner import Drift, SimulatedRunner, Training
+from autotune.trial.launch import Runner
 from autotune.trial.outcome import ending_of
 
 TRAININGS = {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from autotune.tf.batch_buffer import BatchBuffer, BufferClosedError
+from autotune.tf.two_stage import BatchBuffer, BufferClosedError
 
 
 def waiting(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:

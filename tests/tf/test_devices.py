@@ -2,8 +2,8 @@
 
 import pytest
 
-from autotune.tf.devices import Placement, place
 from autotune.tf.options import DeviceOptions
+from autotune.tf.runtime import Placement, place
 
 
 def test_devices_are_found_by_their_number() -> None:

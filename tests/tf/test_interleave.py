@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autotune.tf.dataset_options import as_written
-from autotune.tf.interleave import interleaved
-from autotune.tf.options import PipelineOptions
-from autotune.tf.pipeline import batched
+from autotune.tf.options import PipelineOptions, as_written
+from autotune.tf.pipeline import batched, interleaved
 
 RECORDS = 7
 

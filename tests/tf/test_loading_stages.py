@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from autotune.profile import loading_stages as reader
-from autotune.profile.loading_stages import read_loading_stages
+from autotune.diagnose import pipeline_profile as reader
+from autotune.diagnose.pipeline_profile import read_loading_stages
 from autotune.tf import loading_stages as writer
 from autotune.tf.loading_stages import in_graph, in_python
 

@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from autotune.tf import pipeline
 from autotune.tf.cache import DiskStore, MemoryStore, cache_folder
-from autotune.tf.dataset_options import applied
 from autotune.tf.feed import Feed, accelerator
-from autotune.tf.options import PipelineOptions
+from autotune.tf.options import PipelineOptions, applied
 
 EXAMPLES = 10
 LONGEST = 12

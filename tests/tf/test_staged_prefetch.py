@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from autotune.tf.staged_prefetch import staged_prefetch
+from autotune.tf.feed import staged_prefetch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,8 +18,8 @@ SCRIPT = """
 import json, sys
 import tensorflow as tf
 from autotune.clock import SystemClock
-from autotune.tf.dataset_options import as_written
-from autotune.tf.staged_prefetch import staged_prefetch
+from autotune.tf.options import as_written
+from autotune.tf.feed import staged_prefetch
 
 (cpu,) = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)

@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from autotune.tf.options import Cache, PipelineOptions, RuntimeOptions, StepOptions, TextOptions
-from autotune.tf.summary import summary
+from autotune.tf.step import summary
 
 
 def test_every_option_is_named_with_its_value() -> None:

@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from autotune.tf.devices import Placement
 from autotune.tf.feed import Fetched
 from autotune.tf.options import BufferOptions
+from autotune.tf.runtime import Placement
 from autotune.tf.two_stage import FeatureFunction, TwoStageFeed
 
 APART = Placement(data="/CPU:1", model="/CPU:0")

@@ -14,9 +14,8 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from autotune.tf.devices import Placement, place
 from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
-from autotune.tf.runtime import configure
+from autotune.tf.runtime import Placement, configure, place
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.trainee import step
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.folders.trial_folder import TrialFolder
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner, Runner
 from autotune.records import TraineeEvent, TrialExit, TrialPlan
+from autotune.trial.folder import TrialFolder
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner, Runner
 from scripts.bench.overhead import observer as observe
 
 _PYTHONS = (sys.executable, "/usr/bin/python3", *os.environ.get("AUTOTUNE_TEST_PYTHONS", "").split(os.pathsep))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.folders.step_files import StepReader
 from autotune.records import TraineeEvent
 from autotune.trainee.loop import Loop
 from autotune.trainee.report import Report
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Stream
+from autotune.trial.step_files import StepReader
 
 TRAINING, VALIDATION, OTHER = 1, 2, 3
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 from tests.trainee.conftest import Observed, observe_run
 
 SHOWS = """

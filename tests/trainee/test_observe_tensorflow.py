@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
-from autotune.process.zygote import ZygoteRunner
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
+from autotune.trial.warm import ZygoteRunner
 from scripts.bench.overhead.observer import STYLES
 from tests.trainee.conftest import TRAINERS, Observed, interpreter_with, observe_run, sums_up
 

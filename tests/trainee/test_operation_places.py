@@ -25,7 +25,7 @@ print(json.dumps(placed_operations(step, tf.ones((4, 4)))))
 OF_A_MODEL = """
 import json
 import torch
-from autotune.trainee.tensor_places import TensorPlaces
+from autotune.trainee.step_phases_torch import TensorPlaces
 model = torch.nn.Sequential(torch.nn.Linear(4, 4, device="meta"), torch.nn.BatchNorm1d(4))
 places = TensorPlaces()
 places.add_call(model, (({"x": torch.ones(2, 4)},), {"mask": [torch.ones(2, device="meta")]}))

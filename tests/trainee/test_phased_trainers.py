@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
 from autotune.records import TraineeEvent, TrialPhase
 from autotune.trainee.phases import PHASE_VARIABLE
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 from tests.trainee.conftest import Observed, interpreter_with, observe_run
 
 pytestmark = pytest.mark.services

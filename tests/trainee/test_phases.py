@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from autotune.trainee.kept_batches import MOST_KEPT, KeptBatches, in_new_containers
+from autotune.trainee.batch import MOST_KEPT, KeptBatches, in_new_containers
 from autotune.trainee.phases import LOAD, PHASE_VARIABLE, REPLAY, TRAIN, Schedule, phase_length_s
 
 

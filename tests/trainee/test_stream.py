@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.folders.step_files import StepReader
 from autotune.records import TraineeEvent
 from autotune.trainee import stream
 from autotune.trainee.stream import Step, announce, epoch_end, mark, step
+from autotune.trial.step_files import StepReader
 
 # Python 3.12 warns of forking once any other test of this process has started threads; the child only writes a line.
 forks_on_purpose = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -13,12 +13,11 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.measure.window import WindowGoal
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
 from autotune.records import Ending, TraineeEvent, TrialPlan
 from autotune.trial import stop_rule
-from autotune.trial.losses import Losses
-from autotune.trial.outcome import Evidence, ending_of
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
+from autotune.trial.outcome import Evidence, Losses, ending_of
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 from tests.fake_nvml.scenario import Gpu, Process, Scenario
 
@@ -117,8 +116,8 @@ from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from autotune.clock import SystemClock
 from autotune.records import TrialPlan
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 from autotune.trial.outcome import ending_of
 clock, events, folder = SystemClock(), [], Path(sys.argv[2])
 argv = (sys.executable, "-c", "x = b'x' * (1 << 30)")

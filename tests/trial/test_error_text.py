@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.records import Ending, TraineeEvent, TrialExit
-from autotune.trial.error_text import last_error, one_line, quoted_output
+from autotune.trial.error_text import last_error, one_line, quoted_output, readable
 from autotune.trial.outcome import Evidence, ending_of
-from autotune.trial.output_lines import readable
 
 BAR = "\r  0%|          | 0/5 [00:00<?, ?it/s]\r 20%|██        | 1/5 [00:00<00:01,  2.58it/s]"
 

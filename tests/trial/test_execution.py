@@ -13,19 +13,18 @@ from autotune.events import Event, TrialEnded
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.measure.window import WindowGoal
-from autotune.problem.gpus import request_for
-from autotune.problem.problem import open_problem
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner, Watch
-from autotune.records import Ending, Gpu, Machine, Stop, TraineeEvent, TrialExit, TrialPlan
-from autotune.results import SearchResult, Verdict
+from autotune.records import Ending, Gpu, Machine, SearchResult, Stop, TraineeEvent, TrialExit, TrialPlan, Verdict
+from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
+from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.execution import TrialTools, execute
+from autotune.trial.guard import Guard
 from autotune.trial.instruments import Instruments
+from autotune.trial.launch import ProcessRunner, Watch
 from autotune.trial.stop_rule import TrialPolicy
 from tests.search.simulated import CONFIG
 
@@ -44,7 +43,7 @@ class BlindRunner:
         self._runner = SimulatedRunner(clock, train)
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """See `autotune.process.launch.Runner.run`."""
+        """See `autotune.trial.launch.Runner.run`."""
 
         def without_samples(events: Sequence[TraineeEvent]) -> Stop | None:
             return watch([replace(event, samples=None) for event in events])

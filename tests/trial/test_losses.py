@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from autotune.trial.losses import FAR, Losses
+from autotune.trial.outcome import FAR, Losses
 
 
 def losses_of(losses: Iterable[float], every: int = 1) -> Losses:

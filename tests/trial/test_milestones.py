@@ -1,7 +1,7 @@
 """Milestones of a training."""
 
 from autotune.records import TraineeEvent
-from autotune.trial.milestones import MILESTONES, Milestones
+from autotune.trial.outcome import MILESTONES, Milestones
 
 
 def event(kind: str, t_s: float, *, update: bool = True) -> TraineeEvent:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.folders.trial_folder import TrialFolder
-from autotune.problem.problem import open_problem
+from autotune.search.problem import open_problem
+from autotune.trial.folder import TrialFolder
 from autotune.trial.plan import plan_trial
 from tests.search.simulated import CONFIG
 

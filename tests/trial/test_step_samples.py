@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from autotune.trial.step_samples import unlike_the_config
+from autotune.search.findings import unlike_the_config
 
 
 def said(path: str, size: float, *samples: float, devices: int = 1, **config: int) -> str | None:

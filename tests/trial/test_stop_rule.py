@@ -8,7 +8,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.records import Stop, TraineeEvent
-from autotune.trial.losses import Losses
+from autotune.trial.outcome import Losses
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
 START_S = 1000.0

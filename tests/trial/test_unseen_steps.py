@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.records import TraineeEvent
-from autotune.trial.unseen_steps import UnseenSteps
+from autotune.trial.stop_rule import UnseenSteps
 
 
 def works(_t0_s: float, _t1_s: float) -> float | None:

@@ -11,7 +11,7 @@ import yaml
 
 from autotune.tf.options import Cache, Precision
 from autotune.workloads.tts.config import SECTIONS, read_config
-from autotune.workloads.tts.input_error import InputError
+from autotune.workloads.tts.ljspeech import InputError
 
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "config.yaml"
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from autotune.workloads.tts.corpus import write_corpus
-from autotune.workloads.tts.input_error import InputError
-from autotune.workloads.tts.ljspeech import SAMPLE_RATE, read_clips
+from autotune.workloads.tts.ljspeech import SAMPLE_RATE, InputError, read_clips
 
 
 def test_the_same_arguments_give_the_same_bytes(written_corpus: Path, tmp_path: Path) -> None:

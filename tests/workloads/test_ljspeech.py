@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.workloads.tts.input_error import InputError
-from autotune.workloads.tts.ljspeech import crop, encode, find_samples, read_clips
+from autotune.workloads.tts.ljspeech import InputError, crop, encode, find_samples, read_clips
 from tests.workloads.conftest import wav
 
 

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from autotune.workloads.tts import texts
 from autotune.workloads.tts.config import DataConfig, TrainerConfig
-from autotune.workloads.tts.english import cardinal, encode_spoken, normalize, ordinal
-from autotune.workloads.tts.input_error import InputError
-from autotune.workloads.tts.language import language_of
-from autotune.workloads.tts.ljspeech import encode, read_clips
+from autotune.workloads.tts.ljspeech import InputError, encode, read_clips
+from autotune.workloads.tts.texts import cardinal, encode_spoken, language_of, normalize, ordinal
 
 
 def test_real_texts_are_spoken_as_their_readers_did(speech: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.folders.step_files import StepReader
+from autotune.trial.step_files import StepReader
 
 pytestmark = pytest.mark.services
 

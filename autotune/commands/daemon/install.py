@@ -5,7 +5,7 @@ import shlex
 import click
 
 from autotune.commands.printing import say
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="install")
@@ -25,7 +25,7 @@ def command(now: bool, web: bool, force: bool) -> int:
         import sys
 
         from autotune.clock import SystemClock
-        from autotune.commands.daemon.page_packages import page_server
+        from autotune.commands.daemon.run import page_server
         from autotune.commands.daemon.service_manager import (
             START,
             UPDATE,
@@ -35,8 +35,7 @@ def command(now: bool, web: bool, force: bool) -> int:
             run_commands,
         )
         from autotune.daemon.home import open_home
-        from autotune.daemon.unit import daemon_command, unit_text
-        from autotune.daemon.unit_file import unit_path, write_unit
+        from autotune.daemon.unit import daemon_command, unit_path, unit_text, write_unit
 
     open_home(os.environ)  # where it cannot work, it need not be installed
     starts = daemon_command(sys.executable)

@@ -1,8 +1,11 @@
 """``autotune daemon run``: the daemon, in the foreground."""
 
+from types import ModuleType
+
 import click
 
-from autotune.process.termination import signals_held
+from autotune.errors import AutotuneError
+from autotune.trial.termination import signals_held
 
 _PORT = 8577
 
@@ -30,11 +33,10 @@ def command(web: bool, web_port: int, web_actions: bool, web_address: str, web_e
         import os
 
         from autotune.clock import SystemClock
-        from autotune.commands.daemon.page_packages import page_server
         from autotune.commands.printing import say_aside
+        from autotune.config.daemon_settings import load_daemon_settings
         from autotune.daemon.home import open_home
         from autotune.daemon.service import Service
-        from autotune.settings.daemon_settings import load_daemon_settings
 
     clock = SystemClock()
 
@@ -66,3 +68,28 @@ def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
             f"the page is better opened through ssh: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, and the address that "
             "`autotune daemon url` prints. If others shall reach it all the same: --web-exposed."
         )
+
+
+# Packages of the daemon's page, which autotune does without otherwise.
+
+
+_PACKAGES = frozenset(("prometheus_client", "starlette", "uvicorn"))
+
+
+def page_server() -> ModuleType:
+    """Return the module `autotune.daemon.web.server`.
+
+    Raises:
+        AutotuneError: A package that it needs is not installed.
+    """
+    try:
+        from autotune.daemon.web import server
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in _PACKAGES:
+            raise
+        raise AutotuneError(
+            f"the page needs {error.name}, which is not installed",
+            where="--web",
+            remedy="Run, in the clone that autotune was installed from: pip install '.[web]'",
+        ) from error
+    return server

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from autotune.daemon.unit import NAME
 from autotune.errors import AutotuneError
-from autotune.process.short_command import run_short
+from autotune.trial.search_child import run_short
 
 _SYSTEMCTL = ("systemctl", "--user")
 _RELOAD = (*_SYSTEMCTL, "daemon-reload")

@@ -6,7 +6,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import json_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 _ASK_S = 5.0
 

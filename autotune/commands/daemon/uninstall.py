@@ -5,7 +5,7 @@ import shlex
 import click
 
 from autotune.commands.printing import say
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="uninstall")
@@ -21,7 +21,7 @@ def command(now: bool, force: bool) -> int:
 
         from autotune.clock import SystemClock
         from autotune.commands.daemon.service_manager import STOP, require_manager, run_commands
-        from autotune.daemon.unit_file import remove_unit, unit_path
+        from autotune.daemon.unit import remove_unit, unit_path
 
     if now:
         require_manager()

@@ -2,7 +2,7 @@
 
 import click
 
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 _ASK_S = 5.0
 

@@ -6,7 +6,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import config_option, json_option, state_dir_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="pipeline")

@@ -6,17 +6,14 @@ from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
-from autotune.problem.problem import Problem, open_problem
-from autotune.profile.grid import profile_grid
-from autotune.profile.pipeline import profile_pipeline
-from autotune.profile.shipped_step import profile_shipped_step
-from autotune.profile.trainer_step import TrainerStep, profile_trainer_step
-from autotune.profile.trials import open_trials
+from autotune.diagnose.pipeline_profile import profile_pipeline
+from autotune.diagnose.profile_grid import profile_grid
+from autotune.diagnose.profile_trials import open_trials
+from autotune.diagnose.step_profile import TrainerStep, profile_shipped_step, profile_trainer_step
 from autotune.report.console import text_console
-from autotune.report.grid_table import print_grid
-from autotune.report.phase_table import print_step_profile
-from autotune.report.pipeline_table import print_pipeline_profile
 from autotune.report.plain_text import plain
+from autotune.report.profile_tables import print_grid, print_pipeline_profile, print_step_profile
+from autotune.search.problem import Problem, open_problem
 
 
 def answer_step(

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say, say_object
 from autotune.commands.queue.opened import NO_DAEMON, entries_object, open_queue, settle
-from autotune.daemon.queue.changes import CHANGES
-from autotune.daemon.queue.entry import Entry
-from autotune.daemon.queue.queue import find_entries
+from autotune.daemon.queue import CHANGES, Entry, find_entries
 
 _DONE = {"remove": "removed", "pause": "paused", "resume": "resumed"}
 

@@ -7,10 +7,10 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import json_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
-    from autotune.daemon.queue.entry import Entry
+    from autotune.daemon.queue import Entry
 
 _ALONE = "its daemon is gone: the search ends by itself, and goes on with the rest of its budget when one runs again"
 
@@ -23,7 +23,7 @@ def command(call: Invocation, as_json: bool) -> int:
     with signals_held():
         from autotune.commands.printing import say_object
         from autotune.commands.queue.opened import NO_DAEMON, entries_object, open_queue, reasons
-        from autotune.daemon.queue.entry import EntryState
+        from autotune.daemon.queue import EntryState
         from autotune.report.console import text_console
         from autotune.report.queue_table import QueueRow, print_queue
 
@@ -55,7 +55,7 @@ def command(call: Invocation, as_json: bool) -> int:
 
 def _reason(entry: "Entry", why: Mapping[str, str] | None) -> str | None:
     """Return what an entry waits for; None for nothing, or where its note says it."""
-    from autotune.daemon.queue.entry import EntryState, Hold
+    from autotune.daemon.queue import EntryState, Hold
 
     if why is None:
         return _ALONE if entry.state is EntryState.RUNNING else None

@@ -3,7 +3,7 @@
 import click
 
 from autotune.commands.parameters import entry_argument
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 _LOOK_S = 0.25
 _LONGEST_LINE_BYTES = 1 << 16  # what is longer is shown in pieces

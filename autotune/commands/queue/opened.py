@@ -8,8 +8,7 @@ from autotune.clock import SystemClock
 from autotune.commands.printing import say_aside
 from autotune.daemon.control.client import ask
 from autotune.daemon.home import DaemonHome, open_home
-from autotune.daemon.queue.entry import Entry
-from autotune.daemon.queue.queue import Queue
+from autotune.daemon.queue import Entry, Queue
 from autotune.errors import AutotuneError, DaemonAway
 
 NO_DAEMON = "no daemon runs: `autotune daemon run` in a terminal, or `autotune daemon install`"

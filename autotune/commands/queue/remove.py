@@ -4,7 +4,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import entries_argument, json_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="remove")

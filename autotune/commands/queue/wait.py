@@ -4,7 +4,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import Duration, entries_or_all_argument, json_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 _LOOK_S = 0.5
 
@@ -20,12 +20,10 @@ def command(call: Invocation, numbers: tuple[int, ...], longest_s: float | None,
     The exit code is 1 if one has failed.
     """
     with signals_held():
-        from autotune.clock import SystemClock
+        from autotune.clock import SystemClock, format_duration
         from autotune.commands.printing import say, say_object
         from autotune.commands.queue.opened import NO_DAEMON, entries_object, open_queue, reasons
-        from autotune.daemon.queue.entry import EntryState
-        from autotune.daemon.queue.queue import find_entries
-        from autotune.durations import format_duration
+        from autotune.daemon.queue import EntryState, find_entries
         from autotune.errors import AutotuneError
 
     home, queue = open_queue()

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.study.options import study_options
-from autotune.process.termination import signals_held
+from autotune.commands.study.opened import study_options
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="export")
@@ -31,7 +31,7 @@ def command(
     with signals_held():
         from autotune.commands.printing import say, say_object
         from autotune.commands.study.opened import chosen_study, open_place
-        from autotune.study.travel.transfer import export_study
+        from autotune.study.travel import export_study
 
     place = open_place(config, state_dir, storage)
     name = chosen_study(place, study)

@@ -6,7 +6,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import config_if_any_option, json_option, state_dir_option, storage_option
-from autotune.process.termination import signals_held
+from autotune.trial.termination import signals_held
 
 
 @click.command(name="import")
@@ -35,7 +35,7 @@ def command(
         from autotune.commands.printing import say, say_object
         from autotune.commands.study.import_target import target_study
         from autotune.commands.study.opened import open_place
-        from autotune.study.travel.transfer import import_files
+        from autotune.study.travel import import_files
 
     place = open_place(config, state_dir, storage)
     done = import_files(files, lambda opened: target_study(opened, place), place.storage, prepare=place.state.create)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from autotune.commands.study.opened import Place
 from autotune.errors import StudyError
-from autotune.problem.problem import Problem
 from autotune.records import Scalar
-from autotune.study.travel.portable_file import PortableFile, StudyName
+from autotune.search.problem import Problem
+from autotune.study.portable import PortableFile, StudyName
 
 _HARDWARE = ("gpus", "cpu_model", "cpu_cores", "memory_bytes")
 

@@ -1,17 +1,22 @@
 """The place of studies as the commands need it: a state folder and a storage, found by a config or without one."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
+
+from autotune.commands.parameters import config_if_any_option, json_option, state_dir_option, storage_option
 from autotune.commands.showing import show_remarks
 from autotune.errors import StudyError
-from autotune.folders.state_folder import StateFolder
-from autotune.problem.problem import Problem, open_problem
+from autotune.search.problem import Problem, open_problem
+from autotune.study.portable import StudyName
 from autotune.study.storage.address import SaidAddress, address_of, said_by_environment
-from autotune.study.storage.open import open_storage
+from autotune.study.storage.journal import open_storage
 from autotune.study.storage.storage import Storage
-from autotune.study.travel.portable_file import StudyName
+from autotune.trial.state_folder import StateFolder
 
 _NAMED = 10
 
@@ -87,3 +92,14 @@ def _listed(names: list[str]) -> str:
         return "Name another place with --config, --state-dir or --storage."
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"Name one with --study: {', '.join(names[:_NAMED])}{more}."
+
+
+# Options that say which study is meant; light, since ``--help`` needs them.
+
+
+def study_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which study is meant, and how it is shown."""
+    name = click.option("--study", metavar="NAME", help="Name of the study (default: the config's, or the only one).")
+    for option in (storage_option, state_dir_option, json_option, name, config_if_any_option):
+        function = option(function)
+    return function

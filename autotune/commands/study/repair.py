@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.study.options import study_options
-from autotune.process.termination import signals_held
+from autotune.commands.study.opened import study_options
+from autotune.trial.termination import signals_held
 
 _NAMED = 20
 
@@ -34,8 +34,8 @@ def command(
         from autotune.clock import SystemClock
         from autotune.commands.printing import say, say_aside, say_object
         from autotune.commands.study.opened import chosen_study, open_place
-        from autotune.process.owner import is_gone
-        from autotune.study.travel.repair import repair_study
+        from autotune.study.travel import repair_study
+        from autotune.trial.owner import is_gone
 
     place = open_place(config, state_dir, storage)
     name = chosen_study(place, study)

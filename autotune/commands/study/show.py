@@ -8,8 +8,8 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.study.options import study_options
-from autotune.process.termination import signals_held
+from autotune.commands.study.opened import study_options
+from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from autotune.study.members import Member
@@ -31,12 +31,12 @@ def command(
     """Shows one study: machines and versions, searches with what they found, trials by ending, who works on it."""
     with signals_held():
         from autotune.commands.printing import say_object
+        from autotune.commands.study.list import facts_object, gain_text
         from autotune.commands.study.opened import chosen_study, open_place
-        from autotune.commands.study.wording import facts_object, gain_text
         from autotune.report.console import text_console
         from autotune.report.plain_text import plain
-        from autotune.study.machines import hosts_told_apart
-        from autotune.study.travel.description import describe_study
+        from autotune.study.members import hosts_told_apart
+        from autotune.study.travel import describe_study
 
     place = open_place(config, state_dir, storage)
     name = chosen_study(place, study)

@@ -5,16 +5,16 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.clock import Clock, SystemClock
-from autotune.daemon.control.endpoint import connect, places
+from autotune.clock import Clock, SystemClock, format_duration
 from autotune.daemon.control.protocol import (
     MOST_REQUEST_BYTES,
     MOST_RESPONSE_BYTES,
+    connect,
     decode_response,
     encode_request,
+    places,
 )
 from autotune.daemon.home import DaemonHome
-from autotune.durations import format_duration
 from autotune.errors import AutotuneError, DaemonAway
 
 _AGAIN_S = 0.02  # between attempts while others are about to connect

@@ -4,49 +4,144 @@ Clients are processes of the same user, yet one that hangs, is stopped or has a 
 its work nor other clients from an answer.
 """
 
+from __future__ import annotations
+
+import contextlib
 import logging
 import os
+import select
 import selectors
 import socket
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from types import TracebackType
 from typing import Any, Self
 
 from autotune.clock import Clock, SystemClock
-from autotune.daemon.control.connection import Connection, Stage
-from autotune.daemon.control.deferred import Deferred, bug_response, response_for
-from autotune.daemon.control.endpoint import is_trusted, listen, peer_of, withdraw
-from autotune.daemon.control.protocol import BadRequest, Request, decode_request, error_response, response_of
+from autotune.daemon.control.protocol import (
+    MOST_REQUEST_BYTES,
+    BadRequest,
+    Request,
+    decode_request,
+    error_response,
+    is_trusted,
+    listen,
+    peer_of,
+    response_of,
+    result_response,
+    withdraw,
+)
 from autotune.daemon.home import DaemonHome
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 
+_log = logging.getLogger(__name__)
+
+
+class Deferred:
+    """Answer to one request that is given later, e.g. when a search has stopped; the client waits meanwhile.
+
+    All its methods belong to the thread that serves.
+
+    Attributes:
+        is_abandoned: Whether nobody waits for it any more: the client is gone, or the daemon ends.
+    """
+
+    def __init__(self) -> None:
+        self.is_abandoned = False
+        self._response: bytes | None = None
+        self._deliver: Callable[[bytes], None] | None = None
+
+    @property
+    def is_given(self) -> bool:
+        """True once there is an answer."""
+        return self._response is not None
+
+    def complete(self, result: Mapping[str, Any]) -> None:
+        """Answer the request; nothing happens if it was answered already, or nobody waits."""
+        self._give(response_for(result))
+
+    def fail(self, error: AutotuneError) -> None:
+        """Answer the request with an error; see `complete`."""
+        self._give(response_of(error))
+
+    def when_given(self, deliver: Callable[[bytes], None]) -> None:
+        """Set the function that sends the response; it is called at once if there is one."""
+        self._deliver = deliver
+        if self._response is not None:
+            deliver(self._response)
+
+    def abandon(self) -> None:
+        """Note that nobody waits any more."""
+        self.is_abandoned = True
+        self._deliver = None
+
+    def _give(self, response: bytes) -> None:
+        if self._response is not None:
+            return
+        self._response = response
+        if self._deliver is not None:
+            self._deliver(response)
+
+
+def response_for(result: Mapping[str, Any]) -> bytes:
+    """Return the response for a result; for one that JSON cannot hold, that this is a bug."""
+    try:
+        return result_response(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        _log.exception("the answer to a request cannot be sent")
+        return bug_response(error)
+
+
+def bug_response(error: Exception) -> bytes:
+    """Return the response for an error that nobody expected; the log has its traceback."""
+    return error_response(
+        "bug",
+        f"this is a bug of the daemon: {type(error).__name__}: {str(error)[:500]}",
+        remedy="The daemon goes on; its log has the details. Please report them.",
+    )
+
+
 Answer = Callable[[Request], Mapping[str, Any] | Deferred]
 
+
 MOST_CONNECTIONS = 64
+
+
 MOST_WAITING = 48
 """Most clients that wait for a deferred answer: the rest of the connections is for those that are answered at once."""
+
 
 REQUEST_S = 10.0
 """Time limit for a client to send its whole request."""
 
+
 RESPONSE_S = 30.0
 """Time limit for a client to take its whole response."""
+
 
 MOST_UNSENT_BYTES = 16 << 20
 """Most that is kept for clients that read slowly, all together."""
 
+
 _LOOK_S = 1.0  # between looks at the time limits, while there are clients
+
+
 _CHECK_S = 5.0  # between looks at the socket's file
+
+
 _SAID_EVERY_S = 60.0  # of refusals, which others could cause without end
+
+
 _DEAF_S = 1.0  # where no connection can be accepted: no more open files
+
+
 _ACCEPTED_AT_ONCE = 128  # then those that have sent something get their turn
+
 
 _BUSY = error_response(
     "busy", "the daemon has too many clients", remedy="Run the command again; end commands that hang."
 )
-
-_log = logging.getLogger(__name__)
 
 
 class ControlServer:
@@ -302,3 +397,147 @@ class ControlServer:
         if connection.fileno() in self._selector.get_map():
             self._selector.unregister(connection)
         connection.close(farewell)
+
+
+_READ_BYTES = 1 << 16
+
+
+class Stage(Enum):
+    """Stage of a connection, which serves one request."""
+
+    READING = auto()
+    """The request is not whole yet."""
+    WAITING = auto()
+    """The answer is to be given later."""
+    WRITING = auto()
+    """The response is on its way."""
+    OVER = auto()
+    """It is closed."""
+
+
+class Connection:
+    """Connection of one client. No method blocks.
+
+    Args:
+        connected: The socket, which belongs to this object from here on.
+        pid: Process of the client.
+        now_s: The time.
+
+    Attributes:
+        pid: Process of the client.
+        stage: What it is about.
+        since_s: Time at which the stage began.
+        deferred: The answer that is to be given later, while it is waited for.
+        is_half_closed: Whether the client will send nothing more, but may still read.
+    """
+
+    def __init__(self, connected: socket.socket, pid: int | None, now_s: float) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self.pid = pid
+        self.stage = Stage.READING
+        self.since_s = now_s
+        self.deferred: Deferred | None = None
+        self.is_half_closed = False
+        self._received = bytearray()
+        self._unsent = memoryview(b"")
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a selector."""
+        return self._socket.fileno()
+
+    def receive(self) -> bytes | None:
+        """Read what is there.
+
+        Returns:
+            The request's line, once it is whole; None before.
+
+        Raises:
+            BadRequest: It is too large, or something follows it.
+            OSError: The client is gone; `EOFError` if it went without a whole request.
+        """
+        try:
+            chunk = self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        if self.stage is Stage.WAITING:
+            if chunk:
+                raise BadRequest("protocol", "something follows the request")
+            self.is_half_closed = True
+            return None
+        if not chunk:
+            raise EOFError
+        position = chunk.find(b"\n")
+        if position < 0:
+            self._received += chunk
+            if len(self._received) >= MOST_REQUEST_BYTES:
+                raise _too_large()
+            return None
+        if len(self._received) + position >= MOST_REQUEST_BYTES:
+            raise _too_large()
+        line = bytes(self._received + chunk[:position])
+        self._received = bytearray()
+        return line
+
+    def wait_for(self, deferred: Deferred, now_s: float) -> None:
+        """Note that the answer comes later."""
+        self.deferred = deferred
+        self._enter(Stage.WAITING, now_s)
+
+    def respond(self, response: bytes, now_s: float) -> None:
+        """Begin to send the response; `send` goes on with it."""
+        self.deferred = None
+        self._received = bytearray()
+        self._unsent = memoryview(response)
+        self._enter(Stage.WRITING, now_s)
+
+    def send(self) -> bool:
+        """Send what the client takes.
+
+        Returns:
+            Whether that was the rest.
+
+        Raises:
+            OSError: The client is gone.
+        """
+        while self._unsent:
+            try:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+            except BlockingIOError:
+                return False
+        return True
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Number of bytes of the response that the client has not taken."""
+        return len(self._unsent)
+
+    def has_hung_up(self) -> bool:
+        """Return whether nobody can read the response any more."""
+        poller = select.poll()
+        poller.register(self._socket, 0)
+        return any(event & (select.POLLHUP | select.POLLERR) for _, event in poller.poll(0))
+
+    def close(self, farewell: bytes | None = None) -> None:
+        """Close the connection; whoever was to answer is told that nobody waits any more.
+
+        Args:
+            farewell: Response to send if the client takes it at once.
+        """
+        if self.stage is Stage.OVER:
+            return
+        if farewell is not None and self.stage is not Stage.WRITING:
+            with contextlib.suppress(OSError):
+                self._socket.send(farewell)
+        self.stage = Stage.OVER
+        self._unsent = memoryview(b"")
+        self._socket.close()
+        if self.deferred is not None:
+            self.deferred.abandon()
+
+    def _enter(self, stage: Stage, now_s: float) -> None:
+        self.stage, self.since_s = stage, now_s
+
+
+def _too_large() -> BadRequest:
+    return BadRequest("too_large", f"the request is larger than {MOST_REQUEST_BYTES >> 20} MiB")

@@ -13,12 +13,9 @@ from typing import Any
 
 import uvicorn
 
-from autotune.daemon.web.actions import Act
-from autotune.daemon.web.app import CSRF_PLACE, Served, application
-from autotune.daemon.web.broadcast import Broadcast
+from autotune.daemon.web.app import CSRF_PLACE, Act, Broadcast, Served, application
 from autotune.daemon.web.connections import BoundedProtocol, Visitors
-from autotune.daemon.web.gate import has_session
-from autotune.daemon.web.keys import Keys
+from autotune.daemon.web.gate import Keys, has_session
 from autotune.errors import AutotuneError
 
 _BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second

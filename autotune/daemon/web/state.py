@@ -5,29 +5,34 @@ The document stays below 200 kB whatever there is. Actions name the ids in it: o
 and ``remove``, of an advice for ``apply``, where its `actions` hold that word.
 """
 
+from __future__ import annotations
+
+import os
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypedDict
+from enum import StrEnum
+from pathlib import Path, PurePath
+from typing import Generic, TypedDict, TypeVar
 
-from autotune.clock import Clock
+from autotune.clock import Clock, format_duration
 from autotune.daemon.advice import Advices
 from autotune.daemon.home import DaemonHome
-from autotune.daemon.queue.queue import Queue
-from autotune.daemon.web.daemon_view import DaemonView
-from autotune.daemon.web.files_read import FilesRead
-from autotune.daemon.web.page_text import line
-from autotune.daemon.web.sections.advice_section import AdvicesPart, advice_section
-from autotune.daemon.web.sections.gpus_section import GpuHistories, GpusPart, gpus_section
-from autotune.daemon.web.sections.headline import Headline, headline
-from autotune.daemon.web.sections.queue_section import QueuePart, queue_section
-from autotune.daemon.web.sections.search_section import SearchFollower, SearchPart
-from autotune.daemon.web.sections.trainings_section import (
+from autotune.daemon.queue import Queue
+from autotune.daemon.web.queue_section import AdvicesPart, QueuePart, advice_section, line, queue_section
+from autotune.daemon.web.search_section import SearchFollower, SearchPart
+from autotune.daemon.web.trainings_section import (
+    GpuHistories,
+    GpusPart,
     ToldAlarms,
     TrainingHistories,
     TrainingsPart,
+    gpus_section,
     trainings_section,
 )
+from autotune.daemon.web.view import DaemonView
+from autotune.errors import AutotuneError
 
 FORMAT = 1
 """Format version of the document."""
@@ -170,3 +175,115 @@ def web_state(
         actions=actions,
         csrf=csrf if actions else None,
     )
+
+
+class Tone(StrEnum):
+    """Importance of a headline."""
+
+    ALARM = "alarm"
+    TROUBLE = "trouble"
+    WORK = "work"
+    NEWS = "news"
+    QUIET = "quiet"
+
+
+class Headline(TypedDict):
+    """Sentence on what goes on."""
+
+    tone: str
+    text: str
+
+
+def headline(
+    *, search: SearchPart | None, queue: QueuePart, trainings: TrainingsPart, advices: AdvicesPart, trouble: str | None
+) -> Headline:
+    """Return the headline: an alarm before the search that runs, that before what waits, that before what is done."""
+    opened = [alarm for alarm in trainings["alarms"] if alarm["is_open"]]
+    if opened:
+        more = f" (and {len(opened) - 1} more)" if opened[1:] else ""
+        return _say(Tone.ALARM, f"{opened[0]['message']}{more}")
+    if trouble:
+        return _say(Tone.TROUBLE, f"Trouble: {trouble}")
+    if search is not None and search["is_running"]:
+        return _say(Tone.WORK, _of_search(search))
+    waiting = [entry for entry in queue["entries"] if entry["state"] in ("waiting", "held", "paused")]
+    going_on = trainings["trainings"]
+    if waiting:
+        first = waiting[0]
+        why = f": entry {first['number']} {first['reason']}" if first["reason"] else ""
+        count = "One search stands" if len(waiting) == 1 else f"{len(waiting)} searches stand"
+        return _say(Tone.WORK, f"{count} in the queue{why}.")
+    if going_on:
+        count = "One training goes on" if len(going_on) == 1 else f"{len(going_on)} trainings go on"
+        return _say(Tone.QUIET, f"{count}; no alarm. The queue is empty.")
+    fresh = [one for one in advices["advice"] if one["state"] == "given"]
+    if fresh:
+        ratio, low, high = fresh[0]["ratio"]
+        name = short_path(fresh[0]["config"])
+        return _say(Tone.NEWS, f"Advice for {name}: {ratio:.2f}x as fast ({low:.2f} to {high:.2f}), not applied yet.")
+    return _say(Tone.QUIET, "Nothing runs, and nothing waits.")
+
+
+def short_path(path: str) -> str:
+    """Return the last two parts of a path."""
+    return "/".join(PurePath(path).parts[-2:])
+
+
+def _of_search(search: SearchPart) -> str:
+    name, budget = short_path(search["config"]), format_duration(search["budget_s"])
+    phase = {"exploring": "Searching", "confirming": "Confirming"}.get(search["phase"] or "", "Searching")
+    trials = "1 trial" if search["trials"] == 1 else f"{search['trials']:,} trials"
+    begun = f"{phase} {name}, budget {budget}: "
+    if search["best_changes"] is None or not search["best"]:
+        return f"{begun}{trials} made, nothing better than today's config yet."
+    return f"{begun}{search['best'][-1][1]:.2f}x today's speed after {trials}, with {search['best_changes']}."
+
+
+def _say(tone: Tone, text: str) -> Headline:
+    return Headline(tone=tone.value, text=text)
+
+
+Thing = TypeVar("Thing")
+
+
+_Stamp = tuple[tuple[str, int, int], ...]
+
+
+class FilesRead(Generic[Thing]):
+    """Things of one folder.
+
+    Args:
+        folder: The folder.
+        read: Reads all of them; may raise `AutotuneError`.
+    """
+
+    def __init__(self, folder: Path, read: Callable[[], Sequence[Thing]]) -> None:
+        self._folder = folder
+        self._read = read
+        self._stamp: _Stamp | None = None
+        self._things: Sequence[Thing] = ()
+        self._trouble: str | None = None
+
+    def now(self) -> tuple[Sequence[Thing], str | None]:
+        """Return the things, and why they cannot be read, in words: the last ones that could be are given then."""
+        stamp = self._look()
+        if stamp is None or stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._things, self._trouble = self._read(), None
+            except AutotuneError as error:
+                self._trouble = str(error)
+        return self._things, self._trouble
+
+    def _look(self) -> _Stamp | None:
+        """Return names, sizes and times of the files; None if they cannot be looked at."""
+        try:
+            with os.scandir(self._folder) as found:
+                files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in found if _is_ours(entry.name)]
+        except OSError:
+            return None
+        return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in files))
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith(".json")

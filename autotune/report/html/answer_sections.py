@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from autotune.metrics import METRICS
-from autotune.records import Purpose
-from autotune.report.answer import answer_notes, headline, ratio_text, worth_text
-from autotune.report.comparison import gpu_notes, metrics_rows
-from autotune.report.html.contents import StudyContents
-from autotune.report.html.markup import Html, Section, element, table
+from autotune.records import Learning, Purpose, Ratio, SearchResult, Verdict
+from autotune.report.answer import (
+    answer_notes,
+    gpu_notes,
+    headline,
+    metrics_rows,
+    ratio_text,
+    validation_notes,
+    worth_text,
+)
+from autotune.report.html.contents import Html, Section, StudyContents, element, table
 from autotune.report.html.pictures import draw_pairs, draw_race, draw_ratios
 from autotune.report.plain_text import value_text
 from autotune.report.race_notes import race_notes, why_it_may_learn_more_slowly
-from autotune.report.validation_notes import validation_notes
-from autotune.results import Learning, Ratio, SearchResult, Verdict
 
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 

@@ -4,31 +4,55 @@ Colours are those of Okabe and Ito's palette that have a contrast of 3 to 1 agai
 colour says is said by a shape as well.
 """
 
+from __future__ import annotations
+
 import io
+import math
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from autotune.durations import format_duration
-from autotune.records import Purpose, RaceArm, RaceLeg
-from autotune.report.drawing import Axes, Figure, rc_context
-from autotune.report.html.contents import ConfirmingPair
-from autotune.report.html.markup import Html, text
-from autotune.report.html.trial_points import TrialPoint
-from autotune.report.plain_text import plain
-from autotune.results import PooledGpu, Ratio
+from autotune.clock import format_duration
+from autotune.records import Ending, PooledGpu, Purpose, RaceArm, RaceLeg, Ratio, TrialRecord
+from autotune.report.html.contents import ConfirmingPair, Html, text
+from autotune.report.plain_text import changes_text, plain
 
 _WIDTH = 4.6  # inches: at 400 px of a telephone its text is still 10 px high
+
+
 _INK = "#123456"  # stands for the colour of the page's text
+
+
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#808080"
+
+
 _ROW, _FRAME = 0.34, 0.75  # inches
+
+
 _LONGEST = 34
+
+
 _MOST_POINTS = 1500
+
+
 _MOST_TICKS = 6
+
+
 _BEGINNING = 0.1  # of a race
+
+
 _FAR = 3.0  # times as high as what comes later
+
+
 _NAME_WIDTH = 0.05  # of a time axis: the height of a line of small text
+
+
 _TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+
 
 _MARKS = {
     Purpose.BASELINE: ("today's config", "s", _GREY, True),
@@ -36,6 +60,8 @@ _MARKS = {
     Purpose.REPEAT: ("a point once more", "o", _BLUE, True),
     Purpose.CONFIRM: ("confirming pair", "D", _GREEN, False),
 }
+
+
 _ARMS = {
     RaceArm.BASELINE: ("today", _GREY, "-"),
     RaceArm.WINNER: ("the new values", _BLUE, "-"),
@@ -301,3 +327,129 @@ def _in_page(svg: str, name: str, title: str) -> Html:
     assert viewed is not None, "matplotlib writes one"
     head = f'<svg class="picture" role="img" aria-label="{text(title)}" {viewed.group()} xmlns:xlink="http://www.w3.org/1999/xlink">'
     return Html(head + svg[svg.index(">") + 1 :].replace(_INK, "currentColor").rstrip())
+
+
+# Matplotlib, imported without starting a program that the PATH names: it looks for fonts with ``fc-list``, once.
+
+
+_path = os.environ.get("PATH")
+
+
+os.environ["PATH"] = os.defpath  # that of the system: a project may have put programs of its own before these
+
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+finally:
+    if _path is None:
+        del os.environ["PATH"]
+    else:
+        os.environ["PATH"] = _path
+
+
+__all__ = ["Axes", "Figure", "rc_context"]
+
+
+@contextmanager
+def rc_context(settings: dict[Any, Any]) -> Iterator[None]:
+    """Draw with these settings and otherwise matplotlib's own, for a while.
+
+    Those of a ``matplotlibrc`` do not count: it is looked for in the working directory first, and can have text set by
+    LaTeX, which is started from the PATH.
+    """
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings)
+        yield
+
+
+_NO_FAILURE = frozenset((Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialPoint:
+    """One trial.
+
+    Attributes:
+        trial: Its record.
+        t_s: Its end, in seconds of search time: what lies between two searches is left out.
+        ratio: Its speed over that of today's config on its machine; None where it cannot be compared.
+        changes: What it changes, as text.
+        has_failed: Whether it ended with an error.
+    """
+
+    trial: TrialRecord
+    t_s: float
+    ratio: float | None
+    changes: str
+    has_failed: bool
+
+
+def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
+    """Return the trials of a study's searches, in the order of their ends, without those of diagnoses.
+
+    Args:
+        trials: All its trials.
+    """
+    firsts = {trial.search: trial for trial in reversed(trials)}
+    # A diagnosis begins with a trial of its own, and goes on with trials that are named as those of a search are.
+    diagnoses = {search for search, first in firsts.items() if first.purpose is Purpose.DIAGNOSE}
+    made = [trial for trial in trials if trial.search not in diagnoses and trial.purpose is not Purpose.DIAGNOSE]
+    baseline = next((trial for trial in made if trial.purpose is Purpose.BASELINE), None)
+    if baseline is None:
+        return []
+    today_s = {machine: _today(made, baseline.point, machine) for machine in {trial.machine for trial in made}}
+    points: list[TrialPoint] = []
+    zero_s: dict[str, float] = {}  # by search, the time of day that is 0 in search time
+    for trial in made:
+        ended_s = _stamp(trial)
+        if trial.search not in zero_s:
+            zero_s[trial.search] = ended_s - trial.duration_s - (points[-1].t_s if points else 0.0)
+        today = today_s[trial.machine]
+        measured = trial.comparable
+        points.append(
+            TrialPoint(
+                trial=trial,
+                t_s=max(0.0, ended_s - zero_s[trial.search]),
+                ratio=measured.speed / today if measured is not None and today else None,
+                changes=changes_text(
+                    {path: value for path, value in trial.values.items() if baseline.values.get(path) != value}
+                ),
+                has_failed=trial.ending not in _NO_FAILURE,
+            )
+        )
+    return points
+
+
+def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
+    """Return the mean speed of the fastest point so far, at the times from which it holds; 1.0 is today's config."""
+    speeds: dict[str, list[float]] = {}
+    steps: list[tuple[float, float]] = []
+    for point in points:
+        if point.ratio is None:
+            continue
+        baseline = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
+        speeds.setdefault("" if baseline else point.trial.point, []).append(math.log(point.ratio))
+        best = max([0.0, *(math.fsum(some) / len(some) for name, some in speeds.items() if name)])
+        if not steps or not math.isclose(steps[-1][1], math.exp(best), rel_tol=1e-6):
+            steps.append((point.t_s, math.exp(best)))
+    return steps
+
+
+def _today(trials: Sequence[TrialRecord], baseline: str, machine: str) -> float | None:
+    """Return the geometric mean speed of today's config on a machine; None where it was not measured there."""
+    speeds = [
+        math.log(trial.comparable.speed)
+        for trial in trials
+        if trial.comparable is not None and trial.point == baseline and trial.machine == machine
+    ]
+    return math.exp(math.fsum(speeds) / len(speeds)) if speeds else None
+
+
+def _stamp(trial: TrialRecord) -> float:
+    try:
+        return datetime.fromisoformat(trial.ended_utc).timestamp()
+    except ValueError:
+        return 0.0

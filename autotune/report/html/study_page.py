@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from autotune import __version__
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from autotune.metrics import METRICS
+from autotune.records import SearchResult
 from autotune.report.html import answer_sections, trial_sections
-from autotune.report.html.contents import StudyContents
-from autotune.report.html.markup import Child, Html, Section, element, prose, section, table
+from autotune.report.html.contents import Child, Html, Section, StudyContents, element, prose, section, table
 from autotune.report.html.pictures import draw_ratios
 from autotune.report.plain_text import changes_text, plain
-from autotune.results import SearchResult
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # of this one file; nothing is loaded, and nothing runs
 

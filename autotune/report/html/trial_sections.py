@@ -3,21 +3,21 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from autotune.metrics import METRICS
-from autotune.records import NOT_COMPARED, GpuMeasurement, TrialRecord
-from autotune.report.html.contents import StudyContents
-from autotune.report.html.markup import Html, Section, element, pictured, prose, table
+from autotune.records import NOT_COMPARED, GpuMeasurement, PooledGpu, SearchResult, Side, TrialRecord
+from autotune.report.html.contents import Html, Section, StudyContents, element, pictured, prose, table
 from autotune.report.html.pictures import (
+    TrialPoint,
+    best_over_time,
     draw_step_parts,
     draw_step_times,
     draw_time_parts,
     draw_trials,
     draw_utilization,
+    trial_points,
 )
-from autotune.report.html.trial_points import TrialPoint, best_over_time, trial_points
 from autotune.report.plain_text import plain
-from autotune.results import PooledGpu, SearchResult, Side
 
 _MOST_ROWS = 300
 _MOST_FAILURES = 12

@@ -13,10 +13,10 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import unquote
 
+from autotune.config.secrets import is_secret_name
 from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import ConfigError
 from autotune.files import open_regular
-from autotune.settings.secrets import is_secret_name
 
 FORMS = "journal:FOLDER, sqlite:FILE, or postgresql://user@host/name"
 _LONGEST_BYTES = 10_000

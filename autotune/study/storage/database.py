@@ -16,14 +16,13 @@ from optuna.storages import RDBStorage
 from sqlalchemy.engine import make_url
 
 from autotune.clock import Clock
+from autotune.config.secrets import Secret, without
 from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import StorageAway, StudyError
 from autotune.files import open_regular
-from autotune.settings.secrets import Secret, without
 from autotune.study.storage.address import StorageAddress, StorageKind
-from autotune.study.storage.file_lock import FileLock
-from autotune.study.storage.members import SET_ASIDE, is_member, member_names, next_member
-from autotune.study.storage.storage import DAMAGE, Connection
+from autotune.study.storage.lock import FileLock
+from autotune.study.storage.storage import DAMAGE, SET_ASIDE, Connection, is_member, member_names, next_member
 
 _CONNECT_S = 5
 _STATEMENT_S = 15

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune.workloads.tts.config import read_config
-from autotune.workloads.tts.input_error import InputError
-from autotune.workloads.tts.ljspeech import read_clips
+from autotune.workloads.tts.ljspeech import InputError, read_clips
 from autotune.workloads.tts.texts import prepare_texts
 
 

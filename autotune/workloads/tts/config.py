@@ -20,7 +20,7 @@ from autotune.tf.options import (
     TextOptions,
     require_at_least,
 )
-from autotune.workloads.tts.input_error import InputError
+from autotune.workloads.tts.ljspeech import InputError
 
 BUCKETS = 8  # classes of length with data.bucket_by_length
 

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from autotune.workloads.tts.input_error import InputError
-from autotune.workloads.tts.ljspeech import SAMPLE_RATE
+from autotune.workloads.tts.ljspeech import SAMPLE_RATE, InputError
 
 CLIPS = 64
 _FRAME = 512

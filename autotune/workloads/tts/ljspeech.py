@@ -9,17 +9,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.workloads.tts.input_error import InputError
-
 SAMPLE_RATE = 22050
+
+
 SYMBOLS = " !\"'(),-.:;?abcdefghijklmnopqrstuvwxyz"
+
+
 VOCABULARY = len(SYMBOLS) + 1  # 0 is padding
+
+
 _NUMBERS = {character: number for number, character in enumerate(SYMBOLS, start=1)}
+
 
 TokensOf = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """Function from texts to their symbol numbers."""
 
+
 _PCM = 1
+
+
 _EXTENSIBLE = 0xFFFE  # WAVE_FORMAT_EXTENSIBLE: the real format is the first word of the sub-format
 
 
@@ -180,3 +188,10 @@ def _check_format(chunk: bytes) -> None:
         raise ValueError(f"is not mono: {channels} channels")
     if rate != SAMPLE_RATE:
         raise ValueError(f"is not sampled at {SAMPLE_RATE} Hz: {rate} Hz")
+
+
+class InputError(Exception):
+    """Unusable config or data: the fault, its place, and the remedy."""
+
+    def __init__(self, message: str, *, where: str, remedy: str) -> None:
+        super().__init__(f"{where}: {message}\n{remedy}")

@@ -1,6 +1,6 @@
 """Program that times the training step of the shipped model in parts, on random batches.
 
-Prints one JSON object, after a marker, on a line of its own: what `autotune.profile.shipped_step` reads.
+Prints one JSON object, after a marker, on a line of its own: what `autotune.diagnose.step_profile` reads.
 """
 
 import json

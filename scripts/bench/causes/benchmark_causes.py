@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotune.clock import SystemClock
 from autotune.errors import AutotuneError, ConfigError
-from autotune.measure.cpu_load import BusyCpu
+from autotune.measure.host import BusyCpu
 from scripts.bench.causes.cases import Case, Outcome
 from scripts.bench.causes.confusion import report_of
 from scripts.bench.causes.foreign_load import CALM_CORES, ForeignLoad

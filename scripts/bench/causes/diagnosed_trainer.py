@@ -14,9 +14,8 @@ from pathlib import Path
 from autotune.diagnose.findings import Limit, Verdict
 from autotune.environment import inherited_environment
 from autotune.errors import TrialError
-from autotune.process.own_command import OWN_COMMAND
-from autotune.process.short_command import run_short
 from autotune.records import Scalar
+from autotune.trial.search_child import OWN_COMMAND, run_short
 from scripts.bench.causes import trainers
 
 _TRAINERS = Path(trainers.__file__).parent

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import VirtualClock
+from autotune.config.document import Document
+from autotune.diagnose.diagnosis import verdict_of
 from autotune.diagnose.findings import Verdict
-from autotune.diagnose.measured.diagnoser import Diagnoser
-from autotune.diagnose.verdict import verdict_of
+from autotune.diagnose.measured import Diagnoser
 from autotune.measure.probe import GpuUsage, TrialGpus
-from autotune.problem.problem import open_problem
 from autotune.records import Gpu, Machine, Validity
 from autotune.search.parts import SearchParts
+from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
-from autotune.settings.text.document import Document
 from autotune.study.record import Study
 from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from autotune.durations import parse_duration_s
+from autotune.clock import parse_duration_s
 from scripts.bench.grounds import Grounds
 
 

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.durations import parse_duration_s
+from autotune.clock import parse_duration_s
 from scripts.bench.command_line.arguments import (
     add_grounds,
     add_pieces,

@@ -12,9 +12,8 @@ from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.errors import ConfigError
 from autotune.tf.options import TextOptions
-from autotune.tf.text.preparation import PrepareLine, Tokens, prepare
-from autotune.tf.text.token_cache import TokenCache
-from autotune.workloads.tts.english import encode_spoken, spoken
+from autotune.tf.text import PrepareLine, TokenCache, Tokens, prepare
+from autotune.workloads.tts.texts import encode_spoken, spoken
 from scripts.bench.dataset.spread import spread
 from scripts.bench.markdown import markdown_table
 

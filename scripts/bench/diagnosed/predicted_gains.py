@@ -6,17 +6,17 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from autotune.clock import SystemClock
-from autotune.diagnose.measured.diagnoser import Diagnoser
-from autotune.diagnose.measured.switches import Gain
+from autotune.diagnose.measured import Diagnoser
+from autotune.diagnose.measured_switches import Gain
 from autotune.errors import TrialError
 from autotune.events import Event, TrialEnded
-from autotune.measure.cpu_load import BusyCpu
+from autotune.measure.host import BusyCpu
 from autotune.measure.window import WindowGoal
-from autotune.problem.problem import open_problem
 from autotune.records import Purpose, Values
 from autotune.search.findings import Findings
-from autotune.search.narrator import Narrator
 from autotune.search.open import OpenParts, SearchOptions, open_parts
+from autotune.search.parts import Narrator
+from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import PlannedTrial, TrialMaker

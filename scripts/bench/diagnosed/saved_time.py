@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from autotune.diagnose.measured.diagnoser import Diagnoser
+from autotune.diagnose.measured import Diagnoser
 from autotune.errors import AutotuneError
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import Budget

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.daemon.drift.pace_window import PaceWindow
-from autotune.daemon.drift.slowdown import Slowdown, Turn
-from autotune.daemon.drift.start_check import StartCheck
-from autotune.study.confirmed_speed import ConfirmedSpeed, prediction_interval
+from autotune.daemon.drift import PaceWindow, Slowdown, StartCheck, Turn
+from autotune.daemon.training_folder import ConfirmedSpeed, prediction_interval
 from scripts.bench.drift.pace_noise import WINDOW_S, PaceNoise, between_trainings, hours
 from scripts.bench.drift.staged_causes import found_cause, staged_case
 from scripts.bench.markdown import markdown_table

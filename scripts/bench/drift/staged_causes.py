@@ -5,11 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.daemon.drift.causes import Cause, CauseKind
-from autotune.daemon.drift.pace_window import PaceWindow
-from autotune.daemon.drift.slowdown import Change, Turn
-from autotune.daemon.drift.surroundings import Surroundings
-from autotune.daemon.drift.training_watch import TrainingWatch
+from autotune.daemon.drift import Cause, CauseKind, Change, PaceWindow, Surroundings, TrainingWatch, Turn
 from scripts.bench.drift.pace_noise import WINDOW_S, PaceNoise
 
 _AFTER_WINDOWS = 3 * 360  # three hours: a slowdown that is not found by then is not named either

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from autotune.errors import AutotuneError
 from autotune.events import Event, IncumbentChanged, TrialEnded
-from autotune.problem.problem import Problem, open_problem
-from autotune.records import MACHINE, Purpose, Scalar, TrialRecord, Values
-from autotune.results import SearchResult, Verdict
+from autotune.records import MACHINE, Purpose, Scalar, SearchResult, TrialRecord, Values, Verdict
 from autotune.search.parts import SearchParts
+from autotune.search.problem import Problem, open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.claims import RENEWAL_S, Owner

@@ -14,10 +14,10 @@ from statistics import fmean
 
 import numpy as np
 
+from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, Judgement
 from autotune.records import MACHINE, PAIRS_PLANNED, Ending, Measurement, Purpose, TrialRecord, Validity
-from autotune.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, Judgement
 from autotune.search.confirm import pair_order
-from autotune.study.standing import judged_finalists
+from autotune.study.answer import judged_finalists
 from scripts.bench.confirmation import NOISES, Noise
 from scripts.bench.joint.simulated_site import site
 from scripts.bench.markdown import markdown_table

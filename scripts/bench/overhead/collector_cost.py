@@ -14,18 +14,17 @@ from statistics import median
 
 from autotune.clock import Clock, SystemClock
 from autotune.errors import GpuError, TrialError
-from autotune.folders.trial_folder import TrialFolder
-from autotune.gpu.collect import process as gpu_process
-from autotune.gpu.collect.collector import GpuCollector
-from autotune.gpu.collect.files import CollectorFiles
-from autotune.gpu.driver import GpuFacts, gpus
-from autotune.problem.problem import open_problem
-from autotune.process.guard import Guard
-from autotune.process.launch import Runner
-from autotune.process.zygote import ZygoteRunner
+from autotune.measure.gpu import process as gpu_process
+from autotune.measure.gpu.driver import GpuFacts, gpus
+from autotune.measure.statistics import moderated_interval
 from autotune.records import Stop, TraineeEvent
-from autotune.statistics import moderated_interval
+from autotune.search.problem import open_problem
+from autotune.trial.folder import TrialFolder
+from autotune.trial.gpu_collector import CollectorFiles, GpuCollector
+from autotune.trial.guard import Guard
+from autotune.trial.launch import Runner
 from autotune.trial.plan import plan_trial
+from autotune.trial.warm import ZygoteRunner
 from scripts.bench.markdown import markdown_table
 from scripts.bench.overhead.process_cost import process_cost
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from autotune.clock import Clock, SystemClock
 from autotune.errors import TrialError
-from autotune.folders.trial_folder import TrialFolder
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
 from autotune.records import TraineeEvent, TrialPlan
+from autotune.trial.folder import TrialFolder
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 from scripts.bench.markdown import markdown_table
 
 _TRAINERS = Path(__file__).with_name("observed_trainers.py")  # a script, not for importing

@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from autotune.clock import SystemClock
 from autotune.errors import TrialError
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner
 from autotune.records import Stop, TrialPlan
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner
 
 _STARTS = 3
 

@@ -17,14 +17,14 @@ from statistics import median
 
 from autotune.clock import Clock, SystemClock
 from autotune.errors import CommandError, TrialError
-from autotune.folders.trial_folder import TrialFolder
-from autotune.problem.problem import Problem, open_problem
-from autotune.process.guard import Guard
-from autotune.process.launch import ProcessRunner, Runner
-from autotune.process.python_command import python_command
-from autotune.process.zygote import ZygoteRunner
 from autotune.records import Stop, TraineeEvent, TrialPlan
+from autotune.search.problem import Problem, open_problem
+from autotune.trial.folder import TrialFolder
+from autotune.trial.guard import Guard
+from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.plan import plan_trial
+from autotune.trial.python_command import python_command
+from autotune.trial.warm import ZygoteRunner
 
 _STAMPED_MAIN = Path(__file__).with_name("stamped_main.py")  # a script, not for importing
 _STEPS = 11

@@ -20,14 +20,14 @@ from statistics import median
 from typing import ParamSpec, TypeVar
 
 from autotune.clock import SystemClock
-from autotune.process.owner import is_gone, this_process
-from autotune.score import EFFECTIVE_UTILIZATION
+from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.study.claims import Owner
 from autotune.study.record import Study
 from autotune.study.storage.address import StorageAddress, StorageKind
-from autotune.study.storage.open import open_storage
+from autotune.study.storage.journal import open_storage
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import latest_search, summarize
+from autotune.trial.owner import is_gone, this_process
 from scripts.bench.markdown import markdown_table
 from scripts.bench.overhead.recorded_trials import SPACE, made_up_trials
 from scripts.bench.overhead.study_filling import begin, clear, fill, finish

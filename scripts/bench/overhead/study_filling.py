@@ -21,9 +21,8 @@ from optuna.trial import FrozenTrial
 from autotune.clock import Clock
 from autotune.study.claims import Claim
 from autotune.study.record import Study
-from autotune.study.storage.file_lock import FileLock
-from autotune.study.storage.journal import JournalFolder
-from autotune.study.storage.journal_file import JournalFile
+from autotune.study.storage.journal import JournalFile, JournalFolder
+from autotune.study.storage.lock import FileLock
 from autotune.study.storage.storage import Connection, Storage
 from scripts.bench.overhead.recorded_trials import SPACE, TRIALS_OF_A_SEARCH, MadeUpTrial, made_up_trials
 

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 
 from autotune import __version__
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from scripts.bench.markdown import markdown_table, regret_cells
 from scripts.bench.peers.anytime_curve import OURS
 from scripts.bench.peers.harness import Harness

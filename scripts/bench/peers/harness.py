@@ -12,21 +12,20 @@ from typing import Protocol
 from autotune.clock import VirtualClock
 from autotune.errors import TrialError
 from autotune.events import Event, IncumbentChanged
+from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
-from autotune.problem.gpus import request_for
-from autotune.problem.problem import open_problem
-from autotune.records import Ending, Machine, Stop, TraineeEvent, Validity, Values
-from autotune.results import SearchResult
+from autotune.records import Ending, Machine, SearchResult, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
+from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
+from autotune.search.problem import open_problem
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
 from autotune.space.space import Space
-from autotune.statistics import optimal_window_s
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner
 from autotune.trial.execution import TrialTools, execute

@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from itertools import combinations, product
 from pathlib import Path
 
-from autotune.records import Values
-from autotune.results import SearchResult, Verdict
+from autotune.records import SearchResult, Values, Verdict
 from autotune.space.space import Space
 from scripts.bench.peers.anytime_curve import ORACLE, OURS, AnytimeCurve, Confirmation, HeadToHead, NullTrial, Setting
 from scripts.bench.peers.harness import Harness, SimulatedTrainer

@@ -5,7 +5,7 @@ from statistics import median
 
 import numpy as np
 
-from autotune.durations import format_duration
+from autotune.clock import format_duration
 from scripts.bench.markdown import markdown_table
 from scripts.bench.peers.anytime_curve import (
     CLOSE,

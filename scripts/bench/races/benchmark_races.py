@@ -10,9 +10,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from autotune.records import Scalar
+from autotune.records import Learning, Race, Scalar
 from autotune.report.race_notes import outcome
-from autotune.results import Learning, Race
 from autotune.space.knob import Label
 from scripts.bench.markdown import markdown_table
 from scripts.bench.races.simulated import (

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from autotune.durations import parse_duration_s
+from autotune.clock import parse_duration_s
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]

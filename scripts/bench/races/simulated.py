@@ -11,8 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from autotune.measure.loss_curves import evaluation_curve, loss_curve
-from autotune.records import Ending, Purpose, RaceArm, RaceLeg, TraineeEvent, TrialRecord, Validity
-from autotune.results import Race
+from autotune.records import Ending, Purpose, Race, RaceArm, RaceLeg, TraineeEvent, TrialRecord, Validity
 from autotune.space.knob import Label
 from autotune.study.race_judgement import judge_race
 

@@ -12,18 +12,17 @@ from typing import Any
 from autotune.clock import SystemClock
 from autotune.environment import inherited_environment
 from autotune.errors import TrialError
-from autotune.problem.problem import open_problem
-from autotune.process.short_command import run_short
-from autotune.records import Purpose, Scalar
-from autotune.results import Race
+from autotune.records import Purpose, Race, Scalar
 from autotune.search.findings import Findings
-from autotune.search.narrator import Narrator
 from autotune.search.open import SearchOptions, open_parts
-from autotune.search.racer import Racer
+from autotune.search.parts import Narrator
+from autotune.search.problem import open_problem
+from autotune.search.race import Racer
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import PlannedTrial, TrialMaker
 from autotune.space.knob import Label
 from autotune.study.race_judgement import judge_race
+from autotune.trial.search_child import run_short
 from scripts.bench.races import trainers
 
 _TRAINERS = Path(trainers.__file__).parent

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.config.document import Document
 from autotune.records import Gpu, Machine, Scalar, Values
-from autotune.settings.text.document import Document
 from autotune.testing.simulated_runner import Training
 from scripts.bench.simulation.machines import SimulatedMachine
 from scripts.bench.simulation.pipeline_model import Hardware

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.clock import VirtualClock
+from autotune.config.document import Document
 from autotune.records import Machine, Scalar, Values
-from autotune.settings.text.document import Document
 from autotune.space.space import Space
 from autotune.testing.simulated_phases import PhaseTimes
 from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
@@ -60,7 +60,7 @@ class Scenario:
         seed: Its number.
         family: Kind of bottleneck at the baseline.
         machine_name: Name of the machine in tables.
-        machine: Conditions that a search knows of; for `autotune.problem.problem.open_problem`.
+        machine: Conditions that a search knows of; for `autotune.search.problem.open_problem`.
         config_text: The config, with the trainer's command and the domains of its knobs.
         place: The simulated machine.
         training: The simulated training.

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from autotune.clock import VirtualClock
+from autotune.config.document import Document
 from autotune.records import Machine, Scalar, Values
-from autotune.settings.text.document import Document
 from autotune.space.space import Space
 from autotune.testing.simulated_probes import SimulatedHostProbe
 from autotune.testing.simulated_runner import SimulatedRunner, Training

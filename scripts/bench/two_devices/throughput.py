@@ -21,8 +21,8 @@ from scripts.bench.two_devices.throughput_plot import plot_throughput
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
-from autotune.tf.devices import Placement
 from autotune.tf.options import BufferOptions
+from autotune.tf.runtime import Placement
 from autotune.tf.two_stage import TwoStageFeed
 
 _SLOWER_STAGE_S = 0.02

@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autotune.clock import SystemClock
-from autotune.problem.problem import Problem
 from autotune.records import Purpose, TrialRecord
+from autotune.search.problem import Problem
 from autotune.study.claims import CLAIM, LeaseWatch
-from autotune.study.entry import record_of
-from autotune.study.optuna_trials import RECORD, OptunaTrials
+from autotune.study.optuna_trials import RECORD, OptunaTrials, record_of
 from autotune.study.pending import PendingTrials
 from scripts.bench.workers.worker_process import key_of
 

@@ -3,7 +3,7 @@
 import sqlalchemy
 from optuna.storages import RDBStorage
 
-from autotune.problem.problem import Problem
+from autotune.search.problem import Problem
 
 _COMMITS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 

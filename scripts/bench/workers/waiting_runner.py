@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 
 from autotune.clock import Clock
-from autotune.folders.trial_folder import TrialFolder
-from autotune.process.launch import Watch
+from autotune.config.document import Document
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
-from autotune.settings.text.document import Document
+from autotune.trial.folder import TrialFolder
+from autotune.trial.launch import Watch
 
 TRIAL_S = 1.0
 """Time that a trial takes."""
@@ -25,7 +25,7 @@ _STEP_NOISE = 0.03
 
 
 class WaitingRunner:
-    """Runner of trials that only wait; see `autotune.process.launch.Runner`.
+    """Runner of trials that only wait; see `autotune.trial.launch.Runner`.
 
     What the watch says does not shorten them: a trainer takes a while to leave, too.
 

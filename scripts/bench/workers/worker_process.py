@@ -9,10 +9,10 @@ from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.errors import AutotuneError
 from autotune.events import Event, TrialEnded, TrialProgress
-from autotune.problem.problem import Problem, open_problem
-from autotune.process.termination import take_signals
 from autotune.records import TrialRecord
 from autotune.search.open import SearchOptions, open_search
+from autotune.search.problem import Problem, open_problem
+from autotune.trial.termination import take_signals
 from scripts.bench.workers.waiting_runner import SECTION, WaitingRunner
 
 _KNOBS = ("a", "b", "c", "d", "e")

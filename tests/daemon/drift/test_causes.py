@@ -2,8 +2,7 @@
 
 import pytest
 
-from autotune.daemon.drift.causes import CauseKind, likely_cause
-from autotune.daemon.drift.surroundings import Surroundings, SurroundingsHistory
+from autotune.daemon.drift import CauseKind, Surroundings, SurroundingsHistory, likely_cause
 from scripts.bench.drift.staged_causes import found_cause, staged_case
 
 _USUAL = Surroundings(

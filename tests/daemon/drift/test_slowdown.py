@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from autotune.daemon.drift.slowdown import Change, Slowdown, Turn
+from autotune.daemon.drift import Change, Slowdown, Turn
 
 
 def _feed(test: Slowdown, paces: Iterable[float], *, start_s: float = 0.0) -> list[Change]:

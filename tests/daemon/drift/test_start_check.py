@@ -2,9 +2,8 @@
 
 import pytest
 
-from autotune.daemon.drift.pace_window import PaceWindow
-from autotune.daemon.drift.start_check import SlowStart, StartCheck
-from autotune.study.confirmed_speed import ConfirmedSpeed
+from autotune.daemon.drift import PaceWindow, SlowStart, StartCheck
+from autotune.daemon.training_folder import ConfirmedSpeed
 
 _CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
 

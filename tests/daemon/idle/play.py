@@ -11,15 +11,11 @@ import sys
 from dataclasses import asdict, dataclass, field, replace
 
 from autotune.clock import VirtualClock
-from autotune.daemon.idle.arrivals import Arrivals
-from autotune.daemon.idle.gpu_attribution import GpuAttribution
-from autotune.daemon.idle.idleness import Idleness
-from autotune.daemon.idle.machine_watch import MachineWatch
-from autotune.daemon.idle.policy import IdlePolicy
-from autotune.gpu.occupancy_reader import GpusSeen
-from autotune.gpu.occupancy_watch import OccupancyWatch
-from autotune.measure.cpu_load import BusyCpu
-from autotune.process.process_tree import ProcessStat, ProcessTree
+from autotune.daemon.idleness import Arrivals, Idleness, IdlePolicy
+from autotune.daemon.machine_watch import GpuAttribution, MachineWatch
+from autotune.measure.gpu.occupancy import GpusSeen, OccupancyWatch
+from autotune.measure.host import BusyCpu
+from autotune.measure.processes import ProcessStat, ProcessTree
 from tests.daemon.idle.timelines import LENGTH_S, Kind, Machine, machine_of
 from tests.fake_nvml.busy_writer import BusyWriter
 

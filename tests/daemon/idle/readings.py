@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from autotune.daemon.idle.reading import GpuProcess, GpuReading, MachineReading
+from autotune.daemon.idleness import GpuProcess, GpuReading, MachineReading
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 OTHER = "GPU-00000001-0000-4000-8000-000000000000"

@@ -13,13 +13,11 @@ import sys
 from pathlib import Path
 
 from autotune.clock import SystemClock
-from autotune.daemon.idle.arrivals import Arrivals
-from autotune.daemon.idle.gpu_attribution import GpuAttribution
-from autotune.daemon.idle.machine_watch import MachineWatch
-from autotune.daemon.idle.policy import IdlePolicy
-from autotune.measure.cpu_load import BusyCpu
-from autotune.process.process_tree import ProcessTree, process_stat
-from autotune.process.search_child import SearchChild
+from autotune.daemon.idleness import Arrivals, IdlePolicy
+from autotune.daemon.machine_watch import GpuAttribution, MachineWatch
+from autotune.measure.host import BusyCpu
+from autotune.measure.processes import ProcessTree, process_stat
+from autotune.trial.search_child import SearchChild
 from tests.fake_nvml.busy_writer import BusyWriter
 
 _DEADLINE_S = 90.0

@@ -2,8 +2,7 @@
 
 import pytest
 
-from autotune.daemon.idle.arrivals import Arrivals
-from autotune.daemon.idle.reading import GpuProcess
+from autotune.daemon.idleness import Arrivals, GpuProcess
 from tests.daemon.idle.readings import STRANGER, Readings
 
 OWN = {"has_own": True, "utilization": 0.9}

@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from autotune.daemon.idle.gpu_attribution import GpuAttribution, sees_all_pids
-from autotune.gpu.occupancy import GpuOccupancy, Occupant
-from autotune.gpu.occupancy_reader import GpusSeen
-from autotune.process.process_tree import ProcessTree
+from autotune.daemon.machine_watch import GpuAttribution, sees_all_pids
+from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, Occupant
+from autotune.measure.processes import ProcessTree
 from tests.daemon.idle.readings import UUID
 
 NOWHERE = 2**22 + 7

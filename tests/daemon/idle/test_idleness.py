@@ -2,10 +2,8 @@
 
 import pytest
 
-from autotune.daemon.idle.idleness import Idleness
-from autotune.daemon.idle.policy import IdlePolicy
-from autotune.daemon.idle.reading import GpuReading
-from autotune.measure.cpu_load import BusyProcess
+from autotune.daemon.idleness import GpuReading, Idleness, IdlePolicy
+from autotune.measure.host import BusyProcess
 from tests.daemon.idle.readings import OTHER, STRANGER, UUID, Readings
 
 POLICY = IdlePolicy()

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock, VirtualClock
-from autotune.daemon.idle.machine_watch import MachineWatch
-from autotune.gpu.occupancy_reader import GpusSeen
-from autotune.gpu.occupancy_watch import OccupancyWatch
-from autotune.measure.cpu_load import BusyCpu
-from autotune.process.process_tree import ProcessTree
+from autotune.daemon.machine_watch import MachineWatch
+from autotune.measure.gpu.occupancy import GpusSeen, OccupancyWatch
+from autotune.measure.host import BusyCpu
+from autotune.measure.processes import ProcessTree
 from tests.daemon.idle.staged import STRANGER
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.process.conftest import until
@@ -23,7 +22,7 @@ BURNS = "import os\nwhile True: pass"
 HANGING = """
 import json, os, time
 from autotune.clock import SystemClock
-from autotune.daemon.idle.machine_watch import MachineWatch
+from autotune.daemon.machine_watch import MachineWatch
 clock = SystemClock()
 watch = MachineWatch(clock)
 began_s = time.monotonic()
@@ -34,8 +33,8 @@ os._exit(0)
 LOOKS_ONCE = """
 import json
 from autotune.clock import SystemClock
-from autotune.daemon.idle.machine_watch import MachineWatch
-from autotune.gpu.occupancy_watch import OccupancyWatch
+from autotune.daemon.machine_watch import MachineWatch
+from autotune.measure.gpu.occupancy import OccupancyWatch
 clock = SystemClock()
 watch = MachineWatch(clock, gpus=OccupancyWatch(clock, wait_s=30.0))
 reading = watch.read()
@@ -179,8 +178,8 @@ def test_who_is_on_a_gpu_is_somebody_else(fake_gpu):
 def test_what_watches_stays_small():
     """The daemon waits for hours: nothing heavy is imported for that."""
     code = (
-        "import sys; import autotune.daemon.idle.machine_watch, autotune.daemon.idle.idleness, "
-        "autotune.daemon.idle.arrivals, autotune.process.search_child; "
+        "import sys; import autotune.daemon.machine_watch, autotune.daemon.idleness, "
+        "autotune.daemon.idleness, autotune.trial.search_child; "
         "print(sorted({'numpy', 'optuna', 'rich', 'yaml', 'click', 'pynvml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from autotune.daemon.queue.entry import Entry, Fingerprint
-from autotune.daemon.queue.start_rule import StartKind, StartRule
+from autotune.daemon.queue import Entry, Fingerprint, StartKind, StartRule
 
 IDLE = StartRule(kind=StartKind.IDLE)
 NOW = StartRule(kind=StartKind.NOW)

@@ -4,7 +4,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from autotune.daemon.queue.fingerprint import config_sha256, fingerprint
+from autotune.daemon.queue import config_sha256, fingerprint
 
 
 def test_an_edit_of_any_of_its_files_is_seen(tmp_path: Path) -> None:

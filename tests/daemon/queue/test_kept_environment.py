@@ -1,6 +1,6 @@
 """Environment that an entry keeps."""
 
-from autotune.daemon.queue.kept_environment import kept_environment
+from autotune.daemon.queue import kept_environment
 
 GIVEN = {
     "PATH": "/bin",

@@ -15,9 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.clock import SystemClock, VirtualClock
-from autotune.daemon.queue.entry import ApplyScope, Entry, EntryState, Fingerprint, Hold, SearchAnswerSummary
-from autotune.daemon.queue.queue import KEPT_ENTRIES, Queue
-from autotune.daemon.queue.start_rule import StartKind, StartRule
+from autotune.daemon.queue import (
+    KEPT_ENTRIES,
+    ApplyScope,
+    Entry,
+    EntryState,
+    Fingerprint,
+    Hold,
+    Queue,
+    SearchAnswerSummary,
+    StartKind,
+    StartRule,
+)
 from autotune.errors import AutotuneError
 from tests.daemon.queue.entries import entry
 
@@ -121,7 +130,7 @@ def test_a_full_disk_loses_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch
 def test_it_is_never_larger_than_what_is_read_of_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry that would make it so is refused, and those that are there stay."""
     first = add(queue)
-    monkeypatch.setattr("autotune.daemon.queue.queue._MOST_BYTES", (queue.folder / "queue.json").stat().st_size + 10)
+    monkeypatch.setattr("autotune.daemon.queue._MOST_BYTES", (queue.folder / "queue.json").stat().st_size + 10)
     with pytest.raises(AutotuneError, match="would become larger"):
         add(queue)
     assert queue.entries() == [first]

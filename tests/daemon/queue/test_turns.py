@@ -2,9 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from autotune.daemon.queue.entry import EntryState, Hold
-from autotune.daemon.queue.start_rule import StartKind, StartRule
-from autotune.daemon.queue.turns import Turns, decide_turns
+from autotune.daemon.queue import EntryState, Hold, StartKind, StartRule, Turns, decide_turns
 from tests.daemon.queue.entries import NOW, entry
 
 UTC_NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)

@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.drift.surroundings import Surroundings
-from autotune.daemon.trainings import watcher
-from autotune.daemon.trainings.training_events import Slower, TrainingEvent
-from autotune.daemon.trainings.training_header import TrainingHeader
-from autotune.daemon.trainings.watched_training import WatchedTraining
-from autotune.daemon.trainings.watcher import Trainings
-from autotune.process.owner import this_process
-from autotune.study.confirmed_speed import ConfirmedSpeed
+from autotune.daemon import trainings as watcher
+from autotune.daemon.drift import Surroundings
+from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
+from autotune.daemon.trainings import Slower, TrainingEvent, Trainings, WatchedTraining
+from autotune.trial.owner import this_process
 
 _NAME = "20300101T000000Z-%d-0123abcd"
 _CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
@@ -239,5 +236,5 @@ def test_a_folder_of_another_user_is_not_read(folder: Path) -> None:
 def test_the_daemon_stays_light() -> None:
     """Watching loads neither numpy nor optuna, nor the parsers of configs."""
     heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'msgspec', 'rich', 'sqlalchemy'}"
-    script = f"import sys, autotune.daemon.trainings.watcher; print(sorted({heavy} & set(sys.modules)))"
+    script = f"import sys, autotune.daemon.trainings; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -10,21 +10,18 @@ from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.daemon.advice import Advices
-from autotune.daemon.drift.surroundings import Surroundings
+from autotune.daemon.drift import Surroundings
 from autotune.daemon.home import DaemonHome
-from autotune.daemon.queue.entry import Entry, EntryState, SearchAnswerSummary
-from autotune.daemon.queue.queue import Queue
-from autotune.daemon.trainings.training_header import TrainingHeader
-from autotune.daemon.trainings.watched_training import WatchedTraining
-from autotune.daemon.trainings.watcher import Trainings
-from autotune.daemon.web.daemon_view import DaemonView, GpuSample, GpuUser, TrainingView
+from autotune.daemon.queue import Entry, EntryState, Queue, SearchAnswerSummary
+from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
+from autotune.daemon.trainings import Trainings, WatchedTraining
 from autotune.daemon.web.state import PageState
+from autotune.daemon.web.view import DaemonView, GpuSample, GpuUser, TrainingView
 from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchStarted, TrialEnded, TrialStarted
-from autotune.process.owner import this_process
 from autotune.records import Ending, Purpose, Scalar, TrialRecord, Validity, Values
-from autotune.search.event_log import EventLog
+from autotune.search.open import EventLog
 from autotune.space.space import point_name
-from autotune.study.confirmed_speed import ConfirmedSpeed
+from autotune.trial.owner import this_process
 from tests.daemon.advised import advice
 from tests.daemon.queue.entries import entry
 from tests.runs import measured

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import SystemClock
+from autotune.daemon.web.gate import Keys
 from autotune.daemon.web.http_server import Content, HttpServer
-from autotune.daemon.web.keys import Keys
 from autotune.errors import AutotuneError
 
 

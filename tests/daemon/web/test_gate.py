@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.web.broadcast import MOST_STREAMS
+from autotune.daemon.web.app import MOST_STREAMS
 from autotune.daemon.web.connections import MOST_BODY_BYTES, MOST_HEAD_LINES, MOST_STRANGERS
-from autotune.daemon.web.keys import CODE_S, COOKIE_S, MOST_CODES, TOKEN_BYTES, Keys
+from autotune.daemon.web.gate import CODE_S, COOKIE_S, MOST_CODES, TOKEN_BYTES, Keys
 from autotune.errors import AutotuneError
 from tests.daemon.conftest import until
 from tests.daemon.web.client import Client

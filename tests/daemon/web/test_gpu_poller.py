@@ -14,7 +14,7 @@ LOOKS = (
     STAGE
     + """
 from dataclasses import asdict
-from autotune.daemon.web.gpu_poller import GpuPoller as WebPoller
+from autotune.daemon.web.server import GpuPoller as WebPoller
 clock = FrozenClock(20.0)
 poller = WebPoller(clock, lambda: [{own}])
 looks = []

@@ -11,14 +11,12 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from autotune.daemon.drift.surroundings import Surroundings
+from autotune.daemon.drift import Surroundings
 from autotune.daemon.home import DaemonHome
-from autotune.daemon.trainings.training_header import TrainingHeader
-from autotune.daemon.web.daemon_view import DaemonView, GpuSample
-from autotune.daemon.web.metrics import Metrics
-from autotune.daemon.web.trial_endings import TrialEndings
-from autotune.process.owner import this_process
-from autotune.study.confirmed_speed import ConfirmedSpeed
+from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
+from autotune.daemon.web.metrics import Metrics, TrialEndings
+from autotune.daemon.web.view import DaemonView, GpuSample
+from autotune.trial.owner import this_process
 from tests.daemon.web.busy_daemon import GIB, BusyDaemon, Training
 
 NAMES = {

@@ -12,13 +12,12 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.daemon.home import DaemonHome
-from autotune.daemon.queue.entry import EntryState
-from autotune.daemon.web.sections.event_files import EventFile
-from autotune.daemon.web.sections.search_section import MOST_DOTS, t_quantile
+from autotune.daemon.queue import EntryState
+from autotune.daemon.web.search_section import MOST_DOTS, EventFile, t_quantile
 from autotune.daemon.web.state import WebState
 from autotune.events import IncumbentChanged
+from autotune.measure.statistics import student_t_quantile
 from autotune.records import Purpose
-from autotune.statistics import student_t_quantile
 from tests.daemon.web.busy_daemon import BusyDaemon, Searching
 
 

@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
+from autotune.diagnose.diagnosis import verdict_of
 from autotune.diagnose.findings import Diagnosis, Verdict
-from autotune.diagnose.measured.diagnoser import Diagnoser, Measured
-from autotune.diagnose.verdict import verdict_of
+from autotune.diagnose.measured import Diagnoser, Measured
 from autotune.events import Event
-from autotune.problem.problem import open_problem
 from autotune.records import TrialRecord
 from autotune.search.parts import SearchParts
+from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.study.claims import Owner
 from autotune.study.record import Study

@@ -5,13 +5,17 @@ from dataclasses import replace
 import pytest
 
 from autotune.diagnose.findings import Limit
-from autotune.diagnose.measured.fixed_cost import ReplayedSteps, judge_fixed_cost, retraced_function
-from autotune.diagnose.measured.memory_room import judge_memory, largest_batch
-from autotune.diagnose.measured.outside_steps import judge_outside_steps
-from autotune.diagnose.measured.steadiness import judge_steadiness, timed_steps
-from autotune.measure.bounds import Bounds
-from autotune.records import Machine, TraineeEvent
-from autotune.results import Ratio
+from autotune.diagnose.measured_machine import judge_memory, largest_batch
+from autotune.diagnose.measured_steps import (
+    ReplayedSteps,
+    judge_fixed_cost,
+    judge_outside_steps,
+    judge_steadiness,
+    retraced_function,
+    timed_steps,
+)
+from autotune.measure.phases import Bounds
+from autotune.records import Machine, Ratio, TraineeEvent
 from tests.runs import measured
 
 GIB = 1 << 30

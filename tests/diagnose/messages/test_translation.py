@@ -6,9 +6,18 @@ import string
 
 import pytest
 
-from autotune.diagnose.messages.message import Message, capitalized, listed, said, uncapitalized
-from autotune.diagnose.messages.persian import PERSIAN
-from autotune.diagnose.messages.translation import END_OF_ISOLATE, ISOLATE, Language, translated
+from autotune.diagnose.messages import (
+    END_OF_ISOLATE,
+    ISOLATE,
+    Language,
+    Message,
+    capitalized,
+    listed,
+    said,
+    translated,
+    uncapitalized,
+)
+from autotune.diagnose.persian import PERSIAN
 from scripts.documentation.messages import english_templates
 
 _ENGLISH_ALONE = {"s", "verb"}  # fields of English grammar

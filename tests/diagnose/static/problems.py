@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotune.problem.problem import Problem, open_problem
 from autotune.records import Gpu, Machine
+from autotune.search.problem import Problem, open_problem
 
 GIB = 1 << 30
 CPU = Machine(cpu_cores=2, cpu_model="Some CPU", memory_bytes=8 * GIB)

@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.diagnose.code_finders import Surroundings
+from autotune.diagnose.code_scan import RULES, check_code, scan
 from autotune.diagnose.findings import Diagnosis, Verdict
-from autotune.diagnose.static.code.rule import Surroundings
-from autotune.diagnose.static.code.rules import RULES
-from autotune.diagnose.static.code.scan import scan
-from autotune.diagnose.static.code_scan import check_code
-from autotune.diagnose.static.look import Look
-from autotune.problem.problem import open_problem
-from autotune.report.diagnosis_document import diagnosis_document
+from autotune.diagnose.look import Look
+from autotune.report.diagnosis import diagnosis_document
+from autotune.search.problem import open_problem
 from tests.diagnose.static.problems import problem_of
 
 GPU = Surroundings(cores=8, has_gpu=True)

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.diagnose.config_checks import check_configuration, is_one_letter_off
+from autotune.diagnose.config_for_machine import gpu_class, starting_batch
 from autotune.diagnose.findings import Issue, Severity
-from autotune.diagnose.static.config_mistakes import is_one_letter_off
-from autotune.diagnose.static.configuration import check_configuration
-from autotune.diagnose.static.gpu_classes import gpu_class, starting_batch
-from autotune.diagnose.static.look import Look
+from autotune.diagnose.look import Look
 from autotune.errors import ConfigError
-from autotune.problem.problem import open_problem
 from autotune.records import Gpu, Machine
+from autotune.search.problem import open_problem
 from tests.conftest import SHARED
 from tests.diagnose.static.problems import CORES, CPU, GIB, problem_of, with_gpus
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose.static import framework_answers
-from autotune.diagnose.static.all_checks import static_checks
-from autotune.diagnose.static.checks import STATIC_CHECKS
-from autotune.diagnose.static.framework import check_framework, check_graph, check_native_loader
-from autotune.diagnose.static.framework_answers import Answer, FrameworkAnswers, ask_framework
-from autotune.diagnose.static.look import Look
-from autotune.gpu.driver import GpuFacts
+from autotune.diagnose import framework_answers
+from autotune.diagnose.framework import check_framework, check_graph, check_native_loader
+from autotune.diagnose.framework_answers import Answer, FrameworkAnswers, ask_framework
+from autotune.diagnose.look import Look
+from autotune.diagnose.static import STATIC_CHECKS, static_checks
+from autotune.measure.gpu.driver import GpuFacts
 from tests.diagnose.static.problems import problem_of
 
 H100 = GpuFacts(name="NVIDIA H100", uuid="GPU-1", memory_bytes=80 << 30)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose.static import host_memory
-from autotune.diagnose.static.host_memory import check_memory
-from autotune.diagnose.static.look import Look
+from autotune.diagnose import hardware
+from autotune.diagnose.hardware import check_memory
+from autotune.diagnose.look import Look
 from autotune.measure.host import MemoryState, memory_state
 
 GIB = 1 << 30
@@ -22,7 +22,7 @@ def sentences(monkeypatch: pytest.MonkeyPatch, **state: object) -> list[str]:
         "swap_used_bytes": 0,
         "pressure": 0.0,
     }
-    monkeypatch.setattr(host_memory, "memory_state", lambda: MemoryState(**{**usual, **state}))  # type: ignore[arg-type]
+    monkeypatch.setattr(hardware, "memory_state", lambda: MemoryState(**{**usual, **state}))  # type: ignore[arg-type]
     return [issue.sentence for issue in check_memory(Look(problem=None, clock=SystemClock())).issues]
 
 

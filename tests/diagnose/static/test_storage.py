@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.diagnose import storage
 from autotune.diagnose.findings import Severity
-from autotune.diagnose.static import storage
-from autotune.diagnose.static.look import Look
-from autotune.diagnose.static.reading_rate import ReadingRate, Reads, reading_rate
-from autotune.diagnose.static.storage import check_storage
-from autotune.process.mounts import is_network, is_rotating
+from autotune.diagnose.look import Look
+from autotune.diagnose.storage import ReadingRate, Reads, check_storage, reading_rate
+from autotune.trial.mounts import is_network, is_rotating
 from tests.diagnose.static.problems import problem_of
 
 
@@ -91,7 +90,7 @@ def test_links_to_files_are_read_and_a_file_system_that_hangs_is_named(
     assert look.places is not None
     assert reading_rate(look.places[0].files, SystemClock()).failed == 0
     look = look_at(tmp_path, f"data_dir: {links}\n")
-    monkeypatch.setattr("autotune.diagnose.static.look.in_time", lambda _question: None)
+    monkeypatch.setattr("autotune.diagnose.look.in_time", lambda _question: None)
     (issue,) = check_storage(look).issues
     assert issue.severity is Severity.ERROR
 

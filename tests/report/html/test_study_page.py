@@ -10,11 +10,24 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Ending, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord, Validity
+from autotune.records import (
+    Ending,
+    Learning,
+    LossCurve,
+    LossDifference,
+    Purpose,
+    Race,
+    RaceArm,
+    Raced,
+    RaceLeg,
+    Ratio,
+    TrialRecord,
+    Validity,
+    Verdict,
+)
 from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
+from autotune.report.html.pictures import best_over_time, trial_points
 from autotune.report.html.study_page import comparison_page, study_page
-from autotune.report.html.trial_points import best_over_time, trial_points
-from autotune.results import Learning, LossDifference, Race, Raced, Ratio, Verdict
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 from tests.report.html.validity import HTML, checked, part, pictures, words
 from tests.runs import MakeTrial, gpu, on_gpu

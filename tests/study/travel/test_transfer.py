@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import StudyError
+from autotune.measure.score import THROUGHPUT
 from autotune.records import Purpose, TrialRecord
 from autotune.sampler.observations import Observations
-from autotune.score import THROUGHPUT
 from autotune.space.space import Space
 from autotune.study.optuna_trials import OptunaTrials
 from autotune.study.pending import FinishedTrial
+from autotune.study.portable import VERSION
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
-from autotune.study.travel.portable_file import VERSION
-from autotune.study.travel.transfer import export_study, import_files
+from autotune.study.travel import export_study, import_files
 from tests.postgresql import Server
 from tests.runs import MakeTrial, knob
 from tests.study.test_storages import at

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from autotune.clock import SystemClock
 from autotune.tf.options import TextOptions
-from autotune.tf.text.preparation import prepare
-from autotune.tf.text.token_cache import TokenCache
-from autotune.tf.text.worker_processes import TextWorkerError
+from autotune.tf.text import TextWorkerError, TokenCache, prepare
 from tests.tf.text import text_functions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -84,7 +82,7 @@ def test_workers_load_neither_tensorflow_nor_the_main_script(tmp_path: Path) -> 
         "sys.path.append(Path('elsewhere'))\n"
         "sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
         "from autotune.tf.options import TextOptions\n"
-        "from autotune.tf.text.preparation import prepare\n"
+        "from autotune.tf.text import prepare\n"
         "from tests.tf.text.text_functions import loaded_modules\n"
         "seen = prepare([str(n) for n in range(20)], loaded_modules, TextOptions(workers=2, chunk_lines=1))\n"
         "print(json.dumps([os.getpid(), seen]))\n"
@@ -102,7 +100,7 @@ def test_a_file_in_the_working_directory_is_not_taken_for_a_module(tmp_path: Pat
     script = tmp_path / "trainer.py"
     script.write_text(
         "from autotune.tf.options import TextOptions\n"
-        "from autotune.tf.text.preparation import prepare\n"
+        "from autotune.tf.text import prepare\n"
         "from tests.tf.text.text_functions import codes\n"
         "print(len(prepare(['a', 'b'], codes, TextOptions(workers=2, chunk_lines=1))))\n"
     )
@@ -140,7 +138,7 @@ def test_a_function_of_the_main_script_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "trainer.py"
     script.write_text(
         "from autotune.tf.options import TextOptions\n"
-        "from autotune.tf.text.preparation import prepare\n"
+        "from autotune.tf.text import prepare\n"
         "def own(line): return [len(line)]\n"
         "prepare(['a', 'b'], own, TextOptions(workers=2, chunk_lines=1))\n"
     )
@@ -156,7 +154,7 @@ def test_workers_end_with_the_trainer(ending: signal.Signals, tmp_path: Path) ->
     script.write_text(
         "import sys\n"
         "from autotune.tf.options import TextOptions\n"
-        "from autotune.tf.text.preparation import prepare\n"
+        "from autotune.tf.text import prepare\n"
         "from tests.tf.text.text_functions import endless\n"
         "prepare([f'{sys.argv[1]}|{n}' for n in range(4)], endless, TextOptions(workers=2, chunk_lines=2))\n"
     )

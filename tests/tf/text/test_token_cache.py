@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.tf.text.packed_tokens import pack, unpack
-from autotune.tf.text.preparation import prepare
-from autotune.tf.text.source_fingerprint import fingerprint
-from autotune.tf.text.token_cache import TokenCache
+from autotune.tf.text import TokenCache, fingerprint, pack, prepare, unpack
 
 LINES = [f"line {number}" for number in range(10)]
 

@@ -1,0 +1,245 @@
+"""Steps of ``autotune apply`` and ``autotune search --apply``: choosing values, and writing them into the config."""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from rich.console import Console
+
+from autotune.clock import SystemClock
+from autotune.commands.printing import ask
+from autotune.config.apply import ConfigEdit, plan_edit, write_edits
+from autotune.config.load import Settings, load_settings
+from autotune.config.typed import TypedOptions
+from autotune.errors import AutotuneError, ConfigError, TrialError
+from autotune.records import ChangeSet, SearchResult, TrialRecord, Values, Verdict
+from autotune.search.known import Study, changes_of_result
+from autotune.search.problem import Problem
+from autotune.space.knob import Label, same_scalar
+
+_QUESTIONS = (frozenset[str](), frozenset({Label.BATCH}), frozenset(Label) - {Label.SAME_TRAINING})
+"""Kinds of change that searches leave out: none, with --batch same, with --same-training."""
+
+
+def changes_of_trial(study: Study, result: SearchResult, number: int, typed: TypedOptions, *, force: bool) -> ChangeSet:
+    """Return the changes to the values of a trial.
+
+    Args:
+        study: The study.
+        result: The answer of the study, whose baseline says what was today's.
+        number: The trial's number.
+        typed: What was typed to name the study.
+        force: True to take them although the trial gave no numbers.
+
+    Raises:
+        TrialError: There is no such trial, or it gave no numbers.
+    """
+    chosen = next((trial for trial in study.trials if trial.number == number), None)
+    if chosen is None:
+        there = _ranges(trial.number for trial in study.trials)
+        raise TrialError(
+            f"there is no trial {number} in study {study.name}",
+            where=study.where,
+            remedy=f"It has the trials {there}; see `{typed.command('status')}`.",
+        )
+    if not chosen.comparable and not force:
+        raise TrialError(
+            f"trial {number} gave no numbers to go by ({chosen.ending.value})",
+            where=study.where,
+            remedy="Choose another trial, or write its values all the same with --force.",
+        )
+    return study.change_set(result, trial=chosen)
+
+
+def changes_of_answer(study: Study, result: SearchResult, config: Path, *, force: bool) -> ChangeSet:
+    """Return the changes of an answer, whose verdict is another than "no change".
+
+    Args:
+        study: The study.
+        result: Its answer.
+        config: The config as it was typed.
+        force: True to take them although there was no baseline to compare them with.
+
+    Raises:
+        TrialError: There was no baseline.
+    """
+    if result.verdict is Verdict.NO_BASELINE and not force:
+        raise TrialError(
+            "these values were never compared with today's: today's config gave no numbers",
+            where=str(config),
+            remedy="Write them all the same with --force.",
+        )
+    return study.change_set(result)
+
+
+def named_answer(study: Study, name: str, config: Path) -> SearchResult:
+    """Return the answer whose set of changes has a name, to the whole question or to a narrower one.
+
+    Args:
+        study: The study.
+        name: The name, see `ChangeSet.id`.
+        config: The config as it was typed.
+
+    Raises:
+        TrialError: The study stands by no such answer now.
+    """
+    asked = (study.answer(excluded=excluded) for excluded in _QUESTIONS)
+    for result in chain(asked, study.limited_answers()):
+        if result.verdict is Verdict.BETTER and study.change_set(result).id == name:
+            return result
+    raise TrialError(
+        f"the study does not stand by the answer {name} any more",
+        where=str(config),
+        remedy="See what it stands by with `autotune status`, and apply that without --answer.",
+    )
+
+
+def proposed_rate(result: SearchResult, config: Path) -> Values:
+    """Return the learning rate that an answer proposes, by its key.
+
+    Args:
+        result: The answer.
+        config: The config as it was typed.
+
+    Raises:
+        TrialError: It proposes none.
+    """
+    proposed = result.race.proposed_rate if result.race else None
+    if proposed is None:
+        raise TrialError(
+            "the answer proposes no learning rate",
+            where=str(config),
+            remedy="One is proposed where the batch changes, a key of the config says the rate, and a race of the "
+            "search found the scaled one better; leave --learning-rate out.",
+        )
+    return {proposed[0]: proposed[1]}
+
+
+def apply_values(
+    problem: Problem,
+    new: ChangeSet,
+    console: Console,
+    *,
+    further: Values | None = None,
+    why_ask: str = "",
+    force: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Write a set of changes into the config.
+
+    Args:
+        problem: The problem of that config.
+        new: The changes; refused where the config, or the trainer's code, is another than they were judged for.
+        console: Console that the diff is printed on.
+        further: Keys besides those of the space that are written along; None for none.
+        why_ask: Reason, a sentence, to ask before they are written; empty for none.
+        force: True to overwrite without asking where a value is neither today's nor the new one.
+        dry_run: True to show the diff only.
+
+    Raises:
+        ConfigError: They were judged for another config or other code, or a value was edited and nobody is there to
+            ask.
+        click.Abort: A value was edited, and somebody was asked and said no.
+    """
+    # Read again: the search may have taken half an hour, and the file may have been edited since.
+    settings = load_settings(problem.config_path, typed_command=problem.typed_command)
+    _require_judged_for(replace(problem, settings=settings), new, force=force)
+    keys = {**new.values, **(further or {})}
+    if why_ask and not dry_run and not force and _planned(settings, keys):
+        _ask(f"{why_ask} Apply it?", str(problem.config_path), "Apply it all the same with --force.")
+    edited = _edited(settings, new)
+    if edited and not dry_run and not force:
+        question = f"Edited since the search: {'; '.join(edited)}. Overwrite?"
+        _ask(question, str(problem.config_path), "Overwrite it with --force.")
+    if not _write(problem, settings, keys, console, dry_run=dry_run):
+        console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
+
+
+def changes_to_offer(
+    problem: Problem, study: str, trials: Iterable[TrialRecord], result: SearchResult
+) -> ChangeSet | None:
+    """Return the changes that ``apply`` would write of an answer; None if it would write none."""
+    if result.verdict is not Verdict.BETTER or result.best is None:
+        return None
+    try:
+        return changes_of_result(problem, study, trials, result)
+    except AutotuneError:  # the config was edited; `apply` will say so
+        return None
+
+
+def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
+    """Return the edit of the config that a set of changes makes, as a diff; None if it makes none."""
+    if changes is None:
+        return None
+    try:
+        settings = load_settings(problem.config_path, typed_command=problem.typed_command)
+        return "".join(edit.diff for edit in _planned(settings, changes.values)) or None
+    except AutotuneError:  # the config was edited, or is gone; `apply` will say so
+        return None
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in words: "0 to 35, 38 and 40 to 54"."""
+    runs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    words = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
+    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
+
+
+def _require_judged_for(problem: Problem, new: ChangeSet, *, force: bool) -> None:
+    if new.document is not None and new.document != problem.training:
+        raise ConfigError(
+            "these values were found for another training: keys besides those that are tuned differ",
+            where=str(problem.config_path),
+            remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}",
+        )
+    changed = problem.changed_code(new.code)
+    if changed and not force:
+        raise ConfigError(
+            f"these values were found for other code: {', '.join(changed)} changed since",
+            where=str(problem.config_path),
+            remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}; --force writes them anyway.",
+        )
+
+
+def _edited(settings: Settings, new: ChangeSet) -> list[str]:
+    """Return the keys that hold neither what the search took as today's nor the new value, in words."""
+    return [
+        f"{key.path} is {present}, the search took {key.old} as today's"
+        for key in new.keys
+        if not same_scalar(present := settings.value(key.path), key.old) and not same_scalar(present, key.new)
+    ]
+
+
+def _write(problem: Problem, settings: Settings, keys: Values, console: Console, *, dry_run: bool) -> bool:
+    """Show the change to each file, and write it; return False if there is nothing to change."""
+    planned = _planned(settings, keys)
+    for edit in planned:
+        console.print(edit.diff, soft_wrap=True, end="")
+    if planned and not dry_run:
+        problem.state.create()
+        configs = [edit for edit in planned if edit.path in settings.paths]
+        for written in (configs, [edit for edit in planned if edit not in configs]):  # variables in a separate section
+            for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
+                console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
+    return bool(planned)
+
+
+def _planned(settings: Settings, keys: Values) -> list[ConfigEdit]:
+    """Return the edits that bring values into the config's files; those that change nothing are left out."""
+    planned = [plan_edit(file, edits) for file, edits in settings.edits(keys).items()]
+    return [edit for edit in planned if not edit.nothing_to_do]
+
+
+def _ask(question: str, where: str, remedy: str) -> None:
+    """Ask for a yes; without a terminal to ask on, say how to go on."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        statement = question[: question.rstrip("?").rindex(". ")]
+        raise ConfigError(statement[0].lower() + statement[1:], where=where, remedy=remedy)
+    ask(question, must=True)

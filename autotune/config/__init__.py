@@ -1,0 +1,1 @@
+"""The user's files: reads them, changes single values in them, applies, reverts, parses the ``autotune:`` section."""

@@ -1,0 +1,640 @@
+"""Writing of tuned values, or of a section, into the user's config. No other module writes that file.
+
+A plan is made first and can be shown; carrying it out keeps a backup, then replaces the file in one step, so that
+a crash at any moment leaves either the old or the new file, whole. Nothing here prints or asks anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import Clock
+from autotune.config.document import Document, read_bytes
+from autotune.config.keys import KeyPath, NewValues, Syntax, syntax_of
+from autotune.config.load import separate_path
+from autotune.config.outputs import exists
+from autotune.config.parsers import same_value
+from autotune.config.schema import SECTION
+from autotune.config.splice import Splice, check_editable, differs_by_key, plan_splices, splice, with_section
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.files import make_private_folder, open_regular
+from autotune.records import Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """Value that `apply` wrote and that somebody changed since.
+
+    Attributes:
+        path: Its key path in parts.
+        applied: The value that `apply` wrote.
+        present: The present value; None also where the key is gone.
+        before: The value before `apply`.
+        why_kept: Reason for which it cannot be reverted at all; None where `write_edit` would revert it.
+    """
+
+    path: tuple[str | int, ...]
+    applied: Scalar
+    present: Scalar
+    before: Scalar
+    why_kept: str | None
+
+    @property
+    def dotted(self) -> str:
+        """Key path as people write it."""
+        return ".".join(str(part) for part in self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigEdit:
+    """Planned change to a config that is not yet made.
+
+    Attributes:
+        path: The config, as the user named it.
+        old: The whole text now.
+        new: The whole text afterwards.
+        changes: The values that differ.
+        undoes: Of a revert: the number of the write that it undoes.
+        conflicts: Of a revert: values edited since. Writing the plan overrides them, so ask first.
+        inserted: The inserted characters; empty where only values change.
+    """
+
+    path: Path
+    old: str
+    new: str
+    changes: tuple[ValueChange, ...]
+    undoes: int | None = None
+    conflicts: tuple[Conflict, ...] = ()
+    inserted: str = ""
+
+    @property
+    def nothing_to_do(self) -> bool:
+        """True if the file holds all the values already."""
+        return self.old == self.new
+
+    @property
+    def diff(self) -> str:
+        """Unified diff of the change; empty if there is none."""
+        lines = unified_diff(_lines(self.old), _lines(self.new), str(self.path), f"{self.path} (new)", n=2)
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
+    """Plan to write values into a config; equal values are left as they are written.
+
+    Raises:
+        ConfigError: The file cannot be read as a config.
+        CannotEditYaml: A value cannot be changed by itself.
+    """
+    document = Document.read(path)
+    wanted: dict[KeyPath, Scalar] = {
+        key: value for key, value in values.items() if not same_value(document.value(key), value)
+    }
+    splices = plan_splices(document, wanted)
+    return ConfigEdit(
+        path=path, old=document.text, new=splice(document, splices), changes=changes_of(document, splices)
+    )
+
+
+def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
+    """Plan to add an ``autotune:`` section at the end of a config; everything else stays byte for byte.
+
+    Args:
+        path: The config.
+        lines: The section, without line ends.
+
+    Raises:
+        ConfigError: The file cannot be read as a config, has a section, or another key cannot be added to it.
+    """
+    document = Document.read(path)
+    if SECTION in document:
+        raise ConfigError(
+            "there is an autotune section already",
+            where=f"{path}:{document.line(SECTION)}",
+            remedy="Edit it there; `autotune search --dry-run` shows what it says.",
+        )
+    new = with_section(document, SECTION, lines)
+    return ConfigEdit(path=path, old=document.text, new=new.text, changes=(), inserted=new.inserted)
+
+
+def create_file(path: Path, text: str) -> None:
+    """Write a new file: a section of its own, or a config made of a command's flags.
+
+    Raises:
+        ConfigError: There is such a file, or it cannot be written; then nothing is left of it.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError as error:
+        raise ConfigError(
+            "there is such a file already, and it is not overwritten",
+            where=str(path),
+            remedy="Choose another name, or move the file away.",
+        ) from error
+    except OSError as error:
+        raise _not_created(path, error) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise _not_created(path, error) from error
+
+
+def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | None:
+    """Carry out a plan: backup first, then the file in one step. Mode, owner and symbolic link stay.
+
+    Args:
+        edit: The plan. Its conflicts, if any, are overridden.
+        backups_folder: The state folder's ``backups``.
+        clock: Stamps the backup.
+
+    Returns:
+        The backup; None if there was nothing to do.
+
+    Raises:
+        ConfigError: The file changed since it was planned, or cannot be written (permissions, no space). The
+            config is then as it was, and no temporary file is left.
+    """
+    return next(iter(write_edits([edit], backups_folder, clock).values()), None)
+
+
+def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
+    """Carry out plans for several files, all or none: see `write_edit`.
+
+    All files are checked, then all backed up, then replaced one after the other. If one cannot be, those that were
+    replaced already are put back; a crash in between leaves files of either state, and backups for all of them.
+
+    Returns:
+        The backup of each file that was written.
+
+    Raises:
+        ConfigError: As `write_edit`; all files are as they were, unless the message says something else.
+    """
+    edits = [edit for edit in edits if not edit.nothing_to_do]
+    for edit in edits:
+        _check_unchanged(edit, edit.old.encode())
+        if not os.access(edit.path.resolve(), os.W_OK, effective_ids=True):
+            raise ConfigError(
+                "the file is read-only", where=str(edit.path), remedy="Allow writing (chmod u+w), and try again."
+            )
+    kept = _back_up(edits, backups_folder, clock)
+    replaced: list[ConfigEdit] = []
+    try:
+        for edit in edits:
+            _replace(edit, edit.path.resolve(), edit.old.encode())
+            replaced.append(edit)
+    except ConfigError as error:
+        _put_back(replaced, error)
+        _drop(edits, kept, backups_folder)
+        raise
+    return {edit.path: backup for edit, backup in zip(edits, kept, strict=True)}
+
+
+def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> list[Path]:
+    together = f"{clock.utc().isoformat()}-{os.urandom(4).hex()}" if len(edits) > 1 else None
+    kept: list[Path] = []
+    for edit in edits:
+        backups = Backups(backups_folder, edit.path.resolve())
+        try:
+            backup = backups.add(
+                edit.old.encode(),
+                edit.changes,
+                edit.undoes,
+                clock,
+                inserted=edit.inserted,
+                together=together,
+                files=len(edits),
+            )
+        except OSError as error:
+            _drop(edits, kept, backups_folder)
+            raise ConfigError(
+                f"no backup could be written: {error.strerror}; the config is unchanged",
+                where=str(backups.folder),
+                remedy="Make room or check the permissions there, and try again.",
+            ) from error
+        kept.append(backup)
+    return kept
+
+
+def _drop(edits: Sequence[ConfigEdit], kept: Sequence[Path], backups_folder: Path) -> None:
+    for edit, backup in zip(edits, kept, strict=False):
+        Backups(backups_folder, edit.path.resolve()).drop(backup)
+
+
+def _put_back(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
+    """Put back files that were replaced, after an error at another one.
+
+    Raises:
+        ConfigError: That is not possible; their backups stay.
+    """
+    for edit in replaced:
+        back = replace(edit, old=edit.new, new=edit.old)
+        try:
+            _replace(back, edit.path.resolve(), back.old.encode())
+        except ConfigError as second:
+            raise ConfigError(
+                f"{error.message}; {edit.path} was written before, and cannot be put back: {second.message}",
+                where=error.where,
+                remedy=f"Write its old values back by hand: {edit.diff}",
+            ) from error
+
+
+def _replace(edit: ConfigEdit, real: Path, content: bytes) -> None:
+    temporary: str | None = None
+    try:
+        before = real.stat()
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{real.name}.", suffix=".autotune", dir=real.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(edit.new.encode())
+            file.flush()
+            if os.fstat(descriptor).st_uid != before.st_uid or os.fstat(descriptor).st_gid != before.st_gid:
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+            os.fchmod(descriptor, before.st_mode & 0o7777)  # after chown, which clears set-id bits
+            os.fsync(descriptor)
+        _check_unchanged(edit, content)
+        os.replace(temporary, real)
+        temporary = None
+    except OSError as error:
+        raise ConfigError(
+            f"could not be written: {error.strerror}; the config is unchanged",
+            where=str(edit.path),
+            remedy=f"Make room, or check owner and permissions of {real.parent}, and try again.",
+        ) from error
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+    with contextlib.suppress(OSError):  # it is written; some network file systems cannot sync a folder
+        sync_folder(real.parent)
+
+
+def _check_unchanged(edit: ConfigEdit, content: bytes) -> None:
+    if read_bytes(edit.path) != content:
+        raise ConfigError(
+            "the file was changed by somebody else meanwhile; nothing was written",
+            where=str(edit.path),
+            remedy="Look at the change, and run the command again.",
+        )
+
+
+def _not_created(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"the file cannot be written: {error.strerror}",
+        where=str(path),
+        remedy=f"Make room, or check that {path.parent} is there and may be written to.",
+    )
+
+
+def changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange, ...]:
+    """Return the value changes that splices make, for the record."""
+    return tuple(
+        ValueChange(
+            path=change.leaf.path,
+            old=change.leaf.value,
+            new=change.value,
+            old_text=document.text[change.leaf.start : change.leaf.end],
+            new_text=change.text,
+        )
+        for change in splices
+    )
+
+
+def _lines(text: str) -> list[str]:
+    """Split a text into lines as a diff shows them: unlike `str.splitlines`, only a line feed ends one."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueChange:
+    """Change of one scalar by a write.
+
+    Attributes:
+        path: Its key path in parts.
+        old: Its value before.
+        new: Its value after.
+        old_text: The characters before, quotes included.
+        new_text: The characters after.
+    """
+
+    path: tuple[str | int, ...]
+    old: Scalar
+    new: Scalar
+    old_text: str
+    new_text: str
+
+    @property
+    def dotted(self) -> str:
+        """Key path as people write it."""
+        return ".".join(str(part) for part in self.path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Record of one write to a config.
+
+    Attributes:
+        number: Its position among the writes to this config, from 1.
+        utc: ISO 8601 stamp.
+        changes: The values that it changed.
+        undoes: Of a revert: the number of the write that it undid; None for an apply and an init.
+        inserted: The characters that an init inserted; empty for values.
+        together: Of a write that changed several files: its name, which their entries share; else None.
+        files: How many files it changed.
+    """
+
+    number: int
+    utc: str
+    changes: tuple[ValueChange, ...]
+    undoes: int | None
+    inserted: str = ""
+    together: str | None = None
+    files: int = 1
+
+
+class Backups:
+    """Entries of one config.
+
+    Attributes:
+        config: The config's real path, links resolved.
+        folder: The folder of its entries.
+    """
+
+    def __init__(self, backups_folder: Path, config: Path) -> None:
+        self.config = config
+        digest = hashlib.sha256(os.fsencode(config)).hexdigest()
+        self.folder = backups_folder / f"{config.stem}-{digest[:8]}"
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, oldest first.
+
+        Raises:
+            ConfigError: A manifest is damaged, or of a later autotune.
+        """
+        found = [_read(path) for path in self.folder.glob("*.json")]
+        return sorted(found, key=lambda entry: entry.number)
+
+    def add(
+        self,
+        content: bytes,
+        changes: Sequence[ValueChange],
+        undoes: int | None,
+        clock: Clock,
+        *,
+        inserted: str = "",
+        together: str | None = None,
+        files: int = 1,
+    ) -> Path:
+        """Back up the file as it is before a write.
+
+        Args:
+            content: The config's bytes before the write.
+            changes: The values that the write is going to change.
+            undoes: See `Entry.undoes`.
+            clock: Stamps the entry.
+            inserted: See `Entry.inserted`.
+            together: See `Entry.together`.
+            files: See `Entry.files`.
+
+        Returns:
+            The backup file; its manifest lies beside it.
+
+        Raises:
+            OSError: The entry cannot be written; nothing of it is left.
+        """
+        now = clock.utc()
+        number = max((entry.number for entry in self.entries()), default=0) + 1
+        manifest = {
+            "format": FORMAT,
+            "number": number,
+            "utc": now.isoformat(),
+            "config": os.fspath(self.config),
+            "undoes": undoes,
+            "changes": [asdict(change) for change in changes],
+            "inserted": inserted,
+            "together": together,
+            "files": files,
+        }
+        make_private_folder(self.folder)
+        stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
+        suffix = ".yaml" if syntax_of(self.config.name) is Syntax.YAML else ".bak"
+        backup = self.folder / f"{stem}{suffix}"
+        while backup.exists():  # a clock too coarse to tell two writes apart
+            stem = f"{stem}-{number}"
+            backup = self.folder / f"{stem}{suffix}"
+        try:
+            _write_private(backup, content)
+            # The manifest comes last: without it there is no entry.
+            _write_private(backup.with_name(f"{stem}.json"), json.dumps(manifest, indent=1).encode())
+        except OSError:
+            self.drop(backup)
+            raise
+        return backup
+
+    def drop(self, backup: Path) -> None:
+        """Remove an entry whose write did not happen."""
+        for path in (backup.with_name(f"{backup.name.removesuffix(backup.suffix)}.json"), backup):
+            path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder, so that renames and new files in it survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    # Configs may hold tokens: like the folder, the copy is for its owner alone.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
+def _read(path: Path) -> Entry:
+    try:
+        with open_regular(path) as file:
+            manifest: dict[str, Any] = json.loads(file.read())
+        if manifest["format"] != FORMAT:
+            raise ConfigError(
+                f"this backup has format {manifest['format']}, this autotune knows {FORMAT}",
+                where=str(path),
+                remedy="Use the autotune that wrote it, or copy the file beside it back by hand.",
+            )
+        return Entry(
+            number=_whole(manifest["number"]),
+            utc=_text(manifest["utc"]),
+            undoes=None if manifest["undoes"] is None else _whole(manifest["undoes"]),
+            changes=tuple(_change(change) for change in manifest["changes"]),
+            inserted=_text(manifest.get("inserted", "")),  # the first versions had none of these
+            together=None if manifest.get("together") is None else _text(manifest["together"]),
+            files=_whole(manifest.get("files", 1)),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as error:
+        raise ConfigError(
+            "this record of a change cannot be read",
+            where=str(path),
+            remedy="Delete it; the backup beside it is the config as it was.",
+        ) from error
+
+
+def _change(found: Any) -> ValueChange:
+    if not isinstance(found["path"], list):
+        raise TypeError("not a list")
+    return ValueChange(
+        path=tuple(_text(part) if isinstance(part, str) else _whole(part) for part in found["path"]),
+        old=_scalar(found["old"]),
+        new=_scalar(found["new"]),
+        old_text=_text(found["old_text"]),
+        new_text=_text(found["new_text"]),
+    )
+
+
+def _whole(found: Any) -> int:
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise TypeError("not a whole number")
+    return found
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError("not a text")
+    found.encode()  # a ValueError where it holds half a surrogate pair, which no file can
+    return found
+
+
+def _scalar(found: Any) -> Scalar:
+    if found is not None and not isinstance(found, bool | int | float | str):
+        raise TypeError("not a single value")
+    return found
+
+
+# Reverting of writes to the user's config: makes the plan, which `autotune.config.apply` carries out.
+
+
+def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:
+    """Plan to undo the last write to one config; see `plan_reverts`."""
+    return plan_reverts([path], backups_folder)[0]
+
+
+def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit]:
+    """Plan to undo the last apply, or init, that is not undone yet, in all files that it changed.
+
+    The old values are put back into the text as it is now, so that edits made meanwhile to other lines stay; a
+    section is taken out where it still stands as it was added. Successive reverts undo successive writes.
+
+    Args:
+        paths: The config, and the further ones of its section.
+        backups_folder: The state folder's ``backups``.
+
+    Raises:
+        ConfigError: There is nothing to undo, or a file or the record of changes cannot be read, or the last write
+            changed other files too.
+        CannotEditYaml: The old values cannot be put back by themselves.
+    """
+    documents = {path: Document.read(path) for path in paths}
+    written = [(path, entry) for path in paths for entry in _left(path, backups_folder)]
+    while written:
+        _, last = max(written, key=lambda one: (one[1].utc, one[1].number))
+        same = [one for one in written if one[1] is last or (last.together and one[1].together == last.together)]
+        edits = [
+            (_plan_removal if entry.inserted else _plan_undo)(path, documents[path], entry) for path, entry in same
+        ]
+        # An apply whose values are gone already (undone by hand, or never written) has nothing to undo.
+        if any(not edit.nothing_to_do for edit in edits):
+            if len(same) < last.files:
+                raise ConfigError(
+                    f"the last apply changed {last.files} files together, and not all of them are known here",
+                    where=str(paths[0]),
+                    remedy="Give --config the config whose section names the others under files:.",
+                )
+            return edits
+        written = [one for one in written if one not in same]
+    raise ConfigError(
+        "no apply or init is left to be undone here",
+        where=str(paths[0]),
+        remedy=f"Backups of every earlier state are kept in {backups_folder}.{_on_separate(paths[0])}",
+    )
+
+
+def _on_separate(config: Path) -> str:
+    """Return the remedy where the section stands in a file of its own; empty where it does not."""
+    beside = separate_path(config)
+    if not exists(beside):
+        return ""
+    return (
+        f"\nThe section stands in {beside}, a file of its own: what was applied there is reverted with --config "
+        f"{shlex.quote(str(beside))}; `init --separate` made the file anew, so it is undone by deleting it."
+    )
+
+
+def _left(path: Path, backups_folder: Path) -> list[Entry]:
+    """Return the writes to a file that are not undone."""
+    entries = Backups(backups_folder, path.resolve()).entries()
+    undone = {entry.undoes for entry in entries}
+    return [entry for entry in entries if entry.undoes is None and entry.number not in undone]
+
+
+def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:
+    before, found, after = document.text.rpartition(entry.inserted)
+    new = before + after
+    if SECTION not in document:
+        new = document.text  # it was taken out by hand
+    elif not found or not differs_by_key(document, Document.parse(new, document.name), SECTION):
+        raise ConfigError(
+            "the autotune section was edited since it was added, and is not taken out",
+            where=f"{path}:{document.line(SECTION)}",
+            remedy="Delete it by hand; then revert goes on with what came before.",
+        )
+    return ConfigEdit(path=path, old=document.text, new=new, changes=(), undoes=entry.number)
+
+
+def _plan_undo(path: Path, document: Document, entry: Entry) -> ConfigEdit:
+    splices: list[Splice] = []
+    conflicts: list[Conflict] = []
+    for change in entry.changes:
+        try:
+            leaf = document.leaf(change.path)
+            check_editable(leaf)
+        except CannotEditYaml as error:
+            conflicts.append(_conflict(change, None, error.message))
+            continue
+        if same_value(leaf.value, change.old):
+            continue
+        if not same_value(leaf.value, change.new):
+            conflicts.append(_conflict(change, leaf.value, None))
+        splices.append(Splice(leaf=leaf, value=change.old, text=change.old_text, restores=True))
+    return ConfigEdit(
+        path=path,
+        old=document.text,
+        new=splice(document, splices),
+        changes=changes_of(document, splices),
+        undoes=entry.number,
+        conflicts=tuple(conflicts),
+    )
+
+
+def _conflict(change: ValueChange, present: Scalar, why_kept: str | None) -> Conflict:
+    return Conflict(path=change.path, applied=change.new, present=present, before=change.old, why_kept=why_kept)

@@ -1,0 +1,377 @@
+"""Command line of the trainer: split once, filled in token by token, never run through a shell."""
+
+import ast
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotune.config.document import Document, Leaf
+from autotune.config.keys import closest, shown
+from autotune.config.outputs import exists, is_program, path_of, real_path
+from autotune.config.secrets import is_secret_name
+from autotune.errors import CannotEditYaml, CommandError, ConfigError
+from autotune.files import read_beginning
+
+_FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
+
+
+_SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
+
+
+_OVERRIDE = re.compile(r"(?P<key>[^-{}=][^{}=]*)=(?P<field>\{[^{}?]+\})")
+
+
+_OPERATORS = "|&;<>()"
+
+
+IN_A_SHELL = """put the line into a script and name that, or name a shell yourself:
+  bash -c 'python train.py --config "$0" | tee log' {config}"""
+"""Remedy for a command that needs a shell."""
+
+
+def split_command(text: str, where: str) -> tuple[str, ...]:
+    """Split a command as a POSIX shell would; refuse syntax that only a shell could carry out.
+
+    Args:
+        text: The command; a backslash at the end of a line continues it.
+        where: Place of the command, for errors.
+
+    Raises:
+        ConfigError: It is empty, has an open quote, or needs a shell: pipes, redirections, ``&&``, variables,
+            substitutions, a second line, variables set in front.
+    """
+    text = text.strip().replace("\\\r\n", " ").replace("\\\n", " ")
+    syntax = _shell_syntax(text)
+    if syntax is not None:
+        raise ConfigError(
+            f"the command holds {syntax}, which only a shell understands, and none runs it",
+            where=where,
+            remedy=f"Quote it if it is meant literally, {IN_A_SHELL}",
+        )
+    try:
+        tokens = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(
+            f"the command cannot be split: {str(error).lower()}", where=where, remedy="Close the quote."
+        ) from error
+    if not tokens:
+        raise ConfigError(
+            "the command is empty", where=where, remedy="Write for example: python train.py --config {config}"
+        )
+    if re.match(r"[A-Za-z_]\w*=", tokens[0]):
+        name, _, value = tokens[0].partition("=")
+        raise ConfigError(
+            f"the command sets {name} in front, which only a shell understands",
+            where=where,
+            remedy=f"Set it before: export {name}=...; trials get the environment of whoever starts the search."
+            if is_secret_name(name)
+            else f"Put it into the autotune section: env: {{{name}: {value!r}}}",
+        )
+    return tokens
+
+
+def fill_command(
+    tokens: tuple[str, ...],
+    *,
+    config: Path,
+    python: str,
+    trial_config: Document,
+    where: str,
+    quote: Callable[[str], str] | None = None,
+    further: Mapping[str, Path] | None = None,
+    needs_values: bool = True,
+) -> tuple[str, ...]:
+    """Fill in the placeholders.
+
+    Args:
+        tokens: The command, split.
+        config: Value of ``{config}``: the trial's own copy.
+        python: Value of ``{python}``: the interpreter that runs autotune.
+        trial_config: The trial's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
+            ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
+            left with nothing in it is left out.
+        where: Place of the command, for errors.
+        further: Values of ``{config:NAME}``: the copies of further configs.
+        needs_values: Whether values reach the trainer through placeholders only, not as overrides or variables.
+        quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
+
+    Raises:
+        ConfigError: An unknown placeholder or single brace, a word that no program can be given, or the config would
+            never reach the trainer.
+    """
+    own = {"config": os.fspath(config), "python": python}
+    own |= {f"config:{name}": os.fspath(path) for name, path in (further or {}).items()}
+    used: set[str] = set()
+
+    def fill(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        name = match["name"]
+        if not name:
+            raise ConfigError(
+                f"the command holds a lone {match[0]}", where=where, remedy="Write {{ and }} for literal braces."
+            )
+        key, asks, word = name.partition("?")
+        if asks:
+            used.add(key)
+            wanted = not key.startswith("!")
+            return word if _switch(key.removeprefix("!"), trial_config, where) is wanted else ""
+        used.add(name)
+        if name.startswith("config:") and name not in own:
+            raise _no_such_file(name, own, where)
+        return own[name] if name in own else _text_of(name, trial_config, where)
+
+    def fill_token(token: str) -> str:
+        override = _OVERRIDE.fullmatch(token) if quote is not None else None
+        if quote is None or override is None:
+            return _FIELD.sub(fill, token)
+        return f"{override['key']}={quote(_FIELD.sub(fill, override['field']))}"
+
+    filled = tuple(text for token in tokens if (text := fill_token(token)) or not _SWITCH_FIELD.fullmatch(token))
+    if needs_values and not used - {"python"}:
+        raise ConfigError(
+            "the command names neither {config} nor a {key} of it, so no tuned value would reach the trainer",
+            where=where,
+            remedy="Put {config} where the command takes the config's path: --config {config}",
+        )
+    for word in filled:
+        _require_word(word, where)
+    return filled
+
+
+def names_config(tokens: Sequence[str]) -> bool:
+    """Return whether a command, placeholders not filled in, takes the path of its config: ``{config}``."""
+    return any(match["name"] == "config" for token in tokens for match in _FIELD.finditer(token))
+
+
+def _no_such_file(name: str, own: Mapping[str, str], where: str) -> ConfigError:
+    known = [f"{{{one}}}" for one in own if one.startswith("config:")]
+    return ConfigError(
+        f"the command holds {{{name}}}, and there is no such file",
+        where=where,
+        remedy=f"There are {', '.join(known)}." if known else "Name the file in the section: files: [...]",
+    )
+
+
+def _require_word(text: str, where: str) -> None:
+    if not is_word(text):
+        raise ConfigError(
+            f"the command holds {shown(text)}, which no program can be given",
+            where=where,
+            remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
+        )
+
+
+def is_word(text: str) -> bool:
+    """Return whether a program can be given a text, as an argument or in its environment."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # half a surrogate pair; not so a byte that is no text, which Python writes as one
+        return False
+
+
+def resolve_executable(program: str, cwd: Path, search_path: str | None = None) -> Path:
+    """Return the path of a command's program; a bare name is looked up as the shell does it.
+
+    Args:
+        program: The first token.
+        cwd: The working directory of the trials.
+        search_path: The trials' ``PATH``; None for that of this process.
+
+    Raises:
+        CommandError: There is no such program, or it cannot be executed.
+    """
+    if os.sep in program:
+        path = cwd / program
+        if is_program(path):
+            return path
+        why = "cannot be executed" if exists(path) else "does not exist"
+        remedy = f"Make it executable (chmod +x {shlex.quote(program)})." if os.path.isfile(path) else "Check the path."
+        raise CommandError(f"{program} {why}", where=f"command, in {cwd}", remedy=remedy)
+    found = shutil.which(program, path=search_path)
+    if found is None:
+        raise CommandError(
+            f"there is no program {program} on the PATH",
+            where="command",
+            remedy="Activate the trainer's environment, or write the program's whole path.",
+        )
+    return cwd / found
+
+
+def _text_of(name: str, trial_config: Document, where: str) -> str:
+    return _leaf_of(name, trial_config, where).text
+
+
+def _switch(name: str, trial_config: Document, where: str) -> bool:
+    value = _leaf_of(name, trial_config, where).value
+    if not isinstance(value, bool):
+        raise ConfigError(
+            f"the command asks whether {name} is on, but it is {shown(value)}",
+            where=where,
+            remedy=f"Write {{{name}}} for its value; only true and false can be asked for.",
+        )
+    return value
+
+
+def _leaf_of(name: str, trial_config: Document, where: str) -> Leaf:
+    try:
+        return trial_config.leaf(name)
+    except CannotEditYaml as error:
+        guess = closest(name, ("config", "python", *trial_config.scalars))
+        raise ConfigError(
+            f"the command holds {{{name}}}: {error.message}",
+            where=where,
+            remedy=(f"Did you mean {{{guess}}}? " if guess else "")
+            + "Known are {config}, {python} and the config's keys; "
+            "write {{ and }} for literal braces.",
+        ) from error
+
+
+def _shell_syntax(text: str) -> str | None:
+    """Return the first part of a command that needs a shell, quotes respected; None if nothing does."""
+    quote = ""
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character == "\\" and quote != "'":
+            position += 2
+            continue
+        if quote:
+            if character == quote:
+                quote = ""
+            elif quote == '"' and character in "$`":
+                return text[position : position + 12].split()[0]
+        elif character in "'\"":
+            quote = character
+        elif character == "\n":
+            return "a second line"
+        elif character in _OPERATORS or character in "$`" or (character == "~" and not text[:position][-1:].strip()):
+            return re.match(r"[|&;<>()]+|\S+", text[position:])[0]  # type: ignore[index]  # not blank
+        position += 1
+    return None
+
+
+_LARGEST_BYTES = 2**20
+
+
+_SHORT = re.compile(r"-[A-Za-z][\w-]*")
+
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+
+
+_LONG = re.compile(r"--[A-Za-z][\w.-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Source text of a trainer.
+
+    Attributes:
+        path: Its file; None if the command starts no Python script or module that could be found.
+        text: Its text; empty if there is none.
+    """
+
+    path: Path | None = None
+    text: str = ""
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Syntax tree of the text; an empty one for a text that is no Python."""
+        try:
+            return ast.parse(self.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.Module(body=[], type_ignores=[])
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """Whole names of what the text imports, by the names that it has there: ``{"main": "hydra.main"}``."""
+        found: dict[str, str] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for name in node.names:
+                    top = name.name.partition(".")[0]  # `import hydra.utils` is a name for hydra
+                    found[name.asname or top] = name.name if name.asname else top
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+        return found
+
+    @cached_property
+    def long_options(self) -> dict[str, str]:
+        """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
+
+        They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
+        of click. An option that is declared in several ways is left out.
+        """
+        found: dict[str, set[str]] = {}
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            names = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            long = next((name for name in names if _LONG.fullmatch(name)), None)
+            for short in filter(_SHORT.fullmatch, names):
+                found.setdefault(short, set()).add(long if long and _takes_a_value(node) else "")
+        return {short: long for short, (long, *more) in found.items() if long and not more}
+
+    def imports(self, package: str) -> bool:
+        """Return whether the text imports a package, or something out of it."""
+        return any(name.partition(".")[0] == package for name in self.imported.values())
+
+
+def _takes_a_value(call: ast.Call) -> bool:
+    """Return whether an option that is declared by a call takes exactly one value, as far as its keywords tell."""
+    said = {one.arg: one.value.value for one in call.keywords if one.arg and isinstance(one.value, ast.Constant)}
+    unclear = {one.arg for one in call.keywords} & {
+        "action",
+        "nargs",
+        "is_flag",
+        "count",
+        "multiple",
+        "flag_value",
+        None,
+    }
+    return unclear <= {
+        name for name in ("action", "is_flag", "count", "multiple") if said.get(name) in ("store", False)
+    }
+
+
+def own_words(words: Sequence[str]) -> int:
+    """Return the index of the trainer's own words: after the script, or the module's name, or else the program."""
+    for position, word in enumerate(words):
+        if word.endswith(".py"):
+            return position + 1
+        if position and words[position - 1] == "-m" and _MODULE.fullmatch(word) and not words[0].endswith(".sh"):
+            return position + 1
+    return 1
+
+
+def find_script(words: Sequence[str], cwd: Path) -> Script:
+    """Find the script or module that a command starts, and read it.
+
+    Args:
+        words: The command, split.
+        cwd: The directory that it is started in.
+    """
+    start = own_words(words)
+    for path in _candidates(words[start - 1] if words else "", cwd):
+        real = real_path(path)
+        if real is not None and os.path.isfile(real):
+            return Script(path=path, text=read_beginning(real, _LARGEST_BYTES).decode("utf-8", "replace"))
+    return Script()
+
+
+def _candidates(word: str, cwd: Path) -> Iterator[Path]:
+    if word.endswith(".py"):
+        names: tuple[str, ...] = (word,)
+    else:
+        module = word.replace(".", "/")
+        names = (f"{module}.py", f"{module}/__main__.py", f"src/{module}.py", f"src/{module}/__main__.py")
+    for name in names:
+        path = path_of(name, cwd)
+        if path is not None:
+            yield path

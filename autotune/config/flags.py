@@ -1,0 +1,264 @@
+"""Flags of a command made into a config, for trainers that read no YAML.
+
+``--key=value``, ``--key value`` and switches (``--key`` alone, turned off by leaving it out) are understood, as absl,
+argparse, click, fire and nanoGPT-like scripts take them; where the trainer has a word for off too (``--nokey`` of absl
+and fire, ``--no-key`` of click), it is given that. So are the overrides of Hydra, OmegaConf and fire-like scripts,
+``section.key=value`` with ``+`` or ``++`` in front or nothing. A short flag, ``-b 8`` or ``-b8``, has the key of its
+long name where the trainer's source tells that. Every word is put back as it was typed until its value
+is tuned, so that nothing is lost where a word was not meant as a value. The flags of the launcher (``python``,
+``torchrun``, ``accelerate launch``) are left alone.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from autotune.config.command import Script, own_words
+from autotune.config.hydra import OWN_FLAGS, HydraMain, hydra_main
+from autotune.config.scalars import new_scalar
+from autotune.config.schema import SECTION
+from autotune.config.typed import literal
+
+_FLAG = re.compile(r"--(?P<name>[A-Za-z][\w.-]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)
+_OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)=(?P<value>.*)", re.DOTALL)
+_GROUP = re.compile(r"\+{0,2}[A-Za-z_][\w.-]*[/@][\w./@-]*=.*", re.DOTALL)
+_NO_SCALAR = re.compile(r"[\[\]{}(),'\"$\\]")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|-?\.[0-9]+(?:e[-+]?[0-9]+)?", re.IGNORECASE)
+_RESERVED = ("config", "python", SECTION)
+_PLAIN_WORDS = ("true", "false", "True", "False")
+_NEGATION = re.compile(r"^no[-_]?(?=[A-Za-z])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Flags of a command line.
+
+    Attributes:
+        values: Key → its value as YAML text; in the order of the command.
+        command: The command with placeholders in the place of the values.
+        left: Words that look like flags and stay as they are, with the reason.
+    """
+
+    values: Mapping[str, str]
+    command: tuple[str, ...]
+    left: Mapping[str, str]
+
+
+def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Script | None = None) -> Flags:
+    """Extract the values of a command's flags and overrides.
+
+    Args:
+        words: The command as it was typed, without placeholders.
+        is_known: Returns whether a key has the name of a known knob.
+        script: The script that the command starts, as far as it was found.
+    """
+    start = own_words(words)
+    own = list(words[start:])
+    end = own.index("--") if "--" in own else len(own)
+    reader = _Reader(own[:end], is_known, script or Script())
+    reader.read()
+    left = {word: "it is for what starts the trainer" for word in words[:start] if word.startswith("-")}
+    return Flags(
+        values=reader.values,
+        command=(*map(literal, words[:start]), *reader.command, *map(literal, own[end:])),
+        left=left | reader.left,
+    )
+
+
+def flags_config(values: Mapping[str, str]) -> str:
+    """Return the text of a config that holds the values of flags; see `Flags`."""
+    keys = "".join(f"{new_scalar(key)}: {text}\n" for key, text in values.items())
+    return (
+        f"# The flags of a training command: the values that stand here are what `autotune run` trains with.\n\n{keys}"
+    )
+
+
+class _Reader:
+    """Pass over the trainer's own words.
+
+    Attributes:
+        values: See `Flags.values`.
+        command: These words with placeholders in them.
+        left: See `Flags.left`.
+    """
+
+    def __init__(self, words: Sequence[str], is_known: Callable[[str], bool], script: Script) -> None:
+        self.values: dict[str, str] = {}
+        self.command: list[str] = []
+        self.left: dict[str, str] = {}
+        self._words = words
+        self._is_known = is_known
+        self._script = script
+        self._hydra = hydra_main(script)
+        self._counts = Counter(key for word in words if (key := _key_of(word, self._script)) is not None)
+
+    def read(self) -> None:
+        """Read all words."""
+        position = 0
+        while position < len(self._words):
+            word = self._words[position]
+            position += 1
+            if match := _OVERRIDE.fullmatch(word):
+                self._read_override(word, match, _why_override_left(match, self._counts, self._hydra, self._is_known))
+            elif match := _FLAG.fullmatch(word):
+                position += self._read_flag(word, match, _values_after(self._words[position:]))
+            elif parts := _short_flag(word, self._script):
+                position += self._read_short_flag(word, *parts, self._words[position:])
+            else:
+                if why := _why_word_left(word):
+                    self.left[word] = why
+                self.command.append(literal(word))
+
+    def _read_override(self, word: str, match: re.Match[str], why: str | None) -> None:
+        if why:
+            self.left[word] = why
+            self.command.append(literal(word))
+            return
+        self.values[match["name"]] = _written(match["value"])
+        self.command.append(f"{match['sign']}{match['name']}={{{match['name']}}}")
+
+    def _read_flag(self, word: str, match: re.Match[str], following: Sequence[str]) -> int:
+        """Read a flag; return the number of words behind it that are part of it."""
+        key = _key(match["name"])
+        if why := _why_flag_left(match, [] if match["equals"] else following, self._counts, self._hydra):
+            self.left[word] = why
+            self.command.append(literal(word))
+        elif match["equals"]:
+            self.values[key] = _written(match["value"])
+            self.command.append(f"--{match['name']}={{{key}}}")
+        elif following:
+            self.values[key] = _written(following[0])
+            self.command += [word, f"{{{key}}}"]
+            return 1
+        else:
+            self._read_switch(word, match["name"])
+        return 0
+
+    def _read_short_flag(self, word: str, flag: str, attached: str, following: Sequence[str]) -> int:
+        """Read a short flag whose long name is known; return the number of words behind it that are its value."""
+        key = _key(self._script.long_options[flag].removeprefix("--"))
+        value = attached or next(iter(following), None)
+        if why := self._why_short_flag_left(key, value):
+            self.left[word] = why
+            self.command.append(literal(word))
+            return 0
+        assert value is not None, "one without a value is left alone"
+        self.values[key] = _written(value)
+        self.command += [f"{flag}{{{key}}}"] if attached else [word, f"{{{key}}}"]
+        return 0 if attached else 1
+
+    def _why_short_flag_left(self, key: str, value: str | None) -> str | None:
+        if key in _RESERVED:
+            return "its name means something else in a command, or in the config"
+        if self._counts[key] > 1:
+            return "it is given more than once"
+        return "it has no value" if value is None or _is_flag(value) else None
+
+    def _read_switch(self, word: str, name: str) -> None:
+        """Read a switch: ``--nouse_xla`` says that ``use_xla`` is off."""
+        positive = _NEGATION.sub("", name, count=1)
+        key, off = _key(positive), _word_for_off(positive, self._script)
+        is_free = positive != name and key not in self._counts and key not in self.values
+        if is_free and (self._is_known(key) or (off == word and f"--{positive}/" in self._script.text)):
+            self.values[key] = "false"
+            self.command.append(f"{{!{key}?{word}}}")
+            if word in (f"--no{positive}", off):  # absl's, which knows the other word of each switch
+                self.command.append(f"{{{key}?--{positive}}}")
+            return
+        key, off = _key(name), _word_for_off(name, self._script)
+        self.values[key] = "true"
+        self.command.append(f"{{{key}?{word}}}")
+        if off is not None and _key_of(off, self._script) not in self._counts:
+            self.command.append(f"{{!{key}?{off}}}")
+
+
+def _key(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _key_of(word: str, script: Script) -> str | None:
+    """Return the key that a word gives a value; None if it is neither a known flag nor an override."""
+    if match := _FLAG.fullmatch(word):
+        return _key(match["name"])
+    if parts := _short_flag(word, script):
+        return _key(script.long_options[parts[0]].removeprefix("--"))
+    return match["name"] if (match := _OVERRIDE.fullmatch(word)) else None
+
+
+def _short_flag(word: str, script: Script) -> tuple[str, str] | None:
+    """Return a short flag whose long name is known, and the number that is attached to it; None if it is none."""
+    if word in script.long_options:
+        return word, ""
+    flag, value = word[:2], word[2:]
+    return (flag, value) if flag in script.long_options and _NUMBER.fullmatch(value) else None
+
+
+def _values_after(words: Sequence[str]) -> list[str]:
+    return list(takewhile(lambda word: not _is_flag(word) and not _OVERRIDE.fullmatch(word), words))
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
+
+
+def _why_word_left(word: str) -> str | None:
+    if _is_flag(word):
+        return "the trainer's source does not tell what this short flag means; type its long name if it is to vary"
+    return "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None
+
+
+def _why_flag_left(
+    match: re.Match[str], following: Sequence[str], counts: Mapping[str, int], hydra: HydraMain | None
+) -> str | None:
+    if hydra is not None and match["name"] in OWN_FLAGS:
+        return "it is for Hydra itself"
+    if _key(match["name"]) in _RESERVED:
+        return "its name means something else in a command, or in the config"
+    if counts[_key(match["name"])] > 1:
+        return "it is given more than once"
+    return "it takes several values" if _is_list(following) else None
+
+
+def _why_override_left(
+    match: re.Match[str], counts: Mapping[str, int], hydra: HydraMain | None, is_known: Callable[[str], bool]
+) -> str | None:
+    name, value = match["name"], match["value"]
+    top = name.partition(".")[0]
+    if top == "hydra":
+        return "it is for Hydra itself"
+    if name in _RESERVED or top == SECTION:
+        return "its name means something else in a command, or in the config"
+    if counts[name] > 1:
+        return "it is given more than once"
+    if _NO_SCALAR.search(value):
+        return "it is a list, or made of other values"
+    groups = hydra.groups if hydra is not None else frozenset()
+    if name in groups:
+        return "it chooses one of a group of configs"
+    is_text = not _NUMBER.fullmatch(value) and value not in _PLAIN_WORDS
+    if name == top and is_text and not groups and not is_known(name):
+        return "it may choose one of a group of configs"
+    return None
+
+
+def _word_for_off(name: str, script: Script) -> str | None:
+    """Return the trainer's word that turns a switch off, as its source tells; None if leaving it out has to do."""
+    if script.imports("absl") or script.imports("fire"):
+        return f"--no{name}"
+    written = re.escape(name)
+    pair = rf"--{written}/--no-{written}\b|[\"']--{written}[\"'][^()]*\bBooleanOptionalAction\b"
+    return f"--no-{name}" if script.imports("typer") or re.search(pair, script.text) else None
+
+
+def _is_list(values: Sequence[str]) -> bool:
+    # `--size 16 data/train` is one value and a word for itself; `--sizes 3 4 5` is a list.
+    return len(values) > 1 and bool(_NUMBER.fullmatch(values[1])) == bool(_NUMBER.fullmatch(values[0]))
+
+
+def _written(text: str) -> str:
+    """Return a flag's text as YAML of the same meaning: numbers and switches plain, all else as text."""
+    if _NUMBER.fullmatch(text) or text in _PLAIN_WORDS:
+        return text
+    return new_scalar(text)

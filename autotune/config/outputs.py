@@ -1,0 +1,321 @@
+"""Output keys of a config: detection by name, and their paths in a trial.
+
+Trials must never overwrite a user's checkpoints, so a name that may mean an output is treated as one; a user excludes
+it with ``redirect_except``. The folders keep their structure inside the trial's own folder: two keys that name one
+folder still name one, and a folder inside another stays inside.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.config.document import Document, Leaf
+from autotune.config.keys import did_you_mean
+from autotune.errors import CannotEditYaml, ConfigError
+
+_WHAT = (
+    "artifacts?|checkpoints?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"
+    "|runs?|saves?|saved_models?|save_model|snapshots?|summary|summaries|tb|tensorboard|wandb|work"
+)
+
+
+_PLACE = "dir|directory|folder|path|root|file|filename"
+
+
+_OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})")
+
+
+_PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
+
+
+_NO_PATH = re.compile("none|null|nil|~|true|false|yes|no|on|off", re.IGNORECASE)
+"""Words for nothing and for switches that YAML reads as texts, as Python writes them or in quotes."""
+
+
+_QUOTED = re.compile(r"""(?P<quote>['"])(?P<path>[^'"\\]+)(?P=quote)""")
+
+
+_READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
+
+
+_OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|out|outputs?|results|runs|save|snapshots|tensorboard")
+
+
+_MODEL_FILE = re.compile(r"[\w.-]+\.(?:bin|ckpt|h5|keras|npz|onnx|pickle|pkl|pt|pth|safetensors)")
+
+
+_BUILT_ON = re.compile(r"\$\{(?P<key>[\w.]+)\}/[^$]+")
+
+
+_PATH = re.compile(r"\.{0,2}/.*|[^/:]+/[^:]*", re.DOTALL)
+
+
+# Keys that make a trainer upload something.
+_UPLOADS = re.compile(r"(?:.*_)?push_to_hub|(?:.*_)?upload(?:_(?:artifacts|checkpoints?|models?))?")
+
+
+_SERVER = re.compile(r"(?:mlflow_)?tracking_ur[il]")
+
+
+_TRACKER_MODE = re.compile(r"(?:.*_)?(?:wandb|swanlab|neptune|comet)_mode")
+
+
+# A checkpoint to start from is read, not written.
+_READ = re.compile(
+    r"(?:.*_)?(?:finetune|from|init|input|load|pretrain|pretrained|reload|restore|resume|source|teacher|warm)(?:_.*)?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Output paths of a config.
+
+    Attributes:
+        redirected: Keys that point into the trial's folder in trials.
+        left: Keys that look like outputs and stay as they are, with the reason.
+        uploads: Keys that make a trainer upload something, and are left as they are.
+    """
+
+    redirected: tuple[str, ...]
+    left: Mapping[str, str]
+    uploads: tuple[str, ...] = ()
+
+
+def find_outputs(
+    document: Document,
+    redirect: Sequence[str],
+    redirect_except: Sequence[str],
+    where: str,
+    ignore: str,
+    *,
+    overridable: bool = False,
+) -> Outputs:
+    """Find the output paths of a config by their names.
+
+    Args:
+        document: The config.
+        redirect: Further keys that are outputs according to the user.
+        redirect_except: Keys that are no outputs according to the user.
+        where: Place of the ``autotune:`` section, for errors.
+        ignore: The top-level key of that section, which no trial sees.
+        overridable: Whether trials get values as overrides, so that a path built on a key that is no output
+            (``${root}/logs``) can be redirected too.
+
+    Raises:
+        ConfigError: A key that the user names is not in the config, or holds nothing that could be redirected.
+    """
+    redirected: list[str] = []
+    left: dict[str, str] = {}
+    uploads: list[str] = []
+    asked = {_asked(document, key, where).dotted for key in redirect}
+    excepted = {_asked(document, key, where).dotted for key in redirect_except}
+    for leaf in document.leaves:
+        if leaf.path[0] == ignore:
+            continue
+        if _uploads(leaf):
+            uploads.append(leaf.dotted)
+        if leaf.dotted not in asked and (not _looks_like_output(leaf) or leaf.dotted in excepted):
+            continue
+        why = None if overridable and _ends_in_a_path_of_its_own(leaf) else _why_left(leaf)
+        if why is None:
+            redirected.append(leaf.dotted)
+        elif leaf.dotted in asked:
+            raise ConfigError(
+                f"{leaf.dotted} cannot be redirected: {why}",
+                where=where,
+                remedy="Take it out of redirect, or write it as a plain path.",
+            )
+        else:
+            left[leaf.dotted] = why
+    return Outputs(redirected=tuple(redirected), left=left, uploads=tuple(uploads))
+
+
+def holding_something(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
+    """Return the output keys whose place is not empty; trials do not see its content.
+
+    Args:
+        document: The config.
+        keys: Dotted paths of the output keys.
+        folders: Folders that relative paths may be relative to.
+    """
+    places = {key: [path_of(unquoted(document.leaf(key).text), folder) for folder in folders] for key in keys}
+    return tuple(key for key, found in places.items() if any(path and holds_something(path) for path in found))
+
+
+def unquoted(text: str) -> str:
+    """Return the path of an output without Python's own quotes, which a config has that is read as literals."""
+    match = _QUOTED.fullmatch(text)
+    return match["path"] if match else text
+
+
+def written_like(path: str, text: str) -> str:
+    """Return a path in Python's own quotes if the text that it replaces has them."""
+    return repr(path) if _QUOTED.fullmatch(text) else path
+
+
+def redirected_path(value: str, outputs: Path) -> str:
+    """Return the path of an output in a trial: the same tree, moved below `outputs`.
+
+    Args:
+        value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it. Quotes of
+            Python's own do not.
+        outputs: The folder for the trial's outputs.
+    """
+    value = unquoted(value)
+    parts = [part for part in value.split("/") if part not in ("", ".")]
+    # Template syntax must not be filled in a second time.
+    inside = [re.sub(r"[^\w.=@,+~ -]", "_", "_up" if part == ".." else part) for part in parts]
+    path = os.fspath(outputs.joinpath(*inside))
+    return f"{path}/" if value.endswith("/") else path
+
+
+def _looks_like_output(leaf: Leaf) -> bool:
+    if not isinstance(leaf.value, str) or leaf.value in ("", "???") or not isinstance(leaf.path[-1], str):
+        return False
+    words = _words(leaf)
+    if _READ.fullmatch("_".join(words)):
+        return False
+    if _OUTPUT_ALONE.fullmatch(words[-1]):
+        # `output: output` is a folder, `save: model.pt` a file.
+        return any(kind.fullmatch(leaf.value) for kind in (_PATH, _OUTPUT_ALONE, _MODEL_FILE))
+    if _PLACE_ALONE.fullmatch(words[-1]) and len(words) > 1:
+        name = "_".join(words[-2:])
+        return bool(_OUTPUT.fullmatch(name)) and not _READ_OR_WRITTEN.fullmatch(name)
+    return bool(_OUTPUT.fullmatch(words[-1]))
+
+
+def _uploads(leaf: Leaf) -> bool:
+    words = _words(leaf)
+    if leaf.value is True:
+        return bool(_UPLOADS.fullmatch(words[-1]))
+    if not isinstance(leaf.value, str):
+        return False
+    return bool(
+        (_SERVER.fullmatch(words[-1]) and "://" in leaf.value and not leaf.value.startswith(("file:", "sqlite:")))
+        or (_TRACKER_MODE.fullmatch("_".join(words)) and leaf.value == "online")
+    )
+
+
+def _words(leaf: Leaf) -> list[str]:
+    """Return the parts of a key path; those of an override (``paths.log_dir: logs``) are parts as well."""
+    return [_snake(word) for part in leaf.path for word in str(part).split(".")]
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+
+
+def _why_left(leaf: Leaf) -> str | None:
+    if not isinstance(leaf.value, str):
+        return "it holds no path"
+    if _NO_PATH.fullmatch(leaf.text):
+        return f"it says {leaf.text}, which is no path"
+    if leaf.computed:
+        # `<output_folder>/save` and `${exp_dir}/ckpt` follow the folder that they are built on.
+        derived = leaf.text.startswith(("<", "${", "{"))
+        return "it is built on another key" if derived else None
+    return leaf.why_fixed
+
+
+def _ends_in_a_path_of_its_own(leaf: Leaf) -> bool:
+    match = _BUILT_ON.fullmatch(leaf.text) if leaf.computed else None
+    return match is not None and not _OUTPUT.fullmatch(_snake(match["key"].rpartition(".")[2]))
+
+
+def _asked(document: Document, key: str, where: str) -> Leaf:
+    try:
+        return document.leaf(key)
+    except CannotEditYaml as error:
+        raise ConfigError(
+            f"{key} cannot be redirected: {error.message}",
+            where=where,
+            remedy=did_you_mean(key, document.scalars),
+        ) from error
+
+
+# Queries to the file system about texts that may be paths: a config's values, the words of a command.
+
+
+_LONGEST_BYTES = 4096
+"""Longest path: PATH_MAX of Linux, the zero byte at the end included."""
+
+
+_NEVER_A_PATH = (OSError, ValueError, RecursionError)  # RecursionError: a chain of a thousand links
+
+
+def path_of(text: str, folder: Path) -> Path | None:
+    """Return the path that a text names; None if it can name none.
+
+    Args:
+        text: Relative, absolute, or with a user's home in front (``~``).
+        folder: Folder that a relative path is relative to.
+    """
+    try:
+        usable = 0 < len(os.fsencode(text)) < _LONGEST_BYTES and "\0" not in text
+        return folder / os.path.expanduser(text) if usable else None
+    except _NEVER_A_PATH:
+        return None
+
+
+def real_path(path: Path) -> Path | None:
+    """Return the path with its links resolved, as far as it exists; None if it can be no path."""
+    try:
+        return Path(os.path.realpath(path))
+    except _NEVER_A_PATH:
+        return None
+
+
+def exists(path: Path) -> bool:
+    """Return whether something of that name exists and is visible to this user."""
+    return os.path.exists(path)  # unlike `Path.exists`, which raises where a name is too long or a folder is closed
+
+
+def is_program(path: Path) -> bool:
+    """Return whether there is a file of that name that may be executed."""
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Return whether two paths lead to the same existing file."""
+    try:
+        return os.path.samefile(one, other)
+    except _NEVER_A_PATH:
+        return False
+
+
+def holds_something(path: Path) -> bool:
+    """Return whether there is a non-empty folder, or a file; False where this user may not look."""
+    try:
+        with os.scandir(path) as entries:
+            return next(entries, None) is not None
+    except NotADirectoryError:
+        return os.path.exists(path)  # it is a file, or leads through one
+    except _NEVER_A_PATH:
+        return False
+
+
+# Environment that keeps experiment trackers quiet: no dashboard fills with short trials, no upload slows them down.
+
+
+def quiet_trackers(outputs: Path) -> Mapping[str, str]:
+    """Return the environment variables that keep trackers quiet.
+
+    Args:
+        outputs: The folder of the trial's outputs, which is deleted with them.
+    """
+    neptune = str(outputs / "neptune")
+    return {
+        "WANDB_MODE": "disabled",
+        "MLFLOW_TRACKING_URI": str(outputs / "mlflow"),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "COMET_MODE": "DISABLED",
+        "COMET_START_ONLINE": "false",
+        "COMET_OFFLINE_DIRECTORY": str(outputs / "comet"),
+        "NEPTUNE_MODE": "offline",
+        "NEPTUNE_DATA_DIRECTORY": neptune,
+        "NEPTUNE_LOG_DIRECTORY": neptune,
+        "CLEARML_OFFLINE_MODE": "1",
+        "SWANLAB_MODE": "disabled",
+    }

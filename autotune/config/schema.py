@@ -1,0 +1,541 @@
+"""Schema of the ``autotune:`` section: its keys, types and limits, with errors that name file, line and key.
+
+It stands in the config itself, or, for trainers that reject unknown keys, in ``<stem>.autotune.yaml`` beside it
+(there the key ``autotune:`` around it may be left out).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from autotune.config.command import is_word
+from autotune.config.document import Document
+from autotune.config.keys import did_you_mean, shown
+from autotune.errors import ConfigError
+from autotune.records import Scalar
+
+SECTION = "autotune"
+
+
+ENV = f"{SECTION}.env."
+"""Prefix of knobs that are environment variables of the trials, not keys of the config."""
+
+
+Objective = Literal["effective_utilization", "utilization", "throughput"]
+
+
+Sampler = Literal["autotune", "tpe", "gp", "random"]
+
+
+UTILIZATION_MIN_S = 5.0
+"""Shortest measuring window of the objective `utilization`: some 30 of a driver's samples, or 5 of the slowest."""
+
+
+MOST_CHOICES = 1000
+"""Most values of one knob: more than any search can tell apart."""
+
+
+_LARGEST_WHOLE = 2**53  # above it, whole numbers cannot be told apart as floats
+
+
+_SMALLEST, _LARGEST = 1e-100, 1e100
+
+
+_LONGEST_NUMBER = 300
+
+
+_Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+
+
+class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits on the length of a trial and on its memory.
+
+    Attributes:
+        start_timeout_s: Longest time from the start of the process to its first step.
+        min_s: Shortest measuring window; 5 with the objective `utilization`, unless it is set.
+        min_steps: Fewest steps in it.
+        max_s: Longest measuring window.
+        memory_margin: Share of the memory that has to stay free: points are not tried that would need more, as far
+            as trials with smaller batches tell.
+    """
+
+    start_timeout_s: _Seconds = 300.0
+    min_s: Annotated[float, Meta(ge=0, le=1e9)] = 2.0
+    min_steps: Annotated[int, Meta(ge=1, le=10**9)] = 10
+    max_s: _Seconds = 10.0
+    memory_margin: Annotated[float, Meta(ge=0, lt=1)] = 0.08
+
+
+class _Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    low: int | float
+    high: int | float
+    step: int | float | None = None
+    log: bool = False
+
+
+class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys of the section as they are written, with their types and defaults.
+
+    Attributes:
+        command: How training is started; `{config}` is the trial's copy of the config.
+        folder: The folder that the command runs in, relative to the file with this section.
+        files: Further configs that the trainer reads, relative to the folder of this one.
+        knobs: What may vary: a list of values, or a range with `low`, `high`, and `step` or `log: true`. Without it,
+            the known knobs that are found in the config.
+        env: Environment variables of every trial, and of `autotune run`.
+        set: Values for trials only, by dotted path.
+        redirect: Further keys that say where the trainer writes.
+        redirect_except: Keys that look like it, and are not.
+        objective: What is searched for.
+        trial: Limits on the length of a trial and on its memory.
+        keep_effective_batch: `true`: gradient accumulation makes up for another batch.
+        keep_outputs: `true`: outputs that were redirected into a trial's folder stay when it ends.
+        sampler: What proposes the points to try; all but `autotune` are Optuna's.
+        storage: Where studies are kept; journals in the state folder without it.
+        batch: Largest effective batch to try: a factor of today's such as `4x`, or `same`, or `free`. Without it `4x`,
+            and a list under `knobs` as it is.
+    """
+
+    command: str | None = None
+    folder: str | None = None
+    files: list[str] = []
+    knobs: dict[str, Any] | None = None
+    env: dict[str, Any] = {}
+    set: dict[str, Any] = {}
+    redirect: list[str] = []
+    redirect_except: list[str] = []
+    objective: Objective = "effective_utilization"
+    trial: TrialLimits = TrialLimits()
+    keep_effective_batch: bool = False
+    keep_outputs: bool = False
+    sampler: Sampler = "autotune"
+    storage: str | None = None
+    batch: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Domain from `low` to `high`, both included.
+
+    Attributes:
+        step: Distance of neighbours; None leaves it open.
+        log: Whether neighbours have equal ratios instead of equal distances.
+    """
+
+    low: int | float
+    high: int | float
+    step: int | float | None = None
+    log: bool = False
+
+
+Domain = tuple[Scalar, ...] | Range
+"""Domain of a knob: a list of values, or a range."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Location of the section.
+
+    Attributes:
+        document: The file.
+        prefix: The keys around the section: ``("autotune",)``, or none in a file of its own.
+    """
+
+    document: Document
+    prefix: tuple[str, ...]
+
+    def place(self, *keys: str | int) -> str:
+        """Return file, line and name of a key of the section, for messages."""
+        path: tuple[str | int, ...] = (*self.prefix, *keys)
+        while path and path not in self.document:
+            path = path[:-1]
+        name = ".".join(str(key) for key in (SECTION, *keys))
+        return f"{self.document.name}:{self.document.line(path)} ({name})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Parsed section, each part valid in itself; nothing is checked against the config yet.
+
+    Attributes:
+        source: Its location; None if there is no section.
+        command: The command as written; None if the section has none.
+        folder: The folder that it runs in, as written; None if the section does not say it.
+        files: Further configs that the trainer reads, relative to the folder of this one.
+        knobs: The domains by key path; None if the section leaves them to the table of known knobs.
+        env: Environment variables, each with its text in the file.
+        fixed: Values of ``set``, for trials only, by key path.
+        keep_effective_batch: Whether gradient accumulation makes up for another batch size.
+        storage: Where studies are kept, as written; None leaves it to the command line and the environment.
+        batch: Limit of the effective batch; None if the section has none.
+    """
+
+    source: Source | None = None
+    command: str | None = None
+    folder: str | None = None
+    files: tuple[str, ...] = ()
+    knobs: Mapping[str, Domain] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Scalar] = field(default_factory=dict)
+    redirect: tuple[str, ...] = ()
+    redirect_except: tuple[str, ...] = ()
+    objective: Objective = "effective_utilization"
+    trial: TrialLimits = field(default_factory=TrialLimits)
+    keep_effective_batch: bool = False
+    keep_outputs: bool = False
+    sampler: Sampler = "autotune"
+    storage: str | None = None
+    batch: BatchLimit | None = None
+
+    @property
+    def varies_environment_alone(self) -> bool:
+        """True if knobs are listed, all of them variables: then nothing of the config has to reach the trainer."""
+        return bool(self.knobs) and all(path.startswith(ENV) for path in self.knobs or ())
+
+    def place(self, *keys: str | int) -> str:
+        """Return the place of a key of the section, for messages: file, line and key."""
+        return self.source.place(*keys) if self.source else SECTION
+
+
+def parse_section(source: Source) -> Section:
+    """Parse and check the section.
+
+    Raises:
+        ConfigError: Something in it is unknown, of the wrong type, or out of range; file, line and key are named.
+    """
+    data: Any = source.document.data
+    for key in source.prefix:
+        data = data[key]
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(
+            "the autotune section is no mapping",
+            where=source.place(),
+            remedy="Write its keys below it, indented: command: ...",
+        )
+    try:
+        model = msgspec.convert(data, SectionKeys)
+    except msgspec.ValidationError as error:
+        raise _translated(error, data, SectionKeys, source) from error
+    if model.trial.min_s > model.trial.max_s:
+        raise ConfigError(
+            f"trial.min_s ({model.trial.min_s:g}) is above trial.max_s ({model.trial.max_s:g})",
+            where=source.place("trial"),
+            remedy="A measuring window lasts from min_s to max_s seconds: raise max_s.",
+        )
+    knobs = model.knobs
+    return Section(
+        source=source,
+        command=model.command,
+        folder=model.folder,
+        files=tuple(model.files),
+        knobs=None if knobs is None else {k: _domain(v, source, k) for k, v in knobs.items()},
+        env={name: _environment(name, value, source) for name, value in model.env.items()},
+        fixed={path: _fixed(path, value, source) for path, value in model.set.items()},
+        redirect=tuple(model.redirect),
+        redirect_except=tuple(model.redirect_except),
+        objective=model.objective,
+        trial=_limits(model, is_set="min_s" in data.get("trial", ())),
+        keep_effective_batch=model.keep_effective_batch,
+        keep_outputs=model.keep_outputs,
+        sampler=model.sampler,
+        storage=model.storage,
+        batch=None if model.batch is None else _batch_limit(model.batch, source),
+    )
+
+
+def _batch_limit(value: Any, source: Source) -> BatchLimit:
+    try:
+        return parse_batch_limit(value if isinstance(value, str) else shown(value))
+    except ValueError as error:
+        raise ConfigError(
+            f"batch is {shown(value)}, which is no limit of the batch",
+            where=source.place("batch"),
+            remedy="Write batch: 4x (any factor from 1x on), batch: same or batch: free.",
+        ) from error
+
+
+def _limits(model: SectionKeys, *, is_set: bool) -> TrialLimits:
+    if model.objective != "utilization" or is_set:
+        return model.trial
+    return msgspec.structs.replace(model.trial, min_s=min(UTILIZATION_MIN_S, model.trial.max_s))
+
+
+def _domain(value: Any, source: Source, knob: str) -> Domain:
+    where = source.place("knobs", knob)
+    if isinstance(value, list):
+        return _choices(_as_variables(value, source, knob) if knob.startswith(ENV) else value, where, knob)
+    if isinstance(value, dict):
+        try:
+            found = msgspec.convert(value, _Range)
+        except msgspec.ValidationError as error:
+            raise _translated(error, value, _Range, source, "knobs", knob) from error
+        return _range(found, where, knob)
+    raise ConfigError(
+        f"{knob} has the domain {shown(value)}, which is neither a list nor a range",
+        where=where,
+        remedy=f"Write {knob}: [8, 16, 32] or {knob}: {{low: 1, high: 16}}.",
+    )
+
+
+def variable_value(text: str) -> Scalar:
+    """Return an environment variable's value as a knob: a number if its text is one, else the text."""
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    if re.fullmatch(r"-?[0-9]+", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,2})?", text) else text
+
+
+def _as_variables(values: list[Any], source: Source, knob: str) -> list[Any]:
+    """Return the values of a variable as texts, as they are written: `on` is no `true` there."""
+    return [
+        value
+        if isinstance(value, list | dict)
+        else variable_value(source.document.leaf((*source.prefix, "knobs", knob, index)).text)
+        for index, value in enumerate(values)
+    ]
+
+
+def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
+    if not values:
+        raise ConfigError(
+            f"the domain of {knob} is empty", where=where, remedy="List the values to try, or delete the line."
+        )
+    if len(values) > MOST_CHOICES:
+        raise ConfigError(
+            f"the domain of {knob} holds {len(values):,} values, more than the {MOST_CHOICES:,} that one may have",
+            where=where,
+            remedy="List those that matter, or write a range: {low: 1, high: 100000}.",
+        )
+    seen: set[tuple[bool, Scalar]] = set()
+    for value in values:
+        if isinstance(value, list | dict):
+            raise ConfigError(
+                f"the domain of {knob} holds {shown(value)}, which is no single value",
+                where=where,
+                remedy="A knob's values are numbers, words, true, false or null.",
+            )
+        if (why := why_unfit(value)) is not None:
+            raise ConfigError(f"the domain of {knob} holds {shown(value)}, {why}", where=where, remedy=UNFIT_REMEDY)
+        if (isinstance(value, bool), value) in seen:
+            raise ConfigError(
+                f"the domain of {knob} holds {shown(value)} twice", where=where, remedy="Delete one of them."
+            )
+        seen.add((isinstance(value, bool), value))
+    kinds = {_kind(value) for value in values if value is not None}
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"the domain of {knob} mixes {' and '.join(sorted(kinds))}: {shown(values)}",
+            where=where,
+            remedy="Write all its values as one type; quote numbers that are meant as words.",
+        )
+    return tuple(values)
+
+
+UNFIT_REMEDY = (
+    "A knob holds whole numbers up to 2^53, other numbers from 1e-100 to 1e100 and 0, texts of characters, true, false "
+    "and null."
+)
+
+
+def why_unfit(value: Scalar) -> str | None:
+    """Return the reason for which no knob can hold a value; None if one can."""
+    if isinstance(value, str):
+        return None if is_word(value) else "which holds a zero byte or half a surrogate pair"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "which is no finite number"
+        return None if value == 0 or _SMALLEST <= abs(value) <= _LARGEST else "which is too large or too small"
+    return "which is too large" if value is not None and abs(value) > _LARGEST_WHOLE else None
+
+
+def _kind(value: Scalar) -> str:
+    if isinstance(value, bool):
+        return "true/false"
+    return "words" if isinstance(value, str) else "numbers"
+
+
+def _range(found: _Range, where: str, knob: str) -> Range:
+    low, high, step = found.low, found.high, found.step
+    for number in (low, high, step):
+        if (unfit := why_unfit(number)) is not None:
+            raise ConfigError(f"the range of {knob} holds {shown(number)}, {unfit}", where=where, remedy=UNFIT_REMEDY)
+    whole = isinstance(low, int) and isinstance(high, int)
+    why = remedy = None
+    if low > high:
+        why = f"the range of {knob} is upside down: low {low!r}, high {high!r}"
+        remedy = f"Write {{low: {high!r}, high: {low!r}}}."
+    elif low == high:
+        why = f"the range of {knob} holds one value, {low!r}"
+        remedy = "Widen it, or put the key below set: to fix it in trials."
+    elif step is not None and (step <= 0 or step > high - low):
+        why = f"the step of {knob} is {step!r}, in a range {high - low!r} wide"
+        remedy = "A step is above 0 and at most as wide as the range."
+    elif step is not None and whole and not isinstance(step, int):
+        why, remedy = f"{knob} is a range of integers with the step {step!r}", "Write an integer step."
+    elif found.log and low <= 0:
+        why = f"{knob} is a log range from {low!r}"
+        remedy = "Equal ratios need low above 0; list the values where 0 is one of them: [0, 1, 2, 4]."
+    elif found.log and step is not None:
+        why, remedy = f"{knob} has both log and step", "Leave one out: log means equal ratios, step distances."
+    if why is not None:
+        raise ConfigError(why, where=where, remedy=remedy)
+    return Range(low=low, high=high, step=step, log=found.log)
+
+
+def _environment(name: str, value: Any, source: Source) -> str:
+    # An environment holds texts: the user's spelling is kept (`on`, `010`), not YAML's value of it.
+    if value is None or isinstance(value, list | dict) or not _is_variable(name) or not is_word(str(value)):
+        raise ConfigError(
+            f"env: {name}: {shown(value)} cannot be set as an environment variable",
+            where=source.place("env", name),
+            remedy='Write one text for each variable; "" for an empty one.',
+        )
+    return source.document.leaf((*source.prefix, "env", name)).text
+
+
+def _is_variable(name: str) -> bool:
+    return bool(name) and "=" not in name and is_word(name)
+
+
+def _fixed(path: str, value: Any, source: Source) -> Scalar:
+    if isinstance(value, list | dict):
+        raise ConfigError(
+            f"set: {path} holds {shown(value)}, which is no single value",
+            where=source.place("set", path),
+            remedy="Name a single value by its dotted path, as in set: {training.epochs: 1}.",
+        )
+    return value  # type: ignore[no-any-return]  # a document's values are scalars, lists and mappings
+
+
+_COMPLAINT = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.S)
+
+
+_KEY = re.compile(r"\.(\w+)|\[([0-9]+)\]")
+
+
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.S)
+
+
+_MISSING = re.compile("Object missing required field `(.*)`")
+
+
+_EXPECTED = re.compile("Expected `(.*?)`(?: (>=?|<=?) (.*?))?(?:, got .*)?")
+
+
+_KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
+
+
+_LIMITS = {">": "greater than", ">=": "of at least", "<": "less than", "<=": "of at most"}
+
+
+_WORDS = {"objective": get_args(Objective), "sampler": get_args(Sampler)}
+
+
+def _translated(
+    error: msgspec.ValidationError,
+    value: Any,
+    model: type[SectionKeys | _Range],
+    source: Source,
+    *around: str,
+) -> ConfigError:
+    """Translate msgspec's complaint, e.g. ``Expected `float`, got `str` - at `$.trial.max_s` ``, into the user's terms.
+
+    Args:
+        error: The complaint.
+        value: What was checked.
+        model: What it was checked against.
+        source: Location of the section.
+        around: The keys around the value.
+    """
+    what, place = _COMPLAINT.fullmatch(str(error)).groups(default="")  # type: ignore[union-attr]  # matches anything
+    keys: list[str | int] = [*around]
+    for name, index in _KEY.findall(place):
+        keys.append(int(index) if index else name)
+        value = value[keys[-1]]
+    unknown, missing = _UNKNOWN.fullmatch(what), _MISSING.fullmatch(what)
+    if found := unknown or missing:
+        keys.append(found[1])
+    where = source.place(*keys)
+    name = ".".join(map(str, keys))
+    if unknown:
+        if keys == ["run"]:
+            return ConfigError("unknown key run", where=where, remedy="It is called trial now: trial: {max_s: 10}.")
+        known = (TrialLimits if keys[:-1] == ["trial"] else model).__struct_fields__
+        return ConfigError(f"unknown key {name}", where=where, remedy=did_you_mean(unknown[1], known))
+    if missing:
+        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {missing[1]}: ... there.")
+    return ConfigError(
+        f"{name} is {shown(value)}, but it {_expectation(what, name)}", where=where, remedy="Write a value that fits."
+    )
+
+
+def _expectation(what: str, name: str) -> str:
+    if name in _WORDS:
+        *words, last = map(repr, _WORDS[name])
+        return f"should be {', '.join(words)} or {last}"
+    expected = _EXPECTED.fullmatch(what)
+    if expected is None:  # a number that no float can hold
+        return "is out of range"
+    kinds = expected[1].replace("int | float", "float").removesuffix(" | null").split(" | ")
+    limit = f" {_LIMITS[expected[2]]} {float(expected[3]):g}" if expected[2] else ""
+    return f"should be {' or '.join(_KINDS.get(kind, 'a mapping') for kind in kinds)}{limit}"
+
+
+SAME, FREE = "same", "free"
+
+
+_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLimit:
+    """Limit of the effective batch that a search may try, relative to the baseline's.
+
+    Attributes:
+        factor: Largest ratio to the baseline's effective batch, 1 or more; infinity for no limit.
+        is_fixed: Whether the batch is not turned at all, to smaller sizes neither.
+    """
+
+    factor: float
+    is_fixed: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """True if every batch of the domain may be tried."""
+        return math.isinf(self.factor)
+
+
+DEFAULT_BATCH_LIMIT = BatchLimit(factor=4.0)
+"""Limit where nothing says another. A larger batch makes more samples a second, of which each teaches less."""
+
+
+def parse_batch_limit(text: str) -> BatchLimit:
+    """Parse a limit of the batch.
+
+    Args:
+        text: ``same``, ``free``, or a factor from 1 on, e.g. ``4x``.
+
+    Raises:
+        ValueError: The text is none of these; the message says what would be.
+    """
+    word = text.strip().lower()
+    if word == SAME:
+        return BatchLimit(factor=1.0, is_fixed=True)
+    if word == FREE:
+        return BatchLimit(factor=math.inf)
+    match = _FACTOR.fullmatch(word)
+    if match is None:
+        raise ValueError(f"{text!r} is no limit of the batch; write {SAME}, {FREE}, or a factor like 4x")
+    if (factor := float(match[1])) < 1:
+        raise ValueError(f"{text!r} is below today's batch; the least factor is 1x")
+    return BatchLimit(factor=factor)

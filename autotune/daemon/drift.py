@@ -1,0 +1,754 @@
+"""Watch over one training's pace: both questions, and the likely cause of what is found."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import takewhile
+from math import exp, sqrt
+from statistics import fmean, median
+
+from autotune.daemon.training_folder import ConfirmedSpeed
+
+_SILENT_S = 60.0  # without a window of the chosen process, after which another one takes its place
+
+
+_SILENT_WINDOWS = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Finding about a training's pace, with its likely cause; None means unknown, or that none is needed."""
+
+    found: SlowStart | Change
+    cause: Cause | None
+
+
+class TrainingWatch:
+    """Watch over one training, fed with its windows and the readings of the machine in the order of time.
+
+    Windows of one process at a time are looked at: as long as the one that was chosen reports, those of others, which
+    do the same work side by side, are left out. Where another goes on in its place, the training was started anew.
+
+    Args:
+        confirmed: What was confirmed for the training's values; None for nothing.
+    """
+
+    def __init__(self, confirmed: ConfirmedSpeed | None) -> None:
+        self._start = StartCheck(confirmed)
+        self._slowdown = Slowdown()
+        self._history = SurroundingsHistory()
+        self._process: str | None = None
+        self._unit: str | None = None
+        self._last_s = self._length_s = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """True from an alarm that it has become slower than itself until the recovery."""
+        return self._slowdown.is_slow
+
+    def note(self, t_s: float, surroundings: Surroundings) -> None:
+        """Add a reading of the machine."""
+        self._history.add(t_s, surroundings)
+
+    def add(self, window: PaceWindow) -> list[Finding]:
+        """Add a window; return what it shows, nearly always nothing."""
+        ln_pace = window.ln_pace
+        if ln_pace is None or not self._is_chosen(window):
+            return []
+        if window.wait_fraction is not None:
+            self._history.add_wait(window.t1_s, window.wait_fraction)
+        findings = []
+        if (slow := self._start.add(window)) is not None:
+            # Nothing is known of the time when the trials were made: what is unusual now has to speak for itself.
+            findings.append(Finding(found=slow, cause=likely_cause(Surroundings(), self._history.after(slow.since_s))))
+        if (change := self._slowdown.add(window.t1_s, window.train_s, ln_pace)) is not None:
+            findings.append(Finding(found=change, cause=self._cause(change)))
+        return findings
+
+    def _cause(self, change: Change) -> Cause | None:
+        if change.turn is Turn.RECOVERED:
+            return None
+        return likely_cause(self._history.before(change.since_s), self._history.after(change.since_s))
+
+    def _is_chosen(self, window: PaceWindow) -> bool:
+        if window.process != self._process:
+            if self._process is not None:
+                if window.t1_s - self._last_s < max(_SILENT_S, _SILENT_WINDOWS * self._length_s):
+                    return False
+                self._slowdown.resume()
+                self._start.restart()
+            self._process = window.process
+        if window.unit != self._unit:
+            if self._unit is not None:  # such paces cannot be compared
+                self._slowdown = Slowdown()
+            self._unit = window.unit
+        self._last_s, self._length_s = window.t1_s, window.t1_s - window.t0_s
+        return True
+
+
+START_WARM_UP_S = 30.0
+"""Training time that is not looked at."""
+
+
+LOOK_S = 150.0
+"""Training time of one look. There are two, and only a training that is slower in both is said to be."""
+
+
+_FEWEST_WINDOWS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowStart:
+    """Finding that a training is slower than what was confirmed.
+
+    Attributes:
+        t_s: End of the window in which it was found.
+        since_s: Start of the looks.
+        speed_ratio: Its speed over the confirmed one.
+        samples_per_s: Its speed.
+        confirmed: What was confirmed, with the interval that this is outside of.
+    """
+
+    t_s: float
+    since_s: float
+    speed_ratio: float
+    samples_per_s: float
+    confirmed: ConfirmedSpeed
+
+
+class StartCheck:
+    """Check of one training, fed with its windows in the order of time.
+
+    Two looks of 150 s each, at the medians of their windows. Where the first is inside the interval, all is well;
+    where both are below it, there is a finding. So at most 2.5 % of the trainings are wrongly said to be slow, as far
+    as the trials of the study tell how much one differs from the next.
+
+    Args:
+        confirmed: What was confirmed; None for nothing, and nothing is found then.
+    """
+
+    def __init__(self, confirmed: ConfirmedSpeed | None) -> None:
+        self._confirmed = confirmed
+        self._is_due = confirmed is None or not confirmed.after_first_pass
+        self._looks = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again, because the process was started anew."""
+        self._trained_s = 0.0
+        self._since_s: float | None = None
+        self._speeds: list[float] = []
+
+    @property
+    def is_done(self) -> bool:
+        """True if there is nothing more to find."""
+        return self._confirmed is None
+
+    def add(self, window: PaceWindow) -> SlowStart | None:
+        """Add the next window; return the finding that it completes, nearly always None."""
+        confirmed = self._confirmed
+        if confirmed is None:
+            return None
+        if not self._is_due:
+            self._is_due = window.epochs > 0
+            return None
+        self._trained_s += window.train_s
+        speed = window.samples_per_s(confirmed.samples_per_step)
+        if self._trained_s < START_WARM_UP_S or speed is None:
+            return None
+        self._since_s = window.t0_s if self._since_s is None else self._since_s
+        self._speeds.append(speed)
+        if self._trained_s < START_WARM_UP_S + LOOK_S or len(self._speeds) < _FEWEST_WINDOWS:
+            return None
+        return self._look(window.t1_s, confirmed)
+
+    def _look(self, t_s: float, confirmed: ConfirmedSpeed) -> SlowStart | None:
+        since_s = t_s if self._since_s is None else self._since_s
+        speed = median(self._speeds)
+        ratio = speed / confirmed.samples_per_s
+        self._looks += 1
+        self._speeds.clear()
+        self._trained_s = START_WARM_UP_S
+        if ratio >= confirmed.low:
+            self._confirmed = None
+            return None
+        if self._looks < 2:
+            return None
+        self._confirmed = None
+        return SlowStart(t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed, confirmed=confirmed)
+
+
+_CORES = 0.5  # growth of each that is told from its usual ups and downs
+
+
+_CORES_OF_FEW = 0.125  # of a machine with few, where a neighbour can only take what the training leaves to it
+
+
+_CORES_OF_MANY = 0.04
+
+
+_SHARE_OF_TIME = 0.25
+
+
+_DATA_WAIT = 0.08
+
+
+_DISK = 0.12
+
+
+_FULL = 0.95
+
+
+_STRONGEST = 6.0
+
+
+_EDITED = 2.0
+
+
+class CauseKind(StrEnum):
+    """Kind of cause."""
+
+    CLOCKS_HELD_DOWN = "clocks held down"
+    GPU_NEIGHBOUR = "neighbour on the GPU"
+    CPU_NEIGHBOUR = "neighbour on the CPU"
+    DATA_WAIT = "data wait grew"
+    GPU_MEMORY_FULL = "GPU memory nearly full"
+    DISK_SLOWER = "disk slower"
+    CONFIG_EDITED = "config edited"
+    CODE_EDITED = "code edited"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Likely cause of a slowdown.
+
+    Attributes:
+        kind: What it is.
+        text: The evidence, as a clause for people.
+        strength: How far it is above what is told from noise, 1 or more; to compare causes by.
+    """
+
+    kind: CauseKind
+    text: str
+    strength: float
+
+
+def likely_cause(before: Surroundings, after: Surroundings) -> Cause | None:
+    """Return the likely cause of a slowdown; None if nothing changed that could be it.
+
+    Data wait is a symptom: where the disk or a neighbour on the CPU explains it, that is the cause. A disk under
+    pressure is none where the training is known not to wait for data any more than before.
+
+    Args:
+        before: Surroundings while the training was as fast as it should be.
+        after: Surroundings since it is slower.
+    """
+    found = [cause for cause in _changes(before, after) if cause.strength >= 1.0]
+    if any(cause.kind in (CauseKind.DISK_SLOWER, CauseKind.CPU_NEIGHBOUR) for cause in found):
+        found = [cause for cause in found if cause.kind is not CauseKind.DATA_WAIT]
+    return max(found, key=lambda cause: cause.strength, default=None)
+
+
+def _changes(before: Surroundings, after: Surroundings) -> Iterator[Cause]:
+    """Yield what changed, weak changes included."""
+    known = before.data_wait_fraction is not None  # many trainings wait a lot, always
+    waits_more = _growth(before.data_wait_fraction, after.data_wait_fraction) if known else None
+    if (grown := _growth(before.throttled, after.throttled)) is not None:
+        text = f"the GPU's clocks are held down {after.throttled:.0%} of the time{_was(before.throttled, '.0%')}"
+        yield _cause(CauseKind.CLOCKS_HELD_DOWN, text, grown / _SHARE_OF_TIME)
+    if (grown := _growth(before.gpu_neighbour, after.gpu_neighbour)) is not None:
+        text = f"another process works on the GPU {after.gpu_neighbour:.0%} of the time"
+        yield _cause(CauseKind.GPU_NEIGHBOUR, text + _was(before.gpu_neighbour, ".0%"), grown / _SHARE_OF_TIME)
+    if (grown := _growth(before.foreign_cores, after.foreign_cores)) is not None:
+        of = f" of {after.cores}" if after.cores else ""
+        text = f"other processes keep {after.foreign_cores:.1f}{of} cores busy{_was(before.foreign_cores, '.1f')}"
+        yield _cause(CauseKind.CPU_NEIGHBOUR, text, grown / _least_cores(after.cores))
+    if (grown := _growth(before.disk_pressure, after.disk_pressure)) is not None:
+        is_felt = waits_more is None or waits_more >= _DATA_WAIT / 2
+        text = f"processes wait for the disk {after.disk_pressure:.0%} of the time{_was(before.disk_pressure, '.0%')}"
+        yield _cause(CauseKind.DISK_SLOWER, text, grown / _DISK if is_felt else 0.0)
+    if waits_more is not None:
+        text = f"the loop waits for data {after.data_wait_fraction:.0%} of the time"
+        text += _was(before.data_wait_fraction, ".0%")
+        yield _cause(CauseKind.DATA_WAIT, text, waits_more / _DATA_WAIT)
+    filled, full = before.gpu_memory_fraction, after.gpu_memory_fraction
+    if full is not None and full >= _FULL and (filled is None or filled < _FULL):
+        yield _cause(CauseKind.GPU_MEMORY_FULL, f"the GPU's memory is {full:.0%} full", 1.5)
+    if after.config_changed and not before.config_changed:
+        yield _cause(CauseKind.CONFIG_EDITED, "the config was edited", _EDITED)
+    if after.code_changed and not before.code_changed:
+        yield _cause(CauseKind.CODE_EDITED, "the code was changed", _EDITED)
+
+
+def _was(before: float | None, form: str) -> str:
+    return "" if before is None else f", before {format(before, form)}"
+
+
+def _least_cores(cores: int | None) -> float:
+    """Return the growth of the foreign load that is told from its ups and downs, on a machine of that size."""
+    return _CORES if cores is None else max(min(_CORES, _CORES_OF_FEW * cores), _CORES_OF_MANY * cores)
+
+
+def _growth(before: float | None, after: float | None) -> float | None:
+    """Return by how much a reading grew, None if it is not known after; one not known before counts from zero."""
+    return None if after is None else after - (before or 0.0)
+
+
+def _cause(kind: CauseKind, text: str, strength: float) -> Cause:
+    return Cause(kind=kind, text=text, strength=min(strength, _STRONGEST))
+
+
+WARM_UP_S = 60.0
+"""Training time after a start that is not looked at."""
+
+
+LEAST_WINDOWS = 30
+"""Windows (five minutes) that the level is learned from before anything is tested."""
+
+
+_LEVEL_WINDOWS = 2160  # six hours: from then on the level stays, so that a slow creep is seen
+
+
+_PER_MINUTE = 6
+
+
+_PER_BATCH = 10  # minutes
+
+
+_LONGEST_S = 20.0  # weight of one window at most
+
+
+_LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower
+
+
+_LINEAR_SDS = 2.0
+
+
+_LINEAR_SLACKS = 1.5
+
+
+_FLAT = 0.25  # and from which it counts more again
+
+
+_MOST = 1.0  # what it counts at most
+
+
+_SLACK = 0.018
+
+
+_SLACK_ERRORS = 5.0
+
+
+_LEAST_THRESHOLD = 1.35  # in minutes times ln pace
+
+
+_THRESHOLD_LN = 24.0
+
+
+_PRIOR_VARIANCE = 0.006  # long-run variance of a minute
+
+
+_PRIOR_BATCHES = 3.0
+
+
+_MINUTES_FACTOR = 2.5
+
+
+_LEAST_SIZE_SLACKS = 0.5
+
+
+_LEARNING = 0.05  # of the threshold, up to which the level goes on learning
+
+
+_BACK_WINDOWS = 18  # three minutes
+
+
+_BACK_SHARE = 0.35  # of the slowdown, that may be left after a recovery
+
+
+_BACKOFF = 1.5  # each further alarm of one training needs so much more
+
+
+_MOST_BACKOFF = 4.0
+
+
+_KEPT_WINDOWS = 4096
+
+
+class Turn(StrEnum):
+    """Kind of change."""
+
+    SLOWER = "slower"
+    RECOVERED = "recovered"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Change of a training's own pace.
+
+    Attributes:
+        turn: Slower, or back.
+        t_s: End of the window in which it was found.
+        since_s: Estimated time of the change.
+        speed_ratio: Speed since then over the training's own before it.
+    """
+
+    turn: Turn
+    t_s: float
+    since_s: float
+    speed_ratio: float
+
+
+class _Variance:
+    """Running mean and variance (Welford, "Note on a method for calculating corrected sums of squares", 1962)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
+
+    def add(self, value: float) -> None:
+        self.count += 1
+        delta = value - self.mean
+        self.mean += delta / self.count
+        self.squares += delta * (value - self.mean)
+
+    @property
+    def variance(self) -> float:
+        return self.squares / (self.count - 1) if self.count > 1 else 0.0
+
+
+class Slowdown:
+    """Test of one training, fed with its windows in the order of time.
+
+    Attributes:
+        is_slow: True from an alarm until the recovery.
+        level: Usual ln pace of this training; None while it is being learned.
+        slack: Slowdown (ln pace) that is too small to be seen.
+        threshold: Sum at which there is an alarm, in minutes times ln pace.
+    """
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.level: float | None = None
+        self.slack = self.threshold = 0.0
+        self._learned = 0
+        self._first: list[float] = []
+        self._minutes, self._batches = _Variance(), _Variance()
+        self._backoff = 1.0
+        self._size = 0.0
+        self._linear = _LINEAR
+        self._last_s = 0.0
+        self.resume()
+
+    def resume(self) -> None:
+        """Note that the process was started anew: its warm-up is not looked at, and what was learned stays."""
+        self._warm_up_s = WARM_UP_S
+        self._minute: list[float] = []
+        self._batch: list[float] = []
+        self._held: list[float] = []
+        self._since_slower: list[float] = []
+        self._since_faster: list[float] = []
+        self._recent: deque[float] = deque(maxlen=_BACK_WINDOWS)
+        self._slower = self._faster = 0.0
+        self._slower_since_s = self._last_s  # what has changed since then may be the cause of what is seen later
+
+    def add(self, t_s: float, train_s: float, ln_pace: float) -> Change | None:
+        """Add the next window.
+
+        Args:
+            t_s: Its end.
+            train_s: Training time in it.
+            ln_pace: Logarithm of its seconds per unit of work.
+
+        Returns:
+            The change that it shows; nearly always None.
+        """
+        self._last_s = t_s
+        if self._warm_up_s > 0.0:
+            self._warm_up_s -= train_s
+            return None
+        if self.level is None:
+            self._slower_since_s = t_s
+            self._begin(ln_pace)
+            return None
+        if self.is_slow:
+            return self._look_for_recovery(t_s, ln_pace, self.level)
+        excess, weight = ln_pace - self.level, min(train_s, _LONGEST_S) / 60.0
+        self._sum_up_faster(t_s, excess, weight, self.level)
+        change = self._sum_up_slower(t_s, excess, weight, self.level)
+        if len(self._held) < _KEPT_WINDOWS:
+            self._held.append(ln_pace)
+        if (
+            not self.is_slow
+            and self._slower <= _LEARNING * self.threshold
+            and self._faster <= _LEARNING * self.threshold
+        ):
+            for value in self._held:  # they have turned out to be no change
+                self._learn(value)
+            self._held.clear()
+        return change
+
+    def _sum_up_faster(self, t_s: float, excess: float, weight: float, level: float) -> None:
+        """Settle at a faster level once the training is: its first epoch may have filled a cache."""
+        self._faster += (min(-excess, self._linear) - self.slack) * weight
+        if self._faster <= 0.0:
+            self._faster = 0.0
+            self._since_faster.clear()
+            return
+        if len(self._since_faster) < _KEPT_WINDOWS:
+            self._since_faster.append(level + excess)
+        if self._faster >= self.threshold:
+            self._learned = len(self._since_faster)
+            self._minutes, self._batches = _Variance(), _Variance()  # they hold the change
+            self._minute.clear()
+            self._batch.clear()
+            self._settle_at(median(self._since_faster), t_s)
+
+    def _sum_up_slower(self, t_s: float, excess: float, weight: float, level: float) -> Change | None:
+        self._slower += (self._bounded(excess) - self.slack) * weight
+        if self._slower <= 0.0:
+            self._slower, self._slower_since_s = 0.0, t_s
+            self._since_slower.clear()
+            return None
+        if len(self._since_slower) < _KEPT_WINDOWS:
+            self._since_slower.append(level + excess)
+        if self._slower < self.threshold:
+            return None
+        self._size = median(self._since_slower) - level
+        if self._size < _LEAST_SIZE_SLACKS * self.slack:  # a few very slow windows made the sum, not a slowdown
+            self._slower, self._slower_since_s = 0.0, t_s
+            self._since_slower.clear()
+            return None
+        self.is_slow = True
+        self._recent.clear()
+        self._held.clear()
+        self._backoff = min(self._backoff * _BACKOFF, _MOST_BACKOFF)
+        return Change(turn=Turn.SLOWER, t_s=t_s, since_s=self._slower_since_s, speed_ratio=exp(-self._size))
+
+    def _bounded(self, excess: float) -> float:
+        """Return what a window counts that is slower by that much."""
+        if excess <= self._linear:
+            return max(excess, -_MOST)
+        return min(self._linear + max(0.0, excess - max(_FLAT, self._linear)), _MOST)
+
+    def _look_for_recovery(self, t_s: float, ln_pace: float, level: float) -> Change | None:
+        self._recent.append(ln_pace)
+        if len(self._recent) < _BACK_WINDOWS:
+            return None
+        left = median(self._recent) - level
+        if left > max(min(self.slack, 0.5 * self._size), _BACK_SHARE * self._size):
+            return None
+        self.is_slow = False
+        self._settle_at(level, t_s)
+        return Change(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-left))
+
+    def _settle_at(self, level: float, t_s: float) -> None:
+        """Test against this level from now on."""
+        self.level = level
+        self._slower = self._faster = 0.0
+        self._slower_since_s = t_s
+        self._since_slower.clear()
+        self._since_faster.clear()
+        self._held.clear()
+        self._set_limits()
+
+    def _begin(self, ln_pace: float) -> None:
+        self._first.append(ln_pace)
+        if len(self._first) == LEAST_WINDOWS:
+            self.level = median(self._first)
+            self._learned = 1
+            for value in self._first:
+                self._learn(value)
+            self._first.clear()
+
+    def _learn(self, ln_pace: float) -> None:
+        """Add a window to what the level and the variance are learned from."""
+        assert self.level is not None
+        # Symmetric, so that the level is the middle; an epoch's slow start and a pause count no more than that.
+        deviation = min(max(ln_pace - self.level, -_FLAT), _FLAT)
+        if self._learned < _LEVEL_WINDOWS:
+            self._learned += 1
+            self.level += deviation / self._learned
+        self._minute.append(self.level + deviation)
+        if len(self._minute) < _PER_MINUTE:
+            return
+        self._batch.append(fmean(self._minute))
+        self._minute.clear()
+        self._minutes.add(self._batch[-1])
+        if len(self._batch) == _PER_BATCH:
+            self._batches.add(fmean(self._batch))
+            self._batch.clear()
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        """Work out slack and threshold from what was learned."""
+        degrees = max(self._batches.count - 1, 0)
+        between = _PER_BATCH * self._batches.variance
+        variance = (_PRIOR_BATCHES * _PRIOR_VARIANCE + degrees * between) / (_PRIOR_BATCHES + degrees)
+        variance = max(variance, _MINUTES_FACTOR * self._minutes.variance)
+        error = sqrt(variance * _PER_MINUTE / max(self._learned, 1))
+        self.slack = _SLACK + _SLACK_ERRORS * error
+        self.threshold = max(_LEAST_THRESHOLD, _THRESHOLD_LN * variance / (2.0 * self.slack)) * self._backoff
+        self._linear = max(_LINEAR + _LINEAR_SDS * sqrt(self._minutes.variance), _LINEAR_SLACKS * self.slack)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceWindow:
+    """Sums over the steps of one process between two times.
+
+    Attributes:
+        process: Name of the process and its loop, e.g. ``"4711.0"``.
+        t0_s: Start, on the monotonic clock of the machine's boot.
+        t1_s: End.
+        steps: Steps whose time is training; steps that hold a pause are none of them.
+        train_s: Time of these steps.
+        samples: Samples in them; None if not known of all.
+        work: Frames or tokens in them; None if not known of all.
+        wait_fraction: Share of their time for which the loop waited for data; None if not known.
+        epochs: Passes over the data that ended.
+        pauses: Evaluations and checkpoints.
+        pause_s: Time of the steps that were left out because of a pause.
+        cpu_s: CPU time of the process meanwhile; None if not known.
+    """
+
+    process: str
+    t0_s: float
+    t1_s: float
+    steps: int
+    train_s: float
+    samples: float | None = None
+    work: float | None = None
+    wait_fraction: float | None = None
+    epochs: int = 0
+    pauses: int = 0
+    pause_s: float = 0.0
+    cpu_s: float | None = None
+
+    @property
+    def ln_pace(self) -> float | None:
+        """Logarithm of the seconds per unit of work: frames or tokens, else samples, else steps; None without steps."""
+        if not self.steps or self.train_s <= 0.0:
+            return None
+        return math.log(self.train_s / (self.work or self.samples or self.steps))
+
+    @property
+    def unit(self) -> str:
+        """Unit of work that `ln_pace` counts; paces of different units cannot be compared."""
+        return "work" if self.work else "samples" if self.samples else "steps"
+
+    def samples_per_s(self, samples_per_step: float | None) -> float | None:
+        """Return the throughput; None without steps.
+
+        Args:
+            samples_per_step: Samples in a step where the steps do not say; None counts steps.
+        """
+        if not self.steps or self.train_s <= 0.0:
+            return None
+        return (self.samples or self.steps * (samples_per_step or 1.0)) / self.train_s
+
+
+_EVERY_S = 10.0
+
+
+_KEPT = 2160  # six hours
+
+
+_BEFORE_S = 1800.0
+
+
+_FEWEST = 3
+
+
+_LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Reading of what goes on beside a training, and in it; None means not known.
+
+    Attributes:
+        foreign_cores: Cores that processes other than the training's keep busy.
+        cores: Cores of the machine.
+        gpu_neighbour: Share of the time with another process at work on a GPU of the training; a single reading has 0
+            or 1.
+        throttled: Share of the time for which the clocks of a GPU of the training are held down, see
+            `gpu.throttling.THROTTLING`; a single reading has 0 or 1.
+        gpu_memory_fraction: Share of the memory in use on the fullest GPU of the training.
+        data_wait_fraction: Share of the step time for which the training waits for data.
+        disk_pressure: Share of the time for which some process waits for a disk: ``some avg10`` of
+            ``/proc/pressure/io``, as a fraction.
+        config_changed: Whether the config differs from the one that the training, or its study, began with.
+        code_changed: The same for the code.
+    """
+
+    foreign_cores: float | None = None
+    cores: int | None = None
+    gpu_neighbour: float | None = None
+    throttled: float | None = None
+    gpu_memory_fraction: float | None = None
+    data_wait_fraction: float | None = None
+    disk_pressure: float | None = None
+    config_changed: bool = False
+    code_changed: bool = False
+
+
+class SurroundingsHistory:
+    """Readings of the last hours, one every 10 s at most."""
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, Surroundings]] = deque(maxlen=_KEPT)
+        self._waits: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+
+    def add(self, t_s: float, reading: Surroundings) -> None:
+        """Add a reading; those that come too close to the one before are left out."""
+        if not self._readings or t_s - self._readings[-1][0] >= _EVERY_S - 1.0:
+            self._readings.append((t_s, reading))
+
+    def add_wait(self, t_s: float, data_wait_fraction: float) -> None:
+        """Add the data wait of a window of the training."""
+        self._waits.append((t_s, data_wait_fraction))
+
+    def before(self, t_s: float) -> Surroundings:
+        """Return the mean of the half hour before a time, or of what there is of it."""
+        recent = [reading for at_s, reading in self._readings if t_s - _BEFORE_S <= at_s < t_s]
+        earlier = [reading for at_s, reading in self._readings if at_s < t_s]
+        waits = [wait for at_s, wait in self._waits if t_s - _BEFORE_S <= at_s < t_s]
+        return _mean(recent if len(recent) >= _FEWEST else earlier[-_LATEST:], waits)
+
+    def after(self, t_s: float) -> Surroundings:
+        """Return the mean from a time on, of the last five minutes at most."""
+        latest = [reading for _, reading in takewhile(lambda one: one[0] >= t_s, reversed(self._readings))]
+        waits = [wait for _, wait in takewhile(lambda one: one[0] > t_s, reversed(self._waits))]
+        return _mean(latest[:_LATEST], waits[:_LATEST])
+
+
+def _mean(readings: Sequence[Surroundings], waits: Sequence[float]) -> Surroundings:
+    """Return medians of amounts, means of shares of time, and the last word on config and code."""
+    if not readings:
+        return Surroundings(data_wait_fraction=median(waits) if waits else None)
+
+    def known(name: str) -> list[float]:
+        return [value for reading in readings if (value := getattr(reading, name)) is not None]
+
+    def middle(name: str) -> float | None:
+        return median(values) if (values := known(name)) else None
+
+    def share(name: str) -> float | None:
+        return fmean(values) if (values := known(name)) else None
+
+    return Surroundings(
+        foreign_cores=middle("foreign_cores"),
+        cores=readings[0].cores,
+        gpu_neighbour=share("gpu_neighbour"),
+        throttled=share("throttled"),
+        gpu_memory_fraction=middle("gpu_memory_fraction"),
+        data_wait_fraction=median(waits) if waits else middle("data_wait_fraction"),
+        disk_pressure=middle("disk_pressure"),
+        config_changed=any(reading.config_changed for reading in readings),
+        code_changed=any(reading.code_changed for reading in readings),
+    )

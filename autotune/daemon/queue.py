@@ -1,0 +1,686 @@
+"""The queue: entries in one file, changed by whoever holds its lock, the daemon and the commands alike."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from autotune.clock import Clock
+from autotune.config.secrets import is_secret_name, masked_text
+from autotune.errors import AutotuneError
+from autotune.files import file_sha256, make_private_folder, open_regular, replace_durably
+from autotune.records import Scalar
+from autotune.trial.owner import git_commit
+
+KEPT_ENTRIES = 50
+"""Number of entries that are done and still listed."""
+
+
+_LOCK_S = 10.0  # a change takes milliseconds; a disk that hangs is said
+
+
+_LOOK_S = 0.02
+
+
+_MOST_BYTES = 16 << 20  # of the file
+
+
+class Queue:
+    """Queue of searches in a folder; it needs no daemon to be read and added to.
+
+    Args:
+        folder: The folder; made if it is not there.
+        clock: Limits the wait for the lock.
+
+    Raises:
+        AutotuneError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.folder = folder
+        self._clock = clock
+        self._file = folder / "queue.json"
+        try:
+            make_private_folder(folder)
+        except OSError as error:
+            raise AutotuneError(
+                f"the folder of the queue cannot be made: {error.strerror}",
+                where=str(folder),
+                remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
+            ) from error
+
+    def entries(self) -> list[Entry]:
+        """Return all entries, in the order in which they were added.
+
+        Raises:
+            AutotuneError: The file cannot be read.
+        """
+        return self._read()[0]
+
+    def entry(self, number: int) -> Entry:
+        """Return the entry that people call by this number.
+
+        Raises:
+            AutotuneError: There is none.
+        """
+        return _find(self.entries(), number)
+
+    def log(self, entry: Entry) -> Path:
+        """Return the file that holds what the searches of an entry print about their progress."""
+        return self.folder / f"{entry.id}.log"
+
+    def answer(self, entry: Entry) -> Path:
+        """Return the file that holds the answer of an entry's latest search, as JSON."""
+        return self.folder / f"{entry.id}.json"
+
+    def add(self, make: Callable[[int, Sequence[Entry]], Entry]) -> Entry:
+        """Add an entry.
+
+        Args:
+            make: Makes it from its number and the entries that are there; may refuse by raising. An entry whose id is
+                there already is not added again.
+
+        Returns:
+            The entry, or the one of the same id that was there.
+
+        Raises:
+            AutotuneError: The queue cannot be read or written.
+        """
+        with self._locked():
+            entries, number = self._read()
+            new = make(number, entries)
+            for entry in entries:
+                if entry.id == new.id:
+                    return entry
+            self._write([*entries, new], number + 1)
+            return new
+
+    def change(self, id: str, change: Callable[[Entry], Entry]) -> Entry | None:
+        """Change an entry as it is at this moment.
+
+        Args:
+            id: Its id.
+            change: Returns the entry as it is to be; called while nobody else can change it. It may refuse by raising.
+
+        Returns:
+            The changed entry; None if there is none of this id any more.
+
+        Raises:
+            AutotuneError: The queue cannot be read or written.
+        """
+        with self._locked():
+            entries, number = self._read()
+            changed = [change(entry) if entry.id == id else entry for entry in entries]
+            if changed != entries:
+                self._write(changed, number)
+            return next((entry for entry in changed if entry.id == id), None)
+
+    def remove(self, id: str) -> None:
+        """Remove an entry, its log and its answer; nothing happens if it is gone.
+
+        Raises:
+            AutotuneError: The queue cannot be read or written.
+        """
+        with self._locked():
+            entries, number = self._read()
+            self._write([entry for entry in entries if entry.id != id], number)
+            for gone in [entry for entry in entries if entry.id == id]:
+                self._forget(gone)
+
+    def _forget(self, entry: Entry) -> None:
+        for path in (self.log(entry), self.answer(entry)):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            opened = open_regular(self.folder / "queue.lock", append=True, create=True)
+        except OSError as error:
+            raise self._trouble(f"its lock cannot be opened: {error.strerror}") from error
+        with opened as file:
+            until_s = self._clock.now_s() + _LOCK_S
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if self._clock.now_s() >= until_s:
+                        raise self._trouble(f"somebody else has held its lock for {_LOCK_S:.0f} s") from None
+                    self._clock.wait(_LOOK_S)
+            yield
+
+    def _read(self) -> tuple[list[Entry], int]:
+        """Return the entries, and the number of the next one."""
+        try:
+            with open_regular(self._file) as file:
+                text = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return [], 1
+        except OSError as error:
+            raise self._trouble(f"it cannot be read: {error.strerror}") from error
+        try:
+            document = json.loads(text)
+            if document["format"] != FORMAT:
+                raise ValueError(f"it has format {document['format']!r}, and this version knows {FORMAT}")
+            return [Entry.of_document(one) for one in document["entries"]], int(document["next"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._trouble(f"it cannot be understood: {error}") from error
+
+    def _write(self, entries: Sequence[Entry], number: int) -> None:
+        closed = [entry for entry in entries if not entry.state.is_open]
+        dropped = {entry.id for entry in closed[: max(0, len(closed) - KEPT_ENTRIES)]}
+        kept = [entry for entry in entries if entry.id not in dropped]
+        document = {"format": FORMAT, "next": number, "entries": [entry.document() for entry in kept]}
+        content = json.dumps(document, indent=1).encode("ascii")
+        if len(content) > _MOST_BYTES:
+            raise self._trouble(f"it would become larger than the {_MOST_BYTES >> 20} MiB that are read of it")
+        try:
+            replace_durably(self._file, content)
+        except OSError as error:
+            raise self._trouble(f"it cannot be written: {error.strerror}") from error
+        for entry in entries:
+            if entry.id in dropped:
+                self._forget(entry)
+
+    def _trouble(self, why: str) -> AutotuneError:
+        return AutotuneError(
+            f"the queue cannot be used: {why}",
+            where=str(self._file),
+            remedy="Nothing of it was changed. See to that file and its disk; moved away, it makes room for a new one.",
+        )
+
+
+def find_entries(entries: Sequence[Entry], numbers: Sequence[int]) -> list[Entry]:
+    """Return the entries of these numbers.
+
+    Raises:
+        AutotuneError: There is none of one of them.
+    """
+    return [_find(entries, number) for number in numbers]
+
+
+def _find(entries: Sequence[Entry], number: int) -> Entry:
+    for entry in entries:
+        if entry.number == number:
+            return entry
+    raise AutotuneError(f"there is no entry {number} in the queue", remedy="`autotune queue list` shows them.")
+
+
+FORMAT = 1
+"""Format version of an entry on disk."""
+
+
+class EntryState(StrEnum):
+    """State of an entry."""
+
+    WAITING = "waiting"  # for its turn, its time, or an idle machine
+    RUNNING = "running"
+    PAUSED = "paused"  # by its user
+    HELD = "held"  # searched; its answer is better and not applied yet, see `Hold`
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is something left to do for it."""
+        return self in (EntryState.WAITING, EntryState.RUNNING, EntryState.PAUSED, EntryState.HELD)
+
+
+class Hold(StrEnum):
+    """Reason for which a better answer is not applied yet."""
+
+    DUE = "due"  # none: it is being applied, or was about to be when the daemon ended
+    TRAINING = "training"  # one uses the config; applied when it has ended
+    EDITED = "edited"  # a person has changed a value that was applied before; theirs stands until `queue resume`
+
+
+class ApplyScope(StrEnum):
+    """Permission to write a better answer into the config; what changes the training itself is asked for by name."""
+
+    BETTER = "better"
+    BATCH = "batch"
+    PRECISION = "precision"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """Identity of what is to be searched, to tell at the start what has changed since it was asked for.
+
+    Attributes:
+        config_sha256: Hash of the config's bytes; None if it cannot be read.
+        git_commit: Commit of the project that holds the config; None where there is no git.
+    """
+
+    config_sha256: str | None
+    git_commit: str | None = None
+
+    def differences(self, now: Fingerprint) -> list[str]:
+        """Return what has changed since, in words."""
+        changed = []
+        if now.config_sha256 is None:
+            changed.append("the config cannot be read any more")
+        elif now.config_sha256 != self.config_sha256:
+            changed.append("the config was edited")
+        if now.git_commit != self.git_commit:
+            before, after = (commit[:8] if commit else "none" for commit in (self.git_commit, now.git_commit))
+            changed.append(f"the project is at another commit ({before}, now {after})")
+        return changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchAnswerSummary:
+    """Answer of a search, as far as the queue shows it.
+
+    Attributes:
+        verdict: ``better``, ``no_change`` or ``no_baseline``.
+        ratio: Confirmed speed over that of the config as it was, with its 95 % interval; None where none was confirmed.
+        advice: Id of the advice that came of it; None if it advises nothing.
+    """
+
+    verdict: str
+    ratio: tuple[float, float, float] | None = None
+    advice: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One search that was asked for.
+
+    Attributes:
+        id: 16 hexadecimal digits, its own for ever; whoever adds it chooses it, so that adding twice adds once.
+        number: What people call it; counts up, and is never used again.
+        config: The config, links resolved.
+        further: Further files that values are written into, links resolved: those that the section names, or that the
+            config is composed of.
+        cwd: The directory in which the search is started, as the trainer's command may depend on it.
+        options: Further options of ``autotune search``, as typed; a trainer's command behind ``--`` included.
+        budget_s: The whole budget in seconds.
+        used_s: What earlier starts have used of it.
+        running_s: What the running one has used so far, written every few seconds; 0 while none runs.
+        start: The rule that says when it may start.
+        apply: What may be written into the config; empty for nothing.
+        environment: The whole environment of the search.
+        gpus: UUIDs of the GPUs that it uses; empty for none.
+        fingerprint: Identity of config and code when it was added, or last planned anew.
+        state: State.
+        added_utc: Time at which it was added, ISO 8601.
+        note: A sentence on what happened last; empty if nothing did.
+        owner: Process of its search, by `process.owner.this_process`; None while none runs.
+        kills: Number of times that its search ended without a word and nobody had asked for it.
+        replans: Number of times that the config was edited during the search, which was then made again.
+        retry_utc: Earliest next start after something was in the way, ISO 8601; None for none.
+        hold: Of a held entry, the reason; None once its user has said that it is to be applied all the same.
+        answer: Answer of its search; None before the end.
+    """
+
+    id: str
+    number: int
+    config: str
+    further: tuple[str, ...] = ()
+    cwd: str
+    options: tuple[str, ...] = ()
+    budget_s: float
+    used_s: float = 0.0
+    running_s: float = 0.0
+    start: StartRule
+    apply: frozenset[ApplyScope] = frozenset()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    fingerprint: Fingerprint
+    state: EntryState = EntryState.WAITING
+    added_utc: str
+    note: str = ""
+    owner: Mapping[str, Scalar] | None = None
+    kills: int = 0
+    replans: int = 0
+    retry_utc: str | None = None
+    hold: Hold | None = None
+    answer: SearchAnswerSummary | None = None
+
+    @property
+    def left_s(self) -> float:
+        """Return what is left of its budget, in seconds; never below 0."""
+        return max(0.0, self.budget_s - self.used_s)
+
+    @property
+    def goes_on(self) -> bool:
+        """True if something will become of it by itself; not what waits for its user, or for the end of a training."""
+        is_due = self.state is EntryState.HELD and self.hold is Hold.DUE
+        return is_due or self.state in (EntryState.WAITING, EntryState.RUNNING)
+
+    @property
+    def configs(self) -> tuple[Path, ...]:
+        """Return all files of its config."""
+        return (Path(self.config), *map(Path, self.further))
+
+    @property
+    def name(self) -> str:
+        """Return what it is called in a log."""
+        return f"queue {self.number}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the entry as JSON has it."""
+        return {**asdict(self), "format": FORMAT, "apply": sorted(self.apply), "start": self.start.document()}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> Entry:
+        """Return the entry of a document.
+
+        Raises:
+            ValueError: It is none of this format.
+        """
+        try:
+            if document["format"] != FORMAT:
+                raise ValueError(f"format {document['format']!r} is not known to this version")
+            _require_types(document)
+            known = {name: document[name] for name in (one.name for one in fields(cls)) if name in document}
+            answer = known.get("answer")
+            if answer is not None:
+                ratio = answer.get("ratio")
+                answer = SearchAnswerSummary(
+                    verdict=str(answer["verdict"]), ratio=ratio and tuple(ratio), advice=answer.get("advice")
+                )
+            return cls(
+                **known
+                | {
+                    "options": tuple(map(str, document["options"])),
+                    "further": tuple(map(str, document.get("further", ()))),
+                    "gpus": tuple(map(str, document.get("gpus", ()))),
+                    "start": StartRule.of_document(document["start"]),
+                    "apply": frozenset(map(ApplyScope, document["apply"])),
+                    "fingerprint": Fingerprint(
+                        config_sha256=document["fingerprint"]["config_sha256"],
+                        git_commit=document["fingerprint"].get("git_commit"),
+                    ),
+                    "state": EntryState(document["state"]),
+                    "hold": None if document.get("hold") is None else Hold(document["hold"]),
+                    "answer": answer,
+                }
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"it is no entry of the queue: {error}") from error
+
+
+_TEXT = ("id", "config", "cwd", "added_utc", "note")
+
+
+_COUNTS = ("number", "kills", "replans")
+
+
+_SECONDS = ("budget_s", "used_s", "running_s")
+
+
+def _require_types(document: Mapping[str, Any]) -> None:
+    """Check the values that are taken as they are; what is wrong in a file is said here, not found out later.
+
+    Raises:
+        ValueError: One is of another type.
+        KeyError: One is missing.
+    """
+    retry, owner, environment = document["retry_utc"], document["owner"], document["environment"]
+    is_well = {
+        **{name: isinstance(document[name], str) for name in _TEXT},
+        **{name: type(document[name]) is int for name in _COUNTS},
+        **{name: type(document[name]) in (int, float) and math.isfinite(document[name]) for name in _SECONDS},
+        "retry_utc": retry is None or datetime.fromisoformat(retry).tzinfo is not None,
+        "owner": owner is None or isinstance(owner, Mapping),
+        "environment": all(isinstance(value, str) for value in environment.values()),
+    }
+    if wrong := [name for name, is_right in is_well.items() if not is_right]:
+        raise ValueError(f"it is no entry of the queue: {wrong[0]} is {document[wrong[0]]!r:.80}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turns:
+    """Decision over the queue at one moment.
+
+    Attributes:
+        next: The entry to start now; None if none may.
+        reasons: By id, what each open entry waits for, in words.
+        wants_idle: Whether an entry waits for nothing but an idle machine.
+    """
+
+    next: Entry | None
+    reasons: Mapping[str, str]
+    wants_idle: bool
+
+
+def decide_turns(
+    entries: Sequence[Entry], *, now: datetime, running: Entry | None, why_not_idle: Callable[[Entry], str | None]
+) -> Turns:
+    """Decide which entry is next: in the order in which they were added, those left out that cannot start yet.
+
+    Args:
+        entries: The queue.
+        now: The time, with its offset.
+        running: The entry whose search runs; None if there is none. There is one search at a time on a machine.
+        why_not_idle: Returns why the machine is not idle for an entry; None if it is.
+    """
+    reasons: dict[str, str] = {}
+    chosen: Entry | None = None
+    wants_idle = False
+    for entry in entries:
+        if entry.state is not EntryState.WAITING:
+            if reason := _standing(entry):
+                reasons[entry.id] = reason
+        elif reason := _waits_for_time(entry, now):
+            reasons[entry.id] = reason
+        elif running is not None or chosen is not None:
+            reasons[entry.id] = f"one search at a time: {(running or chosen or entry).number} is before it"
+        elif entry.start.needs_idle and (reason := why_not_idle(entry) or ""):
+            reasons[entry.id] = f"waits for an idle machine: {reason}"
+            wants_idle = True
+        else:
+            chosen = entry
+            reasons[entry.id] = "starts now"
+    return Turns(next=chosen, reasons=reasons, wants_idle=wants_idle)
+
+
+def _standing(entry: Entry) -> str:
+    """Return what an entry waits for that is not waiting for its turn; empty if it waits for nothing."""
+    match entry.state, entry.hold:
+        case EntryState.PAUSED, _:
+            return f"paused; `autotune queue resume {entry.number}`"
+        case EntryState.HELD, Hold.DUE:
+            return "better; applied now"
+        case EntryState.HELD, Hold.TRAINING | None:
+            return "better; applied when the training that uses the config has ended"
+        case EntryState.HELD, _:
+            return f"better; not applied because somebody has changed a value: `autotune queue resume {entry.number}`"
+        case EntryState.RUNNING, _:
+            return "its search runs"
+        case _:
+            return ""
+
+
+def _waits_for_time(entry: Entry, now: datetime) -> str:
+    if at := entry.start.waits_for_time(now):
+        return f"waits for {at}"
+    if entry.retry_utc is not None and now < (retry := datetime.fromisoformat(entry.retry_utc)):
+        return f"tried again at {retry.astimezone():%H:%M:%S}"
+    return ""
+
+
+_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
+
+
+class StartKind(StrEnum):
+    """Kind of start rule."""
+
+    IDLE = "idle"
+    NOW = "now"
+    AT = "at"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRule:
+    """Rule for the start of a search.
+
+    Attributes:
+        kind: Kind of rule.
+        at: For `StartKind.AT`, the earliest start with its offset from UTC, ISO 8601.
+    """
+
+    kind: StartKind
+    at: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, now: datetime) -> StartRule:
+        """Parse ``idle``, ``now``, or a time of the day such as ``22:30``, the next one from now on.
+
+        Args:
+            text: What was typed.
+            now: Local time of this machine, with its offset.
+
+        Raises:
+            ValueError: It is none of these.
+        """
+        if text in (StartKind.IDLE, StartKind.NOW):
+            return cls(kind=StartKind(text))
+        if not (match := _TIME.fullmatch(text)):
+            raise ValueError(f"{text!r} is no start: idle, now, or a time of the day such as 22:30")
+        at = now.replace(hour=int(match[1]), minute=int(match[2]), second=0, microsecond=0)
+        if at <= now:
+            at += timedelta(days=1)
+        local = at.replace(tzinfo=None).astimezone()  # with the offset of that moment: summer time may begin meanwhile
+        return cls(kind=StartKind.AT, at=local.isoformat())
+
+    def waits_for_time(self, now: datetime) -> str | None:
+        """Return the time that is waited for, for people; None if it has come.
+
+        Args:
+            now: Any time with an offset.
+        """
+        if self.at is None:
+            return None
+        at = datetime.fromisoformat(self.at)
+        return None if now >= at else f"{at:%H:%M}"
+
+    @property
+    def needs_idle(self) -> bool:
+        """True if the machine has to be idle: who names a time has decided that it may be used then."""
+        return self.kind is StartKind.IDLE
+
+    def __str__(self) -> str:
+        return f"{datetime.fromisoformat(self.at):%H:%M}" if self.at else self.kind.value
+
+    def document(self) -> dict[str, Any]:
+        """Return the rule as JSON has it."""
+        return {"kind": self.kind.value, "at": self.at}
+
+    @classmethod
+    def of_document(cls, document: Mapping[str, Any]) -> StartRule:
+        """Return the rule of a document.
+
+        Raises:
+            ValueError: It is none.
+            KeyError: It is none.
+        """
+        at = document["at"]
+        if at is not None and datetime.fromisoformat(at).tzinfo is None:
+            raise ValueError(f"{at!r} has no offset from UTC")
+        return cls(kind=StartKind(document["kind"]), at=at)
+
+
+# Changes of the queue's entries that people ask for: from a terminal, or on the page.
+
+
+ALL_SCOPES = frozenset(ApplyScope)
+
+
+def _paused(entry: Entry) -> Entry:
+    if entry.state is EntryState.PAUSED:
+        return entry
+    if entry.state not in (EntryState.WAITING, EntryState.RUNNING):
+        raise AutotuneError(
+            f"entry {entry.number} is {entry.state.value}, and cannot be paused",
+            remedy="Only one that waits or runs can; `autotune queue list` shows them.",
+        )
+    return replace(entry, state=EntryState.PAUSED)
+
+
+def _resumed(entry: Entry) -> Entry:
+    match entry.state:
+        case EntryState.PAUSED:
+            return replace(entry, state=EntryState.WAITING, retry_utc=None)
+        case EntryState.FAILED:
+            used_s = entry.used_s if entry.left_s > 0 else 0.0
+            return replace(entry, state=EntryState.WAITING, kills=0, used_s=used_s, note="")
+        case EntryState.HELD:
+            return replace(entry, hold=None)  # the daemon applies it now
+        case EntryState.WAITING | EntryState.RUNNING:
+            return entry
+        case _:
+            raise AutotuneError(
+                f"entry {entry.number} is done",
+                remedy=f"Ask for another search: autotune queue add --config {entry.config}",
+            )
+
+
+def accepted(entry: Entry) -> Entry:
+    """Return an entry whose advice its user wants to be applied, having seen it; the daemon does that now."""
+    if entry.state not in (EntryState.DONE, EntryState.HELD):
+        raise AutotuneError(
+            f"entry {entry.number}, which gave it, is {entry.state.value} again", remedy="Wait for its new answer."
+        )
+    return replace(entry, state=EntryState.HELD, hold=None, apply=ALL_SCOPES, note="applying was asked for")
+
+
+CHANGES: Mapping[str, Callable[[Entry], Entry]] = {"pause": _paused, "resume": _resumed}
+"""Changes of an entry that a person asks for, for `Queue.change`; each refuses by raising."""
+
+
+# Environment that an entry keeps for its search: what trainers are known to depend on, and never a secret.
+
+
+_USUAL = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|VIRTUAL_ENV|NO_COLOR"
+    r"|AUTOTUNE_DIR|AUTOTUNE_STORAGE|XDG_(?:STATE|CONFIG|CACHE|DATA)_HOME"
+    r"|(?:LC|LD|CUDA|CUDNN|NCCL|NVIDIA|OMP|MKL|OPENBLAS|KMP|GOMP|MALLOC|CONDA|MAMBA|TF|XLA|JAX|KERAS|PYTORCH)_.*"
+    r"|(?:PYTHON|TORCH).*",
+    re.DOTALL,
+)
+
+
+def kept_environment(environ: Mapping[str, str], further: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables that are kept on disk, for a search that starts when nobody is there.
+
+    Args:
+        environ: The environment of whoever asks for the search.
+        further: Names that are kept besides, because the user says so; a secret is kept only if it is named here.
+    """
+    named = set(further)
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in named or (_USUAL.fullmatch(name) and not is_secret_name(name) and masked_text(value) == value)
+    }
+
+
+# Fingerprint of what is to be searched, taken from the disk.
+
+
+def fingerprint(configs: Sequence[Path]) -> Fingerprint:
+    """Return the fingerprint of the files of a config, at least one, and of the git project that holds the first."""
+    return Fingerprint(config_sha256=config_sha256(configs), git_commit=git_commit(configs[0].parent))
+
+
+def config_sha256(configs: Sequence[Path]) -> str | None:
+    """Return the hash of the bytes of a config's files; None if one of them cannot be read."""
+    digest = hashlib.sha256()
+    for config in configs:
+        content = file_sha256(config, _MOST_BYTES)
+        if content is None:
+            return None
+        digest.update(bytes.fromhex(content))
+    return digest.hexdigest()

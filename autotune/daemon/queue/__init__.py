@@ -1,1 +1,0 @@
-"""Queue of searches: entries on disk, and what each of them waits for."""

@@ -1,1 +1,0 @@
-"""Watched trainings: their folders, what they report, and what is said about them."""

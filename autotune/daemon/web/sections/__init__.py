@@ -1,1 +1,0 @@
-"""Sections of the page, each as a JSON-ready part of its state."""

@@ -1,0 +1,179 @@
+"""What the static checks look at: the problem, and what several of them need, read once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from autotune.clock import Clock
+from autotune.config.outputs import Outputs, path_of, real_path
+from autotune.diagnose.framework_answers import FrameworkAnswers, ask_framework
+from autotune.measure.gpu.devices import in_time, look_for_gpus
+from autotune.measure.gpu.driver import GpuFacts
+from autotune.search.problem import Problem
+from autotune.space.knob import key_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Subject of the static checks.
+
+    Attributes:
+        problem: What is diagnosed; None for this machine and this installation alone.
+        clock: The machine's clock.
+        is_run: Whether trials of it are made next, so that programs that its config names may be started.
+    """
+
+    problem: Problem | None
+    clock: Clock
+    is_run: bool = False
+
+    @cached_property
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """All GPUs of this machine."""
+        return look_for_gpus().gpus if self.problem is None else self.problem.gpus
+
+    @cached_property
+    def places(self) -> tuple[DatasetPlace, ...] | None:
+        """Folders and files of the dataset that the config names; None if a file system does not answer."""
+        problem = self.problem
+        return () if problem is None else in_time(lambda: dataset_places(problem, self.clock))
+
+    @cached_property
+    def framework(self) -> FrameworkAnswers:
+        """Answers of the framework that the trainer's interpreter has."""
+        sample = next((file for place in self.places or () for file in place.decodable), None)
+        return ask_framework(self.problem, sample, is_run=self.is_run)
+
+
+_MOST_PLACES = 4
+
+
+_MOST_FILES = 20_000
+
+
+_LONGEST_S = 1.0
+
+
+_DATA = re.compile(
+    r"(?:.*_)?(?:data|dataset|datasets|corpus|train|training|wavs?|audios?|images?|manifests?|filelists?|records?"
+    r"|tfrecords?|features?|dumps?)(?:_.*)?"
+)
+
+
+_PLACE = re.compile(r"(?:.*_)?(?:dir|directory|folder|path|paths|root|file|files)")
+
+
+_TEMPLATE = re.compile(r"[${}<>\n]")
+
+
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+_NO_DATA = re.compile(r".*\.(?:py|sh|ya?ml|json5?|toml|ckpt|pth?|h5|keras|onnx|safetensors|model|vocab)")
+
+
+_DECODABLE = (".wav", ".png", ".jpg", ".jpeg", ".tfrecord", ".tfrecords")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPlace:
+    """Folder or file of a dataset.
+
+    Attributes:
+        key: Key of the config that names it.
+        path: The folder or file.
+        files: Files in it, with their sizes in bytes, as far as they were counted.
+        is_whole: Whether all files were counted; else there are more.
+    """
+
+    key: str
+    path: Path
+    files: tuple[tuple[Path, int], ...]
+    is_whole: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the files that were counted."""
+        return sum(size for _, size in self.files)
+
+    @property
+    def decodable(self) -> Iterator[Path]:
+        """Its files that TensorFlow decodes by itself."""
+        return (path for path, size in self.files if path.suffix.lower() in _DECODABLE and size > 0)
+
+
+def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
+    """Return the existing paths that a config names and that may be a dataset, at most 4, within a second.
+
+    A path in a config is relative to the folder that the command runs in, or to the config. Outputs are left out, and
+    what is inside another place.
+    """
+    here, beside = problem.settings.folder, Path(os.path.realpath(problem.config_path)).parent
+    found: dict[Path, str] = {}
+    for key, value in problem.settings.scalars.items():
+        if isinstance(value, str) and not _is_output(problem.settings.outputs, key) and _may_be_data(key, value):
+            for folder in (here, beside):
+                path = _existing(value, folder)
+                if path is not None and not any(place.is_relative_to(path) for place in (here, beside, Path.home())):
+                    found.setdefault(path, key)
+                    break
+    outer = [path for path in found if not any(other != path and path.is_relative_to(other) for other in found)]
+    deadline_s = clock.now_s() + _LONGEST_S
+    return tuple(_counted(found[path], path, clock, deadline_s) for path in outer[:_MOST_PLACES])
+
+
+def missing_data(problem: Problem) -> Iterator[tuple[str, str]]:
+    """Yield keys, with their values, that name data by an absolute path that is not there."""
+    for key, value in problem.settings.scalars.items():
+        names_data = _DATA.fullmatch(key_name(key)) and _PLACE.fullmatch(key_name(key))
+        if not names_data or not isinstance(value, str) or _is_output(problem.settings.outputs, key):
+            continue
+        if value.startswith("/") and not re.search(r"[*?{}<>$]", value) and not os.path.lexists(value):
+            yield key, value
+
+
+def _is_output(outputs: Outputs, key: str) -> bool:
+    return key in outputs.redirected or key in outputs.left
+
+
+def _may_be_data(key: str, value: str) -> bool:
+    name = key_name(key)
+    looks_so = _DATA.fullmatch(name) or _PLACE.fullmatch(name) or "/" in value
+    return bool(looks_so) and len(value) > 1 and not _TEMPLATE.search(value) and not _NO_DATA.fullmatch(value.lower())
+
+
+def _existing(value: str, folder: Path) -> Path | None:
+    path = path_of(_WILDCARD.split(value)[0] or ".", folder)
+    if path is None:
+        return None
+    if _WILDCARD.search(value) and not os.path.isdir(path):
+        path = path.parent  # data/train-*.tfrecord
+    real = real_path(path)
+    return real if real is not None and os.path.exists(real) else None
+
+
+def _counted(key: str, path: Path, clock: Clock, deadline_s: float) -> DatasetPlace:
+    files: list[tuple[Path, int]] = []
+    waiting, is_whole = [path], True
+    while waiting:
+        place = waiting.pop()
+        try:
+            if os.path.isfile(place):
+                files.append((place, os.stat(place).st_size))
+                continue
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if len(files) >= _MOST_FILES or clock.now_s() > deadline_s:
+                        return DatasetPlace(key=key, path=path, files=tuple(files), is_whole=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    elif entry.is_file():
+                        files.append((Path(entry.path), entry.stat().st_size))
+        except OSError:
+            is_whole = False
+    return DatasetPlace(key=key, path=path, files=tuple(files), is_whole=is_whole)

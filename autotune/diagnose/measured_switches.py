@@ -1,0 +1,377 @@
+"""Switches: changes of one knob each, tried in turn with today's config, and what each gains."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity, ratio_text
+from autotune.diagnose.messages import Message, listed, said
+from autotune.measure.phases import CANNOT_MATTER, Bounds
+from autotune.measure.statistics import pooled_variance, student_t_quantile
+from autotune.records import Machine, Ratio, Scalar, TraineeEvent, Values
+from autotune.space.catalog import effects_of, row_of
+from autotune.space.knob import Knob, Label, same_scalar
+from autotune.space.space import Space
+
+SWITCHES = "switches"
+
+
+_TRIAL_SD = 0.025  # of ln speed between trials of one point: the prior of a study's first trials
+
+
+_PRIOR_DF = 3.0
+
+
+_CONFIDENCE = 0.95
+
+
+_INPUT_FIRST = 1.1  # to be gained for certain with free data, for changes of the input to be tried first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """Change of one knob, with the others that it needs; or several of these together.
+
+    Attributes:
+        knobs: The knobs that are meant, one or more.
+        values: The point.
+        changes: Its values, as far as they differ from today's.
+        label: What it means for training.
+    """
+
+    knobs: tuple[Knob, ...]
+    values: Values
+    changes: Values
+    label: Label
+
+    @property
+    def on_step(self) -> bool:
+        """True if it makes the step itself faster, and not the loading of its data alone."""
+        return any(effects_of(knob).on_step for knob in self.knobs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Measured gain of a switch.
+
+    Attributes:
+        switch: The switch.
+        gain: Speed with it over that of today; None if no trial of it gave numbers.
+        why_not: How its trials ended, where they gave no numbers.
+    """
+
+    switch: Switch
+    gain: Ratio | None
+    why_not: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchPlan:
+    """Plan of which switches are tried.
+
+    Attributes:
+        tried: Switches to try, the most promising first.
+        left_alone: Paths of knobs whose change cannot matter, by whether they act on the step.
+        not_tried: Switches that may help, and for which a few short trials are not enough.
+    """
+
+    tried: tuple[Switch, ...]
+    left_alone: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
+    not_tried: tuple[Switch, ...] = ()
+
+
+def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle: bool) -> SwitchPlan:
+    """Plan which switches are tried: those that the bounds allow a gain, one value for each knob.
+
+    Args:
+        space: The search space.
+        bounds: What a change of the input, or of the step, can gain at most; None if that is not known.
+        most: Their number at most.
+        may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
+    """
+    found: list[Switch] = []
+    not_tried: list[Switch] = []
+    left_alone: dict[bool, list[str]] = {False: [], True: []}
+    for knob in space.knobs:
+        wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
+        if wished is None or space.is_inert(knob, space.baseline):
+            continue
+        on_step = effects_of(knob).on_step
+        if bounds is not None and not bounds.may_gain(on_step=on_step):
+            left_alone[on_step].append(knob.path)
+            continue
+        values = space.with_heuristic(space.baseline, knob.path, wished)
+        if space.why_infeasible(values) is None:
+            settles = space.settles(values) and not may_settle
+            (not_tried if settles else found).append(_switch(space, (knob,), values))
+    input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > _INPUT_FIRST
+    found.sort(key=lambda switch: switch.on_step is input_first)  # stable: then as an expert would turn them
+    return SwitchPlan(
+        tried=tuple(found[:most]),
+        left_alone={side: tuple(paths) for side, paths in left_alone.items()},
+        not_tried=(*not_tried, *found[most:]),
+    )
+
+
+def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
+    """Return all changes together that leave the training the same and were measured to help; None of fewer than two.
+
+    Args:
+        space: The search space.
+        measured: Gains of the single changes.
+    """
+    winners = [
+        one.switch
+        for one in measured
+        if one.gain and one.gain.low > CANNOT_MATTER and one.switch.label is Label.SAME_TRAINING
+    ]
+    values: Values = space.baseline
+    for switch in winners:
+        values = {**values, **switch.changes}
+    if len(winners) < 2 or space.why_infeasible(values) is not None:
+        return None
+    return _switch(space, tuple(knob for switch in winners for knob in switch.knobs), values)
+
+
+def _switch(space: Space, knobs: tuple[Knob, ...], values: Values) -> Switch:
+    changes = space.changes(values)
+    labels = [knob.label for knob in space.knobs if knob.path in changes and knob.label is not Label.SAME_TRAINING]
+    return Switch(knobs=knobs, values=values, changes=changes, label=labels[0] if labels else Label.SAME_TRAINING)
+
+
+def in_turn(count: int) -> list[int | None]:
+    """Return the order of trials: a palindrome, None for today's config, so that a steady drift takes part in nothing.
+
+    Args:
+        count: Number of switches.
+    """
+    there: list[int | None] = [None, *range(count)]
+    return [*there, None, *reversed(there)] if count else []
+
+
+def gains(baseline: Sequence[float], tried: Sequence[tuple[Switch, Sequence[float], str]]) -> list[Gain]:
+    """Return what each switch gains, with an interval from the pooled spread of all trials.
+
+    Args:
+        baseline: ln speed of the trials of today's config.
+        tried: Each switch with ln speed of its trials, and how the last one without numbers ended.
+    """
+    variance, df = pooled_variance([baseline, *(speeds for _, speeds, _ in tried)])
+    all_df = df + _PRIOR_DF
+    variance = (df * variance + _PRIOR_DF * _TRIAL_SD**2) / all_df
+    quantile = student_t_quantile((1.0 + _CONFIDENCE) / 2.0, all_df)
+    found = []
+    for switch, speeds, ending in tried:
+        if not speeds or not baseline or ending:
+            no_numbers = said("switches.no-trial", "no trial of it gave numbers")
+            found.append(Gain(switch=switch, gain=None, why_not=ending or no_numbers))
+            continue
+        mean = fmean(speeds) - fmean(baseline)
+        half = quantile * math.sqrt(variance * (1.0 / len(speeds) + 1.0 / len(baseline)))
+        found.append(
+            Gain(
+                switch=switch,
+                gain=Ratio(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half)),
+            )
+        )
+    return found
+
+
+def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | None, why_not: str = "") -> CheckResult:
+    """Judge what the switches gain: one issue for each that helps, and one for those that were not tried.
+
+    Args:
+        plan: What was planned.
+        measured: What was measured.
+        bounds: What those that were not tried can gain at most; None if that is not known.
+        why_not: Reason for which none was tried; empty if some were.
+    """
+    issues = [_issue(one) for one in measured if one.gain and one.gain.low > CANNOT_MATTER]
+    if plan.not_tried:
+        issues.append(_not_tried(plan.not_tried, bounds))
+    told = [_outcome(one) for one in measured]
+    for on_step, paths in plan.left_alone.items():
+        if paths:
+            step = said("switches.step-cannot", "the step cannot matter now")
+            side = step if on_step else said("switches.input-cannot", "the input cannot matter now")
+            told.append(said("switches.left-alone", "{keys} left alone, as {side}", keys=", ".join(paths), side=side))
+    if not told:
+        why_not = why_not or said("switches.no-value", "no knob of this config has another value worth trying")
+        return CheckResult(check=SWITCHES, issues=tuple(issues), why_not=why_not)
+    return CheckResult(
+        check=SWITCHES, issues=tuple(issues), sentence=said("sentence", "{clause}.", clause=listed("; ", told))
+    )
+
+
+def _issue(one: Gain) -> Issue:
+    assert one.gain is not None, "those that help were measured"
+    switch = one.switch
+    recommendation = Recommendation(
+        sentence=_explained(switch),
+        values=switch.changes,
+        gain=one.gain,
+        evidence=Evidence.MEASURED,
+        label=switch.label.value,
+        cost=said("switches.teach-less", "each sample may teach less") if switch.label is Label.BATCH else "",
+    )
+    return Issue(
+        check=SWITCHES,
+        severity=Severity.WARNING,
+        sentence=said(
+            "switches.gain", "{change} is {gain} as fast.", change=_change(switch), gain=ratio_text(one.gain)
+        ),
+        place=", ".join(knob.path for knob in switch.knobs),
+        bound=one.gain,
+        limit=Limit.STEP if switch.on_step else Limit.LOADING,
+        recommendations=(recommendation,),
+    )
+
+
+def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
+    recommendations = []
+    for switch in switches:
+        bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
+        recommendations.append(
+            Recommendation(
+                sentence=_explained(switch),
+                values=switch.changes,
+                gain=bound,
+                evidence=Evidence.BOUNDED if bound else Evidence.NOT_TRIED,
+                label=switch.label.value,
+            )
+        )
+    return Issue(
+        check=SWITCHES,
+        severity=Severity.NOTE,
+        sentence=said(
+            "switches.more",
+            "{count} more may help, and a few short trials do not show it: a search does.",
+            count=len(switches),
+        ),
+        recommendations=tuple(recommendations),
+    )
+
+
+def _change(switch: Switch) -> str:
+    return ", ".join(f"{path}: {_scalar(value)}" for path, value in switch.changes.items())
+
+
+def _explained(switch: Switch) -> Message:
+    """Return a change with what its knobs mean."""
+    rows = [row_of(knob) for knob in switch.knobs]
+    meanings = [Message(row.sentence, f"knob.{row.kind}") for row in rows if row]
+    if not meanings:
+        return said("switches.change", "{change}", change=_change(switch))
+    meaning = listed("; ", meanings)
+    return said("switches.explained", "{change} ({meaning})", change=_change(switch), meaning=meaning)
+
+
+def _scalar(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _outcome(one: Gain) -> Message:
+    change = _change(one.switch)
+    if one.gain is None:
+        return said("switches.no-numbers", "{change} gave no numbers ({why})", change=change, why=one.why_not)
+    return said("switches.outcome", "{change} {gain} as fast", change=change, gain=ratio_text(one.gain))
+
+
+# Check of what is in force in the trainer's process: threads, precision, eager mode, devices, against the config.
+
+
+IN_FORCE = "in-force"
+
+
+_THREADS = {
+    "intra_op_threads": ("tensorflow.intra_op_threads", "torch.threads"),
+    "inter_op_threads": ("tensorflow.inter_op_threads", "torch.interop_threads"),
+}
+"""Kind of knob → the settings that it is meant to set."""
+
+
+_GPUS = ("tensorflow.gpus", "torch.gpus")
+
+
+_SINGLE, _HALF = "float32", ("mixed_float16", "mixed_bfloat16")
+
+
+def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machine) -> CheckResult:
+    """Judge whether the trainer's process works as the config says.
+
+    Args:
+        events: Events of a trial that was taken through phases: it reports its settings when these begin.
+        space: The search space; its knobs are those that are compared.
+        machine: The machine.
+    """
+    reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
+    if not reported:
+        return CheckResult(
+            check=IN_FORCE,
+            why_not=said("in-force.not-told", "no framework in the trainer's process has told its settings"),
+        )
+    settings = reported[-1]
+    issues = [*_gpus(settings, machine), *(issue for knob in space.knobs for issue in _of(knob, settings))]
+    told = ", ".join(f"{name} {_text(value)}" for name, value in settings.items())
+    return CheckResult(check=IN_FORCE, issues=tuple(issues), sentence=said("sentence", "{clause}.", clause=told))
+
+
+def _gpus(settings: Mapping[str, Scalar], machine: Machine) -> Iterator[Issue]:
+    seen = [settings[name] for name in _GPUS if name in settings]
+    if machine.gpus and seen and not any(seen):
+        yield Issue(
+            check=IN_FORCE,
+            severity=Severity.ERROR,
+            sentence=said(
+                "in-force.no-gpu",
+                "{gpu} is there, and the trainer's framework uses no GPU: it trains on the CPU.",
+                gpu=machine.gpus[0].name,
+            ),
+            limit=Limit.STEP,
+        )
+
+
+def _of(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[Issue]:
+    """Yield what differs from today's value of a knob."""
+    value = knob.baseline
+    for name in _THREADS.get(knob.kind or "", ()):
+        there = settings.get(name)
+        if isinstance(value, int) and value > 0 and there is not None and there != value:
+            yield _differs(knob, said("in-force.other", "{name} is {value}", name=name, value=_text(there)))
+    precision = settings.get("keras.precision")
+    if knob.kind == "precision" and isinstance(value, str) and precision is not None:
+        # A trainer may cast by itself; the other way round nobody does by accident.
+        if value == _SINGLE and precision in _HALF:
+            yield _differs(knob, said("in-force.policy", "Keras' policy is {policy}", policy=_text(precision)))
+        elif value in _HALF and precision != value:
+            yield _differs(
+                knob,
+                said(
+                    "in-force.policy-or-cast",
+                    "Keras' policy is {policy}; a trainer may cast by itself",
+                    policy=_text(precision),
+                ),
+            )
+    if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
+        yield _differs(knob, said("in-force.eager", "TensorFlow runs functions eagerly, op by op"), Limit.HOST)
+
+
+def _differs(knob: Knob, there: Message, limit: Limit | None = None) -> Issue:
+    return Issue(
+        check=IN_FORCE,
+        severity=Severity.WARNING,
+        sentence=said(
+            "in-force.not",
+            "{key}: {value} is not in force: {there}.",
+            key=knob.path,
+            value=_text(knob.baseline),
+            there=there,
+        ),
+        place=knob.path,
+        limit=limit,
+    )
+
+
+def _text(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,473 @@
+"""Profile of a trainer's input pipeline, in a trial made for it: the loader alone, and the waits in training."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.diagnose.profile_trials import MadeTrial, ProfileTrials, TrialRequest
+from autotune.errors import TrialError
+from autotune.measure.oscillation import period_of
+from autotune.measure.statistics import Series
+from autotune.measure.window import Window, main_stream, steady_window
+from autotune.records import TraineeEvent, TrialPhase
+from autotune.search.problem import Problem
+from autotune.stage_times import PipelineTimes
+
+PHASE_S = 2.0
+
+
+VARIABLE = "AUTOTUNE_PROFILE_STAGES"
+
+
+_ENVIRONMENT = {"AUTOTUNE_PHASE_S": f"{PHASE_S:g}", "AUTOTUNE_PHASE_CHUNK_S": "0", VARIABLE: "1"}
+
+
+_CYCLES = 3  # of the phases
+
+
+_LONGEST_S = 60.0  # from the first step on
+
+
+_PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
+
+
+_WAITS = 0.05  # share of the time from which on waiting is worth a word
+
+
+_UNSEEN = "the trainer ended before, or its loader is not seen"
+
+
+_LIMITS = 0.9  # rate of the loader as a part of the steps' below which it is the limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineProfile:
+    """Profile of an input pipeline.
+
+    Attributes:
+        batch_samples: Samples in a batch; None if that is not known.
+        loading: Times of batches that the loader gave alone, with no step beside it; None if it could not be.
+        why_no_loading: Reason for that; None if it could.
+        waits: Waits of the training for its batches; None if they are not seen.
+        steps: Times of the steps of the training.
+        replayed: Times of steps on batches that are kept: without loading; None if they could not be kept.
+        idle_fraction: Share of the training's time in which the step waited for a batch; None if that is not seen.
+        gain_if_free: Speed of training on kept batches as a multiple of the training's; None if not known.
+        loading_stages: Times of the stages of loading an example, where the trainer wraps them; empty where not.
+        stages: Times of a pipeline's two stages, over two devices; None without.
+        gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
+        sentence: What it comes to, in a sentence.
+    """
+
+    batch_samples: float | None
+    loading: BatchTimes | None
+    why_no_loading: str | None
+    waits: BatchTimes | None
+    steps: BatchTimes
+    replayed: BatchTimes | None
+    idle_fraction: float | None
+    gain_if_free: float | None
+    loading_stages: tuple[LoadingStage, ...]
+    stages: PipelineTimes | None
+    gpu_utilization: float | None
+    sentence: str
+
+
+def profile_pipeline(problem: Problem, trials: ProfileTrials) -> PipelineProfile:
+    """Profile the input pipeline of a trainer with today's values.
+
+    Args:
+        problem: The config and the command.
+        trials: Makes the trial.
+
+    Raises:
+        TrialError: The trainer made too few steps.
+        AutotuneError: The trial cannot be made.
+    """
+    trial = trials.make(
+        TrialRequest(
+            label="pipeline",
+            values=problem.space.baseline,
+            environment=_ENVIRONMENT,
+            is_over=_is_over,
+            window_of=_measured,
+            longest_s=_LONGEST_S,
+        )
+    )
+    if trial.trouble is not None:
+        raise trial.trouble
+    profile = pipeline_profile(trial, phased_events(trial.events))
+    trial.folder.delete()
+    return profile
+
+
+def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
+    """Return the profile that the events of a trial make.
+
+    Args:
+        trial: The trial.
+        found: Its events by phase.
+
+    Raises:
+        TrialError: There are too few steps.
+    """
+    steps = batch_times([window.durations_s for window in found.train])
+    if steps is None:
+        raise TrialError(
+            "too few steps were seen to profile the pipeline",
+            where=str(trial.folder.path),
+            remedy="The trial needs some hundred steps: see that the config does not end the training before.",
+        )
+    replayed = batch_times([window.durations_s for window in found.replay])
+    waited = [window for window in found.train if window.waits_s is not None]
+    idle = None
+    if len(waited) == len(found.train):
+        idle = min(1.0, sum(float(_waits(one).sum()) for one in waited) / sum(one.time_s for one in waited))
+    samples = [window.samples.mean() for window in found.train if window.samples is not None]
+    loading = batch_times(found.loads_s)
+    gain = steps.mean_ms / replayed.mean_ms if replayed and replayed.mean_ms else None
+    measurement = trial.measurement
+    return PipelineProfile(
+        batch_samples=float(np.mean(samples)) if samples else found.load_samples,
+        loading=loading,
+        why_no_loading=None
+        if loading
+        else (found.why_no_load or "the trainer ended before, or its loader is not seen"),
+        waits=batch_times([_waits(window) for window in waited]) if idle is not None else None,
+        steps=steps,
+        replayed=replayed,
+        idle_fraction=idle,
+        gain_if_free=gain,
+        loading_stages=read_loading_stages(trial.folder.path / FILE),
+        stages=measurement.stages if measurement else None,
+        gpu_utilization=measurement.gpu_utilization if measurement else None,
+        sentence=_sentence(steps, loading, replayed, idle),
+    )
+
+
+def _sentence(steps: BatchTimes, loading: BatchTimes | None, replayed: BatchTimes | None, idle: float | None) -> str:
+    """Return what the times come to."""
+    waits = "" if idle is None else f"the step waits {idle:.0%} of the time"
+    if loading is None:
+        return (
+            f"{waits[:1].upper()}{waits[1:]}; how fast the loader is alone was not measured."
+            if waits
+            else ("Neither waits nor the loader alone can be seen with this trainer.")
+        )
+    computing_ms = min(replayed.mean_ms, steps.mean_ms) if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
+    rates = (
+        f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
+        f"{1000.0 / computing_ms:.3g} batches/s"
+    )
+    if computing_ms < _LIMITS * loading.mean_ms:
+        said = "Loading is the limit"
+    elif idle is not None and idle >= _WAITS:
+        said = "Loading is fast enough on its own, and not beside the steps, or not evenly"
+    else:
+        said = "The loader keeps up"
+    return f"{said}: {', and '.join(part for part in (rates, waits) if part)}."
+
+
+def _waits(window: Window) -> Series:
+    return np.nan_to_num(window.waits_s) if window.waits_s is not None else np.zeros(window.steps)
+
+
+def _is_over(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
+    """Return whether all phases were gone through often enough, or there are none and plain training was seen."""
+    steps = [event for event in events if event.kind == "step"]
+    if any(event.kind == "phase" for event in events):
+        changes = [event for event in events if event.kind == "phase"]
+        alone = now_s - changes[-1].t_s > _PLAIN_S  # all others were left out
+        return alone or phased_events(events).cycles >= _CYCLES
+    return len(steps) > _PLAIN_STEPS and now_s - steps[0].t_s > _PLAIN_S
+
+
+def _measured(_folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
+    """Return the longest stretch of plain training."""
+    windows = phased_events(events).train
+    return max(windows, key=lambda window: window.time_s) if windows else steady_window(events)
+
+
+_LEAST_FOR_A_CYCLE = 24  # batches
+
+
+_LEAST_VARIATION = 0.1  # of times that may be said to go in a cycle
+
+
+_LEAST_EXPLAINED = 0.3  # of the variance, by the place in the cycle: bursts may peak at some lag by chance
+
+
+_SHORTEST_PERIOD = 2.0  # batches
+
+
+_ROUNDED = 0.03  # of the period, as far as it may be off a whole number of batches
+
+
+_CLIP = 0.98  # quantile above which times count as this one: a single long batch is no cycle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cycle:
+    """Cycle in the times of successive batches.
+
+    Attributes:
+        batches: Batches in one cycle.
+        slow_ms: Mean time of the slowest place in it.
+        others_ms: Mean time of the other places.
+    """
+
+    batches: float
+    slow_ms: float
+    others_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes:
+    """Spread of the times of batches.
+
+    Attributes:
+        batches: Number of batches.
+        mean_ms: Mean.
+        sd_ms: Standard deviation.
+        min_ms: Shortest.
+        max_ms: Longest.
+        median_ms: Median.
+        p95_ms: 95th percentile.
+        p99_ms: 99th percentile.
+        variation: Standard deviation as a part of the mean; None where that is 0.
+        cycle: Cycle that they go in; None if none was found.
+    """
+
+    batches: int
+    mean_ms: float
+    sd_ms: float
+    min_ms: float
+    max_ms: float
+    median_ms: float
+    p95_ms: float
+    p99_ms: float
+    variation: float | None
+    cycle: Cycle | None
+
+
+def batch_times(stretches_s: Sequence[Series]) -> BatchTimes | None:
+    """Return the spread of times; None if there are fewer than two.
+
+    Args:
+        stretches_s: Times of successive batches in seconds, in stretches between which others came.
+    """
+    stretches_ms = [1000.0 * stretch for stretch in stretches_s if len(stretch)]
+    if sum(len(stretch) for stretch in stretches_ms) < 2:
+        return None
+    all_ms = np.concatenate(stretches_ms)
+    mean_ms, sd_ms = float(all_ms.mean()), float(all_ms.std(ddof=1))
+    median_ms, p95_ms, p99_ms = (float(value) for value in np.percentile(all_ms, (50, 95, 99)))
+    variation = sd_ms / mean_ms if mean_ms > 0 else None
+    return BatchTimes(
+        batches=len(all_ms),
+        mean_ms=mean_ms,
+        sd_ms=sd_ms,
+        min_ms=float(all_ms.min()),
+        max_ms=float(all_ms.max()),
+        median_ms=median_ms,
+        p95_ms=p95_ms,
+        p99_ms=p99_ms,
+        variation=variation,
+        cycle=_cycle(stretches_ms) if variation is not None and variation >= _LEAST_VARIATION else None,
+    )
+
+
+def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
+    long_enough = [stretch for stretch in stretches_ms if len(stretch) >= _LEAST_FOR_A_CYCLE]
+    if not long_enough:
+        return None
+    rows = []
+    for stretch in long_enough:
+        clipped = np.minimum(stretch, max(np.quantile(stretch, _CLIP), 3.0 * np.median(stretch)))
+        rows.append(clipped - clipped.mean())
+    batches = period_of(rows)
+    if batches is None or batches < _SHORTEST_PERIOD - 0.1:
+        return None
+    longest = int(np.argmax([len(row) for row in rows]))
+    if _explained(rows[longest], batches) < _LEAST_EXPLAINED:
+        return None
+    slow_ms, others_ms = _places(long_enough[longest], batches)
+    return Cycle(batches=batches, slow_ms=slow_ms, others_ms=others_ms)
+
+
+def _place_of(count: int, batches: float) -> NDArray[np.intp]:
+    """Return the place of each batch in its cycle."""
+    whole = round(batches)  # a period of 8 may be found to be 7.98, and would drift
+    exact = whole if abs(batches - whole) <= _ROUNDED * batches else batches
+    return np.asarray(np.floor(np.arange(count) % exact), dtype=np.intp)
+
+
+def _explained(row: Series, batches: float) -> float:
+    """Return the share of the variance that a batch's place in its cycle explains, beyond what it does by chance."""
+    place = _place_of(len(row), batches)
+    means = np.array([row[place == one].mean() for one in range(int(place.max()) + 1)])
+    share = float(means[place].var() / row.var())
+    by_chance = (len(means) - 1) / (len(row) - 1)
+    return (share - by_chance) / (1.0 - by_chance)
+
+
+def _places(stretch_ms: Series, batches: float) -> tuple[float, float]:
+    """Return the mean time of the slowest place in a cycle, and of the others."""
+    place = _place_of(len(stretch_ms), batches)
+    means = np.array([stretch_ms[place == one].mean() for one in range(int(place.max()) + 1)])
+    slowest = int(means.argmax())
+    return float(means[slowest]), float(np.delete(means, slowest).mean())
+
+
+_FULL_BUFFERS = 0.15  # of the drawing in a phase: what was ready before goes at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasedEvents:
+    """Steps and loads of a trial.
+
+    Attributes:
+        train: Steady windows of plain training.
+        replay: Steady windows of training on kept batches.
+        loads_s: Time of each batch that was drawn without a step, by stretch, without those that were ready before.
+        load_samples: Samples in these batches; None if not known.
+        why_no_load: Reason that none was drawn; None if some were, or none is known.
+        cycles: Number of stretches of training that are over.
+    """
+
+    train: tuple[Window, ...]
+    replay: tuple[Window, ...]
+    loads_s: tuple[Series, ...]
+    load_samples: float | None
+    why_no_load: str | None
+    cycles: int
+
+
+def phased_events(events: Sequence[TraineeEvent]) -> PhasedEvents:
+    """Sort the events of a trial by phase; without phases all of it is training.
+
+    Args:
+        events: All events.
+    """
+    stream = main_stream(events)
+    own = [event for event in events if event.stream == stream]
+    stretches: list[tuple[TrialPhase, list[TraineeEvent]]] = [(TrialPhase.TRAIN, [])]
+    for event in own:
+        if event.kind == "phase" and event.phase is not None:
+            stretches.append((event.phase, []))
+        stretches[-1][1].append(event)
+    has_phases = len(stretches) > 1
+    # What comes before the first phase is the warm-up.
+    counted = stretches[1:] if has_phases else stretches
+    loads = [[one for one in within if one.kind == "load"] for phase, within in counted if phase is TrialPhase.LOAD]
+    known = [one.samples / one.batches for load in loads for one in load if one.samples is not None and one.batches]
+    reasons = [event.text for event in own if event.kind == "unphased" and event.text]
+    return PhasedEvents(
+        train=_windows(counted, TrialPhase.TRAIN),
+        replay=_windows(counted, TrialPhase.REPLAY),
+        loads_s=tuple(times for times in (_batches_s(load) for load in loads) if len(times)),
+        load_samples=float(np.mean(known)) if known else None,
+        why_no_load=next((reason for reason in reasons if reason.startswith("load")), reasons[-1] if reasons else None),
+        cycles=sum(phase is TrialPhase.TRAIN for phase, _ in counted[:-1]) if has_phases else 0,
+    )
+
+
+def _windows(stretches: Sequence[tuple[TrialPhase, list[TraineeEvent]]], phase: TrialPhase) -> tuple[Window, ...]:
+    found = [steady_window(within) for one, within in stretches if one is phase]
+    return tuple(window for window in found if window is not None)
+
+
+def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
+    """Return the time of each batch that was drawn in one stretch, without those that were ready before."""
+    known = [(load.duration_s, load.batches) for load in loads if load.duration_s is not None and load.batches]
+    times = [(duration_s / batches, batches) for duration_s, batches in known]
+    each_s = np.array([time_s for time_s, batches in times for _ in range(batches)])
+    if not len(each_s):
+        return each_s
+    drawn_s = np.cumsum(each_s)
+    return np.asarray(each_s[drawn_s > _FULL_BUFFERS * drawn_s[-1]])
+
+
+FILE = "loading_stages.json"
+
+
+VERSION = 1
+
+
+_MOST_BYTES = 1 << 16
+
+
+_MOST_STAGES = 32
+
+
+_NAME = re.compile(r"[a-z][a-z ]{0,30}")
+
+
+_MOST_CALLS, _LONGEST_STAGE_S = 10**12, 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingStage:
+    """Stage of loading an example.
+
+    Attributes:
+        name: Its name.
+        examples: Examples that went through it.
+        mean_ms: Mean time of one, on the worker that did it.
+        fraction: Its part of the time of all stages, 0..1.
+    """
+
+    name: str
+    examples: int
+    mean_ms: float
+    fraction: float
+
+
+def read_loading_stages(path: Path) -> tuple[LoadingStage, ...]:
+    """Return the stages in a file, in the order of their first call; empty if there is no file, or it holds rubbish."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        return _parsed(data.decode()) if len(data) <= _MOST_BYTES else ()
+    except (OSError, ValueError, RecursionError):
+        return ()
+
+
+def _parsed(text: str) -> tuple[LoadingStage, ...]:
+    found = json.loads(text)
+    stages = found.get("stages") if isinstance(found, dict) and found.get("v") == VERSION else None
+    if not isinstance(stages, dict) or len(stages) > _MOST_STAGES:
+        raise ValueError("no stages")
+    sums = {name: _sums(name, stage) for name, stage in stages.items()}
+    all_s = sum(busy_s for _, busy_s in sums.values())
+    return tuple(
+        LoadingStage(
+            name=name,
+            examples=calls,
+            mean_ms=1000.0 * busy_s / calls,
+            fraction=busy_s / all_s if all_s else 0.0,
+        )
+        for name, (calls, busy_s) in sums.items()
+    )
+
+
+def _sums(name: str, stage: Any) -> tuple[int, float]:
+    if not _NAME.fullmatch(name) or not isinstance(stage, dict):
+        raise ValueError("no stage")
+    calls, busy_s = stage.get("calls"), stage.get("busy_s")
+    if isinstance(calls, bool) or not isinstance(calls, int) or not 0 < calls <= _MOST_CALLS:
+        raise ValueError("no number of calls")
+    if isinstance(busy_s, bool) or not isinstance(busy_s, int | float) or not math.isfinite(busy_s):
+        raise ValueError("no time")
+    if not 0 <= busy_s <= _LONGEST_STAGE_S:
+        raise ValueError("a time out of its range")
+    return calls, float(busy_s)

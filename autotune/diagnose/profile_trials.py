@@ -1,0 +1,236 @@
+"""Trials of a profile: made for it alone, of today's config or of a point, and kept in no study."""
+
+import math
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from autotune.clock import Clock
+from autotune.errors import TrialError
+from autotune.measure.probe import GpuProbe
+from autotune.measure.window import Window, stages_between
+from autotune.records import Ending, Measurement, Stop, TraineeEvent, Values
+from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
+from autotune.search.problem import Problem
+from autotune.study.sole_search import sole_search
+from autotune.trial.error_text import quoted_output
+from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.folder import TrialFolder
+from autotune.trial.gpu_collector import gpu_collector
+from autotune.trial.guard import Guard
+from autotune.trial.instruments import Instruments
+from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.orphans import end_orphans
+from autotune.trial.outcome import Evidence, ending_of
+from autotune.trial.plan import plan_trial
+from autotune.trial.protect import CheckpointBackups
+from autotune.trial.stop_rule import UnseenSteps
+
+IsOver = Callable[[Path, Sequence[TraineeEvent], float], bool]
+"""Function of a trial's folder, its events so far and the time: whether it has shown what it was made for."""
+
+WindowOf = Callable[[Path, Sequence[TraineeEvent]], Window | None]
+"""Function of a trial's folder and all its events: the part that is measured; None if there is none."""
+
+_FINE = (Ending.STOPPED, Ending.COMPLETED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRequest:
+    """Request for one trial.
+
+    Attributes:
+        label: Part of the name of its folder.
+        values: The point.
+        environment: Variables that are added to its environment.
+        is_over: Says when it has shown what it was made for.
+        window_of: Says which part of it is measured.
+        longest_s: Longest time from its first step on.
+    """
+
+    label: str
+    values: Values
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_over: IsOver
+    window_of: WindowOf
+    longest_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeTrial:
+    """Result of one trial.
+
+    Attributes:
+        events: All its events.
+        window: The part that was measured; None if there is none.
+        measurement: The numbers of that part; None likewise.
+        folder: Its folder.
+        ending: Why it ended.
+        detail: One line on that.
+        stderr_tail: The last lines of its stderr.
+    """
+
+    events: Sequence[TraineeEvent]
+    window: Window | None
+    measurement: Measurement | None
+    folder: TrialFolder
+    ending: Ending
+    detail: str
+    stderr_tail: str
+
+    @property
+    def trouble(self) -> TrialError | None:
+        """Error of a trial that ended other than it should; None if nothing is wrong with it."""
+        explained = EXPLANATIONS[self.ending]
+        if self.ending in _FINE and any(event.kind == "step" for event in self.events):
+            return None
+        seen = "no step was seen" if not any(event.kind == "step" for event in self.events) else "training failed"
+        detail = f" ({self.detail})" if self.detail else ""
+        return TrialError(f"{seen}: {explained.sentence}{detail}", where=str(self.folder.path), remedy=explained.remedy)
+
+
+class ProfileTrials:
+    """Maker of trials for a profile; made by `open_trials`.
+
+    Args:
+        problem: The config and the command.
+        clock: Source of time.
+        runner: Makes the trials.
+        gpus: Watches the GPUs; None if there are none.
+        checkpoints: Copies of the user's checkpoints.
+        name: Begin of the names of the trials' folders.
+        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
+
+    Attributes:
+        remarks: Sentences for the user.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        clock: Clock,
+        runner: Runner,
+        gpus: GpuProbe | None,
+        checkpoints: CheckpointBackups,
+        name: str,
+        ends_s: float,
+    ) -> None:
+        self._problem = problem
+        self._clock = clock
+        self._runner = runner
+        self._gpus = gpus
+        self._checkpoints = checkpoints
+        self._name = name
+        self._ends_s = ends_s
+        self.remarks: list[str] = []
+
+    def make(self, request: TrialRequest) -> MadeTrial:
+        """Make one trial.
+
+        Raises:
+            AutotuneError: It cannot be planned or started, or it wrote over the user's checkpoints.
+        """
+        problem, clock = self._problem, self._clock
+        name = f"{self._name}-{request.label}"
+        plan = plan_trial(problem.trainer, problem.space.keys(request.values), trial=name)
+        plan = replace(plan, env={**plan.env, **request.environment})
+        problem.state.require_space()
+        folder = problem.state.trial(problem.study, name)
+        problem.trainer.create_folder(folder)
+        with Instruments.of_machine(clock, self._gpus) as instruments:
+            instruments.expect(plan.trial_id, trial_gpus(problem, request.values), folder.samples)
+            watch = _Watch(clock, request, folder.path, problem.limits.start_timeout_s, instruments)
+            limit_s = clock.now_s() + problem.limits.start_timeout_s + request.longest_s
+            trial_exit = self._runner.run(plan, watch, min(limit_s, self._ends_s))
+            window = request.window_of(folder.path, watch.events)
+            measurement = None
+            if window is not None:
+                measurement, _ = instruments.measure(
+                    window,
+                    started_s=trial_exit.started_s,
+                    default_samples=None,
+                    filling=False,
+                    stages=stages_between(watch.events, window),
+                )
+        if loss := self._checkpoints.loss("the trial"):
+            raise loss
+        self.remarks.extend(self._checkpoints.remarks)
+        self._checkpoints.remarks.clear()
+        folder.discard_temporary()
+        stdout = folder.stdout_tail()
+        evidence = Evidence(stdout_tail=stdout, why_not_started=watch.why_not_started)
+        ending, detail = ending_of(trial_exit, watch.events, evidence)
+        return MadeTrial(
+            events=watch.events,
+            window=window,
+            measurement=measurement,
+            folder=folder,
+            ending=ending,
+            detail=detail,
+            stderr_tail=quoted_output(trial_exit.stderr_tail, stdout),
+        )
+
+
+@contextmanager
+def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> Iterator[ProfileTrials]:
+    """Prepare for trials, for as long as a ``with`` block lasts; searches of the same config wait meanwhile.
+
+    Args:
+        problem: The config and the command; runnable.
+        clock: The machine's clock.
+        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
+
+    Raises:
+        StudyError: A search of it is at work.
+        AutotuneError: The state folder cannot be made.
+    """
+    problem.state.create()
+    name = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    with (
+        sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
+        Guard() as guard,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
+        CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
+    ):
+        end_orphans(problem.state.trials(problem.study), clock)
+        trials = ProfileTrials(problem, clock, ProcessRunner(guard, clock), collector, checkpoints, name, ends_s)
+        trials.remarks.extend(problem.settings.remarks)
+        trials.remarks.extend(f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock))
+        yield trials
+
+
+class _Watch:
+    """Watch of a trial: ends it when it has shown what it was made for, or when no step will be seen."""
+
+    def __init__(
+        self, clock: Clock, request: TrialRequest, folder: Path, start_timeout_s: float, instruments: Instruments
+    ) -> None:
+        self._clock = clock
+        self._request = request
+        self._folder = folder
+        self._started_s = clock.now_s()
+        self._start_timeout_s = start_timeout_s
+        self._instruments = instruments
+        self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
+        self._first_step_s: float | None = None
+        self.events: list[TraineeEvent] = []
+        self.why_not_started = ""
+
+    def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
+        """See `Runner.run`."""
+        self._instruments.watch(news)
+        self._unseen.note(news)
+        self.events.extend(event for event in news if event.kind != "launched")
+        now_s = self._clock.now_s()
+        if self._first_step_s is None:
+            self._first_step_s = next((event.t_s for event in news if event.kind == "step"), None)
+        if self._first_step_s is not None:
+            is_over = self._request.is_over(self._folder, self.events, now_s)
+            return Stop.ENOUGH if is_over or now_s > self._first_step_s + self._request.longest_s else None
+        self.why_not_started = self._unseen.why(now_s)
+        if self.why_not_started or now_s > self._started_s + self._start_timeout_s:
+            return Stop.NEVER_STARTED
+        return None

@@ -1,1 +1,0 @@
-"""State folder and trial folders: their location, ownership, contents and deletion."""

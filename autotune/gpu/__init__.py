@@ -1,1 +1,0 @@
-"""NVIDIA GPUs: driver, discovery, occupancy, throttling, timeline and usage."""

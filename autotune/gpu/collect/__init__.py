@@ -1,1 +1,0 @@
-"""Collector of GPU readings: a process that polls the driver, and the stream that it writes."""

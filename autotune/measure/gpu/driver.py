@@ -1,0 +1,604 @@
+"""Answers of the NVIDIA driver as plain values: the only module that talks to NVML.
+
+``pynvml`` is imported when a driver is asked for, never before. Every call raises `DriverError` where the driver
+refuses; nothing here decides what that means for a measurement.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple, Self, TypeVar
+
+_LIBRARY = "libnvidia-ml.so.1"
+
+
+_MIG_PREFIX = "MIG-"
+
+
+_HIGHEST_PERCENT = 100  # drivers are known to give 2147483632, with a process id of 0
+
+
+class Memory(NamedTuple):
+    """Memory of a device in bytes; what the driver keeps for itself counts as used."""
+
+    used_bytes: int
+    total_bytes: int
+
+
+class Holder(NamedTuple):
+    """Process that holds a device.
+
+    Attributes:
+        pid: Process id on the host, also for one who asks from inside a container.
+        memory_bytes: Memory that it holds; None where the driver does not say.
+        computes: Whether it has a compute context; else it only draws.
+    """
+
+    pid: int
+    memory_bytes: int | None
+    computes: bool
+
+
+class Activity(NamedTuple):
+    """Activity of the units of a GPU between two GPM samples, each 0..1, None where there is no number.
+
+    Attributes:
+        sm: Share of the streaming multiprocessors that were busy.
+        tensor: Share of time in which tensor cores worked.
+        dram: Share of the memory's bandwidth.
+    """
+
+    sm: float | None
+    tensor: float | None
+    dram: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFacts:
+    """Description of one GPU by its driver.
+
+    Attributes:
+        memory_bytes: Total memory; None where the driver does not say.
+        index: The driver's number for it, which need not be CUDA's.
+        pci_bus_id: Domain, bus, device and function in hexadecimal; empty where the driver does not say.
+        mig_uuids: Its instances, if it is in MIG mode; else None.
+    """
+
+    name: str
+    uuid: str
+    memory_bytes: int | None
+    index: int = 0
+    pci_bus_id: str = ""
+    mig_uuids: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuInventory:
+    """GPUs of this machine.
+
+    Attributes:
+        gpus: In the order of the driver, which need not be CUDA's.
+        why_none: Reason, for people, why there is none; None if there is one.
+        remedy: Remedy for that, for people.
+        is_without_driver: Whether there is not even a driver's library, as on most machines without a GPU.
+        silent: Sentences on GPUs that do not answer, with the remedy, where others do.
+    """
+
+    gpus: tuple[GpuFacts, ...]
+    why_none: str | None
+    remedy: str | None = None
+    is_without_driver: bool = False
+    silent: tuple[str, ...] = ()
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Remedies for people who already know why there is no GPU."""
+        if self.remedy is None or self.is_without_driver:
+            return self.silent
+        return (f"To have the GPU measured: {self.remedy}",)
+
+
+@contextlib.contextmanager
+def _translated(pynvml: Any) -> Iterator[None]:
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise DriverError(error.value, str(error)) from error
+    except pynvml.NVMLLibraryMismatchError as error:  # pynvml's word for an unversioned name that is not there
+        raise DriverError(FUNCTION_NOT_FOUND, "Function Not Found") from error
+
+
+class Driver:
+    """Driver's library, in use until `close`.
+
+    Raises:
+        DriverError: There is no driver, or it does not work.
+    """
+
+    def __init__(self) -> None:
+        import pynvml
+
+        self._pynvml: Any = pynvml
+        try:
+            with _translated(pynvml):
+                pynvml.nvmlInit()
+        except DriverError as error:
+            if error.code == NO_LIBRARY and (why := _why_unfit()):  # which the bindings do not tell from no library
+                raise DriverError(UNFIT_LIBRARY, why) from error
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Shut the library down."""
+        with contextlib.suppress(self._pynvml.NVMLError):  # a lost GPU makes this fail too, and nothing is left to free
+            self._pynvml.nvmlShutdown()
+
+    def version(self) -> str:
+        """Return the driver's version, e.g. ``565.57.01``."""
+        with _translated(self._pynvml):
+            return str(self._pynvml.nvmlSystemGetDriverVersion())
+
+    def count(self) -> int:
+        """Return the number of GPUs; an instance of MIG is not one."""
+        with _translated(self._pynvml):
+            return int(self._pynvml.nvmlDeviceGetCount())
+
+    def device_at(self, index: int) -> Device:
+        """Return the GPU of a number below `count`."""
+        with _translated(self._pynvml):
+            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByIndex(index))
+
+    def device(self, uuid: str) -> Device:
+        """Return the GPU, or the MIG instance, of a UUID."""
+        with _translated(self._pynvml):
+            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByUUID(uuid), is_mig=is_mig_uuid(uuid))
+
+    def process_name(self, pid: int) -> str:
+        """Return the program of a process that the driver knows."""
+        with _translated(self._pynvml):
+            try:
+                return str(self._pynvml.nvmlSystemGetProcessName(pid))
+            except UnicodeDecodeError as error:  # pynvml decodes what is a path, and may be anything
+                return error.object.decode(errors="replace")
+
+
+def _why_unfit() -> str | None:
+    """Return the error of dlopen(3) for a library that is there and cannot be loaded; None otherwise."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        words = str(error)
+        return None if words.startswith(f"{_LIBRARY}: ") and words.endswith(os.strerror(errno.ENOENT)) else words
+    return None
+
+
+class Device:
+    """One GPU, or one MIG instance of a GPU. Made by `Driver`; every method may raise `DriverError`."""
+
+    def __init__(self, pynvml: Any, handle: Any, *, is_mig: bool = False) -> None:
+        self._pynvml = pynvml
+        self._handle = handle
+        self._is_mig = is_mig
+        self._reasons: Callable[[Any], int] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
+        self._metrics: Any = None  # 23 kB, made once
+
+    def name(self) -> str:
+        """Return the product name."""
+        return str(self._ask("nvmlDeviceGetName"))
+
+    def uuid(self) -> str:
+        """Return the UUID, which CUDA knows too."""
+        return str(self._ask("nvmlDeviceGetUUID"))
+
+    def pci_bus_id(self) -> str:
+        """Return the PCI bus id, which sorts as text."""
+        return str(self._ask("nvmlDeviceGetPciInfo").busId)
+
+    def in_mig_mode(self) -> bool:
+        """Return True if it is cut into MIG instances; raises "not supported" where it cannot be."""
+        return bool(self._ask("nvmlDeviceGetMigMode")[0])
+
+    def mig_uuids(self) -> Iterator[str]:
+        """Yield the UUIDs of its MIG instances; those that do not answer are left out."""
+        for index in range(if_known(lambda: int(self._ask("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
+            with contextlib.suppress(DriverError):  # numbers may be missing
+                instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
+                yield Device(self._pynvml, instance, is_mig=True).uuid()
+
+    def busy_samples(self, since_us: int) -> list[tuple[int, int]]:
+        """Return stamp and percent of each driver window after that stamp, garbage of the driver included."""
+        kind, rows = self._ask("nvmlDeviceGetSamples", self._pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
+        # Which field of the union holds the value; a percentage is an unsigned int in the drivers we know of.
+        name = "ullVal" if kind == self._pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else "uiVal"
+        return [(int(row.timeStamp), int(getattr(row.sampleValue, name))) for row in rows]
+
+    def busy_percent(self) -> int:
+        """Return the utilization in the newest driver window, in percent."""
+        return int(self._ask("nvmlDeviceGetUtilizationRates").gpu)
+
+    def memory(self) -> Memory:
+        """Return the memory in use by all processes."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        return Memory(int(memory.used), int(memory.total))
+
+    def memory_held_bytes(self) -> int:
+        """Return the memory that processes hold: what the driver keeps for itself left out (driver 510 and later)."""
+        memory = self._ask("nvmlDeviceGetMemoryInfo", self._pynvml.nvmlMemory_v2)
+        return int(memory.used)
+
+    def power_w(self) -> float:
+        """Return the electric power, on most devices averaged over the last second."""
+        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
+
+    def power_limits_w(self) -> tuple[float, float]:
+        """Return the highest power that it may draw now, and the one that it came with."""
+        now = self._ask("nvmlDeviceGetPowerManagementLimit")
+        return float(now) / 1e3, float(self._ask("nvmlDeviceGetPowerManagementDefaultLimit")) / 1e3
+
+    def pcie_widths(self) -> tuple[int, int]:
+        """Return the lanes of its PCI Express link now, and the most that it and this machine could have."""
+        return int(self._ask("nvmlDeviceGetCurrPcieLinkWidth")), int(self._ask("nvmlDeviceGetMaxPcieLinkWidth"))
+
+    def is_persistent(self) -> bool:
+        """Return whether the driver stays loaded while nobody uses it."""
+        return bool(self._ask("nvmlDeviceGetPersistenceMode"))
+
+    def energy_j(self) -> float:
+        """Return the energy drawn since the driver was loaded."""
+        return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
+
+    def temperature_c(self) -> int:
+        """Return the temperature of the die."""
+        return int(self._ask("nvmlDeviceGetTemperature", self._pynvml.NVML_TEMPERATURE_GPU))
+
+    def sm_clock_mhz(self) -> int:
+        """Return the clock of the streaming multiprocessors."""
+        return int(self._ask("nvmlDeviceGetClockInfo", self._pynvml.NVML_CLOCK_SM))
+
+    def clock_reasons(self) -> int:
+        """Return the reasons for which the clocks are held down, as a bit mask; see `throttling`."""
+        try:
+            with _translated(self._pynvml):
+                return int(self._reasons(self._handle))
+        except DriverError as error:
+            older = self._pynvml.nvmlDeviceGetCurrentClocksThrottleReasons  # its name before driver 535
+            if error.code != FUNCTION_NOT_FOUND or self._reasons is older:
+                raise
+            self._reasons = older
+            return self.clock_reasons()
+
+    def holders(self) -> list[Holder]:
+        """Return the processes that hold it; in a container the driver may show none of them."""
+        found: dict[int, Holder] = {}
+        for function, computes in (
+            ("nvmlDeviceGetGraphicsRunningProcesses", False),
+            ("nvmlDeviceGetComputeRunningProcesses", True),
+        ):
+            try:
+                rows = self._ask(function)
+            except DriverError as error:
+                # A device without graphics is none without processes.
+                if error.trouble is Trouble.NOTHING_NEW or (not computes and error.trouble is Trouble.CAPABILITY_OFF):
+                    continue
+                raise
+            for row in rows:
+                if row.pid:
+                    found[row.pid] = Holder(row.pid, row.usedGpuMemory, computes)
+        return list(found.values())
+
+    def process_shares(self, since_us: int) -> list[tuple[int, float]]:
+        """Return each process with the share 0..1 of the time since that stamp in which its kernels ran."""
+        rows = self._ask("nvmlDeviceGetProcessUtilization", since_us)
+        return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= _HIGHEST_PERCENT]
+
+    def has_gpm(self) -> bool:
+        """Return True if it counts the activity of its units (GPM, Hopper and newer)."""
+        with _translated(self._pynvml):
+            return bool(self._pynvml.nvmlGpmQueryDeviceSupport(self._gpu()).isSupportedDevice)
+
+    def gpm_sample(self) -> GpmSample:
+        """Return the counters of its units as they stand now."""
+        with _translated(self._pynvml):
+            sample = GpmSample(self._pynvml)
+            try:
+                if self._is_mig:
+                    instance = self._ask("nvmlDeviceGetGpuInstanceId")
+                    self._pynvml.nvmlGpmMigSampleGet(self._gpu(), instance, sample.handle)
+                else:
+                    self._pynvml.nvmlGpmSampleGet(self._handle, sample.handle)
+            except BaseException:
+                sample.free()
+                raise
+            return sample
+
+    def activity(self, first: GpmSample, second: GpmSample) -> Activity:
+        """Return the activity between two samples, which must lie more than 100 ms apart to give numbers."""
+        nvml = self._pynvml
+        names = ("SM_UTIL", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL")
+        if self._metrics is None:
+            self._metrics = nvml.c_nvmlGpmMetricsGet_t()
+            self._metrics.version = nvml.NVML_GPM_METRICS_GET_VERSION
+            self._metrics.numMetrics = len(names)
+            for place, name in enumerate(names):
+                self._metrics.metrics[place].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
+        self._metrics.sample1, self._metrics.sample2 = first.handle, second.handle
+        with _translated(nvml):
+            nvml.nvmlGpmMetricsGet(self._metrics)
+        return Activity(*(_share(self._metrics.metrics[place]) for place in range(len(names))))
+
+    def _gpu(self) -> Any:
+        """Return the handle of the whole GPU."""
+        return self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") if self._is_mig else self._handle
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        with _translated(self._pynvml):
+            return getattr(self._pynvml, function)(self._handle, *arguments)
+
+
+class GpmSample:
+    """Counters of a GPU's units at one moment, in memory that the driver has lent until `free`."""
+
+    def __init__(self, pynvml: Any) -> None:
+        self._pynvml = pynvml
+        self.handle = pynvml.nvmlGpmSampleAlloc()
+
+    def free(self) -> None:
+        """Return the memory to the driver."""
+        with contextlib.suppress(self._pynvml.NVMLError):
+            self._pynvml.nvmlGpmSampleFree(self.handle)
+
+
+def _share(metric: Any) -> float | None:
+    if metric.nvmlReturn != 0 or not math.isfinite(metric.value):
+        return None
+    return min(1.0, max(0.0, float(metric.value) / 100.0))
+
+
+def is_mig_uuid(uuid: str) -> bool:
+    """Return True for the UUID of a MIG instance."""
+    return uuid.startswith(_MIG_PREFIX)
+
+
+def gpus() -> GpuInventory:
+    """Return the GPUs that the driver knows; takes milliseconds, so ask once."""
+    found: list[GpuFacts] = []
+    errors: list[tuple[str, DriverError]] = []
+    try:
+        with Driver() as driver:
+            for index in range(driver.count()):
+                try:
+                    found.append(facts(driver.device_at(index), index))
+                except DriverError as error:  # one lost GPU must not hide the others
+                    errors.append((f"GPU {index} cannot be used: {error.for_people}", error))
+    except DriverError as error:
+        errors.append((error.for_people, error))
+    if found:
+        silent = tuple(f"{why.removesuffix('.')}. {trouble.remedy}" for why, trouble in errors)
+        return GpuInventory(gpus=tuple(found), why_none=None, silent=silent)
+    if not errors:
+        return GpuInventory(gpus=(), why_none="the NVIDIA driver sees no GPU", remedy=REMEDY)
+    why, last = errors[-1]
+    return GpuInventory(gpus=(), why_none=why, remedy=last.remedy, is_without_driver=last.code == NO_LIBRARY)
+
+
+def facts(device: Device, index: int) -> GpuFacts:
+    """Return the description of a GPU.
+
+    Raises:
+        DriverError: It does not even say its name and its UUID, or it is lost.
+    """
+    return GpuFacts(
+        name=device.name(),
+        uuid=device.uuid(),
+        memory_bytes=if_known(lambda: device.memory().total_bytes),
+        index=index,
+        pci_bus_id=if_known(device.pci_bus_id) or "",
+        mig_uuids=tuple(device.mig_uuids()) if if_known(device.in_mig_mode) else None,
+    )
+
+
+Answer = TypeVar("Answer")
+
+
+class Trouble(StrEnum):
+    """Consequence of a failed reading."""
+
+    NOTHING_NEW = "nothing new"
+    CAPABILITY_OFF = "this device never answers this"
+    PASSING = "this one reading failed"
+    DEVICE_LOST = "this device is of no use any more"
+    DRIVER_LOST = "the driver is of no use any more"
+
+    @property
+    def is_fatal(self) -> bool:
+        """True if no reading of the device will succeed any more."""
+        return self in (Trouble.DEVICE_LOST, Trouble.DRIVER_LOST)
+
+
+NO_LIBRARY, FUNCTION_NOT_FOUND = 12, 13
+
+
+UNFIT_LIBRARY = -1
+"""A code of our own: there is a file of the library's name, and it cannot be loaded."""
+
+
+_NOTHING_NEW = frozenset(
+    {
+        0,  # pynvml raises "success" when a question for the size finds no rows
+        6,  # not found
+        21,  # no data
+    }
+)
+
+
+_CAPABILITY_OFF = frozenset(
+    {
+        3,  # not supported
+        4,  # no permission
+        FUNCTION_NOT_FOUND,  # in this version of the library
+        25,  # version of a struct: the library knows another one
+        26,  # deprecated: the library does not serve it any more
+    }
+)
+
+
+FATAL_NAMES: Mapping[int, str] = MappingProxyType(
+    {
+        UNFIT_LIBRARY: "the driver's library cannot be loaded",
+        1: "driver library not initialized",
+        9: "driver not loaded",
+        NO_LIBRARY: "no driver library",
+        15: "GPU lost",
+        16: "GPU needs a reset",
+        18: "driver and library differ in version",
+        28: "GPU not found",
+    }
+)
+"""Names of the losses, as the ending of a trial shows them."""
+
+
+REMEDY = "See whether `nvidia-smi` works in this very shell."
+"""Remedy where none is known for the code itself, for people."""
+
+
+_OTHER_LIBRARY = (
+    "see with `ldconfig -p | grep nvidia-ml` whether there are several libraries, and keep LD_LIBRARY_PATH from naming "
+    "one that is not the driver's"
+)
+
+
+_LOST = "`nvidia-smi` and `dmesg` (lines with Xid) say more; the machine may need a reboot."
+
+
+_REMEDIES: Mapping[int, str] = MappingProxyType(
+    {
+        UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
+        4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
+        9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
+        NO_LIBRARY: (
+            "On a machine with a GPU, install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA "
+            "Container Toolkit). Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
+        ),
+        15: _LOST,
+        16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
+        18: (
+            "It may be that the driver was updated while it was in use: reboot, or unload and load its kernel modules. "
+            f"Or that it is not the library of this driver: {_OTHER_LIBRARY}."
+        ),
+        28: _LOST,
+    }
+)
+
+
+_OF_ONE_DEVICE = frozenset({15, 16, 28})
+
+
+def trouble(code: int) -> Trouble:
+    """Return the consequence of a return code of NVML; an unknown code is taken as passing."""
+    if code in _NOTHING_NEW:
+        return Trouble.NOTHING_NEW
+    if code in _CAPABILITY_OFF:
+        return Trouble.CAPABILITY_OFF
+    if code in FATAL_NAMES:
+        return Trouble.DEVICE_LOST if code in _OF_ONE_DEVICE else Trouble.DRIVER_LOST
+    return Trouble.PASSING
+
+
+class DriverError(Exception):
+    """Failed call of the driver's library.
+
+    Attributes:
+        code: Return code of NVML.
+        words: The library's own text for it.
+    """
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(f"{words} (NVML error {code})")
+        self.code = code
+        self.words = words
+
+    @property
+    def trouble(self) -> Trouble:
+        """Consequence for further readings."""
+        return trouble(self.code)
+
+    @property
+    def for_people(self) -> str:
+        """Sentence about the failure."""
+        if self.code == NO_LIBRARY:
+            return "no NVIDIA driver was found (there is no libnvidia-ml.so.1 here)"
+        name = FATAL_NAMES.get(self.code)
+        if self.code == UNFIT_LIBRARY:
+            return f"{name}: {self.words}"
+        said = f"the NVIDIA driver says: {self.words}"
+        return f"{name}: {said}" if name else said
+
+    @property
+    def remedy(self) -> str:
+        """Remedy, for people."""
+        return _REMEDIES.get(self.code, REMEDY)
+
+
+def remedy_of(name: str) -> str:
+    """Return the remedy for one of `FATAL_NAMES`, for people."""
+    return next((_REMEDIES[code] for code, other in FATAL_NAMES.items() if other == name and code in _REMEDIES), REMEDY)
+
+
+def if_known(ask: Callable[[], Answer]) -> Answer | None:
+    """Return an answer of the driver, None where it has none.
+
+    Raises:
+        DriverError: The GPU, or the driver, is gone.
+    """
+    try:
+        return ask()
+    except DriverError as error:
+        if error.trouble.is_fatal:
+            raise
+        return None
+
+
+# Reasons for which a GPU's clocks are held down, and those of them that spoil a measurement.
+
+
+REASONS: Mapping[int, str] = MappingProxyType(
+    {
+        0x001: "idle",
+        0x002: "application clocks",
+        0x004: "power limit",
+        0x008: "hardware slowdown",
+        0x010: "sync boost",
+        0x020: "heat (driver)",
+        0x040: "heat (hardware)",
+        0x080: "power brake",
+        0x100: "display clocks",
+        0x200: "board limit",
+        0x400: "reliability limit",
+    }
+)
+"""Names of the bits, for people."""
+
+
+THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)", "power brake"})
+"""The reasons that make a GPU slower than the same trial would find it another time."""
+
+
+def reasons_of(mask: int) -> tuple[str, ...]:
+    """Return the names of the bits of a mask; one that later drivers may have added is named by its number."""
+    bits = (1 << place for place in range(mask.bit_length()))
+    return tuple(REASONS.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)

@@ -1,0 +1,417 @@
+"""Occupancy of the GPUs before a search begins: a GPU that somebody else works on cannot be measured."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from autotune.clock import Clock
+from autotune.measure.gpu.driver import (
+    NO_LIBRARY,
+    Device,
+    Driver,
+    DriverError,
+    Holder,
+    Memory,
+    Trouble,
+    facts,
+    if_known,
+)
+from autotune.measure.gpu.windows import SampledWindows
+
+BUSY_FRACTION = 0.05
+"""Share of the last second in which kernels ran; below it a desktop's drawing is not called work."""
+
+
+_LOOK_BACK_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occupant:
+    """Process that holds a GPU.
+
+    Attributes:
+        pid: Process id in the driver's namespace.
+        memory_bytes: Memory that it holds; None where the driver does not say.
+        name: Its program; None where it cannot be known.
+        computes: Whether it has a compute context; else it only draws.
+    """
+
+    pid: int
+    memory_bytes: int | None
+    name: str | None
+    computes: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuOccupancy:
+    """Processes and load found on one GPU.
+
+    Attributes:
+        occupants: Processes that hold it; in a container the driver may hide them.
+        utilization: Share of the last second, 0..1, in which kernels ran; None where it is not reported.
+        memory_used_bytes: Memory in use by all processes; None where it is not reported.
+        memory_held_bytes: The same without what the driver keeps for itself; None where it was not asked for, too.
+        memory_fraction: Share of its memory in use, 0..1; None where it is not reported.
+        clock_reasons: Reasons for which its clocks are held down, see `throttling`; None where they are not reported.
+        index: The driver's number for it; that of the whole GPU for a MIG instance.
+        why_unknown: Why nothing is known of this GPU, for people; None if something is.
+    """
+
+    uuid: str
+    name: str
+    occupants: tuple[Occupant, ...] = ()
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    memory_held_bytes: int | None = None
+    memory_fraction: float | None = None
+    clock_reasons: int | None = None
+    index: int = 0
+    why_unknown: str | None = None
+
+    @property
+    def busy(self) -> bool:
+        """True if somebody works on it: a process that computes, or kernels that run."""
+        return any(occupant.computes for occupant in self.occupants) or (self.utilization or 0.0) >= BUSY_FRACTION
+
+
+def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
+    """Return those of some GPUs that are busy now, and those of which nothing can be known.
+
+    Raises:
+        DriverError: There is no driver, or it does not work.
+    """
+    with Driver() as driver:
+        found = [_occupancy(driver, uuid, clock) for uuid in uuids]
+    return tuple(gpu for gpu in found if gpu.busy or gpu.why_unknown)
+
+
+def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
+    try:
+        device = driver.device(uuid)
+        holders = if_known(device.holders) or []
+        memory = if_known(device.memory)
+        return GpuOccupancy(
+            uuid=uuid,
+            name=if_known(device.name) or uuid,
+            occupants=tuple(_occupant(driver, holder) for holder in holders),
+            utilization=_recent_utilization(device, clock),
+            memory_used_bytes=None if memory is None else memory.used_bytes,
+        )
+    except DriverError as error:
+        return GpuOccupancy(uuid=uuid, name=uuid, why_unknown=error.for_people)
+
+
+def _occupant(driver: Driver, holder: Holder) -> Occupant:
+    return Occupant(
+        pid=holder.pid,
+        memory_bytes=holder.memory_bytes,
+        name=if_known(lambda: driver.process_name(holder.pid)),
+        computes=holder.computes,
+    )
+
+
+def _recent_utilization(device: Device, clock: Clock) -> float | None:
+    samples = if_known(lambda: device.busy_samples(0))
+    now_s, epoch_s = clock.now_s(), clock.utc().timestamp()
+    windows = SampledWindows().of(samples or (), now_s=now_s, epoch_s=epoch_s)
+    recent = [(length_s, busy) for end_s, length_s, busy in windows if end_s > now_s - _LOOK_BACK_S]
+    if recent:
+        return sum(length_s * busy for length_s, busy in recent) / sum(length_s for length_s, _ in recent)
+    percent = if_known(device.busy_percent)
+    return None if percent is None or percent > 100 else percent / 100.0
+
+
+_RETRY_S = 5.0  # until a driver that was lost is opened again
+
+
+# Driver 510 is the first to say what it keeps for itself. Before it: some hundred MiB, about 1 % of a large memory.
+_KEPT_BYTES = 1 << 30
+
+
+_KEPT_FRACTION = 0.015
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpusSeen:
+    """Occupancy of all GPUs of the machine.
+
+    Attributes:
+        t_s: Monotonic time before the first question: it is true of a moment since then.
+        gpus: One for each GPU, or for each instance of one in MIG mode. A GPU that was seen before and is not there any
+            more stays, as one of which nothing is known.
+        why_unknown: Reason, for people, why nothing is known of any GPU; None otherwise.
+        why_none: Reason, for people, why there is no GPU, where there never was one; None otherwise.
+    """
+
+    t_s: float
+    gpus: tuple[GpuOccupancy, ...] = ()
+    why_unknown: str | None = None
+    why_none: str | None = None
+
+
+class OccupancyReader:
+    """Reader of the GPUs; every call may hang in the driver. Not thread-safe.
+
+    The session with the driver stays open until `close`: to open it takes seconds where nothing else keeps the driver
+    loaded.
+
+    Args:
+        clock: Stamps the readings.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._driver: Driver | None = None
+        self._devices: dict[str, _WatchedDevice] = {}
+        self._known: dict[str, GpuOccupancy] = {}  # the last that was seen of each
+        self._found_s = -math.inf  # when the GPUs were looked for
+        self._lost: tuple[float, GpusSeen] | None = None
+
+    def read(self) -> GpusSeen:
+        """Return the occupancy of all GPUs now; failures of the driver are part of it."""
+        began_s = self._clock.now_s()
+        if self._lost is not None and began_s - self._lost[0] < _RETRY_S:
+            seen = self._lost[1]
+            return GpusSeen(t_s=began_s, why_unknown=seen.why_unknown, why_none=seen.why_none)
+        try:
+            return self._read(began_s)
+        except DriverError as error:
+            self.close()
+            is_without = error.code == NO_LIBRARY and not self._known
+            words = error.for_people
+            seen = GpusSeen(
+                t_s=began_s, why_none=words if is_without else None, why_unknown=None if is_without else words
+            )
+            self._lost = (began_s, seen)
+            return seen
+
+    def close(self) -> None:
+        """End the session with the driver; the next reading opens another one."""
+        self._devices.clear()
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    def _read(self, began_s: float) -> GpusSeen:
+        if self._driver is None:
+            self._driver = Driver()
+            self._find(self._driver)
+            self._found_s = began_s
+        elif began_s - self._found_s >= _RETRY_S and not all(map(_is_uuid, self._known or [""])):
+            self._find(self._driver)
+            self._found_s = began_s
+        names = self._driver.process_name
+        found = []
+        for uuid, last in list(self._known.items()):
+            device = self._devices.get(uuid)
+            try:
+                if device is None:
+                    device = _WatchedDevice(last.index, uuid, last.name, self._driver.device(uuid), self._clock)
+                    self._devices[uuid] = device
+                found.append(device.read(names))
+                self._known[uuid] = found[-1]
+            except DriverError as error:
+                if error.trouble is Trouble.DRIVER_LOST:
+                    raise
+                self._devices.pop(uuid, None)
+                found.append(GpuOccupancy(uuid=uuid, name=last.name, index=last.index, why_unknown=error.for_people))
+        if not found:
+            return GpusSeen(t_s=began_s, why_none="the NVIDIA driver sees no GPU")
+        return GpusSeen(t_s=began_s, gpus=tuple(found))
+
+    def _find(self, driver: Driver) -> None:
+        """Find the GPUs; those that were known before stay."""
+        for index in range(driver.count()):
+            try:
+                one = facts(driver.device_at(index), index)
+            except DriverError as error:
+                if error.trouble is Trouble.DRIVER_LOST:
+                    raise
+                if not any(known.index == index for known in self._known.values()):
+                    unnamed = _unnamed(index)
+                    self._known[unnamed] = GpuOccupancy(uuid=unnamed, name=unnamed, index=index)
+                continue
+            self._known.pop(_unnamed(index), None)
+            for uuid in (one.uuid,) if one.mig_uuids is None else one.mig_uuids:
+                self._known[uuid] = GpuOccupancy(uuid=uuid, name=one.name, index=index)
+
+
+def _unnamed(index: int) -> str:
+    """Return what stands for the UUID of a GPU that does not tell it."""
+    return f"GPU {index}"
+
+
+def _is_uuid(name: str) -> bool:
+    return name.startswith(("GPU-", "MIG-"))
+
+
+class _WatchedDevice:
+    """One device: its questions, asked again once where they fail in passing."""
+
+    def __init__(self, index: int, uuid: str, name: str, device: Device, clock: Clock) -> None:
+        self._index = index
+        self._uuid = uuid
+        self._name = name
+        self._device = device
+        self._clock = clock
+        self._windows = SampledWindows()
+        self._newest_s = -math.inf
+        self._names: dict[int, str | None] = {}
+
+    def read(self, name_of: Callable[[int], str]) -> GpuOccupancy:
+        """Return its occupancy; raises `DriverError` where the device does not answer."""
+        device = self._device
+        # Memory first: what a process takes in between makes it look smaller than what is listed, and not larger.
+        memory = _told(device.memory)
+        held_bytes = _told(device.memory_held_bytes)
+        if held_bytes is None and memory is not None:
+            held_bytes = _estimated_held_bytes(memory)
+        holders = _told(device.holders)
+        utilization = self._utilization()
+        if holders is None and held_bytes is None:
+            why = "the NVIDIA driver tells neither processes nor memory"
+            return GpuOccupancy(uuid=self._uuid, name=self._name, index=self._index, why_unknown=why)
+        occupants = tuple(
+            Occupant(
+                pid=one.pid, memory_bytes=one.memory_bytes, computes=one.computes, name=self._process(one.pid, name_of)
+            )
+            for one in holders or ()
+        )
+        self._names = {one.pid: one.name for one in occupants}
+        return GpuOccupancy(
+            uuid=self._uuid,
+            name=self._name,
+            index=self._index,
+            occupants=occupants,
+            utilization=utilization,
+            memory_used_bytes=None if memory is None else memory.used_bytes,
+            memory_held_bytes=held_bytes,
+            memory_fraction=memory.used_bytes / memory.total_bytes if memory and memory.total_bytes else None,
+            clock_reasons=_told(device.clock_reasons),
+        )
+
+    def _process(self, pid: int, name_of: Callable[[int], str]) -> str | None:
+        if pid not in self._names:
+            name = _told(lambda: name_of(pid))
+            self._names[pid] = os.path.basename(name.split("\0")[0]) or None if name else None
+        return self._names[pid]
+
+    def _utilization(self) -> float | None:
+        """Return the share of time since the last reading, at least the last second, in which kernels ran."""
+        samples = _told(lambda: self._device.busy_samples(self._windows.newest_us))
+        now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()
+        since_s, self._newest_s = min(self._newest_s, now_s - _LOOK_BACK_S), now_s
+        windows = self._windows.of(samples or (), now_s=now_s, epoch_s=epoch_s)
+        recent = [(length_s, busy) for end_s, length_s, busy in windows if end_s > since_s]
+        if recent:
+            return sum(length_s * busy for length_s, busy in recent) / sum(length_s for length_s, _ in recent)
+        percent = _told(self._device.busy_percent)
+        return None if percent is None or percent > 100 else percent / 100.0
+
+
+def _estimated_held_bytes(memory: Memory) -> int:
+    kept_bytes = max(_KEPT_BYTES, int(_KEPT_FRACTION * memory.total_bytes))
+    return max(0, memory.used_bytes - kept_bytes)
+
+
+def _told(ask: Callable[[], Answer]) -> Answer | None:
+    """Return the answer to a question, asked a second time if it fails in passing; None where there is never one."""
+    for last in (False, True):
+        try:
+            return ask()
+        except DriverError as error:
+            if error.trouble in (Trouble.NOTHING_NEW, Trouble.CAPABILITY_OFF):
+                return None
+            if last or error.trouble is not Trouble.PASSING:
+                raise
+    return None
+
+
+_WAIT_S = 0.25  # a reading takes milliseconds
+
+
+_CLOSE_S = 1.0
+
+
+class OccupancyWatch:
+    """Thread that reads the GPUs when it is asked to, never by itself; see `OccupancyReader`.
+
+    A driver call that hangs does so in that thread, which is then left to the end of the process.
+
+    Args:
+        clock: Stamps the readings.
+        wait_s: Longest real time that `look` waits for a reading. It waits no more as long as one hangs.
+    """
+
+    def __init__(self, clock: Clock, *, wait_s: float = _WAIT_S) -> None:
+        self._clock = clock
+        self._wait_s = wait_s
+        self._reader = OccupancyReader(clock)
+        self._changed = threading.Condition()
+        self._seen: GpusSeen | None = None
+        self._wanted_s: float | None = None  # a reading since then is wanted; None before the first
+        self._asked_s: float | None = None  # since when a reading is under way, or about to be; None while none is
+        self._is_late = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="gpu-occupancy", daemon=True)
+
+    def look(self, *, newest_s: float) -> GpusSeen:
+        """Return a reading.
+
+        Args:
+            newest_s: Monotonic time: a reading taken since then will do, and no other is made.
+
+        Returns:
+            The reading; one of which nothing is known, if the driver does not answer in time.
+        """
+        with self._changed:
+            if self._thread.ident is None:
+                self._thread.start()
+            now_s = self._clock.now_s()
+            newest_s = min(newest_s, now_s)
+            if not self._is_fresh(newest_s):
+                self._wanted_s = newest_s
+                self._asked_s = now_s if self._asked_s is None else self._asked_s
+                self._changed.notify_all()
+            if not self._is_late:
+                self._is_late = not self._changed.wait_for(lambda: self._is_fresh(newest_s), self._wait_s)
+            if self._is_fresh(newest_s):
+                assert self._seen is not None
+                return self._seen
+            waited_s = self._clock.now_s() - (self._asked_s or now_s)
+            return GpusSeen(t_s=now_s, why_unknown=f"the NVIDIA driver has not answered for {waited_s:.1f} s")
+
+    def close(self) -> None:
+        """End the thread and the session with the driver; may be called again."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE_S)
+
+    def _is_fresh(self, newest_s: float) -> bool:
+        return self._seen is not None and self._seen.t_s >= newest_s
+
+    def _is_wanted(self) -> bool:
+        return self._wanted_s is not None and not self._is_fresh(self._wanted_s)
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._is_wanted())
+                if self._closing:
+                    break
+            seen = self._reader.read()
+            with self._changed:
+                self._seen, self._is_late = seen, False
+                self._asked_s = self._clock.now_s() if self._is_wanted() else None
+                self._changed.notify_all()
+        self._reader.close()

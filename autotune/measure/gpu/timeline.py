@@ -1,0 +1,344 @@
+"""Timeline of some GPUs: the records of the collector, and their usage over any stretch of time."""
+
+import math
+import threading
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
+
+from autotune.measure.gpu.driver import THROTTLING
+from autotune.measure.gpu.samples import (
+    STATE_S,
+    BusyWindows,
+    CallBlocked,
+    Capability,
+    CapabilityOff,
+    GpuAvailability,
+    GpuFound,
+    GpuLost,
+    GpuState,
+    ProcessShares,
+    ReadingCounts,
+    Record,
+    StreamStarted,
+    UnitActivity,
+)
+from autotune.measure.gpu.usage import MOST_LOST, Attribution, DevicesUsage, DeviceUsage
+from autotune.measure.gpu.windows import BusyWindow
+from autotune.records import GpuFigures
+
+
+class GpuTimeline:
+    """Records of some devices so far; one thread may add records while another asks.
+
+    Args:
+        uuids: The devices that count, in the order in which the trial sees them.
+        since_s: Monotonic time from which on records are to be expected.
+
+    Attributes:
+        availability: Losses and silences, by the same records.
+    """
+
+    def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
+        self._uuids = tuple(uuids)
+        self._lock = threading.Lock()
+        self._devices = {uuid: DeviceTimeline(uuid=uuid) for uuid in self._uuids}
+        self._driver = ""
+        self.availability = GpuAvailability(self._uuids, since_s=since_s)
+
+    def add(self, record: Record) -> None:
+        """Add a record; those of other devices are left out."""
+        self.availability.add(record)
+        with self._lock:
+            match record:
+                case StreamStarted():
+                    self._driver = record.driver
+                    for device in self._devices.values():
+                        device.absent.clear()  # it may be another driver now; what is still absent is said again
+                case GpuLost() | CallBlocked():
+                    pass
+                case _ if record.uuid in self._devices:
+                    self._devices[record.uuid].keep(record)
+
+    def forget(self, before_s: float) -> None:
+        """Drop records from before that time, so that days of watching need no more memory."""
+        self.availability.forget(before_s)
+        with self._lock:
+            for device in self._devices.values():
+                device.forget(before_s)
+
+    @property
+    def reached_s(self) -> float:
+        """Time up to which the utilization of all devices is known; minus infinity before the first driver window.
+
+        Devices that never report it are left out.
+        """
+        with self._lock:
+            telling = [device.windows for device in self._devices.values() if Capability.RATES not in device.absent]
+            return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
+
+    def between(
+        self, t0_s: float, t1_s: float, *, own_pids: Collection[int] = (), started_s: float | None = None
+    ) -> DevicesUsage:
+        """Return the usage of the devices over a past stretch of monotonic time.
+
+        Args:
+            t0_s: Its start.
+            t1_s: Its end, later than `t0_s`.
+            own_pids: Processes of the trial, as this process numbers them; also those that have ended.
+            started_s: When the trial was started. From then on memory counts; and where process ids are those of
+                another namespace, a process that came later is taken for the trial's own. None: memory counts from
+                `t0_s`, and the owner of such a process is not known.
+        """
+        with self._lock:
+            driver = self._driver
+            usages = [self._devices[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids]
+        # The driver's loss is that of all devices, and spoils no stretch that ended before it.
+        lost = next((loss.why for loss in self.availability.losses() if loss.t_s <= t1_s), None)
+        return DevicesUsage(devices=tuple(map(self._with_loss, usages)), driver=driver, lost=lost)
+
+    def _with_loss(self, usage: DeviceUsage) -> DeviceUsage:
+        loss = self.availability.loss_within(usage.figures.uuid, usage.t0_s, usage.t1_s)
+        return usage if loss is None else replace(usage, lost=loss.name)
+
+
+_BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
+
+
+_LEAST_READ = 0.5  # of a stretch must lie between readings, for a mean over it
+
+
+_BUSY_AT_ALL = 0.01
+
+
+_ROUNDING_S = 1e-3
+
+
+@dataclass(kw_only=True)
+class DeviceTimeline:
+    """Records of one device, each kind in order of time."""
+
+    uuid: str
+    name: str = ""
+    memory_bytes: int | None = None
+    polled: bool = False
+    windows: list[BusyWindow] = field(default_factory=list)
+    states: list[GpuState] = field(default_factory=list)
+    shares: list[ProcessShares] = field(default_factory=list)
+    activity: list[UnitActivity] = field(default_factory=list)
+    counts: list[ReadingCounts] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def keep(self, record: Record) -> None:
+        """Add a record of this device."""
+        match record:
+            case GpuFound():
+                self.name, self.memory_bytes = record.name, record.memory_bytes
+            case BusyWindows():
+                self.polled = record.source == Capability.RATES
+                last_s = self.windows[-1][0] if self.windows else -math.inf
+                # A device that came back tells its ring again.
+                self.windows += [window for window in record.windows if window[0] - window[1] > last_s - _ROUNDING_S]
+            case GpuState():
+                self.states.append(record)
+            case ProcessShares():
+                self.shares.append(record)
+            case UnitActivity():
+                self.activity.append(record)
+            case ReadingCounts():
+                self.counts.append(record)
+            case CapabilityOff():
+                self.absent[record.capability] = record.why
+            case _:
+                pass
+
+    def forget(self, before_s: float) -> None:
+        """Drop readings from before that time; absent capabilities stay, and so does the newest state.
+
+        Its process list tells who held the device before a trial began.
+        """
+        del self.windows[: bisect_left(self.windows, before_s, key=lambda window: window[0])]
+        del self.states[: bisect_left(self.states[:-1], before_s, key=lambda state: state.t_s)]
+        for records in (self.shares, self.activity, self.counts):
+            del records[: bisect_left(records, before_s, key=lambda record: record.t_s)]
+
+    def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUsage:
+        """Return the usage over a stretch of time but for losses; see `GpuTimeline.between`."""
+        windows = _inside(self.windows, t0_s, t1_s)
+        covered_s = math.fsum(length_s for _, length_s, _ in windows)
+        busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
+        states = [state for state in self.states if t0_s <= state.t_s <= t1_s]
+        beside = [state for state in self.states if t0_s - _BESIDE_S <= state.t_s <= t1_s + _BESIDE_S]
+        power_w, counted = _mean_power(beside, t0_s, t1_s)
+        reasons = [state.reasons for state in states if state.reasons is not None]
+        own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
+        sm, tensor, dram = self._mean_activity(t0_s, t1_s)
+        failed, unreliable = _failures(self.counts, t0_s, t1_s)
+        figures = GpuFigures(
+            uuid=self.uuid,
+            name=self.name or self.uuid,
+            utilization=None if busy is None or (self.polled and busy == 0.0) else min(1.0, busy),
+            covered_fraction=min(1.0, covered_s / (t1_s - t0_s)),
+            memory_total_bytes=self.memory_bytes,
+            peak_memory_bytes=self._peak_memory_bytes(t0_s if started_s is None else started_s, t1_s + STATE_S),
+            power_w=power_w,
+            energy_j=None if power_w is None else power_w * (t1_s - t0_s),
+            sm_activity=sm,
+            tensor_activity=tensor,
+            dram_activity=dram,
+            own_fraction=own,
+            foreign_fraction=foreign,
+            throttled_fraction=_mean(float(not THROTTLING.isdisjoint(some)) for some in reasons),
+        )
+        return DeviceUsage(
+            figures=figures,
+            t0_s=t0_s,
+            t1_s=t1_s,
+            windows=tuple(windows),
+            polled=self.polled,
+            energy_counted=counted,
+            sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
+            temperature_start_c=_nearest(beside, t0_s),
+            temperature_end_c=_nearest(beside, t1_s),
+            clock_reasons=_share_by_reason(reasons),
+            foreign_pids=foreign_pids,
+            attribution=attribution,
+            failed=failed,
+            unreliable=unreliable,
+            absent=dict(self.absent),
+        )
+
+    def _peak_memory_bytes(self, t0_s: float, t1_s: float) -> int | None:
+        memory = (state.memory_bytes for state in self.states if t0_s <= state.t_s <= t1_s)
+        return max((used for used in memory if used is not None), default=None)
+
+    def _mean_activity(self, t0_s: float, t1_s: float) -> tuple[float | None, float | None, float | None]:
+        """Return the mean activity of the SMs, the tensor cores and the DRAM."""
+        told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
+        return (
+            _activity(told, lambda record: record.sm),
+            _activity(told, lambda record: record.tensor),
+            _activity(told, lambda record: record.dram),
+        )
+
+    def _shares(
+        self, t0_s: float, t1_s: float, busy: float | None, own_pids: frozenset[int], started_s: float | None
+    ) -> tuple[float | None, float | None, tuple[int, ...], Attribution]:
+        """Return own share, foreign share, foreign processes, and the method that told them apart."""
+        unknown = (None, None, (), Attribution.UNKNOWN)
+        # What began before the trial is also about whoever was there then, such as the trial before it.
+        known = [record for record in self.shares if started_s is None or record.t0_s >= started_s]
+        told = [(record, overlap_s) for record in known if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
+        asked_s = math.fsum(overlap_s for _, overlap_s in told)
+        if not told:
+            return unknown
+        by_pid: dict[int, float] = {}
+        for record, overlap_s in told:
+            for pid, share in record.shares:
+                by_pid[pid] = by_pid.get(pid, 0.0) + share * overlap_s / asked_s
+        if busy is not None and busy > _BUSY_AT_ALL and not by_pid:
+            return unknown  # kernels ran, and the driver does not show whose: a container
+        seen_pids = self._holders_until(math.inf) | by_pid.keys()
+        if not by_pid or not own_pids.isdisjoint(seen_pids):
+            own, attribution = own_pids, Attribution.BY_PROCESS
+        elif started_s is not None and self._looked_before(started_s):
+            own, attribution = frozenset(seen_pids - self._holders_until(started_s)), Attribution.BY_ARRIVAL
+        else:
+            return unknown
+        foreign = {pid: share for pid, share in by_pid.items() if pid not in own and share > 0.0}
+        own_share = math.fsum(share for pid, share in by_pid.items() if pid in own)
+        return own_share, math.fsum(foreign.values()), tuple(sorted(foreign)), attribution
+
+    def _looked_before(self, t_s: float) -> bool:
+        return any(state.holders is not None and state.t_s <= t_s for state in self.states)
+
+    def _holders_until(self, t_s: float) -> set[int]:
+        return {pid for state in self.states if state.t_s <= t_s for pid, _, _ in state.holders or ()}
+
+
+def _inside(windows: Sequence[BusyWindow], t0_s: float, t1_s: float) -> list[BusyWindow]:
+    first = bisect_left(windows, t0_s, key=lambda window: window[0])
+    last = bisect_right(windows, t1_s, key=lambda window: window[0])
+    return [window for window in windows[first:last] if window[0] - window[1] >= t0_s]
+
+
+def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[float | None, bool]:
+    """Return the mean power of a stretch, and True if the device counted its energy.
+
+    The last second of the stretch may not have been read yet.
+    """
+    counter = [(state.t_s, state.energy_j) for state in states if state.energy_j is not None]
+    known = _known_part(counter, t0_s, t1_s)
+    started_anew = any(later[1] < earlier[1] for earlier, later in pairwise(counter))  # with the driver
+    if known is not None and not started_anew:
+        return (_at(counter, known[1]) - _at(counter, known[0])) / (known[1] - known[0]), True
+    power = [(state.t_s, state.power_w) for state in states if state.power_w is not None]
+    known = _known_part(power, t0_s, t1_s)
+    if known is None:
+        return None, False
+    inside = [(t_s, watt) for t_s, watt in power if known[0] < t_s < known[1]]
+    points = [(known[0], _at(power, known[0])), *inside, (known[1], _at(power, known[1]))]
+    spent_j = math.fsum((b_s - a_s) * (a_w + b_w) / 2 for (a_s, a_w), (b_s, b_w) in pairwise(points))
+    return spent_j / (known[1] - known[0]), False
+
+
+def _known_part(points: Sequence[tuple[float, float]], t0_s: float, t1_s: float) -> tuple[float, float] | None:
+    """Return the part of a stretch between the first and the last reading; None if that is not most of it."""
+    if not points:
+        return None
+    start_s, end_s = max(t0_s, points[0][0]), min(t1_s, points[-1][0])
+    return (start_s, end_s) if end_s - start_s > _LEAST_READ * (t1_s - t0_s) else None
+
+
+def _at(points: Sequence[tuple[float, float]], t_s: float) -> float:
+    """Return the value at a time between the first and the last point, interpolated linearly."""
+    place = bisect_left(points, t_s, key=lambda point: point[0])
+    if points[place][0] == t_s:
+        return points[place][1]
+    (before_s, before), (after_s, after) = points[place - 1 : place + 1]
+    return before + (after - before) * (t_s - before_s) / (after_s - before_s)
+
+
+def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
+    known = [state for state in states if state.temperature_c is not None and abs(state.t_s - t_s) <= _BESIDE_S]
+    nearest = min(known, key=lambda state: abs(state.t_s - t_s), default=None)
+    return None if nearest is None else nearest.temperature_c
+
+
+def _share_by_reason(reasons: Sequence[tuple[str, ...]]) -> dict[str, float]:
+    """Return the share of the readings that show each reason."""
+    return {reason: count / len(reasons) for reason, count in Counter(chain.from_iterable(reasons)).items()}
+
+
+def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -> float:
+    return min(record.t_s, t1_s) - max(record.t0_s, t0_s)
+
+
+def _activity(
+    told: Sequence[tuple[UnitActivity, float]], value: Callable[[UnitActivity], float | None]
+) -> float | None:
+    """Return the mean over the known time; records at the ends count with the part that lies inside."""
+    known = [(share, overlap_s) for record, overlap_s in told if (share := value(record)) is not None]
+    total_s = math.fsum(overlap_s for _, overlap_s in known)
+    return math.fsum(share * overlap_s for share, overlap_s in known) / total_s if total_s else None
+
+
+def _failures(counts: Sequence[ReadingCounts], t0_s: float, t1_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the number of failed readings by capability, and the capabilities of which too many failed."""
+    told = [record for record in counts if t0_s <= record.t_s <= t1_s + STATE_S]  # each is about the second before it
+    if not any(record.failed for record in told):
+        return {}, ()
+    tried: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+    for record in told:
+        tried.update(dict(record.tried))
+        failed.update(dict(record.failed))
+    many = (name for name, count in failed.items() if count > max(1, MOST_LOST * tried[name]))  # one is a hiccup
+    return dict(failed), tuple(sorted(many))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None

@@ -1,0 +1,337 @@
+"""Score: comparison of two trials, and the judgement of confirming pairs.
+
+All comparisons are on natural logarithms, where a ratio is a difference: speed is ``ln(T / T0)`` with ``T`` in
+samples per second, the score adds ``w · ln(S / S0)`` with the steadiness ``S = 1 / (1 + cv)``. Utilization is
+left out: within one study ``E = U · (T/U) / r*`` orders points as ``T`` does. Only the objective ``utilization``
+maximizes it: there the score is ``ln(U / U0)``, among points no slower than the baseline.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from autotune.measure.statistics import moderated_interval, slow_outliers, student_t_quantile
+from autotune.records import Measurement, Ratio
+
+STEADINESS_WEIGHT = 0.25
+"""Weight of ln steadiness in the score; 0 for the objective ``throughput``."""
+
+LEAST_SCORE_GAIN = 1.02
+"""The score ratio that the whole 95 % interval must exceed: smaller gains are not worth a change of config."""
+
+LEAST_SPEED = 0.98
+"""The speed ratio that the whole interval must exceed: no gain may cost speed."""
+
+LEAST_PAIRS = 4
+"""Least number of confirming pairs that can deny a gain; pairs come in even numbers (ABBA)."""
+
+FEWEST_PAIRS = 2
+"""Least number of pairs that a sequential confirmation may stop after: they can show a large gain, and deny none."""
+
+_CONFIDENCE = 0.95
+# Of a sequential confirmation, whose intervals together hold the true ratio in at least 95 % (Jennison & Turnbull,
+# "Repeated confidence intervals", J. R. Statist. Soc. B 51, 1989); `python -m scripts.bench confirmation` checks it.
+_CONFIDENCE_OF_FEWEST = 0.99
+_CONFIDENCE_BEFORE_LAST = 0.985
+_CONFIDENCE_AT_LAST = 0.965
+_FUTILE = 0.01  # probability that further pairs would still confirm the gain
+
+_LEAST_UTILIZATION = 0.01  # the driver counts in whole percent: below one, all are alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """Objective of a search: the definition of its score.
+
+    Attributes:
+        name: Name in the config and in records.
+        measures: Description of the score, for people.
+        steadiness_weight: Weight of ln steadiness, where the score is made of speed.
+        by_utilization: True if the score is the GPU's utilization instead of speed.
+    """
+
+    name: str
+    measures: str
+    steadiness_weight: float = 0.0
+    by_utilization: bool = False
+
+    def is_told_by(self, measurement: Measurement) -> bool:
+        """Return True if a measurement holds what the objective needs: an unknown utilization is not 0."""
+        return not self.by_utilization or measurement.gpu_utilization is not None
+
+    def penalty(self, lead: float, ln_speed: float) -> float:
+        """Return the penalty of a point that is slower than the baseline, where speed is not in the score.
+
+        Such a point counts as no better than the baseline, and as worse by as much as it is slower. So a GPU that is
+        busy because training is slow never wins, and the search still learns the direction of higher speed.
+
+        Args:
+            lead: Its mean ln score less the baseline's.
+            ln_speed: Its mean ln speed less the baseline's.
+
+        Returns:
+            At least 0, to be subtracted from its ln score.
+        """
+        slower = math.log(LEAST_SPEED) - ln_speed
+        return max(0.0, lead) + slower if self.by_utilization and slower > 0.0 else 0.0
+
+
+EFFECTIVE_UTILIZATION = Objective(
+    name="effective_utilization", measures="throughput and steadiness", steadiness_weight=STEADINESS_WEIGHT
+)
+THROUGHPUT = Objective(name="throughput", measures="throughput")
+UTILIZATION = Objective(
+    name="utilization", measures="GPU utilization, among points no slower than today's", by_utilization=True
+)
+
+OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
+    {objective.name: objective for objective in (EFFECTIVE_UTILIZATION, UTILIZATION, THROUGHPUT)}
+)
+"""Objectives that a config may name."""
+
+
+def steadiness(cv: float) -> float:
+    """Return ``1 / (1 + cv)``: 1 for steps of equal time per unit of work, less for unsteady ones; in (0, 1]."""
+    return 1.0 / (1.0 + cv)
+
+
+def ln_speed(measurement: Measurement, reference: Measurement) -> float:
+    """Return ``ln(T / T0)``, the logarithm of the speed ratio of two measurements."""
+    return math.log(measurement.speed / reference.speed)
+
+
+def ln_score(measurement: Measurement, reference: Measurement, objective: Objective = EFFECTIVE_UTILIZATION) -> float:
+    """Return the ln score ratio: speed, with steadiness where both variations are known; or utilization.
+
+    Args:
+        measurement: The trial to score.
+        reference: The trial that scores 0.
+        objective: The objective; both trials must tell it (`Objective.is_told_by`).
+    """
+    if objective.by_utilization:
+        return _ln_utilization(measurement) - _ln_utilization(reference)
+    speed = ln_speed(measurement, reference)
+    if measurement.cv is None or reference.cv is None:
+        return speed  # an unknown variation is not a large one
+    return speed + objective.steadiness_weight * math.log(steadiness(measurement.cv) / steadiness(reference.cv))
+
+
+def _ln_utilization(measurement: Measurement) -> float:
+    assert measurement.gpu_utilization is not None, "a trial without utilization has no score by it"
+    return math.log(max(_LEAST_UTILIZATION, measurement.gpu_utilization))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Result of the confirming pairs.
+
+    Attributes:
+        speed: Ratio of the candidate's samples per second to the baseline's.
+        score: Ratio of the scores.
+        better: True if the gain is confirmed: score above `LEAST_SCORE_GAIN` and speed above `LEAST_SPEED`, each with
+            its whole interval.
+        smallest_gain: Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with
+            probability 1/2.
+        pairs: Number of pairs, those left out included.
+        left_out: Number of pairs that were left out because something had slowed down one of their trials.
+        standard_error: Standard error of the ln score ratio.
+        df: Its degrees of freedom.
+        of_machines: Judgements of the pairs of each machine; empty where one machine made them all.
+    """
+
+    speed: Ratio
+    score: Ratio
+    better: bool
+    smallest_gain: float
+    pairs: int
+    left_out: int = 0
+    standard_error: float = 0.0
+    df: float = math.inf
+    of_machines: tuple["Judgement", ...] = ()
+
+    def is_futile(self, planned_pairs: int) -> bool:
+        """Return True if the rest of the planned pairs would hardly confirm a gain any more, as far as these tell.
+
+        Args:
+            planned_pairs: The most pairs of the confirmation, on each machine.
+        """
+        if self.of_machines:  # each of them has to show it
+            return any(one.is_futile(planned_pairs) for one in self.of_machines)
+        if self.pairs >= planned_pairs:
+            return not self.better
+        share = self.pairs / planned_pairs
+        last_df = self.df + planned_pairs - self.pairs
+        reach = student_t_quantile(0.5 + _CONFIDENCE_AT_LAST / 2.0, last_df) * math.sqrt(share)
+        luck = student_t_quantile(1.0 - _FUTILE, self.df) * math.sqrt(1.0 - share)
+        return math.log(self.score.ratio) + (luck - reach) * self.standard_error < math.log(LEAST_SCORE_GAIN)
+
+
+def confidence_of(pairs: int, planned_pairs: int | None) -> float:
+    """Return the confidence level of the interval after so many pairs.
+
+    A sequential confirmation stops as soon as it is sure, so its earlier intervals are wider: whenever it stops, they
+    hold the true ratio as often as that of a confirmation with a fixed number of pairs.
+
+    Args:
+        pairs: Number of complete pairs.
+        planned_pairs: The most pairs of a sequential confirmation; None for one with a fixed number.
+    """
+    if planned_pairs is None:
+        return _CONFIDENCE
+    if pairs < LEAST_PAIRS:
+        return _CONFIDENCE_OF_FEWEST
+    return _CONFIDENCE_AT_LAST if pairs >= planned_pairs else _CONFIDENCE_BEFORE_LAST
+
+
+def judge(
+    pairs: Sequence[tuple[Measurement, Measurement]],
+    *,
+    prior_variance: float,
+    prior_df: float,
+    speed_prior: tuple[float, float] | None = None,
+    objective: Objective = EFFECTIVE_UTILIZATION,
+    planned_pairs: int | None = None,
+) -> Judgement:
+    """Judge a candidate by pairs of trials interleaved with the baseline.
+
+    Pairs with a trial that something has slowed down are left out, see `disturbed_pairs`.
+
+    While caches are being filled, speeds are estimates without the time that steps waited for data: an upper bound for
+    full caches; as measured, a config is as slow as it will ever be. The true speed with full caches lies between the
+    two, so the intervals reach from the candidate as measured against the baseline's estimate to the candidate's
+    estimate against the baseline as measured.
+
+    Args:
+        pairs: (baseline, candidate), at least one; trials that selected the candidate must not be among them.
+        prior_variance: Variance of one pair's difference of ln score, from the study's other trials: twice that of one
+            trial. It serves the speed too, from which a score made of it differs by a fraction of a percent.
+        prior_df: Its degrees of freedom; 0 if nothing is known.
+        speed_prior: Variance and degrees of freedom for ln speed, where the score is not made of it.
+        objective: The objective; all trials must tell it.
+        planned_pairs: The most pairs of a sequential confirmation; None for one with a fixed number.
+
+    Raises:
+        ValueError: One pair and no prior: there is no interval.
+    """
+    complete, confidence = len(pairs), confidence_of(len(pairs), planned_pairs)
+    pairs = [pair for pair, is_disturbed in zip(pairs, disturbed_pairs(pairs), strict=True) if not is_disturbed]
+    speeds = [ln_speed(candidate, baseline) for baseline, candidate in pairs]
+    scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
+    estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
+    prior = (prior_variance, prior_df)
+    speed_ratio = _ratio(speeds, estimated, speed_prior or prior, confidence)
+    measured = [(0.0, 0.0)] * len(pairs)  # a utilization is no estimate
+    score_ratio = _ratio(scores, measured if objective.by_utilization else estimated, prior, confidence)
+    df = prior_df + len(pairs) - 1
+    _, half_width = moderated_interval(scores, *prior, confidence)
+    return Judgement(
+        speed=speed_ratio,
+        score=score_ratio,
+        better=score_ratio.low > LEAST_SCORE_GAIN and speed_ratio.low > LEAST_SPEED,
+        smallest_gain=LEAST_SCORE_GAIN * score_ratio.ratio / score_ratio.low - 1.0,
+        pairs=complete,
+        left_out=complete - len(pairs),
+        standard_error=half_width / student_t_quantile(0.5 + confidence / 2.0, df),
+        df=df,
+    )
+
+
+def disturbed_pairs(pairs: Sequence[tuple[Measurement, Measurement]]) -> list[bool]:
+    """Return, for each pair of one machine, whether something has slowed down one of its trials; see `slow_outliers`.
+
+    Args:
+        pairs: (baseline, candidate), at least one.
+    """
+    return slow_outliers(*([math.log(trial.speed) for trial in side] for side in zip(*pairs, strict=True)))
+
+
+def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
+    """Unite what several machines have shown, each by pairs of its own.
+
+    The ratio is the mean over the machines; the interval reaches from the lowest end to the highest, so that it holds
+    on each of them; and the gain is confirmed where it is on every one (an intersection-union test, whose level is that
+    of the single ones; Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982).
+
+    Args:
+        judgements: One for each machine, at least one.
+    """
+    if len(judgements) == 1:
+        return judgements[0]
+    return Judgement(
+        speed=_on_each([judgement.speed for judgement in judgements]),
+        score=_on_each([judgement.score for judgement in judgements]),
+        better=all(judgement.better for judgement in judgements),
+        smallest_gain=max(judgement.smallest_gain for judgement in judgements),
+        pairs=sum(judgement.pairs for judgement in judgements),
+        left_out=sum(judgement.left_out for judgement in judgements),
+        standard_error=max(judgement.standard_error for judgement in judgements),
+        df=min(judgement.df for judgement in judgements),
+        of_machines=tuple(judgements),
+    )
+
+
+def _on_each(ratios: Sequence[Ratio]) -> Ratio:
+    mean = math.exp(math.fsum(math.log(ratio.ratio) for ratio in ratios) / len(ratios))
+    return Ratio(ratio=mean, low=min(ratio.low for ratio in ratios), high=max(ratio.high for ratio in ratios))
+
+
+def _ratio(
+    ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]], prior: tuple[float, float], confidence: float
+) -> Ratio:
+    """Return the ratio over some pairs, with its interval.
+
+    Args:
+        ln_ratios: ln ratio of each pair.
+        estimated: ln of the estimated share of the baseline's and of the candidate's speed, for each pair.
+        prior: Prior variance of a pair's difference, and its degrees of freedom.
+        confidence: Coverage probability of the interval.
+    """
+    mean, _ = moderated_interval(ln_ratios, *prior, confidence)
+    lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
+    highs = [value + baseline for value, (baseline, _) in zip(ln_ratios, estimated, strict=True)]
+    lowest, below = moderated_interval(lows, *prior, confidence)
+    highest, above = moderated_interval(highs, *prior, confidence)
+    return Ratio(ratio=math.exp(mean), low=math.exp(lowest - below), high=math.exp(highest + above))
+
+
+def _ln_estimated(measurement: Measurement) -> float:
+    """Return the estimated share of a trial's speed, as a logarithm: 0 unless its caches were being filled."""
+    return math.log(measurement.speed / measurement.samples_per_s)
+
+
+def pairs_needed(
+    expected_ln_gain: float,
+    pair_sd: float,
+    *,
+    least: float = LEAST_SCORE_GAIN,
+    prior_df: float = 0.0,
+    power: float = 0.8,
+    at_most: int = 40,
+    sequential: bool = False,
+) -> int:
+    """Return the number of pairs that will probably confirm an expected gain.
+
+    Args:
+        expected_ln_gain: ln of the expected ratio.
+        pair_sd: Standard deviation of one pair's difference.
+        least: The ratio that the whole interval has to exceed.
+        prior_df: Degrees of freedom of that standard deviation.
+        power: Probability of confirming the gain, 0 to 1.
+        at_most: The most pairs there is time for.
+        sequential: True if the confirmation may stop as soon as it is sure, from `FEWEST_PAIRS` on.
+
+    Returns:
+        An even number, at least `LEAST_PAIRS`, or `FEWEST_PAIRS` of a sequential confirmation; ``at_most`` (rounded
+        down to even) where more would be needed.
+    """
+    margin = expected_ln_gain - math.log(least)
+    most = max(LEAST_PAIRS, at_most - at_most % 2)
+    for pairs in range(FEWEST_PAIRS if sequential else LEAST_PAIRS, most, 2):
+        df = prior_df + pairs - 1
+        confidence = confidence_of(pairs, pairs if sequential else None)
+        # Two quantiles: one for the interval, one for the power.
+        reach = student_t_quantile(0.5 + confidence / 2.0, df) + student_t_quantile(power, df)
+        if reach * pair_sd / math.sqrt(pairs) <= margin:
+            return pairs
+    return most

@@ -1,1 +1,0 @@
-"""Live view of the GPUs, and of a process on them."""

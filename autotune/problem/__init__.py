@@ -1,1 +1,0 @@
-"""Subject of a search: a config with its knobs, the trainer's command, and the machine, checked before any trial."""

@@ -1,1 +1,0 @@
-"""Processes: started below a guard, forked from a zygote, watched, ended."""

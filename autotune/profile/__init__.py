@@ -1,1 +1,0 @@
-"""Profiles: how long the parts of a training step take."""

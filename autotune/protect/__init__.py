@@ -1,1 +1,0 @@
-"""Protection of the user's files around the trials: snapshots, checkpoint backups, and restoring."""

@@ -1,0 +1,151 @@
+"""GPUs that the trials of a search use, and the checks that they are there and free."""
+
+from collections.abc import Iterator
+
+from autotune.clock import Clock
+from autotune.config.schema import ENV
+from autotune.errors import GpuError
+from autotune.measure.gpu.devices import TIME_LIMIT_S, VisibleDevices, in_time
+from autotune.measure.gpu.driver import DriverError
+from autotune.measure.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
+from autotune.measure.probe import TrialGpus
+from autotune.records import Scalar, Values
+from autotune.search.problem import CHOOSING_GPUS, Problem
+from autotune.space.catalog import known_knob
+from autotune.space.find import untried_placement
+from autotune.trial.execution import TrialRequest
+
+_CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
+_MODEL, _DATA = "model_gpu", "data_gpu"  # kinds of `space.catalog`
+_LOOKS = 3  # kernels of a trial that has just ended are still in the driver's last second
+_LOOK_AGAIN_S = 1.0
+
+
+def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
+    """Return the GPUs that a trial of a point may use, as far as that is known before it starts."""
+    return TrialGpus(
+        uuids=problem.visible_gpus(values).uuids,
+        model=_place(problem, values, _MODEL),
+        data=_place(problem, values, _DATA),
+    )
+
+
+def request_for(problem: Problem, values: Values, *, name: str) -> TrialRequest:
+    """Return the request for a trial of a point.
+
+    Args:
+        problem: What is tuned.
+        values: The point.
+        name: Name of the trial.
+    """
+    return TrialRequest(
+        name=name,
+        keys=problem.space.keys(values),
+        gpus=trial_gpus(problem, values),
+        samples_per_step=problem.batch_size(values),
+    )
+
+
+def watched_gpus(problem: Problem) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that trials of this search may use."""
+    return tuple(dict.fromkeys(uuid for visible in _visible(problem) for uuid in visible.uuids))
+
+
+def remarks_on_gpus(problem: Problem) -> list[str]:
+    """Return what the user should know about the GPUs, and the choice of them.
+
+    Raises:
+        GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all trials would go without one.
+    """
+    remarks = list(problem.gpu_remarks)
+    for visible in _visible(problem):
+        if visible.cut and not visible.uuids:
+            raise GpuError(
+                f"{visible.cut}: training would run without a GPU",
+                remedy="Name one that is there, or leave the variable out; empty, it says that none is to be used.",
+            )
+        if visible.cut:
+            remarks.append(f"{visible.cut}: CUDA shows only the GPUs before it")
+        if visible.assumed:
+            remarks.append(visible.assumed)
+    if why := _why_one_way(problem):
+        remarks.append(why)
+    return list(dict.fromkeys(remarks))
+
+
+def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
+    """Return a sentence on its occupants for each GPU of the trials that is not free; empty if all are."""
+    uuids = watched_gpus(problem)
+    busy: tuple[GpuOccupancy, ...] | None = ()
+    for look in range(_LOOKS if uuids else 0):
+        if look:
+            clock.wait(_LOOK_AGAIN_S)
+        try:
+            busy = in_time(lambda: busy_gpus(uuids, clock))
+        except DriverError as error:
+            return [error.for_people]
+        if busy is None:
+            return [f"who uses the GPU is not known: the NVIDIA driver has not answered for {TIME_LIMIT_S:.0f} s"]
+        if not busy:
+            break
+    return [_busy(gpu) for gpu in busy or ()]
+
+
+def require_free_gpus(problem: Problem, clock: Clock) -> None:
+    """See to it that nobody else is on the GPUs.
+
+    Raises:
+        GpuError: Somebody is, or it cannot be known.
+    """
+    if remarks := busy_remarks(problem, clock):
+        raise GpuError(
+            "; ".join(remarks),
+            where="the GPU" if len(watched_gpus(problem)) == 1 else "the GPUs",
+            remedy="Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES. With --allow-busy-gpu the\n"
+            "search goes on beside it: what is disturbed is measured again, and what cannot be excluded is said.",
+        )
+
+
+def _visible(problem: Problem) -> Iterator[VisibleDevices]:
+    """Yield the GPUs seen in each environment that trials can have: today's, and those with one variable turned."""
+    baseline = problem.space.baseline
+    yield problem.visible_gpus(baseline)
+    for knob in problem.space.knobs:
+        if knob.path in _CHOOSING:
+            for choice in knob.choices:
+                yield problem.visible_gpus({**baseline, knob.path: choice})
+
+
+def _place(problem: Problem, values: Values, kind: str) -> int | None:
+    """Return the position of a GPU among those of a trial, where the config says it in a key of this kind."""
+    present: Scalar
+    for path, present in problem.settings.scalars.items():
+        row = known_knob(path, present)
+        if row is not None and row.kind == kind:
+            place = problem.space.keys(values).get(path, present)
+            return place if isinstance(place, int) and place >= 0 else None
+    return None
+
+
+def _why_one_way(problem: Problem) -> str | None:
+    """Return why GPUs for data and model are tried one way round only; None if both ways are, or none is."""
+    placement = next((knob for knob in problem.space.knobs if knob.kind == _MODEL and knob.carries), None)
+    if placement is None or problem.settings.section.knobs is not None:
+        return None
+    data = placement.keys(placement.baseline)[placement.carries[0].path]
+    return untried_placement(data, placement.baseline, problem.machine.gpus)
+
+
+def _busy(gpu: GpuOccupancy) -> str:
+    if gpu.why_unknown:
+        return f"{gpu.name}: {gpu.why_unknown}"
+    parts = [_occupant_text(occupant) for occupant in gpu.occupants if occupant.computes]
+    if gpu.utilization is not None:
+        parts.append(f"kernels ran for {gpu.utilization:.0%} of the last second")
+    return f"{gpu.name} ({gpu.uuid}) is in use: {', '.join(parts)}"
+
+
+def _occupant_text(occupant: Occupant) -> str:
+    program = f" ({occupant.name})" if occupant.name else ""
+    memory = "" if occupant.memory_bytes is None else f" with {occupant.memory_bytes / 2**30:.1f} GiB"
+    return f"process {occupant.pid}{program}{memory}"

@@ -1,0 +1,400 @@
+"""Plan of `autotune init`: what it is about to write and what a search will make of it, before anything is written."""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from autotune.config.apply import ConfigEdit, plan_section
+from autotune.config.command import fill_command, find_script, names_config, resolve_executable
+from autotune.config.document import Document, Leaf
+from autotune.config.flags import Flags, flags_config, read_flags
+from autotune.config.hydra import compose
+from autotune.config.joined import JoinedDocument, check_prefix
+from autotune.config.keys import Syntax, syntax_of
+from autotune.config.load import separate_path
+from autotune.config.outputs import exists
+from autotune.config.schema import SECTION
+from autotune.config.section import ListedKnob, OfferedVariable, section_lines
+from autotune.config.splice import with_section
+from autotune.config.typed import TypedCommand
+from autotune.errors import CannotEditYaml, ConfigError
+from autotune.files import read_beginning
+from autotune.records import Machine, Scalar
+from autotune.search.batch_limits import limited
+from autotune.search.problem import Problem, open_problem
+from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob
+from autotune.space.find import Skipped, why_not_turned
+from autotune.space.knob import Knob, Label
+from autotune.trial.state_folder import StateFolder
+
+_SENTENCES = {row.kind: row.sentence for row in KNOWN_KNOBS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitPlan:
+    """A section that is planned and not yet written.
+
+    Attributes:
+        edit: The change; of a file that is not there yet the whole of it.
+        is_new: Whether the file is not there yet.
+        problem: What a search will read of it.
+        flags: What was found on the command line; None where the config was there before.
+        why_separate: Reason for which the section gets a file of its own unasked; None if it does not.
+    """
+
+    edit: ConfigEdit
+    is_new: bool
+    problem: Problem
+    flags: Flags | None = None
+    why_separate: str | None = None
+
+    @property
+    def changes_config(self) -> bool:
+        """True if the section goes into the config, where a trainer that rejects unknown keys would see it."""
+        return not self.is_new
+
+
+def plan_init(
+    config: Path,
+    typed: TypedCommand,
+    *,
+    separate: bool,
+    state_dir: Path | None,
+    further: Sequence[Path] = (),
+    why_separate: str | None = None,
+) -> InitPlan:
+    """Plan a section for a config.
+
+    Args:
+        config: The config.
+        typed: How training is started.
+        separate: Whether the section is asked to get a file of its own; of a JSON or TOML config, and where the
+            command does not name the config, it does in any case.
+        state_dir: Where everything is kept; None finds the place by the config.
+        further: Further configs that the trainer reads.
+        why_separate: Reason for which the section gets a file of its own unasked, as a sentence; None if none is known.
+
+    Raises:
+        AutotuneError: There is a section already, it cannot be added, or the command cannot be carried out.
+    """
+    if not exists(config):
+        raise ConfigError(
+            "there is no such file",
+            where=str(config),
+            remedy="Check the path. For a trainer that reads no config, --from-flags makes one out of its command.",
+        )
+    document, beside = Document.read(config), separate_path(config)
+    for file, there in ((config, SECTION in document), (beside, exists(beside))):
+        if there:
+            raise ConfigError(
+                "there is an autotune section already",
+                where=f"{file}:{document.line(SECTION)}" if file == config else str(file),
+                remedy="Edit it there, or delete it first; `autotune search --dry-run` shows what it says.",
+            )
+
+    files: dict[str, Path] = {}
+    documents: dict[str, Document] = {}
+    for path in further:
+        check_prefix(path.stem, document, documents, str(path))
+        files[path.stem], documents[path.stem] = path, Document.read(path)
+    tokens = typed.tokens(config, Path.cwd(), files)
+    if not separate:
+        why_separate = why_separate or _why_separate(config, document, typed, tokens)
+    separate = separate or why_separate is not None
+
+    def write(lines: Sequence[str]) -> ConfigEdit:
+        if separate:
+            return _new_file(beside, "".join(f"{line}\n" for line in lines))
+        return plan_section(config, lines)
+
+    joined = JoinedDocument(document, documents)
+    edit, problem = _edit(joined, config, tokens, typed.env, write, state_dir, files, in_config=not separate)
+    return InitPlan(edit=edit, is_new=separate, problem=problem, why_separate=why_separate)
+
+
+def _why_separate(config: Path, document: Document, typed: TypedCommand, tokens: Sequence[str]) -> str | None:
+    """Return the reason for which a config's section gets a file of its own whatever the trainer does with it."""
+    beside = separate_path(config).name
+    own_file = f"the section gets a file of its own, {beside}"
+    if compose(config, document, typed.words, Path.cwd()) is not None:
+        return f"Hydra reads this config itself: {own_file}"
+    if document.syntax is not Syntax.YAML:
+        return f"a {document.syntax.value} config holds no section: it gets a file of its own, {beside}"
+    if not names_config(tokens):
+        return (
+            f"the command does not name {config.name}, so the trainer cannot be tried with a copy of it that holds the "
+            f"section: {own_file}"
+        )
+    return None
+
+
+def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> InitPlan:
+    """Plan a config that holds the flags of a command, and a section that puts them back in their place.
+
+    Of a command without flags, it holds a section alone, in which variables of the environment may vary.
+
+    Args:
+        config: The config, which is not there yet.
+        typed: How training is started.
+        state_dir: Where everything is kept; None finds the place by the config.
+
+    Raises:
+        AutotuneError: There is such a file, or the command cannot be carried out.
+    """
+    if config.exists() or config.is_symlink():
+        raise ConfigError(
+            "there is such a file already, and it is not overwritten",
+            where=str(config),
+            remedy="Give --config the name of a new file; for a config that the trainer reads, leave --from-flags out.",
+        )
+    if syntax_of(config.name) is not Syntax.YAML:
+        raise ConfigError(
+            "the config that holds the flags is YAML", where=str(config), remedy="Give it a name that ends in .yaml."
+        )
+    if not config.parent.is_dir():
+        raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
+    flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
+    if not flags.values:
+        return _plan_environment(config, typed, flags, state_dir)
+    document = Document.parse(flags_config(flags.values), str(config))
+
+    def write(lines: Sequence[str]) -> ConfigEdit:
+        return _new_file(config, with_section(document, SECTION, lines).text)
+
+    edit, problem = _edit(document, config, flags.command, typed.env, write, state_dir)
+    return InitPlan(edit=edit, is_new=True, problem=problem, flags=flags)
+
+
+def _plan_environment(config: Path, typed: TypedCommand, flags: Flags, state_dir: Path | None) -> InitPlan:
+    """Plan a config that holds a section alone: of a command without flags, variables of its environment may vary."""
+    bare = "\n".join(section_lines(flags.command, env=typed.env, knobs=(), redirected=()))
+    argv = fill_command(
+        flags.command,
+        config=config,
+        python=sys.executable,
+        trial_config=Document.parse(bare, str(config)),
+        where="command line",
+        needs_values=False,
+    )
+    environ = {**os.environ, **typed.env}
+    resolve_executable(argv[0], Path.cwd(), environ.get("PATH"))
+    machine = _opened(config, {config.name: bare}, state_dir).machine
+    offers = environment_offers(argv, environ, machine, cwd=Path.cwd())
+    lines = section_lines(
+        flags.command,
+        env=typed.env,
+        knobs=(),
+        redirected=(),
+        folder=_folder(config),
+        offered=offers,
+        offers_vary=True,
+    )
+    text = "\n".join(("# Of this command, variables of the environment may vary.", "", *lines, ""))
+    problem = _opened(config, {config.name: text}, state_dir)
+    return InitPlan(edit=_new_file(config, text), is_new=True, problem=problem, flags=flags)
+
+
+def _edit(
+    document: Document,
+    config: Path,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    write: Callable[[Sequence[str]], ConfigEdit],
+    state_dir: Path | None,
+    further: Mapping[str, Path] | None = None,
+    *,
+    in_config: bool = False,
+) -> tuple[ConfigEdit, Problem]:
+    """Return the change that adds the section, and what a search will read afterwards."""
+    argv = fill_command(
+        tuple(command),
+        config=config,
+        python=sys.executable,
+        trial_config=document,
+        where="command line",
+        further=further,
+        needs_values=compose(config, document, command, Path.cwd()) is None,
+    )
+    files = [os.path.relpath(path, config.parent) for path in (further or {}).values()]
+    resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
+    environ = {**os.environ, **env}
+    beside = separate_path(config).name
+    bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=(), files=files))
+    found = _opened(config, {config.name: document.text, beside: bare}, state_dir)
+    edit = write(
+        section_lines(
+            command,
+            env=env,
+            knobs=[
+                ListedKnob(path=knob.path, choices=knob.choices, baseline=knob.baseline, note=_note(knob))
+                for knob in found.space.knobs
+            ],
+            redirected=found.settings.outputs.redirected,
+            folder=_folder(config if in_config else separate_path(config)),
+            files=files,
+            offered=environment_offers(argv, environ, found.machine, cwd=Path.cwd()),
+            in_config=in_config,
+        )
+    )
+    problem = _opened(config, {config.name: document.text, edit.path.name: edit.new}, state_dir)
+    if problem.space != found.space:
+        raise ConfigError(
+            "the section would not be read back as it is meant; nothing was written",
+            where=str(config),
+            remedy="Please report this config as a bug; write the section by hand meanwhile.",
+        )
+    return edit, problem
+
+
+def _folder(file: Path) -> str:
+    """Return the folder that the command was typed in as seen from a file, links resolved; it runs there ever after."""
+    return os.path.relpath(Path.cwd(), os.path.dirname(os.path.realpath(file)))
+
+
+def _new_file(path: Path, text: str) -> ConfigEdit:
+    return ConfigEdit(path=path, old="", new=text, changes=())
+
+
+def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> Problem:
+    """Open the problem that a search would read if these files stood in the config's folder."""
+    state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
+    with tempfile.TemporaryDirectory(prefix="autotune-init-") as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text, encoding="utf-8", newline="")
+        problem = open_problem(
+            Path(folder, config.name),
+            command=None,
+            state_dir=Path(folder),
+            folder=config.parent.absolute(),
+            runs_in=Path.cwd(),
+        )
+    return replace(limited(problem), config_path=config, state=state, typed_state_dir=state_dir)
+
+
+def _note(knob: Knob) -> str:
+    said = _SENTENCES.get(knob.kind or "", "")
+    meaning = "" if knob.label is Label.SAME_TRAINING else f" (changes the training: {knob.label.value})"
+    moving = f"; moves with it: {', '.join(knob.paths[1:])}" if knob.carries else ""
+    return f"{said}{meaning}{moving}"
+
+
+# Environment variables that ``autotune init`` suggests for a trainer whose config has no knobs.
+
+
+_READ_BYTES = 1 << 18
+
+
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:import|from)[ \t]+(tensorflow|keras|torch|lightning|pytorch_lightning)\b", re.MULTILINE
+)
+
+
+_TENSORFLOW = {b"tensorflow", b"keras"}
+
+
+_LIBRARY_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+_NO_XLA, _XLA = "--tf_xla_auto_jit=0", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
+
+
+def environment_offers(
+    argv: Sequence[str], environ: Mapping[str, str], machine: Machine, *, cwd: Path
+) -> tuple[OfferedVariable, ...]:
+    """Return the variables that a trainer may heed, judged by the frameworks that its script imports.
+
+    Args:
+        argv: The trainer's command; its script is read, never run.
+        environ: The environment that the trainer will have: today's values.
+        machine: The machine of the trials.
+        cwd: The folder that trials start in.
+    """
+    cores = machine.cpu_cores
+    if _frameworks(argv, cwd) & _TENSORFLOW:
+        threads = tuple(dict.fromkeys((0, 1, max(1, cores // 2), cores)))
+        offers = [
+            _offer("TF_XLA_FLAGS", _NO_XLA, (_NO_XLA, _XLA), environ, "XLA for clusters of ops, of itself"),
+            _offer("TF_NUM_INTRAOP_THREADS", 0, threads, environ, "threads inside one op; 0: TensorFlow's choice"),
+            _offer("TF_NUM_INTEROP_THREADS", 0, threads, environ, "ops at the same time; 0: TensorFlow's choice"),
+        ]
+        if machine.gpus:
+            modes = ("global", "gpu_private")
+            offers.append(_offer("TF_GPU_THREAD_MODE", "global", modes, environ, "threads that launch kernels"))
+        return tuple(offers)
+    choices = tuple(dict.fromkeys((1, max(1, cores // 2), cores)))
+    return tuple(_offer(name, cores, choices, environ, "threads of the numerical library") for name in _LIBRARY_THREADS)
+
+
+def _offer(
+    name: str, usual: Scalar, choices: tuple[Scalar, ...], environ: Mapping[str, str], note: str
+) -> OfferedVariable:
+    return OfferedVariable(name=name, baseline=environ.get(name, str(usual)), choices=choices, note=note)
+
+
+def _frameworks(argv: Sequence[str], cwd: Path) -> set[bytes]:
+    modules = [word.replace(".", "/") + ".py" for before, word in pairwise(argv) if before == "-m"]
+    scripts = [*(word for word in argv if word.endswith(".py")), *modules][:1]
+    return {name for script in scripts for name in _IMPORT.findall(read_beginning(cwd / script, _READ_BYTES))}
+
+
+# Keys of a config that are called like a knob and are none, with the reason.
+
+
+def not_taken(problem: Problem) -> list[Skipped]:
+    """The keys that are called like a known knob and are none here, or are known not to be one, in file order."""
+    free = {path for knob in problem.space.knobs for path in knob.paths}
+    reasons = {skipped.path: skipped.why for skipped in problem.skipped}
+    found = []
+    for path, value in _values(problem.settings.trial_document.data, ()):
+        if path in free:
+            continue
+        if has_known_name(path):
+            found.append(Skipped(path=path, why=reasons.get(path) or _why(problem, path, value)))
+        elif (why := why_not_turned(path)) is not None:
+            found.append(Skipped(path=path, why=why))
+    return found
+
+
+def _values(node: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Every value below a node that is no section, by dotted path; also what aliases and merge keys bring in."""
+    inside = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in inside:
+        path = (*above, str(key))
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value)):
+            yield from _values(value, path)
+        else:
+            yield ".".join(path), value
+
+
+def _why(problem: Problem, path: str, value: Any) -> str:
+    if is_for_validation(path):
+        return "it is for validation, which trials do not measure"
+    if isinstance(value, list):
+        return "it is a list, not a single value"
+    try:
+        leaf = problem.settings.trial_document.leaf(path)
+    except CannotEditYaml as error:
+        return error.message
+    if leaf.why_fixed is not None:
+        return leaf.why_fixed
+    if (row := known_knob(path, leaf.value)) is not None and row.only_if_listed:
+        return "it is turned only where knobs: lists it"
+    if row is not None:
+        return "on this machine no other value makes sense"
+    return _why_not_understood(leaf, leaf.value)
+
+
+def _why_not_understood(leaf: Leaf, value: Scalar) -> str:
+    if value is None:
+        return "it is null: what the trainer then does is not known"
+    if isinstance(leaf.reading_1_1, str) and not isinstance(value, str):
+        return f"YAML parsers disagree on {leaf.text}: PyYAML reads a word, others a number"
+    if leaf.style is not None and any(digit in leaf.text for digit in "0123456789"):
+        return f"it is a word to the trainer: {leaf.text} stands in quotes"
+    return f"{leaf.text} is no value that is known for it"

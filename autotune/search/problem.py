@@ -1,0 +1,507 @@
+"""Everything that is read and checked before the first process starts."""
+
+import glob
+import hashlib
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune import __version__
+from autotune.config.command import resolve_executable
+from autotune.config.keys import closest
+from autotune.config.load import Settings, load_settings
+from autotune.config.schema import ENV, SECTION, BatchLimit, Domain, Range, TrialLimits
+from autotune.config.typed import TypedOptions, with_further
+from autotune.errors import ConfigError
+from autotune.files import project_folder
+from autotune.measure.gpu.devices import VisibleDevices, look_for_gpus, visible_devices
+from autotune.measure.gpu.driver import GpuFacts, GpuInventory
+from autotune.measure.host import MachineFacts, machine_facts
+from autotune.measure.score import OBJECTIVES, Objective
+from autotune.records import MACHINE, Gpu, Machine, Scalar, TrialRecord, Values
+from autotune.search.trainer_code import TrainerCode
+from autotune.space.batch_sizes import is_global
+from autotune.space.catalog import is_for_validation, known_knob
+from autotune.space.find import Skipped, build_space
+from autotune.space.knob import Label, ladder
+from autotune.space.space import Space
+from autotune.study.identity import FRAMEWORK, StudyIdentity, framework_versions
+from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
+from autotune.trial.plan import Trainer
+from autotune.trial.state_folder import StateFolder
+
+if TYPE_CHECKING:
+    from autotune.study.storage.storage import Storage
+
+_PYTHON_FIELD = "{python}"
+
+
+_HASH = "[0123456789abcdef]" * 4  # in a pattern of names; others may give studies of a database any name
+
+
+_SIMULATED = GpuInventory(gpus=(), why_none="the machine is simulated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Subject of one search.
+
+    Attributes:
+        config_path: The config as the user typed it.
+        settings: The config and its ``autotune:`` section.
+        space: What may vary.
+        skipped: Known knobs that are left out, with the reason.
+        machine: What the numbers depend on; its GPUs are those that trials can see.
+        gpus: All GPUs that are there, as their driver describes them; empty if there is none that can be seen.
+        why_no_gpu: Why utilization is not measured; None if it is.
+        gpu_remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a
+            machine without a driver.
+        typed_command: The trainer's command as typed in place of the config's; None if it was not.
+        state: Where everything is kept.
+        frameworks: Versions of the frameworks beside the trainer's interpreter.
+        address: Where studies are kept; None for journals in the state folder.
+        batch_limit: Limit of the effective batch in `space`; None if there is none.
+        batch_remark: Sentence on the batches that are left out because of it; None if none is.
+        typed_state_dir: Folder of all state as typed; None if it was not.
+        typed_storage: Where studies are kept as typed; None if it was not.
+        whole_space: What may vary where a search has limits of its own; None where it has none.
+        allowed: Kinds of change of the training that the user has asked for, by what is listed or typed.
+        excluded: Kinds of change that are out of the question, by what is typed.
+    """
+
+    config_path: Path
+    settings: Settings
+    space: Space
+    skipped: tuple[Skipped, ...]
+    machine: Machine
+    gpus: tuple[GpuFacts, ...]
+    why_no_gpu: str | None
+    gpu_remarks: tuple[str, ...]
+    typed_command: tuple[str, ...] | None
+    state: StateFolder
+    frameworks: Mapping[str, str]
+    address: StorageAddress | None = None
+    batch_limit: BatchLimit | None = None
+    batch_remark: str | None = None
+    typed_state_dir: Path | None = None
+    typed_storage: str | None = None
+    whole_space: Space | None = None
+    allowed: frozenset[Label] = frozenset()
+    excluded: frozenset[Label] = frozenset()
+
+    @property
+    def typed(self) -> TypedOptions:
+        """Options to type again for another command on this study."""
+        return TypedOptions(config=self.config_path, state_dir=self.typed_state_dir, storage=self.typed_storage)
+
+    @property
+    def trainer(self) -> Trainer:
+        """Command that trials start, and its folder."""
+        return Trainer(
+            config_path=self.config_path,
+            settings=self.settings,
+            typed_command=self.typed_command,
+            state=self.state,
+            study=self.study,
+            apart=(self.state.path, *(self.address.paths if self.address else ())),
+        )
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The trainer's command, placeholders not filled in; empty if there is none."""
+        return self.typed_command or self.settings.command or ()
+
+    @cached_property
+    def identity(self) -> StudyIdentity:
+        """All that the trials of its study have in common."""
+        section = self.settings.section
+        # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
+        chooses = CHOOSING_GPUS if self.gpus else ()
+        return StudyIdentity(
+            stem=self.config_path.stem,
+            config=self.settings.trial_document.data,
+            left_out=[*(path for knob in self.space.knobs for path in knob.paths), *self.settings.outputs.redirected],
+            fixed=section.fixed,
+            command=self.command,
+            environment={name: text for name, text in section.env.items() if name not in chooses},
+            objective=section.objective,
+            machine=self.machine,
+            frameworks=self.frameworks,
+        )
+
+    @cached_property
+    def study(self) -> str:
+        """Name of the study; it ends in a hash of the frameworks and one of the command."""
+        return self.identity.name
+
+    @cached_property
+    def code(self) -> TrainerCode:
+        """Code of the trainer, as it is on disk."""
+        return self._code_in(self.settings.folder)
+
+    def _code_in(self, folder: Path) -> TrainerCode:
+        return TrainerCode(self.command, folder, (*self.settings.paths, self.state.path))
+
+    @cached_property
+    def _codes(self) -> tuple[TrainerCode, ...]:
+        """The trainer's code; of a command that was only typed for a search, as seen from each folder it may run in."""
+        if self.command:
+            return (self.code,)
+        config, project = Path(os.path.realpath(self.config_path)), project_folder(self.config_path)
+        above = [folder for folder in config.parents if folder.is_relative_to(project)]
+        return tuple(self._code_in(folder) for folder in dict.fromkeys((self.settings.folder, *above)))
+
+    def changed_code(self, code: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of the trainer's files that are not what they were when a trial loaded them."""
+        return min((one.changed(code) for one in self._codes), key=len)
+
+    @cached_property
+    def training(self) -> str:
+        """Hash of the training without the machine, by which studies of it are known on other machines.
+
+        A key that is a known knob does not count, whether it is one here or not: that depends on the machine.
+        """
+        known = [path for path, value in self.settings.scalars.items() if known_knob(path, value)]
+        skipped = [skipped.path for skipped in self.skipped]
+        return replace(self.identity, left_out=[*self.identity.left_out, *known, *skipped]).training
+
+    def of_this_code(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
+        """Return the trials whose code is the trainer's as it is now, as far as it is known of them."""
+        records, is_now, kept = list(records), dict[frozenset[tuple[str, str]], bool](), []
+        present = [(one, one.digests()) for one in self._codes] if any(trial.code for trial in records) else []
+        for trial in records:
+            code = frozenset(trial.code.items())
+            if code not in is_now:
+                is_now[code] = not code or not all(one.changed(trial.code, now) for one, now in present)
+            if is_now[code]:
+                kept.append(trial)
+        return kept
+
+    @property
+    def can_vary(self) -> bool:
+        """True if there is a knob with another value than today's."""
+        return any(len(knob.choices) > 1 for knob in self.space.knobs)
+
+    @property
+    def redirected(self) -> tuple[str, ...]:
+        """Output keys, and overrides of the command, that point into a trial's own folder."""
+        return self.settings.redirected(self.command)
+
+    @property
+    def limits(self) -> TrialLimits:
+        """Limits on the length of trials."""
+        return self.settings.section.trial
+
+    @cached_property
+    def storage(self) -> "Storage":
+        """Where studies are kept."""
+        from autotune.study.storage.journal import open_storage  # imports Optuna, which takes its time
+
+        return open_storage(self.address, self.state.studies)
+
+    @property
+    def journal(self) -> Path | None:
+        """File of the study; None where it is in a database."""
+        from autotune.study.storage.journal import JournalFolder
+
+        return self.storage.path(self.study) if isinstance(self.storage, JournalFolder) else None
+
+    def paths(self, study: str) -> dict[str, str | None]:
+        """Return where a study and its trials are, for scripts; the journal is None where it is in a database."""
+        return {
+            "journal": None if self.journal is None else str(self.journal.with_name(f"{study}.journal")),
+            "storage": self.storage.where(study),
+            "trials": str(self.state.trials(study)),
+        }
+
+    def known_study(self) -> str | None:
+        """The study to report and apply: this one, else the latest that differs in the command alone.
+
+        So what was found with a command typed behind ``--`` can be applied without typing it again. Where the config
+        has no command, the versions of the frameworks are not known either, and those of the latest study count.
+        """
+        if self.storage.latest(glob.escape(self.study)):
+            return self.study
+        same, frameworks, _ = self.study.rsplit("-", 2)
+        return self._latest_study(f"{same}-{frameworks if self.command else _HASH}")
+
+    def study_of_other_frameworks(self) -> str | None:
+        """The latest study that differs in the versions of the frameworks, and perhaps in the command."""
+        return self._latest_study(f"{self.study.rsplit('-', 2)[0]}-{_HASH}")
+
+    def _latest_study(self, pattern: str) -> str | None:
+        same, frameworks = pattern.rsplit("-", 1)
+        return self.storage.latest(f"{glob.escape(same)}-{frameworks}-{_HASH}")
+
+    @property
+    def objective(self) -> Objective:
+        """Objective of the search."""
+        return OBJECTIVES[self.settings.section.objective]
+
+    @property
+    def measures(self) -> str:
+        """Description of the score for the user."""
+        parts = self.objective.measures
+        return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
+
+    def visible_gpus(self, values: Values) -> VisibleDevices:
+        """The GPUs that a trial of a point will see."""
+        environment = self.settings.trial_env(self.space.keys(values))
+        return visible_gpus(self.gpus, environment, self.why_no_gpu)
+
+    @cached_property
+    def conditions(self) -> dict[str, Scalar]:
+        """Conditions that the numbers of a trial depend on besides its values; kept with each trial."""
+        return {
+            "autotune": __version__,
+            "host": socket.gethostname(),
+            MACHINE: self.machine.name or None,
+            "cpu_model": self.machine.cpu_model,
+            "cpu_cores": self.machine.cpu_cores,
+            "memory_bytes": self.machine.memory_bytes,
+            "gpus": ", ".join(gpu.name for gpu in self.machine.gpus) or None,
+            **{f"{FRAMEWORK}{name}": version for name, version in self.frameworks.items()},
+        }
+
+    @cached_property
+    def batch_key(self) -> str | None:
+        """The key of the config that says how many samples a step has; None if none does."""
+        in_order = sorted(self.settings.scalars.items(), key=lambda item: is_global(item[0]))  # a step is a part of it
+        for path, present in in_order:
+            row = known_knob(path, present)
+            if row is not None and row.kind == "batch_size" and not is_for_validation(path):
+                return path
+        return None
+
+    def batch_size(self, values: Values) -> float | None:
+        """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
+        if self.batch_key is None:
+            return None
+        size = values.get(self.batch_key, self.settings.scalars[self.batch_key])
+        return float(size) if isinstance(size, int) else None
+
+    def config_changed(self) -> bool:
+        """Return True if the config's file is no longer what was read; trials go on with what was."""
+        return self.settings.changed_on_disk(self.config_path)
+
+    def require_runnable(self) -> None:
+        """Checks what only a search needs: knobs, and a command that exists.
+
+        Raises:
+            AutotuneError: One of them is missing; the message says what to do.
+        """
+        self.require_searchable()
+        if self.objective.by_utilization and self.why_no_gpu:
+            raise ConfigError(
+                f"objective: utilization needs a GPU whose utilization is measured: {self.why_no_gpu}",
+                where=str(self.config_path),
+                remedy="Use effective_utilization, which without a GPU is throughput and steadiness, or throughput.",
+            )
+        self.require_program()
+
+    def require_program(self) -> None:
+        """Check that the program of the command is on this machine, and the folder that it runs in.
+
+        Raises:
+            ConfigError: The folder is not.
+            CommandError: The program is not.
+        """
+        self.settings.require_folder()
+        if not self.command[0].startswith(_PYTHON_FIELD):
+            resolve_executable(self.command[0], self.settings.folder)
+
+    def require_searchable(self) -> None:
+        """Check what a search needs on whichever machine: knobs, and a command whose placeholders can be filled in.
+
+        Raises:
+            AutotuneError: One of them is missing; the message says what to do.
+        """
+        if not self.command:
+            name = shlex.quote(str(self.config_path))
+            sections = {key for key, value in self.settings.document.data.items() if isinstance(value, Mapping)}
+            mistyped = closest(SECTION, sections - {SECTION})
+            raise ConfigError(
+                "there is no command to train with" + (f"; is {mistyped} meant to be {SECTION}?" if mistyped else ""),
+                where=str(self.config_path),
+                remedy="Say once how training is started:\n"
+                f"  {self.typed.command('init')} -- python train.py --config {name}\n"
+                "or for this search only, behind --:\n"
+                f"  {self.typed.command('search')} -- python train.py --config {name}",
+            )
+        if not self.can_vary:
+            raise ConfigError(
+                "no knob was found in this config" if not self.space.knobs else "no knob is left to turn",
+                where=str(self.config_path),
+                remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
+            )
+        self.settings.argv(
+            config=self.config_path,
+            config_text=self.settings.trial_document.text,
+            python=sys.executable,
+            command=self.typed_command,
+        )
+
+
+def open_problem(
+    config: Path,
+    *,
+    command: Sequence[str] | None,
+    state_dir: Path | None,
+    machine: Machine | None = None,
+    folder: Path | None = None,
+    runs_in: Path | None = None,
+    storage: str | None = None,
+) -> Problem:
+    """Read the config and this machine.
+
+    Args:
+        config: The config.
+        command: The trainer's command as typed on the command line, split; None takes the config's.
+        state_dir: Where everything is kept; None finds the place by the config.
+        machine: The machine to search for, where that is a simulated one; None for this one.
+        folder: The folder that further configs are relative to; None for the config's own.
+        runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
+        storage: Where studies are kept, as typed; None takes what the environment says, or the config's section.
+
+    Raises:
+        AutotuneError: The config cannot be used.
+    """
+    settings = load_settings(config, folder=folder, typed_command=command, runs_in=runs_in)
+    domains, env = _domains(settings), settings.section.env
+    found = look_for_gpus() if machine is None else _SIMULATED
+    machine = machine or this_machine(found.gpus, env, domains or {})
+    space, skipped = build_space(
+        settings.scalars,
+        domains,
+        machine,
+        settings.refused,
+        keep_effective_batch=settings.section.keep_effective_batch,
+    )
+    typed_command = with_further(command, settings.further, Path.cwd()) if command else None
+    used = typed_command or settings.command
+    return Problem(
+        config_path=config,
+        settings=settings,
+        space=space,
+        skipped=skipped,
+        machine=machine,
+        gpus=found.gpus,
+        why_no_gpu=visible_gpus(found.gpus, env, found.why_none).why_none,
+        gpu_remarks=found.remarks,
+        typed_command=typed_command,
+        state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
+        frameworks=framework_versions(_interpreter(used[0], settings.folder)) if used else {},
+        address=_address(settings, storage) if found is not _SIMULATED else None,
+        typed_state_dir=state_dir,
+        typed_storage=storage,
+        allowed=frozenset(knob.label for knob in space.knobs) if domains is not None else frozenset(),
+    )
+
+
+def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
+    """Return where studies are kept: as typed, as the environment says, as the section says."""
+    here, section = Path.cwd(), settings.section
+    return address_of(
+        SaidAddress(text=typed, where="--storage", folder=here) if typed else None,
+        said_by_environment(os.environ, here),
+        SaidAddress(text=section.storage, where=section.place("storage"), folder=settings.path.absolute().parent)
+        if section.storage
+        else None,
+    )
+
+
+def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
+    """Return the choices of the user's own knobs by path; None if known knobs are to be found by name."""
+    knobs = settings.section.knobs
+    return None if knobs is None else {path: _choices(domain) for path, domain in knobs.items()}
+
+
+def _choices(domain: Domain) -> tuple[Scalar, ...]:
+    if isinstance(domain, Range):
+        return ladder(domain.low, domain.high, step=domain.step, log=domain.log)
+    return domain
+
+
+def _interpreter(program: str, cwd: Path) -> Path:
+    """Guess the place of the trainer's interpreter; a wrong guess only makes a study's name less telling."""
+    if program.startswith(_PYTHON_FIELD):
+        return Path(sys.executable)
+    # A relative path is no path of autotune's own interpreter: what that one has besides counts where a name finds it.
+    for folder in [os.path.relpath(cwd), *os.environ.get("PATH", "").split(os.pathsep)]:
+        candidate = Path(folder, program)
+        if os.path.isfile(candidate):  # unlike `Path.is_file`, whatever the program's name is
+            return candidate
+    return Path(program)
+
+
+# Machine of a search: this one's processor and memory, and the GPUs of it that trials see.
+
+
+CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+"""Variables that say which GPUs a process sees."""
+
+
+def visible_gpus(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none: str | None) -> VisibleDevices:
+    """Return the GPUs that a process of ours sees.
+
+    Args:
+        found: All GPUs of this machine.
+        environment: Variables that the process gets besides our own.
+        why_none: Why there is no GPU, for people; None if there is one.
+    """
+    if not found:
+        return VisibleDevices(uuids=(), why_none=why_none)
+    return visible_devices(found, {**os.environ, **environment})
+
+
+def this_machine(
+    found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
+) -> Machine:
+    """Return this machine, with the GPUs of it that some trial can see.
+
+    Args:
+        found: All GPUs of this machine.
+        environment: Variables of all trials.
+        domains: Choices of the user's own knobs by path; one may be a variable that chooses GPUs.
+    """
+    facts = machine_facts()
+    return Machine(
+        cpu_cores=facts.cores,
+        cpu_model=facts.cpu_model,
+        memory_bytes=facts.memory_bytes,
+        cpu_bfloat16=facts.cpu_bfloat16,
+        gpus=_seen_by_trials(found, environment, domains),
+        name=_name(facts),
+    )
+
+
+def _name(facts: MachineFacts) -> str:
+    """Return a name that two hosts do not share, also if somebody called them the same, nor two nodes of one host."""
+    node = os.environ.get("SLURMD_NODENAME", "")  # a cluster for tests has several on one host
+    return hashlib.sha256(f"{facts.hostname}\n{facts.boot_id}\n{node}".encode()).hexdigest()[:8]
+
+
+def _seen_by_trials(
+    found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
+) -> tuple[Gpu, ...]:
+    """Return the GPUs in CUDA's order: today's first, then those that a tuned variable leads to."""
+    if not found:
+        return ()
+    environments = [environment]
+    for name in CHOOSING_GPUS:
+        environments += [{**environment, name: str(choice)} for choice in domains.get(f"{ENV}{name}", ())]
+    uuids = [uuid for one in environments for uuid in visible_gpus(found, one, None).uuids]
+    whole = {gpu.uuid: gpu for gpu in found}
+    parts = {uuid: gpu for gpu in found for uuid in gpu.mig_uuids or ()}
+    return tuple(
+        Gpu(name=whole[uuid].name, uuid=uuid, memory_bytes=whole[uuid].memory_bytes)
+        if uuid in whole
+        else Gpu(name=f"{parts[uuid].name} MIG", uuid=uuid, memory_bytes=None)
+        for uuid in dict.fromkeys(uuids)
+    )

@@ -1,0 +1,436 @@
+"""Construction of the space of a config on a machine: knobs, keys that move together, keys that are left out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autotune.errors import ConfigError
+from autotune.records import Gpu, Machine, Scalar
+from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
+from autotune.space.catalog import KNOWN_KNOBS, excluded_by, is_for_validation, is_searched_unasked, known_knob
+from autotune.space.knob import (
+    Carried,
+    InertUnder,
+    Knob,
+    KnownKnob,
+    Label,
+    is_number,
+    key_name,
+    same_scalar,
+    section_mates,
+    with_baseline,
+)
+from autotune.space.space import Space
+
+_ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """Key that looks like a knob and is not searched, with the reason."""
+
+    path: str
+    why: str
+
+
+def build_space(
+    config: Mapping[str, Scalar],
+    domains: Mapping[str, Sequence[Scalar]] | None,
+    machine: Machine,
+    refused: Mapping[str, str],
+    *,
+    keep_effective_batch: bool = False,
+) -> tuple[Space, tuple[Skipped, ...]]:
+    """Build the space of a config on a machine.
+
+    Args:
+        config: Every scalar of the config by dotted path, in file order.
+        domains: The user's own knobs with their domains; None takes the known knobs found by name.
+        machine: Its cores, memory and GPUs shape the domains.
+        refused: Keys whose value cannot be edited, with the reason.
+        keep_effective_batch: Whether gradient accumulation has to make up for another batch size.
+
+    Returns:
+        The space, possibly without knobs, and the known knobs that were left out.
+
+    Raises:
+        ConfigError: The effective batch is to be kept, and the config does not say how.
+    """
+    builder = _Builder(config, domains, machine, refused)
+    builder.join_switches()
+    builder.pair_devices()
+    builder.relate_buffers()
+    builder.relate_batches()
+    builder.leave_out_excluded()
+    if keep_effective_batch:
+        builder.keep_effective_batch()
+    return builder.finish()
+
+
+class _Builder:
+    """Builder of a space: first takes the knobs one by one, then relates them to each other."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Scalar],
+        domains: Mapping[str, Sequence[Scalar]] | None,
+        machine: Machine,
+        refused: Mapping[str, str],
+    ) -> None:
+        self._config = config
+        self._domains = domains
+        self._machine = machine
+        self._refused = refused
+        self._skipped: list[Skipped] = []
+        self._knobs: list[Knob] = []
+        wanted = domains if domains is not None else {p: () for p, v in config.items() if is_searched_unasked(p, v)}
+        rows = {path: _row(path, config[path], domain) for path, domain in wanted.items()}
+        for path, row in sorted(rows.items(), key=lambda item: _ORDER[item[1].kind] if item[1] else len(_ORDER)):
+            if path in refused:
+                self._skip(path, refused[path])
+            elif domains is None and is_for_validation(path):
+                self._skip(path, "it is for validation, which trials do not measure")
+            else:
+                self._knobs.append(_knob(path, row, config, wanted[path], machine))
+
+    def join_switches(self) -> None:
+        """Merge all switches of one thing into one knob, including those that the user does not list."""
+        for kind in (row.kind for row in KNOWN_KNOBS if row.is_one_switch):
+            listed = self._of_kind(kind)
+            if not listed:
+                continue
+            leader, others = listed[0], {knob.path: knob for knob in listed[1:]}
+            joined = leader
+            for path, value in self._config.items():
+                row = known_knob(path, value)
+                if row is None or row.kind != kind or path == leader.path or is_for_validation(path):
+                    continue
+                if path in others:
+                    self._knobs.remove(others[path])
+                if path in self._refused:
+                    self._skip(path, self._refused[path])
+                elif not same_scalar(value, leader.baseline):
+                    self._skip(path, f"moves together with {leader.path}, but differs from it")
+                else:
+                    joined = replace(joined, carries=(*joined.carries, Carried(path=path, values=joined.choices)))
+            self._put(leader, joined)
+
+    def pair_devices(self) -> None:
+        """Merge the GPU of the model and that of the data into one knob, the placement."""
+        data = self._only_path("data_gpu")
+        if data is None:
+            return
+        today = self._config[data]
+        for model in self._of_kind("model_gpu"):
+            for knob in [knob for knob in self._knobs if knob.path == data]:
+                self._knobs.remove(knob)
+            tried = placements(today, model.baseline, self._machine.gpus)
+            choices, ordered = (model.choices, model.ordered) if self._domains else with_baseline(tried, model.baseline)
+            along = Carried(path=data, values=tuple(data_gpu(choice, today, model.baseline) for choice in choices))
+            apart = tuple(
+                choice
+                for choice, other in zip(choices, along.values, strict=True)
+                if not shares_gpu(other, choice) and choice != model.baseline
+            )
+            self._put(model, replace(model, choices=choices, ordered=ordered, carries=(along,), heuristic_values=apart))
+            if len(choices) == 1 and self._domains is None:
+                self._skip(model.path, _why_not_placed(today, model.baseline, len(self._machine.gpus)))
+
+    def relate_buffers(self) -> None:
+        """Let the buffer between two GPUs exist only where data and model have one each."""
+        model, data = self._only_path("model_gpu"), self._only_path("data_gpu")
+        if model is None or data is None:
+            return
+        placement = next((knob for knob in self._knobs if knob.path == model and len(knob.choices) > 1), None)
+        for buffer in self._of_kind("pipeline_buffer"):
+            if placement is not None:
+                together = tuple(
+                    choice for choice in placement.choices if shares_gpu(placement.keys(choice).get(data), choice)
+                )
+                self._put(buffer, replace(buffer, inert_under=InertUnder(path=model, values=together)))
+            elif self._domains is None and shares_gpu(self._config[data], self._config[model]):
+                self._leave_out(buffer, "there is no buffer between two GPUs: data and model share one")
+
+    def relate_batches(self) -> None:
+        """Keep a global batch fixed where the per-device part of it can be searched."""
+        wholes = [path for path, value in self._config.items() if is_global(path) and self._is_training(path, value)]
+        parts = [knob for knob in self._of_kind("batch_size") if is_per_device(knob.path)]
+        if len(wholes) != 1 or not parts or (self._domains is not None and wholes[0] in self._domains):
+            return
+        for knob in self._of_kind("batch_size"):
+            if is_global(knob.path):
+                self._leave_out(knob, f"the batch of all devices stays; {parts[0].path}, a device's part, is searched")
+        for knob in parts:
+            self._put(knob, dividing(knob, self._config[wholes[0]]))
+
+    def leave_out_excluded(self) -> None:
+        """Remove the choices that are an error together with a key that is no knob."""
+        for knob in list(self._knobs):
+            whys = [self._why_excluded(knob, choice) for choice in knob.choices]
+            left = [
+                choice
+                for choice, why in zip(knob.choices, whys, strict=True)
+                if not why or same_scalar(choice, knob.baseline)
+            ]
+            if len(left) < len(knob.choices):
+                self._put(knob, kept := knob.narrowed(left))
+                if len(left) == 1:
+                    self._leave_out(kept, next(why for why in whys if why))
+
+    def _why_excluded(self, knob: Knob, choice: Scalar) -> str | None:
+        free = {path for other in self._knobs for path in other.paths}
+        for kind, values in excluded_by(knob, choice).items():
+            keys = [
+                path
+                for path, value in self._config.items()
+                if (row := known_knob(path, value)) and row.kind == kind and not is_for_validation(path)
+            ]
+            for path in section_mates(knob.path, keys):
+                if path not in free and any(same_scalar(self._config[path], value) for value in values):
+                    return f"other values do not work with {path}: {self._config[path]}"
+        return None
+
+    def keep_effective_batch(self) -> None:
+        """Make gradient accumulation compensate for another batch size."""
+        for knob in self._of_kind("batch_size"):
+            if is_global(knob.path):
+                self._leave_out(knob, "it is the effective batch itself, and keep_effective_batch is on")
+        changing = [knob for knob in self._of_kind("batch_size") if knob.label is Label.BATCH]
+        if len(changing) > 1:
+            raise ConfigError(
+                "keep_effective_batch: true, but there are several batch sizes: "
+                + ", ".join(knob.path for knob in changing),
+                where="autotune.keep_effective_batch",
+                remedy="List the one that is accumulated under knobs:, and not the others.",
+            )
+        for knob in changing:
+            taken = [path for other in self._knobs for path in other.paths]
+            kept = made_up_for(knob, self._config, taken, self._refused)
+            self._put(knob, kept)
+            if len(kept.choices) == 1:
+                self._leave_out(kept, "no other size of its domain divides batch x accumulation")
+
+    def finish(self) -> tuple[Space, tuple[Skipped, ...]]:
+        """Return the space, and the keys that were left out."""
+        for knob in [knob for knob in self._knobs if len(knob.choices) == 1]:
+            if self._domains is not None:
+                self._skip(knob.path, "its domain holds today's value and no other")
+            self._knobs.remove(knob)
+        free = {path for knob in self._knobs for path in knob.paths}
+        fixed = {path: value for path, value in self._config.items() if path not in free}
+        always_settles = any(
+            value in row.settling
+            for path, value in fixed.items()
+            if not is_for_validation(path) and (row := known_knob(path, value)) is not None
+        )
+        return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
+
+    def _only_path(self, kind: str) -> str | None:
+        """Return the one key of the config that is of a kind and can be edited; None if there is none, or several."""
+        paths = [
+            path
+            for path, value in self._config.items()
+            if (row := known_knob(path, value)) and row.kind == kind and path not in self._refused
+        ]
+        return paths[0] if len(paths) == 1 else None
+
+    def _of_kind(self, kind: str) -> list[Knob]:
+        return [knob for knob in self._knobs if knob.kind == kind]
+
+    def _is_training(self, path: str, value: Scalar) -> bool:
+        return known_knob(path, value) is not None and not is_for_validation(path)
+
+    def _put(self, old: Knob, new: Knob) -> None:
+        self._knobs[self._knobs.index(old)] = new
+
+    def _leave_out(self, knob: Knob, why: str) -> None:
+        self._knobs.remove(knob)
+        self._skip(knob.path, why)
+
+    def _skip(self, path: str, why: str) -> None:
+        if all(one.path != path for one in self._skipped):
+            self._skipped.append(Skipped(path=path, why=why))
+
+
+def _why_not_placed(data: Scalar, model: Scalar, gpus: int) -> str:
+    if gpus < 2:
+        return (
+            f"data and model can have a GPU each only where there are two, and there {'is one' if gpus else 'is none'}"
+        )
+    assert (data is None) != (model is None)
+    return "one of the GPUs of data and model is null, and what that means is not known: set both, or neither"
+
+
+def _row(path: str, baseline: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
+    """Return the row of a knob; None if the user's own domain holds values that the row does not understand."""
+    row = known_knob(path, baseline)
+    return None if row and is_number(baseline) and not all(map(row.accepts, domain)) else row
+
+
+def _knob(
+    path: str, row: KnownKnob | None, config: Mapping[str, Scalar], domain: Sequence[Scalar], machine: Machine
+) -> Knob:
+    baseline = config[path]
+    proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
+    choices, ordered = with_baseline(proposed, baseline)
+    heuristic_values = row.heuristic_values(baseline, machine) if row else ()
+    return Knob(
+        path=path,
+        choices=choices,
+        ordered=ordered,
+        baseline=baseline,
+        label=row.label if row else Label.UNKNOWN,
+        kind=row.kind if row else None,
+        bundled=row.bundled if row else False,
+        heuristic_values=tuple(v for v in heuristic_values if any(same_scalar(v, c) for c in choices)),
+        settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),
+        batch=batch_count(path, config) if row and row.kind == "batch_size" else None,
+    )
+
+
+# Placements: pairs of the GPU that prepares the data and the GPU that trains, which one knob writes.
+
+
+def placements(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> tuple[Scalar, ...]:
+    """Return the placements that are worth trying, by the model's GPU.
+
+    They are one GPU for both, one GPU for each, and, where the two GPUs are unlike, the same two the other way round.
+
+    Args:
+        data: The baseline's GPU of the data, its number; None leaves it to the trainer.
+        model: The same of the model.
+        gpus: The GPUs in the order of their numbers.
+
+    Returns:
+        The baseline's placement first. It alone with fewer than two GPUs, and if exactly one of its two values is None,
+        since the meaning of that is not known.
+    """
+    if len(gpus) < 2 or (data is None) != (model is None):
+        return (model,)
+    if data is None:
+        return (None, 1, 0) if _are_unlike(0, 1, gpus) else (None, 1)
+    if data == model:
+        return (model, 1 if model == 0 else 0)
+    return (model, data, None) if _are_unlike(data, model, gpus) else (model, None)
+
+
+def data_gpu(choice: Scalar, data: Scalar, model: Scalar) -> Scalar:
+    """Return the GPU of the data at a placement.
+
+    Args:
+        choice: The placement: the model's GPU.
+        data: The baseline's GPU of the data.
+        model: The baseline's GPU of the model.
+    """
+    if choice == model or (data is None) != (model is None):
+        return data
+    if choice is None:
+        return None  # one GPU for both
+    if data is None:
+        return 1 if choice == 0 else 0
+    return model if choice == data else data
+
+
+def untried_placement(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> str | None:
+    """Return the reason, for people, for which GPUs are tried one way round only; None if they are tried both ways."""
+    found = placements(data, model, gpus)
+    apart = [(data_gpu(choice, data, model), choice) for choice in found]
+    apart = [(one, other) for one, other in apart if not shares_gpu(one, other)]
+    if len(found) == 1 or len(apart) != 1:
+        return None
+    first, second = apart[0]
+    if not _are_unlike(first, second, gpus):
+        return (
+            f"GPUs {first} and {second} are alike: data on {first} and training on {second} stands for both ways round"
+        )
+    return (
+        f"data on {second} and training on {first} is not tried, because today both are on {first}: with null for both "
+        "keys it would be"
+    )
+
+
+def shares_gpu(data: Scalar, model: Scalar) -> bool:
+    """Return whether data and model are on one GPU, so that there is no buffer between two."""
+    return data == model
+
+
+def _are_unlike(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
+    """Return whether two GPUs differ, or one of them is not among those that are known."""
+    pair = [gpus[place] if isinstance(place, int) and place < len(gpus) else None for place in (one, other)]
+    return None in pair or len({(gpu.name, gpu.memory_bytes) for gpu in pair if gpu}) > 1
+
+
+# Keys whose effect on speed is known and that no search turns, with the reason.
+
+
+_REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("memory_isolation", "enable_memory_isolation", "use_memory_isolation"),
+        "it divides the memory of the GPUs, and only two of them need it; which GPUs are used is searched",
+    ),
+    (
+        (
+            "data_gpu_memory",
+            "data_gpu_memory_mb",
+            "model_gpu_memory",
+            "model_gpu_memory_mb",
+            "gpu_memory_limit",
+            "gpu_memory_fraction",
+            "max_memory_fraction",
+        ),
+        "it limits the memory, and with that the batch; it makes no step faster",
+    ),
+    (
+        ("pipeline_buffer_mb",),
+        "it is the most memory that the buffer between two GPUs may take; how many batches wait there is searched",
+    ),
+    (
+        ("pipeline_warmup_batches",),
+        "it is how many batches are to be there before the first step, and what is before that is not measured",
+    ),
+    (
+        ("allow_growth", "allow_memory_growth", "enable_memory_growth"),
+        "it says when memory is taken, and makes no step faster",
+    ),
+    (
+        (
+            "gradient_checkpointing",
+            "use_gradient_checkpointing",
+            "activation_checkpointing",
+            "fsdp_activation_checkpointing",
+            "disable_gradient_checkpointing",
+        ),
+        "it pays for memory with time; list it under knobs: if the memory may suffice without it",
+    ),
+    (
+        ("flash_attn", "use_flash_attn", "attn_implementation", "attention_backend"),
+        "which implementations are installed is not known; list those under knobs: that are",
+    ),
+    (
+        ("data_format", "image_data_format", "memory_format"),
+        "it may describe the data themselves; list it under knobs: if the trainer converts them",
+    ),
+    (
+        (
+            "preprocessing_num_workers",
+            "preprocess_num_workers",
+            "num_preprocessing_workers",
+            "text_workers",
+            "text_cache",
+        ),
+        "it is for the preparation before the first step, which is not measured",
+    ),
+    (
+        ("shuffle_buffer", "shuffle_buffer_size", "shuffle_buffer_multiplier"),
+        "it changes the order of the samples",
+    ),
+    (
+        ("deterministic", "use_deterministic_algorithms", "torch_deterministic", "cudnn_deterministic"),
+        "it makes trainings repeatable, which is yours to give up",
+    ),
+)
+
+
+def why_not_turned(path: str) -> str | None:
+    """Return the reason for which a key that bears on speed is not searched unless it is listed; None for others."""
+    name = key_name(path)
+    return next((why for names, why in _REASONS if name in names), None)

@@ -1,0 +1,463 @@
+"""Standing answer of a study: what its searches have confirmed, and what stands after all of them.
+
+A point becomes the standing answer by the pairs of one search. It is replaced only by a point that beats it in pairs of
+one search, after it failed there, or where the config's domains do not have it any more; and never by one that changes
+more of the training, unless the user has allowed that kind of change. Worked out from the record alone, so that
+everybody who asks is told the same.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from autotune.measure.score import (
+    FEWEST_PAIRS,
+    LEAST_PAIRS,
+    THROUGHPUT,
+    Judgement,
+    Objective,
+    judge,
+    ln_score,
+    on_all_machines,
+)
+from autotune.measure.statistics import robust_pooled_variance
+from autotune.records import (
+    ALLOWED,
+    CHANGES,
+    OUTSIDE,
+    PAIRS_PLANNED,
+    Ending,
+    Measurement,
+    Purpose,
+    TrialRecord,
+    Validation,
+    Values,
+)
+from autotune.sampler.observations import TYPICAL_CV
+from autotune.study.members import on_one_scale
+
+_RECENT_SEARCHES = 12  # more than twice those that `pair_noise` looks at: some of them have repeated nothing
+
+
+Pair = tuple[Measurement, Measurement]
+"""A complete pair of a confirmation: the trial of the baseline, that of the point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finalist:
+    """A point that was confirmed, or was to be.
+
+    Attributes:
+        trial: Its first confirming trial with comparable numbers.
+        pairs_of_machines: Its complete pairs, by machine; the first that confirmed it comes first.
+        planned_pairs: The most pairs of its sequential confirmation; None where their number was fixed.
+        has_failed: True if one of its confirming trials failed, by no fault of the search's end.
+        validation: Findings of its validation trial; None if there was none, or it was cut short.
+    """
+
+    trial: TrialRecord
+    pairs_of_machines: Mapping[str, Sequence[Pair]]
+    planned_pairs: int | None
+    has_failed: bool
+    validation: Validation | None
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Its complete pairs, of all machines."""
+        return [pair for pairs in self.pairs_of_machines.values() for pair in pairs]
+
+    @property
+    def broke(self) -> bool:
+        """True if it broke in its validation trial."""
+        return self.validation is not None and bool(self.validation.broke)
+
+
+Judged = tuple[Finalist, Judgement | None]
+"""A finalist with the judgement of its pairs; None for too few pairs."""
+
+
+Kinds = frozenset[str]
+"""Kinds of change of the training, by the labels of `space.knob`."""
+
+
+_NOTHING: Kinds = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Answer that a study stands by.
+
+    Attributes:
+        search: The search by whose pairs it stands.
+        trial: Its first confirming trial there.
+        baseline: Name of the point that it was compared with.
+    """
+
+    search: str
+    trial: TrialRecord
+    baseline: str
+
+    @property
+    def point(self) -> str:
+        """Name of its point."""
+        return self.trial.point
+
+
+def standing_answer(
+    records: Sequence[TrialRecord], objective: Objective, *, excluded: Kinds = _NOTHING
+) -> Standing | None:
+    """Return the answer that a study stands by; None where nothing has been confirmed.
+
+    Args:
+        records: The study's record, oldest first, trials of other code left out.
+        objective: The objective.
+        excluded: Kinds of change of the training that are out of the question.
+    """
+    return standing_answers(records, objective, excluded=excluded)[None]
+
+
+def standing_answers(
+    records: Sequence[TrialRecord], objective: Objective, *, excluded: Kinds = _NOTHING
+) -> dict[str | None, Standing | None]:
+    """Return the answer that a study stood by when each of its searches began, and by None that of now.
+
+    The arguments are those of `standing_answer`.
+    """
+    found: dict[str | None, Standing | None] = {}
+    standing: Standing | None = None
+    for search in dict.fromkeys(trial.search for trial in records):
+        found[search] = standing
+        standing = _after(standing, records, search, objective, excluded)
+    return {**found, None: standing}
+
+
+def chosen_finalist(
+    judged: Sequence[Judged],
+    standing: Standing | None,
+    records: Sequence[TrialRecord],
+    search: str,
+    objective: Objective,
+    *,
+    excluded: Kinds = _NOTHING,
+) -> Judged | None:
+    """Return the finalist of a search that is the study's answer after it; None if no finalist of it is.
+
+    Args:
+        judged: The finalists of the search.
+        standing: The standing answer before it.
+        records: The study's record.
+        search: Name of the search.
+        objective: The objective.
+        excluded: Kinds of change of the training that are out of the question.
+    """
+    better = [one for one in judged if _is_better(one) and _kinds(one[0].trial, CHANGES).isdisjoint(excluded)]
+    if standing is None or not better:
+        return next(iter(better), None)
+    trials = [trial for trial in records if trial.search == search]
+    may_change = _may_change(standing, trials[0])
+    others = [one for one in better if one[0].trial.point != standing.point]
+    able = [one for one in others if _kinds(one[0].trial, CHANGES) <= may_change]
+    is_outside = trials[0].conditions.get(OUTSIDE) == standing.point
+    if trials[0].point == standing.point or is_outside or _fails(standing, judged, trials):
+        return next(iter(able), None)
+    against = judged_finalists(records, search, objective, against=standing.point) if able else []
+    winners = {one[0].trial.point for one in against if _is_better(one)}
+    own = [one for one in better if one[0].trial.point == standing.point]
+    return next((one for one in able if one[0].trial.point in winners), own[0] if own else None)
+
+
+def _is_better(judged: Judged) -> bool:
+    finalist, judgement = judged
+    return judgement is not None and judgement.better and not finalist.broke
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBack:
+    """Finalist that was confirmed, and is not the answer.
+
+    Attributes:
+        finalist: The finalist.
+        judgement: Its pairs with the baseline.
+        why: Reason, a clause.
+    """
+
+    finalist: Finalist
+    judgement: Judgement
+    why: str
+
+
+def held_back(
+    judged: Sequence[Judged], chosen: Judged | None, standing: Standing | None, first: TrialRecord
+) -> list[HeldBack]:
+    """Return the finalists of a search that are better than its baseline, and are not what stands after it.
+
+    Args:
+        judged: The finalists of the search.
+        chosen: The one that is the study's answer after it, see `chosen_finalist`; None for none.
+        standing: The standing answer before it.
+        first: Its first trial.
+    """
+    if standing is None:
+        return []
+    known = {standing.point, chosen[0].trial.point if chosen else standing.point}
+    may_change = _may_change(standing, first)
+    return [
+        HeldBack(finalist=finalist, judgement=judgement, why=_why_held_back(finalist, may_change))
+        for finalist, judgement in judged
+        if judgement is not None and _is_better((finalist, judgement)) and finalist.trial.point not in known
+    ]
+
+
+def _why_held_back(finalist: Finalist, may_change: Kinds) -> str:
+    beyond = sorted(_kinds(finalist.trial, CHANGES) - may_change)
+    if not beyond:
+        return "it is not shown to be faster than the answer that stands, in pairs with that"
+    how = "--batch 4x" if beyond == ["batch"] else "its key listed under knobs:"
+    return f"it changes the {' and the '.join(beyond)}, and {how} would have to allow that"
+
+
+def _may_change(standing: Standing, first: TrialRecord) -> Kinds:
+    """Return the kinds of change that what replaces the standing answer may make, in the search of a first trial."""
+    # What the answer in force changed is the training of today: another change of the kind is one more.
+    granted = _NOTHING if first.point == standing.point else _kinds(standing.trial, CHANGES)
+    return _kinds(first, ALLOWED) | granted
+
+
+def _after(
+    standing: Standing | None, records: Sequence[TrialRecord], search: str, objective: Objective, excluded: Kinds
+) -> Standing | None:
+    """Return the standing answer after one more search."""
+    trials = [trial for trial in records if trial.search == search]
+    if not any(trial.purpose is Purpose.CONFIRM or trial.validation for trial in trials):
+        return standing
+    judged = judged_finalists(records, search, objective)
+    chosen = chosen_finalist(judged, standing, records, search, objective, excluded=excluded)
+    baseline = trials[0].point
+    if chosen is None:
+        return None if standing is not None and _fails(standing, judged, trials) else standing
+    if standing is not None and (standing.point, standing.baseline) == (chosen[0].trial.point, baseline):
+        return standing  # by the figures that it was given for
+    return Standing(search=search, trial=chosen[0].trial, baseline=baseline)
+
+
+def _fails(standing: Standing, judged: Iterable[Judged], trials: Iterable[TrialRecord]) -> bool:
+    """Return whether the standing answer failed in a search: it gave no numbers, broke, or was slower than today's."""
+    for finalist, judgement in judged:
+        if finalist.trial.point == standing.point:
+            return finalist.broke or (judgement is not None and judgement.score.high < 1.0)
+    return gave_no_numbers(standing.point, trials)
+
+
+def gave_no_numbers(point: str, trials: Iterable[TrialRecord]) -> bool:
+    """Return whether a point failed in some trials, and gave comparable numbers in none."""
+    own = [trial for trial in trials if trial.point == point and trial.purpose in _TRIED]
+    return any(trial.ending not in NO_FAILURES for trial in own) and not any(trial.comparable for trial in own)
+
+
+_TRIED = (Purpose.EXPLORE, Purpose.REPEAT, Purpose.CONFIRM)
+
+
+def _kinds(trial: TrialRecord, condition: str) -> Kinds:
+    """Return the kinds of change that a condition of a trial names."""
+    said = trial.conditions.get(condition)
+    return frozenset(said.split(",")) if isinstance(said, str) and said else frozenset()
+
+
+def judged_finalists(
+    records: Sequence[TrialRecord], search: str, objective: Objective, *, against: str | None = None
+) -> list[Judged]:
+    """Judge each finalist of a search by the record up to the search's last trial.
+
+    Args:
+        records: The study's record, oldest first.
+        search: Name of the search.
+        objective: The objective of the search.
+        against: Name of the point that they are compared with; None for the baseline.
+
+    Returns:
+        The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than
+        four can only show a gain, with a wider interval.
+    """
+    records = until_the_end_of(search, records)
+    trials = [trial for trial in records if trial.search == search]
+    baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
+    if baseline is None:
+        return []
+    records = on_one_scale(_recent(records))
+    others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
+    found = finalists(telling(trials, objective), trials, against or baseline.point)
+    return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
+
+
+def _recent(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+    """Return the trials of the last searches: those before tell the noise of the last one no more."""
+    names: set[str] = set()
+    for place in range(len(records) - 1, -1, -1):
+        names.add(records[place].search)
+        if len(names) > _RECENT_SEARCHES:
+            return records[place + 1 :]
+    return records
+
+
+def until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+    """Return the record as it was at the last trial of a search."""
+    last = max((place for place, trial in enumerate(records) if trial.search == search), default=-1)
+    return records[: last + 1]
+
+
+def telling(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
+    """Return the trials with comparable numbers that tell the objective."""
+    return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
+
+
+def _judgement(
+    finalist: Finalist, others: Sequence[TrialRecord], search: str, objective: Objective
+) -> Judgement | None:
+    """Judge a finalist on each machine that has confirmed it; None if no machine has enough pairs."""
+    judged = [
+        _judged_on_one(finalist, pairs, others, search, objective) for pairs in finalist.pairs_of_machines.values()
+    ]
+    known = [judgement for judgement in judged if judgement is not None]
+    return on_all_machines(known) if known else None
+
+
+def _judged_on_one(
+    finalist: Finalist, made: Sequence[Pair], others: Sequence[TrialRecord], search: str, objective: Objective
+) -> Judgement | None:
+    """Judge a finalist by the pairs of one machine, with the spread between the study's other trials as the prior."""
+    pairs = len(made)
+    if pairs < FEWEST_PAIRS or (pairs < LEAST_PAIRS and finalist.has_failed):
+        return None
+    # A fixed number of pairs that the end of the budget cut short may show a large gain too, as a sequential one does.
+    planned = finalist.planned_pairs or (LEAST_PAIRS if pairs < LEAST_PAIRS else None)
+    variance, df = pair_noise(others, search, objective, pairs=pairs)
+    judgement = judge(
+        made,
+        prior_variance=variance,
+        prior_df=df,
+        speed_prior=pair_noise(others, search, THROUGHPUT, pairs=pairs) if objective.by_utilization else None,
+        objective=objective,
+        planned_pairs=planned,
+    )
+    return judgement if judgement.better or pairs >= LEAST_PAIRS else None
+
+
+# Noise of a study: the variance between trials of one point that a confirmation's own pairs are pooled with.
+
+
+MOST_PRIOR_DF = 2.0
+"""Most degrees of freedom of the prior from other trials: points differ in spread, more so with longer steps."""
+
+
+_MOST_EARLIER_DF = 1.0  # of what earlier searches showed: the machine may have been another one, or busy
+
+
+_SEARCHES_OF_NOISE = 5
+
+
+def pair_noise(
+    others: Sequence[TrialRecord], search: str, objective: Objective, *, pairs: int = LEAST_PAIRS
+) -> tuple[float, float]:
+    """Return the prior variance of a pair's difference of ln score, and its degrees of freedom.
+
+    This search's own repeats come first. Where they are few, the recent searches fill up: the (low) median of what each
+    of them showed, and of the typical spread, so that one disturbed period does not set the noise of all later ones.
+    Fewer than four pairs tell too little of their own spread, and are always judged with that, too.
+
+    Args:
+        others: Trials of the study without the confirmation that is judged, oldest first.
+        search: The search that is judged.
+        objective: The objective of the search.
+        pairs: Number of pairs of the confirmation.
+    """
+    shown = {name: robust_pooled_variance(points) for name, points in _scores(others, objective).items()}
+    own, own_df = shown.pop(search, (0.0, 0.0))
+    own_df = min(own_df, MOST_PRIOR_DF)
+    earlier = [variance for variance, df in shown.values() if df][-_SEARCHES_OF_NOISE:]
+    most_df = _MOST_EARLIER_DF if earlier else 0.0
+    expected_df = min(MOST_PRIOR_DF if pairs < LEAST_PAIRS else most_df, MOST_PRIOR_DF - own_df)
+    df = own_df + expected_df
+    if not df:
+        return 0.0, 0.0
+    expected = median_low([TYPICAL_CV**2, *earlier])
+    return 2.0 * (own_df * own + expected_df * expected) / df, df
+
+
+def _scores(trials: Iterable[TrialRecord], objective: Objective) -> dict[str, list[list[float]]]:
+    """Return the ln scores of each point in each search.
+
+    Points are identified by their names alone, so that the answer depends only on the record, not on the present config
+    file or its domains.
+    """
+    reference: Measurement | None = None
+    scores: dict[str, dict[str, list[float]]] = {}
+    for trial in trials:
+        measured = trial.comparable
+        if measured and objective.is_told_by(measured):
+            reference = reference or measured
+            score = ln_score(measured, reference, objective)
+            scores.setdefault(trial.search, {}).setdefault(trial.point, []).append(score)
+    return {search: list(points.values()) for search, points in scores.items()}
+
+
+NO_FAILURES = frozenset(
+    {Ending.COMPLETED, Ending.STOPPED, Ending.UNCOUNTED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED}
+)
+"""Endings that say nothing against a point."""
+
+
+def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseline_point: str) -> list[Finalist]:
+    """Return the finalists of a search, in the order of their confirmations.
+
+    Args:
+        good: Its trials with comparable numbers.
+        trials: All its trials.
+        baseline_point: Name of the baseline.
+    """
+    confirming = [trial for trial in good if trial.purpose is Purpose.CONFIRM]
+    first: dict[str, TrialRecord] = {}
+    for trial in confirming:
+        if trial.point != baseline_point:
+            first.setdefault(trial.point, trial)
+    failed = {trial.point for trial in trials if trial.purpose is Purpose.CONFIRM and trial.ending not in NO_FAILURES}
+    validations = {trial.point: trial.validation for trial in trials if trial.validation}
+    return [
+        Finalist(
+            trial=trial,
+            pairs_of_machines=_by_machine(
+                [half for half in confirming if half.point in (point, baseline_point)], baseline_point
+            ),
+            planned_pairs=_planned_pairs(trial),
+            has_failed=point in failed,
+            validation=validations.get(point),
+        )
+        for point, trial in first.items()
+    ]
+
+
+def _planned_pairs(trial: TrialRecord) -> int | None:
+    planned = trial.conditions.get(PAIRS_PLANNED)
+    return planned if isinstance(planned, int) and planned > 0 else None
+
+
+def _by_machine(halves: Sequence[TrialRecord], baseline_point: str) -> dict[str, Sequence[Pair]]:
+    """Return the complete pairs of each machine that has some: a pair never crosses machines."""
+    machines = dict.fromkeys(half.machine for half in halves)
+    made = {machine: [half for half in halves if half.machine == machine] for machine in machines}
+    pairs = {machine: pairs_of(some, baseline_point) for machine, some in made.items()}
+    return {machine: some for machine, some in pairs.items() if some}
+
+
+def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:
+    """Return the complete pairs of a confirmation on one machine, (baseline, candidate) each."""
+    halves: dict[int, dict[bool, Measurement]] = {}
+    for trial in trials:
+        measured = trial.comparable
+        if trial.purpose is Purpose.CONFIRM and trial.pair is not None and measured:
+            halves.setdefault(trial.pair, {})[trial.point == baseline_point] = measured
+    return [(both[True], both[False]) for both in halves.values() if len(both) == 2]
+
+
+def broken_points(trials: Iterable[TrialRecord]) -> list[Values]:
+    """Return the values of the points that broke in a validation trial."""
+    return [trial.values for trial in trials if trial.validation and trial.validation.broke]

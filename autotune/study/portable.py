@@ -1,0 +1,649 @@
+"""Portable file of a study: JSON lines, a header and then a trial each, sorted. Read line by line, within limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    distribution_to_json,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune import __version__
+from autotune.errors import StudyError
+from autotune.files import open_regular, read_beginning, replace_durably
+from autotune.records import Scalar, TrialRecord
+from autotune.space.knob import is_number, same_scalar
+from autotune.study.claims import CLAIM
+from autotune.study.identity import FRAMEWORK
+from autotune.study.optuna_trials import IMPORTED, RECORD, attributes_of, record_of
+from autotune.study.pending import FinishedTrial, trial_object, trial_of
+from autotune.study.record import scalars_of
+from autotune.study.storage.storage import DAMAGE
+
+VERSION = 1
+"""Version of the file's format."""
+
+
+MOST_BYTES = 1 << 28
+
+
+MOST_LINE_BYTES = 1 << 23
+
+
+MOST_TRIALS = 100_000
+
+
+_KIND = "autotune study"
+
+
+_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})-([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})")
+
+
+_HARDWARE = ("cpu_model", "cpu_cores", "memory_bytes", "gpus")
+
+
+_MOST_FACTS = 100
+
+
+_LONGEST_FACT = 1000
+
+
+_DAMAGED = "Export it again where the study is; nothing was imported."
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyName:
+    """Name of a study, taken apart.
+
+    Attributes:
+        text: All of it.
+        stem: Stem of the config.
+        training: Hash of the training and the class of hardware.
+        frameworks: Hash of the frameworks.
+        command: Hash of the command.
+    """
+
+    text: str
+    stem: str
+    training: str
+    frameworks: str
+    command: str
+
+    @classmethod
+    def of(cls, text: object) -> StudyName | None:
+        """Return a name taken apart; None if it is none: it may come out of a file, and becomes part of paths."""
+        match = _NAME.fullmatch(text) if isinstance(text, str) else None
+        return match and cls(text=match[0], stem=match[1], training=match[2], frameworks=match[3], command=match[4])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """First line of the file.
+
+    Attributes:
+        study: Name of the study.
+        hardware: Facts on the machines of its trials, for people.
+        frameworks: Versions of their frameworks, for people.
+        trials: Number of its trials.
+        product: Version of the program that wrote it.
+    """
+
+    study: StudyName
+    hardware: Mapping[str, Sequence[Scalar]]
+    frameworks: Mapping[str, Sequence[Scalar]]
+    trials: int
+    product: str = __version__
+
+    @classmethod
+    def of(cls, study: StudyName, records: Sequence[TrialRecord]) -> Header:
+        """Return the header of these trials, the same in whichever order they are."""
+        facts: dict[str, set[Scalar]] = {}
+        for record in records:
+            for name, value in record.conditions.items():
+                if name in _HARDWARE or name.startswith(FRAMEWORK):
+                    facts.setdefault(name, set()).add(value)
+        listed = {name: sorted(values, key=repr)[:_MOST_FACTS] for name, values in sorted(facts.items())}
+        return cls(
+            study=study,
+            hardware={name: listed[name] for name in _HARDWARE if name in listed},
+            frameworks={
+                name.removeprefix(FRAMEWORK): values for name, values in listed.items() if name.startswith(FRAMEWORK)
+            },
+            trials=len(records),
+        )
+
+    def line(self) -> str:
+        """Return its line, without the line end."""
+        return json.dumps(
+            {
+                "format": _KIND,
+                "version": VERSION,
+                "autotune": self.product,
+                "study": self.study.text,
+                "config": self.study.stem,
+                "hardware": {name: list(values) for name, values in self.hardware.items()},
+                "frameworks": {name: list(values) for name, values in self.frameworks.items()},
+                "trials": self.trials,
+            }
+        )
+
+
+class PortableFile:
+    """Portable file that is open for reading; use it in a ``with`` statement.
+
+    Args:
+        path: The file, as the user named it.
+
+    Attributes:
+        path: The file.
+        header: Its first line.
+
+    Raises:
+        StudyError: It cannot be read, is none, or one of a newer version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: BinaryIO = open_regular(path.resolve())
+        except (OSError, RuntimeError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise StudyError(
+                f"cannot be read: {ascii(why)[1:-1]}", where=str(path), remedy="Check the path."
+            ) from error
+        try:
+            size = os.fstat(self._file.fileno()).st_size
+            if size > MOST_BYTES:
+                raise self._error(f"this is no study of ours: {size >> 20} MiB, and {MOST_BYTES >> 20} are the most")
+            self.header = self._header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> PortableFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def trials(self) -> Iterator[tuple[int, PortableTrial]]:
+        """Yield each trial with the offset of its line, checked.
+
+        Raises:
+            StudyError: One of them is none, or some are missing.
+        """
+        self._read_at(0)
+        offset, number, count = self._file.tell(), 2, 0
+        while line := self._line(number):
+            yield offset, self._trial(line, number)
+            offset, number, count = self._file.tell(), number + 1, count + 1
+        if count != self.header.trials:
+            raise self._error(f"it is cut off, or was changed: {self.header.trials} trials are said, {count} are there")
+
+    def trial_at(self, offset: int) -> PortableTrial:
+        """Return the trial at an offset that `trials` gave.
+
+        Raises:
+            StudyError: It is not there any more.
+        """
+        return self._trial(self._read_at(offset), None)
+
+    def _read_at(self, offset: int) -> bytes:
+        try:
+            self._file.seek(offset)
+        except OSError as error:
+            raise self._error(f"it cannot be read: {error.strerror}") from error
+        return self._line(None)
+
+    def _line(self, number: int | None) -> bytes:
+        try:
+            line = self._file.readline(MOST_LINE_BYTES + 1)
+        except OSError as error:
+            raise self._error(f"it cannot be read: {error.strerror}") from error
+        if len(line) > MOST_LINE_BYTES:
+            raise self._error("a line is too long", number)
+        if line and not line.endswith(b"\n"):
+            raise self._error("it is cut off: the last line has no end", number)
+        return line
+
+    def _trial(self, line: bytes, number: int | None) -> PortableTrial:
+        try:
+            return portable_from(_parsed(line))
+        except (ValueError, RecursionError) as error:
+            said = str(error) if type(error) is ValueError else "no JSON"
+            raise self._error(f"this is not a trial: {ascii(said)[1:-1][:120]}", number) from error
+
+    def _header(self) -> Header:
+        line = self._line(1)
+        said: Any = None
+        with suppress(ValueError, RecursionError):
+            said = _parsed(line)
+        if not isinstance(said, dict) or said.get("format") != _KIND:
+            raise self._error(
+                "this is not a study that travels", 1, "`autotune study export FILE` writes one where the study is."
+            )
+        version = said.get("version")
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise self._error("its version is no number", 1)
+        if version > VERSION:
+            by = said.get("autotune")
+            raise self._error(
+                f"its format, {str(version)[:20]}, is newer than the one known here, {VERSION}",
+                1,
+                "Update autotune here"
+                + (f" to {ascii(by[:40])[1:-1]} or later" if isinstance(by, str) else "")
+                + ", or export it there with an older one.",
+            )
+        name = StudyName.of(said.get("study"))
+        if name is None:
+            raise self._error("the name in it is not one of a study", 1)
+        trials = said.get("trials")
+        if not isinstance(trials, int) or isinstance(trials, bool) or not 0 <= trials <= MOST_TRIALS:
+            raise self._error(f"the number of its trials is not one from 0 to {MOST_TRIALS}", 1)
+        return Header(
+            study=name,
+            hardware=_facts(said.get("hardware")),
+            frameworks=_facts(said.get("frameworks")),
+            trials=trials,
+            product=str(said.get("autotune"))[:_LONGEST_FACT],
+        )
+
+    def _error(self, what: str, number: int | None = None, remedy: str = _DAMAGED) -> StudyError:
+        where = str(self.path) if number is None else f"{self.path}:{number}"
+        return StudyError(what, where=where, remedy=remedy)
+
+
+def write_portable_file(path: Path, study: StudyName, trials: Sequence[PortableTrial]) -> None:
+    """Write a portable file, in one step; the same trials give the same bytes.
+
+    Raises:
+        StudyError: It cannot be written, is too large, or another file is in its place.
+    """
+    beginning = read_beginning(path, 64)
+    if os.path.lexists(path) and not beginning.startswith(json.dumps({"format": _KIND})[:-1].encode()):
+        raise StudyError(
+            "this file is not an exported study, and is not replaced", where=str(path), remedy="Name another file."
+        )
+    ordered = sorted(trials, key=lambda trial: trial.order)
+    lines = [Header.of(study, [trial.record for trial in ordered]).line(), *(trial.line() for trial in ordered)]
+    content = "".join(line + "\n" for line in lines).encode()
+    longest = max(len(line) for line in lines)
+    if len(trials) > MOST_TRIALS or len(content) > MOST_BYTES or longest >= MOST_LINE_BYTES:
+        raise StudyError("this study is too large to travel", where=str(path), remedy="Keep it in a database.")
+    try:
+        replace_durably(path, content)
+    except OSError as error:
+        raise StudyError(
+            f"cannot be written: {error.strerror}",
+            where=str(path),
+            remedy="Name a file in a folder of yours, on a disk with free space.",
+        ) from error
+
+
+def _parsed(line: bytes) -> Any:
+    return json.loads(line.decode(), parse_constant=_no_constant, object_pairs_hook=_without_doubles)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return found
+
+
+def _facts(said: object) -> Mapping[str, Sequence[Scalar]]:
+    """Return facts for people; what is none is left out."""
+    if not isinstance(said, dict):
+        return {}
+    return {
+        name[:_LONGEST_FACT]: [value for value in values[:_MOST_FACTS] if isinstance(value, str | int | float | None)]
+        for name, values in list(said.items())[:_MOST_FACTS]
+        if isinstance(values, list)
+    }
+
+
+_UUID = re.compile("[0-9a-f]{32}")
+
+
+_STAMP = re.compile(r"(2[01]\d\d)-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")
+
+
+_FOLDERS = re.compile(r"(?<![\w.…])(?:~|[A-Za-z]:)?[/\\](?:[^\s:;,'\"()<>|/\\]+[/\\])+")
+
+
+_CLAIMED = ("machine", "purpose", "sampler")
+
+
+_FIELDS = frozenset({"uuid", "values", "distributions", "attributes", "score", "speeds", "started", "ended"})
+
+
+_MOST_KNOBS = 1000
+
+
+_MOST_CHOICES = 10_000
+
+
+_MOST_SPEEDS = 10_000
+
+
+_LONGEST_KEY = 500  # a column of Optuna's tables holds 512
+
+
+_LONGEST_TEXT = 10_000
+
+
+_LARGEST_INT = 1 << 53  # Optuna keeps parameters as floats
+
+
+_LARGEST = 1e300
+
+
+_SCORES = (1e-30, 1e30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortableTrial:
+    """Finished trial with its record, as it travels.
+
+    Attributes:
+        trial: The trial, its times in UTC, its attributes reduced to what travels.
+        record: Its record, whose number is 0.
+    """
+
+    trial: FinishedTrial
+    record: TrialRecord
+
+    def line(self) -> str:
+        """Return its line in the file, without the line end; of two equal trials it is the same."""
+        return json.dumps(trial_object(self.trial), sort_keys=True, allow_nan=False)
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Key of its place in the file."""
+        return self.trial.started.isoformat(timespec="microseconds"), self.trial.uuid
+
+    def imported(self) -> FinishedTrial:
+        """Return it as a storage gets it: times are local there, and lists of categories those that it knows."""
+        trial = self.trial
+        lists = {
+            path: distribution_to_json(one)
+            for path, one in trial.distributions.items()
+            if isinstance(one, CategoricalDistribution)
+        }
+        marker = {"started": _utc_text(trial.started), "ended": _utc_text(trial.ended), "distributions": lists}
+        return replace(
+            trial,
+            attributes={**trial.attributes, IMPORTED: marker},
+            started=_local(trial.started),
+            ended=_local(trial.ended),
+        )
+
+
+def portable_of(trial: FrozenTrial) -> PortableTrial | None:
+    """Return a trial of a storage as it travels; None for one that has no record: interrupted, or still going on.
+
+    Raises:
+        ValueError: It is none of ours, or holds what no trial can; with the reason.
+    """
+    attributes = trial.user_attrs
+    if not trial.state.is_finished() or not isinstance(attributes, Mapping):
+        return None
+    if RECORD not in attributes and (CLAIM in attributes or "format" not in attributes):
+        return None
+    if trial.state not in (TrialState.COMPLETE, TrialState.FAIL):
+        raise ValueError("a state that is none of a trial's")
+    started, ended = trial.datetime_start, trial.datetime_complete
+    if started is None or ended is None:
+        raise ValueError("no times")
+    record = attributes.get(RECORD, attributes)
+    if not isinstance(record, Mapping):
+        raise ValueError("no record")
+    finished = FinishedTrial(
+        uuid="",
+        values=trial.params,
+        distributions=trial.distributions,
+        attributes={CLAIM: attributes.get(CLAIM), RECORD: record, IMPORTED: attributes.get(IMPORTED)},
+        score=trial.value if trial.state is TrialState.COMPLETE else None,
+        speeds=tuple(speed for _, speed in sorted(trial.intermediate_values.items())),
+        started=started,
+        ended=ended,
+    )
+    return portable_of_finished(finished)
+
+
+def portable_of_finished(finished: FinishedTrial) -> PortableTrial:
+    """Return a finished trial as it travels: without what is said of processes, and of folders.
+
+    Raises:
+        ValueError: It holds what no trial can; with the reason.
+    """
+    written = finished.attributes.get(RECORD)
+    if not isinstance(written, Mapping):
+        raise ValueError("no record")
+    record = _without_folders(record_of(0, written))
+    claim = finished.attributes.get(CLAIM)
+    claim = claim if isinstance(claim, Mapping) else {}
+    uuid = claim.get("uuid") or finished.uuid or _derived(record)
+    marker = finished.attributes.get(IMPORTED)
+    marker = marker if isinstance(marker, Mapping) else {}
+    lists = marker.get("distributions")
+    distributions = {path: distribution_to_json(one) for path, one in finished.distributions.items()}
+    if isinstance(lists, Mapping):
+        distributions.update({path: text for path, text in lists.items() if path in distributions})
+    about = {name: text for name in _CLAIMED if isinstance(text := claim.get(name), str)}
+    return portable_from(
+        {
+            **trial_object(replace(finished, distributions={}, attributes={})),
+            "uuid": uuid,
+            "distributions": distributions,
+            "attributes": {CLAIM: {"uuid": uuid, **about}, RECORD: attributes_of(record)},
+            "started": marker.get("started") or _utc_text(finished.started.astimezone(UTC)),
+            "ended": marker.get("ended") or _utc_text(finished.ended.astimezone(UTC)),
+        }
+    )
+
+
+def portable_from(said: Any) -> PortableTrial:
+    """Return the trial that an object of the file describes, checked in all its parts.
+
+    Raises:
+        ValueError: It holds what no trial can; with the reason, of one line.
+    """
+    try:
+        return _read(said)
+    except DAMAGE as error:
+        if type(error) is ValueError:
+            raise
+        raise ValueError("not a trial") from error
+
+
+def _read(said: Any) -> PortableTrial:
+    if not isinstance(said, dict) or set(said) != _FIELDS:
+        raise ValueError("not a trial, or not all of it")
+    if not isinstance(said["uuid"], str) or not _UUID.fullmatch(said["uuid"]):
+        raise ValueError("uuid: not 32 hex digits")
+    distributions = _distributions(said["distributions"])
+    _check_values(said["values"], distributions)
+    _check_speeds(said["score"], said["speeds"])
+    claim, record = _claim(said["attributes"], said["uuid"]), record_of(0, _record(said["attributes"]))
+    _check_record(record, said["values"])
+    about = {name: claim[name] for name in _CLAIMED if name in claim}
+    trial = trial_of(
+        {
+            **said,
+            "distributions": {path: distribution_to_json(one) for path, one in distributions.items()},
+            "attributes": {CLAIM: {"uuid": said["uuid"], **about}, **scalars_of(record, about)},
+            "started": _stamp(said["started"], "started").isoformat(),
+            "ended": _stamp(said["ended"], "ended").isoformat(),
+        }
+    )
+    # The record as the program writes it, without fields that it does not know.
+    normal = json.loads(json.dumps(attributes_of(record), allow_nan=False))
+    trial = replace(trial, attributes={**trial.attributes, RECORD: normal})
+    if trial.ended < trial.started:
+        raise ValueError("ended before it started")
+    return PortableTrial(trial=trial, record=record)
+
+
+def _distributions(said: Any) -> dict[str, BaseDistribution]:
+    if not isinstance(said, dict) or len(said) > _MOST_KNOBS:
+        raise ValueError("distributions: none, or too many")
+    return {_key(path): _distribution(text) for path, text in said.items()}
+
+
+def _distribution(text: Any) -> BaseDistribution:
+    """Return the distribution that a text describes: one of those that knobs have."""
+    if not isinstance(text, str):
+        raise ValueError("distributions: not a text")
+    said = json.loads(text)
+    name, about = said["name"], said["attributes"]
+    if name == "CategoricalDistribution":
+        choices = about["choices"]
+        if set(about) != {"choices"} or not isinstance(choices, list) or not 0 < len(choices) <= _MOST_CHOICES:
+            raise ValueError("distributions: no list of choices")
+        return CategoricalDistribution(tuple(_scalar(choice) for choice in choices))
+    low, high = about["low"], about["high"]
+    if about.get("log") is not False or set(about) != {"low", "high", "log", "step"}:
+        raise ValueError("distributions: not those of a knob")
+    if not is_number(low) or not is_number(high) or not -_LARGEST <= low <= high <= _LARGEST:
+        raise ValueError("distributions: no range")
+    if name == "IntDistribution" and all(isinstance(one, int) and abs(one) <= _LARGEST_INT for one in (low, high)):
+        if about["step"] == 1:
+            return IntDistribution(low, high)
+    elif name == "FloatDistribution" and about["step"] is None:
+        return FloatDistribution(float(low), float(high))
+    raise ValueError("distributions: not those of a knob")
+
+
+def _check_values(values: Any, distributions: Mapping[str, BaseDistribution]) -> None:
+    if not isinstance(values, dict) or set(values) != set(distributions):
+        raise ValueError("values: not those of the distributions")
+    for path, value in values.items():
+        match distributions[path]:
+            case CategoricalDistribution(choices=choices):
+                fits = any(same_scalar(_scalar(value), choice) for choice in choices)
+            case IntDistribution(low=low, high=high):
+                fits = isinstance(value, int) and is_number(value) and low <= value <= high
+            case FloatDistribution(low=low, high=high):
+                fits = isinstance(value, int | float) and is_number(value) and low <= value <= high
+            case _:
+                fits = False
+        if not fits:
+            raise ValueError(f"{ascii(path)[1:61]}: not within its distribution")
+
+
+def _check_speeds(score: Any, speeds: Any) -> None:
+    if score is not None and not (is_number(score) and _SCORES[0] <= score <= _SCORES[1]):
+        raise ValueError("score: out of range")
+    if not isinstance(speeds, list) or len(speeds) > _MOST_SPEEDS:
+        raise ValueError("speeds: no list, or too long")
+    if not all(is_number(speed) and 0 <= speed <= _SCORES[1] for speed in speeds):
+        raise ValueError("speeds: out of range")
+
+
+def _claim(attributes: Any, uuid: str) -> Mapping[str, str]:
+    claim = attributes.get(CLAIM)
+    if not isinstance(claim, dict) or claim.get("uuid") != uuid:
+        raise ValueError("claim: another trial's")
+    for name in _CLAIMED:
+        if name in claim and (not isinstance(claim[name], str) or len(claim[name]) > _LONGEST_KEY):
+            raise ValueError(f"claim.{name}: no text, or too long")
+    return claim
+
+
+def _record(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    record = attributes.get(RECORD)
+    if not isinstance(record, dict):
+        raise ValueError("no record")
+    return record
+
+
+def _check_record(record: TrialRecord, values: Mapping[str, Scalar]) -> None:
+    _instant(record.ended_utc, "ended_utc")
+    for text in (record.search, record.point, record.detail):
+        if len(text) > _LONGEST_TEXT:
+            raise ValueError("record: a text is too long")
+    for path, value in (*record.values.items(), *record.conditions.items()):
+        _key(path)
+        _scalar(value)
+    if any(path not in record.values or not _same(record.values[path], value) for path, value in values.items()):
+        raise ValueError("values: not those of the record")
+
+
+def _same(one: Scalar, other: Scalar) -> bool:
+    if isinstance(one, int | float) and isinstance(other, int | float) and is_number(one) and is_number(other):
+        return one == other  # a range of floats keeps the integers in it as floats
+    return same_scalar(one, other)
+
+
+def _key(path: Any) -> str:
+    if not isinstance(path, str) or not 0 < len(path) <= _LONGEST_KEY or not path.isprintable():
+        raise ValueError("a key that no config has")
+    return path
+
+
+def _scalar(value: Any) -> Scalar:
+    if isinstance(value, str):
+        if len(value) > _LONGEST_TEXT:
+            raise ValueError("a text is too long")
+        return value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float) and math.isfinite(value) and abs(value) <= _LARGEST:
+        return value
+    raise ValueError("a value that no config has")
+
+
+def _stamp(text: Any, name: str) -> datetime:
+    return _instant(text, name).astimezone(UTC)
+
+
+def _instant(text: Any, name: str) -> datetime:
+    if not isinstance(text, str) or not _STAMP.fullmatch(text):
+        raise ValueError(f"{name}: no time in UTC of these two centuries")
+    return datetime.fromisoformat(text)
+
+
+def _utc_text(time: datetime) -> str:
+    return time.isoformat(timespec="microseconds")
+
+
+def _local(time: datetime) -> datetime:
+    """Return a time as Optuna keeps it: local, without its zone."""
+    return time.astimezone().replace(tzinfo=None, fold=0)
+
+
+def _derived(record: TrialRecord) -> str:
+    """Return the UUID of a trial that was written without one, which is the same wherever it is read."""
+    return sha256(json.dumps(attributes_of(record), sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _without_folders(record: TrialRecord) -> TrialRecord:
+    """Return a record whose texts name files without their folders, which are a machine's own."""
+    checked = record.validation
+    if checked is not None:
+        checked = replace(checked, broke=_bare(checked.broke), remarks=_bare(checked.remarks))
+    return replace(record, detail=_FOLDERS.sub("…/", record.detail), validation=checked)
+
+
+def _bare(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_FOLDERS.sub("…/", text) for text in texts)

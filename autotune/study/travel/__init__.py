@@ -1,1 +1,0 @@
-"""Studies that travel: the portable file, its export and import, repair, and a description for people."""

@@ -1,1 +1,0 @@
-"""Submission of workers to what starts processes on other machines: Slurm, Kubernetes, ssh."""

@@ -1,0 +1,358 @@
+"""Client side of the guard: starts the process of guard_process.py and talks to it."""
+
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from autotune.environment import inherited_environment
+from autotune.errors import TrialError
+from autotune.records import Stop
+from autotune.trial import guard_process, zygote_forkable, zygote_imports, zygote_process
+
+ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
+"""Time limit from the command to end a trial until the guard reports its end; 2 s of it are for a busy machine."""
+
+_SEND_S = 5.0  # the guard reads at once; longer means that it is stuck
+_CHUNK_BYTES = 1 << 16
+
+_log = logging.getLogger(__name__)
+
+
+class GuardLost(Exception):  # noqa: N818 - says what happened, as StudyBusy does
+    """Loss of the guard process: it has ended, or does not answer; its orphans have to be killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """Start of the trainer's program: exec has succeeded."""
+
+    pid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotStarted:
+    """Failure to start the trial.
+
+    Attributes:
+        step: The step that failed: ``log`` (opening the trial's log files), ``cwd`` (entering the directory),
+            ``exec``, or ``fork`` (of a zygote that is gone, or may not be forked any more).
+        errno: The system's error number; None if an argument itself is invalid (a NUL in it).
+        error: The system's text for it.
+    """
+
+    step: str
+    errno: int | None
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """End of the trial: no process of it is left, except those in `left`.
+
+    Attributes:
+        status: Exit status of the main process, negative for a signal; None if it would not die.
+        why: Reason for which the guard ended it; None if the main process ended first.
+        started_s: Time at which the main process was forked.
+        ended_s: Time at which the last process was gone.
+        cpu_s: CPU time of all processes of the trial.
+        peak_memory_bytes: Largest resident set of one of them.
+        killed: Number of processes that needed SIGKILL.
+        left: Processes that SIGKILL did not end.
+        waited_for: What the trial still waited for when it was stopped before its main process was forked.
+    """
+
+    status: int | None
+    why: Stop | None
+    started_s: float
+    ended_s: float
+    cpu_s: float
+    peak_memory_bytes: int
+    killed: int
+    left: tuple[int, ...]
+    waited_for: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmed:
+    """Outcome of warming a zygote: its answer (see zygote_process.py), None if it has ended."""
+
+    zygote: str
+    answer: Mapping[str, Any] | None
+
+
+Message = Started | NotStarted | Ended | Warmed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """Program to start, with its directory and environment.
+
+    Attributes:
+        argv: The command, at least one word; a program without a slash is looked up in the ``PATH`` of `env`.
+        cwd: Its working directory.
+        env: Its whole environment.
+    """
+
+    argv: Sequence[str]
+    cwd: Path
+    env: Mapping[str, str]
+
+    def message(self) -> dict[str, Any]:
+        """Return the fields of a message to the guard."""
+        return {
+            "argv": [portable(word) for word in self.argv],
+            "cwd": portable(self.cwd),
+            "env": {portable(name): portable(value) for name, value in self.env.items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fork:
+    """Request to fork a trial from a zygote.
+
+    Attributes:
+        zygote: Name of the zygote.
+        request: Fields of the fork request besides the trial's arguments, directory and environment; see
+            zygote_process.py.
+    """
+
+    zygote: str
+    request: Mapping[str, Any]
+
+
+class Guard:
+    """Handle of the guard process of a search; starts a new one when it was lost.
+
+    To be used in a ``with`` statement; at its end no process of any trial is left.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._received = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Id of the guard's process; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the guard process without waiting for it to be up; do nothing while one is alive.
+
+        Raises:
+            TrialError: No process could be made.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    # Isolated and without site: nothing of the user's environment can slow it down or break it.
+                    [sys.executable, "-I", "-S", guard_process.__file__],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,  # before exec: ^C in the terminal never reaches it
+                    cwd="/",
+                    env=inherited_environment(),
+                )
+            except OSError as error:
+                ours.close()
+                raise TrialError(
+                    f"the process that guards the trials could not be started: {error.strerror}",
+                    remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
+                ) from error
+        ours.settimeout(_SEND_S)
+        self._channel = ours
+
+    def launch(
+        self, program: Program, *, stdout: Path, stderr: Path, deadline_s: float, fork: Fork | None = None
+    ) -> None:
+        """Start a trial; `receive` reports the outcome.
+
+        Args:
+            program: The command.
+            stdout: File for the first and the last mebibyte of its standard output.
+            stderr: The same for its standard error.
+            deadline_s: Time on CLOCK_MONOTONIC at which the guard ends it by itself.
+            fork: The zygote to fork the trial from, in place of executing the command in a new process.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        fields = program.message()
+        self._send(
+            do="start",
+            stdout=portable(stdout),
+            stderr=portable(stderr),
+            deadline_s=deadline_s,
+            **(fields if fork is None else {"zygote": fork.zygote, "request": {**fields, **fork.request}}),
+        )
+
+    def warm(self, zygote: str, program: Program, *, log: Path, request: Mapping[str, Any]) -> None:
+        """Start a zygote; `receive` reports when it is warm.
+
+        Args:
+            zygote: Its name from now on.
+            program: The interpreter and its options.
+            log: File for the output of the imports.
+            request: Names of the modules to import, with their environment; see zygote_process.py.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        self._send(
+            do="warm",
+            zygote=zygote,
+            **replace(program, argv=(*program.argv, "-c", zygote_process.BOOTSTRAP)).message(),
+            scripts=[portable(str(part.__file__)) for part in (zygote_process, zygote_forkable, zygote_imports)],
+            log=portable(log),
+            request=request,
+        )
+
+    def cool(self, zygote: str) -> None:
+        """End a zygote if it is still there.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        self._send(do="cool", zygote=zygote)
+
+    def start_sidecar(self, sidecar: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        """Start a sidecar: a process that runs beside the trials until `stop_sidecar` or the end of the guard.
+
+        The guard reports nothing about it, not even a failure to start it: the sidecar's own output has to show that it
+        is alive.
+
+        Args:
+            sidecar: Its name from now on.
+            argv: Its command.
+            env: Its whole environment.
+            log: File for its output.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        program = Program(argv=argv, cwd=Path("/"), env=env)
+        self._send(do="start_sidecar", sidecar=sidecar, **program.message(), log=portable(log))
+
+    def stop_sidecar(self, sidecar: str) -> None:
+        """Kill a sidecar if it is still there, without waiting for its end.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        self._send(do="stop_sidecar", sidecar=sidecar)
+
+    def stop(self, why: Stop) -> None:
+        """End the trial if it still goes on.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        self._send(do="stop", why=why.value)
+
+    def receive(self, timeout_s: float) -> Message | None:
+        """Wait for the guard's next message; return None if there was none in that time.
+
+        Raises:
+            GuardLost: The guard is gone.
+        """
+        if self._channel is None:
+            raise GuardLost("the guard was not started")
+        while b"\n" not in self._received:
+            if not select.select([self._channel], [], [], max(timeout_s, 0.0))[0]:
+                return None
+            try:
+                data = self._channel.recv(_CHUNK_BYTES)
+            except OSError as error:
+                raise GuardLost(f"no word from the guard: {error}") from error
+            if not data:
+                raise GuardLost("the guard has ended")
+            self._received += data
+        line, _, rest = bytes(self._received).partition(b"\n")
+        self._received = bytearray(rest)
+        return _message(json.loads(line))
+
+    def close(self) -> None:
+        """End the guard, and with it a trial that may be going on; wait until both are gone."""
+        process, channel = self._process, self._channel
+        self._channel = None
+        self._received.clear()
+        if channel is not None:
+            channel.close()  # the lifeline: the guard ends all that it guards, then itself
+        if process is None:
+            return
+        try:
+            process.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            _log.warning("the guard (process %d) did not end within %.1f s and is killed", process.pid, ENDING_S)
+            self.kill()
+        self._process = None
+
+    def kill(self) -> None:
+        """Kill a guard that does not answer; its orphans have to be killed afterwards."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None:
+            self._process.kill()
+            try:
+                self._process.wait(guard_process.GIVE_UP_S)
+            except subprocess.TimeoutExpired:
+                _log.warning("the guard (process %d) cannot be killed and is left behind", self._process.pid)
+            self._process = None
+        self._received.clear()
+
+    def _send(self, **message: Any) -> None:
+        if self._channel is None:
+            raise GuardLost("the guard was not started")
+        try:
+            self._channel.sendall(json.dumps(message).encode("ascii") + b"\n")
+        except OSError as error:
+            raise GuardLost(f"the guard does not listen: {error}") from error
+
+
+def portable(text: str | Path) -> str:
+    """Encode a text for a process with another locale."""
+    # Paths and variables are bytes. The guard's locale may differ from ours (-I drops PYTHONUTF8), so both sides
+    # spell the bytes in the same way, whatever the locale is.
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
+
+
+def _message(fields: Mapping[str, Any]) -> Message:
+    event = fields["event"]
+    if event == "warm":
+        return Warmed(zygote=fields["zygote"], answer=fields["answer"])
+    if event == "started":
+        return Started(pid=fields["pid"])
+    if event == "failed":
+        return NotStarted(step=fields["step"], errno=fields["errno"], error=fields["error"])
+    return Ended(
+        status=fields["status"],
+        why=None if fields["why"] is None else Stop(fields["why"]),
+        started_s=fields["started_s"],
+        ended_s=fields["ended_s"],
+        cpu_s=fields["cpu_s"],
+        peak_memory_bytes=fields["peak_memory_bytes"],
+        killed=fields["killed"],
+        left=tuple(fields["left"]),
+    )

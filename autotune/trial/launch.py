@@ -1,0 +1,299 @@
+"""Runners: make a trial from its plan, and report its exit when the last of its processes is gone."""
+
+import errno
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from autotune.clock import Clock
+from autotune.environment import inherited_environment
+from autotune.errors import AutotuneError, CommandError, TrialError
+from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
+from autotune.trial import folder as temporary_folder
+from autotune.trial.folder import TrialFolder
+from autotune.trial.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Program, Started
+from autotune.trial.orphans import end_orphans
+from autotune.trial.step_files import StepReader
+
+Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
+
+
+LOOK_S = 0.1  # between looks at the trial; well below the 0.25 s that are promised to the watch
+
+
+_LAST_READS = 16  # of about 1 MiB each, for events since the last look
+
+
+_log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """Runner of trials, one at a time."""
+
+    def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
+        """Make the planned trial, and return when no process of it is left.
+
+        The runner owns all processes of the trial, the caller owns the folder. Whatever ends this call, also an
+        exception, ends the trial first.
+
+        Args:
+            plan: The plan.
+            watch: Called when the trial reports something and at least every 0.25 s, with the events since the
+                last call; a result other than None is the reason to stop the trial. After the end of the trial it is
+                called once more if there are events it has not seen; that result is ignored.
+            deadline_s: Time at which the trial is stopped in any case, on the runner's clock. The call returns
+                within 5 s of it.
+
+        Returns:
+            Its exit. A deadline that has passed already gives a trial that was never started.
+
+        Raises:
+            CommandError: The command cannot be started.
+            TrialError: The trial's folder cannot be used.
+            BaseException: Whatever `watch` raises.
+        """
+        ...
+
+
+class LaunchRequest:
+    """Request to launch one trial.
+
+    Args:
+        plan: The plan.
+        folder: The trial's folder, with its config in it.
+        watch: See `Runner.run`.
+        deadline_s: See `Runner.run`.
+
+    Attributes:
+        env: The whole environment of the trial.
+        steps: Reader of the events that the trial reports.
+        on_start: Called with the process id of the trial when it has begun.
+    """
+
+    def __init__(self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.watch = watch
+        self.deadline_s = deadline_s
+        self.env = {
+            **inherited_environment(),
+            **plan.env,
+            "AUTOTUNE_TRIAL_ID": plan.trial_id,
+            "AUTOTUNE_TRIAL_DIR": str(folder.path),
+        }
+        # In front of the user's own path; an empty entry would mean the working directory.
+        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
+        self.steps = StepReader(folder.path)
+        self.on_start: Callable[[int], None] = lambda _pid: None
+
+
+class ProcessRunner:
+    """Runner that makes each trial in a process of its own, below the guard.
+
+    Args:
+        guard: Owned by the caller, who closes it; replaced from within if it gets lost.
+        clock: The machine's monotonic clock, on which the guard and the training processes live too.
+    """
+
+    def __init__(self, guard: Guard, clock: Clock) -> None:
+        self._guard = guard
+        self._clock = clock
+
+    def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
+        """See `Runner.run`. If the guard dies, orphans are killed and the trial ends with `Stop.GUARD_LOST`."""
+        now_s = self._clock.now_s()
+        if now_s >= deadline_s:
+            return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
+        folder = TrialFolder(Path(os.path.realpath(plan.folder)))
+        folder.create(observed=True)
+        for name, text in {plan.config_name: plan.config_text, **plan.further_configs}.items():
+            folder.write_config(text, name)
+        if plan.env.get(temporary_folder.VARIABLE) == str(temporary_folder.temporary_folder(folder.path)):
+            temporary_folder.make_temporary_folder(folder.path)
+        request = LaunchRequest(plan, folder, watch, deadline_s)
+        kills_before = oom_kills()
+        try:
+            ended = self._make(request)
+        except GuardLost as error:
+            _log.warning("%s; ending what it guarded", error)
+            self._guard.kill()
+            left = end_orphans(folder.path.parent, self._clock).left
+            trial_exit = TrialExit(
+                started_s=now_s,
+                ended_s=self._clock.now_s(),
+                exit_code=None,
+                stop=Stop.GUARD_LOST,
+                stderr_tail=folder.stderr_tail(),
+                left_pids=left,
+            )
+        except BaseException:
+            self._guard.close()  # which ends the trial and waits for that
+            raise
+        else:
+            kills = oom_kills()
+            trial_exit = TrialExit(
+                started_s=ended.started_s,
+                ended_s=ended.ended_s,
+                exit_code=ended.status,
+                stop=ended.why,
+                stderr_tail=folder.stderr_tail(),
+                cpu_s=ended.cpu_s,
+                peak_memory_bytes=ended.peak_memory_bytes,
+                oom_killed=None if kills is None or kills_before is None else kills > kills_before,
+                left_pids=ended.left,
+                waited_for=ended.waited_for,
+            )
+        if trial_exit.left_pids:
+            _log.warning("processes that cannot be killed are left behind: %s", trial_exit.left_pids)
+        read_rest(request)
+        return trial_exit
+
+    def _make(self, request: LaunchRequest) -> Ended:
+        self._guard.start()
+        ended = self._follow(request, None)
+        if isinstance(ended, NotStarted):
+            raise _not_started(request.plan, ended)
+        return ended
+
+    def _follow(self, request: LaunchRequest, fork: Fork | None) -> Ended | NotStarted:
+        """Start the trial, and watch it to its end."""
+        self._guard.launch(
+            Program(argv=request.plan.argv, cwd=request.plan.cwd, env=request.env),
+            stdout=request.folder.stdout,
+            stderr=request.folder.stderr,
+            deadline_s=request.deadline_s,
+            fork=fork,
+        )
+        over_s = request.deadline_s + ENDING_S  # the guard stops the trial by itself, and says so before then
+        stopping = False
+        while True:
+            message = self._guard.receive(LOOK_S)
+            if isinstance(message, Ended):
+                if message.why is Stop.GUARD_LOST:  # somebody told the guard to end, and it is about to
+                    self._guard.close()
+                return message
+            if isinstance(message, NotStarted):
+                return message
+            launched: list[TraineeEvent] = []
+            if isinstance(message, Started):
+                request.on_start(message.pid)
+                launched = [TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0")]
+            if not stopping:
+                stop = request.watch([*launched, *request.steps.poll()])
+                if stop is not None:
+                    stopping = True
+                    self._guard.stop(stop)
+                    over_s = min(over_s, self._clock.now_s() + ENDING_S)
+            if self._clock.now_s() > over_s:
+                raise GuardLost(f"no word from the guard (process {self._guard.pid}) for too long")
+
+
+def read_rest(request: LaunchRequest) -> None:
+    """Pass on what the trial reported in its last moments, now that none of its processes is left."""
+    for _ in range(_LAST_READS):
+        events = request.steps.poll()
+        if not events:
+            break
+        request.watch(events)
+
+
+def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
+    program = plan.argv[0]
+    if what.step == "log":
+        return TrialError(
+            f"the trial's log files cannot be opened: {what.error}",
+            where=str(plan.folder),
+            remedy="See to that (room, permissions), or choose another place with --state-dir.",
+        )
+    if what.step == "cwd":
+        return CommandError(
+            f"the directory to run in cannot be entered: {what.error}",
+            where=str(plan.cwd),
+            remedy="Start the search in a directory that exists and that you may enter.",
+        )
+    if what.step == "fork":
+        return TrialError(
+            f"no process can be made for the trial: {what.error}",
+            remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
+        )
+    there = os.path.exists(plan.cwd / program)
+    if what.errno == errno.ENOENT and "/" in program and there:
+        remedy = "The file is there. It may be that the interpreter its first line (#!) names is missing."
+    elif what.errno == errno.ENOENT:
+        remedy = "Check the command's first word, and that the trainer's environment is active."
+    elif what.errno == errno.EACCES and there:
+        remedy = f"Make it executable (chmod +x {program}), or put its interpreter in front, e.g. python {program}."
+    elif what.errno == errno.ENOEXEC:
+        remedy = f"Begin its first line with #!, or put its interpreter in front, e.g. python {program}."
+    elif what.errno == errno.E2BIG:
+        remedy = "The command and its environment together are too long; shorten them."
+    else:
+        remedy = "Start the same command by hand to see what is wrong with it."
+    return CommandError(f"the command {program!r} cannot be started: {what.error}", remedy=remedy)
+
+
+# Evidence that memory ran out: the words of errors, and the kernel's count of the processes that it killed for it.
+
+
+# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
+HOST_MEMORY = re.compile(
+    r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
+    r"|by allocator (?:mkl)?cpu\b"
+)
+"""Words of errors that the host's memory ran out."""
+
+
+GPU_MEMORY = re.compile(
+    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
+)
+"""Words of errors that a GPU's memory ran out."""
+
+
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+def oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Count the kills by the out-of-memory killer so far, in the smallest group around this process that is readable.
+
+    That is the count of its control group (v2: ``memory.events``, v1: ``memory.oom_control``, both in the
+    kernel's Documentation/admin-guide), which processes started by it share, else that of the whole machine.
+
+    Args:
+        proc: Mount point of procfs.
+        cgroups: Mount point of the control groups.
+
+    Returns:
+        A number that only ever grows; None if none can be read.
+    """
+    for counter in (*_group_counters(proc, cgroups), proc / "vmstat"):
+        try:
+            found = _COUNT.search(counter.read_text(encoding="ascii"))
+        except (OSError, UnicodeDecodeError):
+            continue
+        if found:
+            return int(found[1])
+    return None
+
+
+def _group_counters(proc: Path, cgroups: Path) -> list[Path]:
+    try:
+        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    counters: list[Path] = []
+    for line in lines:
+        # "0::/path" is version 2, "4:memory:/path" version 1; see cgroups(7).
+        _, controllers, group = line.split(":", 2)
+        if controllers == "":
+            folder, name = cgroups, "memory.events"
+        elif "memory" in controllers.split(","):
+            folder, name = cgroups / "memory", "memory.oom_control"
+        else:
+            continue
+        # In a container the path may be the host's, while what is mounted is the container's own group.
+        counters += [folder / group.lstrip("/") / name, folder / name]
+    return counters

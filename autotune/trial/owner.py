@@ -1,0 +1,143 @@
+"""Identity of a process across machines: who has claimed something, and whether that one is known to be gone."""
+
+import os
+import re
+import socket
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from autotune.files import read_beginning
+from autotune.records import Scalar
+
+_STAMPS_DIFFER_S = 1.0  # the kernel's time of a start is worked out from ticks
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+
+
+def this_process() -> dict[str, Scalar]:
+    """Return the identity of this process."""
+    return identity_of(os.getpid())
+
+
+def identity_of(pid: int) -> dict[str, Scalar]:
+    """Return the identity of a process of this machine that is there, dead or alive: a child that was not reaped."""
+    return {**_machine(), "pid": pid, "started_s": psutil.Process(pid).create_time()}
+
+
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process is known to have ended: one of this machine, since its last boot, that is not there."""
+    if not is_here(owner):
+        return False
+    pid, started_s = owner.get("pid"), owner.get("started_s")
+    if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 1 << 31:
+        return False
+    try:
+        process = psutil.Process(pid)
+        another = isinstance(started_s, float) and abs(process.create_time() - started_s) > _STAMPS_DIFFER_S
+        return another or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
+def is_here(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process is one of this machine, since its last boot, and can be seen from here."""
+    return all(value is not None and owner.get(name) == value for name, value in _machine().items())
+
+
+def same_boot(owner: Mapping[str, Any]) -> bool:
+    """Return whether a process is one of this machine since its last boot, in whichever container; also if unknown."""
+    here, there = _machine()["boot_id"], owner.get("boot_id")
+    return here is None or there is None or here == there
+
+
+def _machine() -> dict[str, Scalar]:
+    try:
+        boot_id = _BOOT_ID.read_text().strip()
+        namespace = os.readlink(_PID_NAMESPACE)  # containers share the boot, and perhaps the name, but not the ids
+    except OSError:
+        return {"host": socket.gethostname(), "boot_id": None}
+    return {"host": socket.gethostname(), "boot_id": boot_id, "pid_namespace": namespace}
+
+
+# Commit of a git project, read from git's files: a repository may name programs, which git itself would start.
+
+
+_REF_BYTES = 1 << 20
+
+
+_REF = re.compile(r"ref: (refs/[^\x00-\x20~^:?*\[\\]+)")
+
+
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
+
+
+def git_commit(folder: Path) -> str | None:
+    """Return the commit that is checked out in a folder; None outside a repository."""
+    for place in (folder, *folder.parents):
+        git = place / ".git"
+        if git.is_file():  # a worktree, or a submodule
+            named = _line(git).removeprefix("gitdir: ")
+            git = place / named
+        if git.is_dir():
+            return _head(git)
+    return None
+
+
+def _head(git: Path) -> str | None:
+    head = _line(git / "HEAD")
+    if (match := _REF.fullmatch(head)) is None:
+        return head if _COMMIT.fullmatch(head) else None
+    common = git / _line(git / "commondir") if (git / "commondir").is_file() else git
+    for place in (git, common):
+        commit = _line(place / match[1])
+        if _COMMIT.fullmatch(commit):
+            return commit
+    for line in read_beginning(common / "packed-refs", _REF_BYTES).decode(errors="replace").splitlines():
+        commit, _, name = line.partition(" ")
+        if name == match[1] and _COMMIT.fullmatch(commit):
+            return commit
+    return None
+
+
+def _line(path: Path) -> str:
+    """Return the first line of a file of git's; empty if it cannot be read."""
+    return read_beginning(path, 4096).decode(errors="replace").partition("\n")[0].strip()
+
+
+# Processes that use a config: those whose command line names it.
+
+
+def users_of_config(config: Path, *, apart_from: Collection[int] = ()) -> list[int]:
+    """Return the ids of the processes whose command line names a config, by any path.
+
+    Those of other users are found where the kernel shows where they run.
+
+    Args:
+        config: The config, links resolved.
+        apart_from: Processes that do not count.
+    """
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        pid, words = process.info["pid"], process.info["cmdline"] or ()
+        named = [word for word in words if word.endswith(config.name)]
+        if pid not in apart_from and pid != os.getpid() and named and _is_among(config, named, process):
+            found.append(pid)
+    return found
+
+
+def _is_among(config: Path, words: Collection[str], process: psutil.Process) -> bool:
+    try:
+        cwd = process.cwd()
+    except psutil.Error:
+        cwd = "/"
+    paths = [word for text in words for word in (text, text.partition("=")[2]) if word]
+    return any(os.path.realpath(os.path.join(cwd, path)) == str(config) for path in paths)

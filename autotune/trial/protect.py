@@ -1,0 +1,623 @@
+"""Checkpoint backups: the user's existing checkpoints are copied before the trials, checked after each, and restored.
+
+The keys of a config that say where a trainer writes are redirected in trials (`autotune.config.outputs`). A trainer
+with a path hard-coded in its source still overwrites the checkpoints of real training, which shows only afterwards.
+Then the file is restored from its copy and the search goes on; where there is no copy no further trial is made. A
+file that others write to as well is left to them, and its copy stays. A file that was only appended to, or written
+again with the same content, is not lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+import shlex
+import shutil
+import stat
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from autotune.clock import Clock
+from autotune.config.outputs import path_of, real_path, redirected_path, unquoted
+from autotune.errors import AutotuneError, TrialError
+from autotune.events import Event, TrialEnded, TrialStarted
+from autotune.files import create_private, make_private_folder, open_regular, read_beginning
+from autotune.measure.processes import files_being_written
+from autotune.trial.plan import Trainer
+from autotune.trial.side_effects import Below, Snapshot, folders_looked_at, names_of
+from autotune.trial.state_folder import LEAST_FREE_BYTES
+
+MOST_BYTES = 1 << 30
+"""Size limit of all copies together; the latest files come first."""
+
+
+MOST_S = 10.0
+"""Time limit after which no further copy is begun."""
+
+
+_CHECKPOINT = re.compile(
+    r".*(?:ckpt|checkpoint).*"
+    r"|.*\.(?:data-\d+-of-\d+|distcp|gguf|keras|onnx|pdopt|pdparams|pth|safetensors|tflite|weights)",
+    re.IGNORECASE,
+)
+
+
+# Data have these suffixes too, so a word in the name of the file or its folder must mark it as a checkpoint.
+_OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pkl|pt)", re.IGNORECASE)
+
+
+_WORD = re.compile(
+    r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
+)
+
+
+class CheckpointBackups:
+    """Backups of the files around the trials that have the names of checkpoints; to be used in a ``with`` statement.
+
+    A file that an earlier search's trials have left is none of the user's as long as nobody has touched it since. Files
+    in the folders that redirected keys name are watched but not copied, since trials do not write there.
+
+    Args:
+        trainer: Tells where a trial can be expected to write.
+        clock: Limits the time for looking and copying.
+        name: Name of the search, for the folder of the copies.
+
+    Attributes:
+        remark: Sentence for the user before the first trial; None if there is none.
+        remarks: Sentences for the user on restored or lost files, each once; the caller takes them off.
+    """
+
+    def __init__(self, trainer: Trainer, clock: Clock, *, name: str) -> None:
+        self._trainer = trainer
+        self._clock = clock
+        self._cwd = trainer.settings.folder
+        self._folders = folders_looked_at(trainer)
+        self._above = Path(os.path.commonpath(self._folders))
+        self._copies = trainer.state.kept / name
+        self._others = trainer.state.kept / f"{name}.written-by-others"
+        self._left = LeftFiles(trainer.state.kept / "left-by-trials.json")
+        self._kept: list[KeptFile] = []
+        self._lost: list[KeptFile] = []
+        self._why_lost: dict[str, None] = {}
+        self._lost_told = 0
+        self._told: set[Path] = set()
+        self._trial = "the last trial"
+        self.remark: str | None = None
+        self.remarks: deque[str] = deque()
+
+    def __enter__(self) -> Self:
+        over_s = self._clock.now_s() + MOST_S
+        room = min(MOST_BYTES, self._trainer.state.free_bytes() - 2 * LEAST_FREE_BYTES)
+        moved = Below(self._moved())
+        without: list[Path] = []
+        for path, about in self._found():
+            file = None
+            if path not in moved:
+                if about.st_size <= room and self._clock.now_s() < over_s:
+                    file = kept(path, self._copies / path.relative_to(self._above))
+                if file:
+                    room -= about.st_size
+                else:
+                    without.append(path)
+            self._kept.append(file or KeptFile(path=path, stamp=stamp_of(path)))
+        if without:
+            self.remark = (
+                f"no room or time for copies beforehand: {names_of(without, self._cwd)}. Move them away if the trainer "
+                "may write over them whatever its config says"
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._look(self._trial)  # the last trial may have ended without an event
+        users = {file.path for file in self._kept}
+        self._left.write({path: stamp for path in self._present() if path not in users and (stamp := stamp_of(path))})
+        for file in self._kept:
+            if file.copy:
+                self._discard(file.copy)
+
+    def after(self, event: Event) -> None:
+        """Check the files before a trial and when it has ended.
+
+        Raises:
+            TrialError: One is lost.
+        """
+        if isinstance(event, TrialStarted):
+            self._leave_to_others([file for file in self._kept if file.now != file.stamp])
+            self._trial = f"trial {event.number}"
+        elif isinstance(event, TrialEnded) and (loss := self.loss(f"trial {event.trial.number}")):
+            raise loss
+
+    def loss(self, what: str) -> TrialError | None:
+        """Restore lost files; return an error for the user about those that cannot be restored.
+
+        Args:
+            what: Name of the cause, such as ``trial 3``.
+
+        Returns:
+            The error; None if there is no such file, or all of them were reported before.
+        """
+        self._look(what)
+        if len(self._lost) == self._lost_told:
+            return None
+        self._lost_told = len(self._lost)
+        names = names_of([file.path for file in self._lost], self._cwd)
+        why = f" and not put back ({', '.join(self._why_lost)})" if self._why_lost else ""
+        return TrialError(
+            f"while {what} went on, outside its folder: changed or gone{why}: {names}; no further trial is made",
+            where=str(self._trainer.config_path),
+            remedy=f"{self._way_back()}\nIf a key of the config says where the trainer writes, name it under autotune: "
+            "redirect:\nIf only its code does, move such files away first, or search in a copy of the project.",
+        )
+
+    def _way_back(self) -> str:
+        copied = sum(file.copy is not None for file in self._lost)
+        if not copied:
+            return "There was no room or time to copy them beforehand."
+        some = "" if copied == len(self._lost) else f" ({copied} of {len(self._lost)}; there was no room for more)"
+        command = f"cp -r {shlex.quote(f'{self._copies}/.')} {shlex.quote(str(self._above))}"
+        return f"As they were{some}, put back by:  {command}"
+
+    def _look(self, what: str) -> None:
+        """Check all files, and restore those that a trial has overwritten or removed."""
+        whole: list[KeptFile] = []
+        lost: list[KeptFile] = []
+        back: list[Path] = []
+        others: list[KeptFile] = []
+        written: frozenset[tuple[int, int]] | None = None  # asked for only where it matters
+        for file in self._kept:
+            now = file.now
+            if now == file.stamp:
+                whole.append(file)
+            elif file.copy is None:
+                lost.append(file)
+            elif file.still_begins_so():
+                whole.append(replace(file, stamp=now))
+            else:
+                written = files_being_written() if written is None else written
+                try:
+                    whole.append(file.put_back(now, written))
+                    back.append(file.path)
+                except SomebodyElses:
+                    others.append(file)
+                except CopyChanged as reason:
+                    self._why_lost[str(reason)] = None
+                    self._set_aside(file.copy)
+                    lost.append(replace(file, copy=None))
+                except CannotPutBack as reason:
+                    self._why_lost[str(reason)] = None
+                    lost.append(file)
+        # Not before: ^C may come at any moment, and a later look has to find all files here.
+        self._kept, self._lost = [*whole, *others], [*self._lost, *lost]
+        self._leave_to_others(others)
+        self._tell(
+            back,
+            f"while {what} went on, written over or taken away: {{}}; put back from a copy, as after every trial. If "
+            "a key of the config says where the trainer writes, name it under redirect:",
+        )
+
+    def _leave_to_others(self, files: Sequence[KeptFile]) -> None:
+        """Stop watching files that somebody else writes to; their copies are set aside and stay."""
+        if not files:
+            return
+        gone = set(map(id, files))
+        self._kept = [file for file in self._kept if id(file) not in gone]
+        for file in files:
+            if file.copy is not None:
+                self._set_aside(file.copy)
+        where = f"; as they were before: {self._others}" if any(file.copy for file in files) else ""
+        self._tell(
+            [file.path for file in files],
+            f"somebody else writes to {{}}: not looked after any more by this search{where}",
+        )
+
+    def _tell(self, paths: Sequence[Path], sentence: str) -> None:
+        new = [path for path in paths if path not in self._told]
+        self._told.update(new)
+        if new:
+            self.remarks.append(sentence.replace("{}", names_of(new, self._cwd), 1))
+
+    def _set_aside(self, copy: Path) -> None:
+        aside = self._others / copy.relative_to(self._copies)
+        with contextlib.suppress(OSError):
+            aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            aside.hardlink_to(copy)
+            self._discard(copy)
+
+    def _discard(self, copy: Path) -> None:
+        """Delete a copy, and the folders of copies that become empty."""
+        with contextlib.suppress(OSError):
+            copy.unlink(missing_ok=True)
+            for folder in copy.parents:
+                if folder == self._copies.parent:
+                    break
+                folder.rmdir()
+
+    def _moved(self) -> list[Path]:
+        settings = self._trainer.settings
+        texts = [unquoted(settings.trial_document.leaf(key).text) for key in settings.outputs.redirected]
+        beside = (self._cwd, self._trainer.config_path.absolute().parent)
+        named = [path for folder in beside for text in texts if (path := path_of(text, folder))]
+        places = [place for path in named if (place := real_path(path))]
+        return [place for place in places if not self._cwd.is_relative_to(place)]
+
+    def _present(self) -> list[Path]:
+        """Return all files around the trials that have the names of checkpoints."""
+        files = Snapshot(self._folders, self._trainer.apart, self._clock).files
+        return [path for path in files if is_called_a_checkpoint(path)]
+
+    def _found(self) -> list[tuple[Path, os.stat_result]]:
+        """Return the user's files that have the names of checkpoints, the latest first."""
+        left = self._left.read()
+        found = []
+        for path in self._present():
+            try:
+                about = path.lstat()
+            except OSError:  # gone meanwhile
+                continue
+            if stat.S_ISREG(about.st_mode) and (path not in left or left[path] != stamp_of(path)):
+                found.append((path, about))
+        return sorted(found, key=lambda one: one[1].st_mtime_ns, reverse=True)
+
+
+def is_called_a_checkpoint(path: Path) -> bool:
+    """Return whether a file's name is that of a checkpoint or of a trained model."""
+    if _CHECKPOINT.fullmatch(path.name):
+        return True
+    return bool(_OR_DATA.fullmatch(path.name) and _WORD.search(f"{path.parent.name}/{path.name}"))
+
+
+FORMAT = 1
+
+
+_LARGEST_BYTES = 1 << 22
+
+
+class LeftFiles:
+    """Record of the files that the trials of earlier searches have left.
+
+    A time alone would not tell them from a file that the user puts there meanwhile.
+
+    Args:
+        path: Its file; need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> dict[Path, Stamp]:
+        """Return the files with their stamps; none if there is no record, or it cannot be read."""
+        try:
+            data = json.loads(read_beginning(self._path, _LARGEST_BYTES) or b"{}")
+            if data.get("format") != FORMAT:
+                return {}
+            # Only compared: a wrong stamp makes the file the user's.
+            return {Path(name): tuple(stamp) for name, stamp in data["files"].items()}
+        except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
+            return {}
+
+    def write(self, files: Mapping[Path, Stamp]) -> None:
+        """Write the record anew, if that is possible: what is missing in it is the user's."""
+        if not files and not self._path.exists():
+            return
+        text = json.dumps({"format": FORMAT, "files": {os.fspath(path): stamp for path, stamp in files.items()}})
+        with contextlib.suppress(OSError, ValueError):
+            make_private_folder(self._path.parent)
+            beside = self._path.with_suffix(".new")
+            create_private(beside, text.encode())
+            beside.replace(self._path)
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+Stamp = tuple[int, ...]
+
+
+class CannotPutBack(Exception):  # noqa: N818 - says what happened, as StudyBusy does
+    """Failure to restore a file, which stays as a trial has left it; the text is the reason for people."""
+
+
+class SomebodyElses(CannotPutBack):
+    """Refusal to restore a file that others write to as well: its content may be theirs."""
+
+
+class CopyChanged(CannotPutBack):
+    """Refusal to restore from a copy that was changed after it was made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptFile:
+    """State of a file before the trials, and its copy.
+
+    Attributes:
+        path: The file, no part of it a link.
+        stamp: Metadata that show whether it was changed since; None if the file does not exist.
+        copy: Its copy; None if there is none.
+        digest: SHA-256 of its content; None without a copy.
+        owner: Its user and group; None without a copy.
+    """
+
+    path: Path
+    stamp: Stamp | None
+    copy: Path | None = None
+    digest: bytes | None = None
+    owner: tuple[int, int] | None = None
+
+    @property
+    def now(self) -> Stamp | None:
+        """Stamp of the file now; None if it is gone."""
+        return stamp_of(self.path)
+
+    def still_begins_so(self) -> bool:
+        """Return whether all its old content is still there, at most with something appended; False without a copy."""
+        if self.copy is None:
+            return False
+        try:
+            with open_regular(self.path) as file, open_regular(self.copy) as old:
+                while chunk := old.read(_CHUNK_BYTES):
+                    if file.read(len(chunk)) != chunk:
+                        return False
+        except OSError:
+            return False
+        return True
+
+    def put_back(self, left: Stamp | None, written: Collection[tuple[int, int]] = ()) -> KeptFile:
+        """Restore the file from its copy atomically, with its times and mode.
+
+        Args:
+            left: The file's stamp when the trial had ended; it must not have been changed since.
+            written: Device and inode of each file that is open for writing now that no trial is running.
+
+        Returns:
+            The file as it is now.
+
+        Raises:
+            SomebodyElses: It was touched since, or is open for writing.
+            CopyChanged: Somebody has written to the copy.
+            CannotPutBack: There is no room, or the place may not be written to.
+        """
+        assert self.copy is not None, "there is something to put back"
+        folder = self.path.parent
+        beside = folder / f".{secrets.token_hex(6)}.autotune"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.path.realpath(folder) != str(folder):
+                raise CannotPutBack("its folder is a link now")
+            try:
+                with open_regular(self.copy) as old, beside.open("xb") as new:
+                    if _copied(old.read, new.write) != self.digest:
+                        raise CopyChanged("its copy was changed")
+                    new.flush()
+                    self._like_before(new.fileno(), beside)
+                    os.fsync(new.fileno())
+                if self.now != left or (left and left[:2] in written):
+                    raise SomebodyElses("somebody else writes to it")
+                self._take_place(beside, left)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    beside.unlink()
+        except OSError as error:
+            raise CannotPutBack(error.strerror or str(error)) from error
+        return replace(self, stamp=self.now)
+
+    def _like_before(self, number: int, path: Path) -> None:
+        """Set the mode and times of a new file to those of the old one, and its owner where that is permitted."""
+        assert self.copy is not None, "there is something that says how it was"
+        now = os.fstat(number)
+        if self.owner and self.owner != (now.st_uid, now.st_gid):
+            with contextlib.suppress(OSError):
+                os.fchown(number, *self.owner)
+        shutil.copystat(self.copy, path, follow_symlinks=False)
+
+    def _take_place(self, beside: Path, left: Stamp | None) -> None:
+        if left is not None:
+            beside.replace(self.path)
+            return
+        try:
+            os.link(beside, self.path)  # unlike a rename, never over something that has just come
+        except FileExistsError:
+            raise SomebodyElses("somebody else writes to it") from None
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return metadata of a file that change when it is written to or replaced; None if it does not exist."""
+    try:
+        about = path.lstat()
+    except OSError:
+        return None
+    # ctime too: it cannot be set back, as tools that copy a file with its times do with mtime.
+    return about.st_dev, about.st_ino, about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
+
+def kept(path: Path, copy: Path) -> KeptFile | None:
+    """Copy a file; return None if it cannot be read, is no regular file, changes meanwhile, or the disk is full."""
+    stamp = stamp_of(path)
+    try:
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open_regular(path) as file, copy.open("xb") as new:
+            about = os.fstat(file.fileno())
+            digest = _copied(file.read, new.write)
+        shutil.copystat(path, copy, follow_symlinks=False)
+        if stamp is not None and stamp_of(path) == stamp:
+            return KeptFile(path=path, stamp=stamp, copy=copy, digest=digest, owner=(about.st_uid, about.st_gid))
+    except OSError:
+        pass
+    with contextlib.suppress(OSError):
+        copy.unlink(missing_ok=True)
+    return None
+
+
+def _copied(read: Callable[[int], bytes], write: Callable[[bytes], int]) -> bytes:
+    """Copy everything from a reader to a writer, and return its SHA-256."""
+    digest = hashlib.sha256()
+    while chunk := read(_CHUNK_BYTES):
+        digest.update(chunk)
+        write(chunk)
+    return digest.digest()
+
+
+MOST_OF_FREE = 0.1
+"""Largest share of the free space that the copies may take."""
+
+
+_TOGETHER_S = 60.0  # a checkpoint of several files is written in less
+
+
+_SMALL_BYTES = 1 << 16  # what says which checkpoint is the latest
+
+
+_MOST_FILES = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointCopy:
+    """Copy of the user's newest checkpoint.
+
+    Attributes:
+        name: Path of the checkpoint, as the config has its folder.
+        files: The copied files, each with its path below the folder of a trial's outputs.
+    """
+
+    name: str
+    files: tuple[tuple[Path, Path], ...]
+
+    def put_into(self, outputs: Path) -> None:
+        """Copy the files into a trial's folder of outputs.
+
+        Raises:
+            AutotuneError: They cannot be copied; none of them is there then.
+        """
+        try:
+            for copy, below in self.files:
+                _copy(copy, outputs / below)
+        except AutotuneError:
+            for _, below in self.files:
+                (outputs / below).unlink(missing_ok=True)
+            raise
+
+    def discard(self) -> None:
+        """Delete the copy."""
+        for copy, _ in self.files:
+            with contextlib.suppress(OSError):
+                copy.unlink()
+                copy.parent.rmdir()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoCopy:
+    """Reason for which there is no copy, one clause; empty where there is no checkpoint."""
+
+    why: str
+
+
+def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> CheckpointCopy | NoCopy:
+    """Copy the newest checkpoint that lies in a folder which the config names as an output.
+
+    Args:
+        trainer: Tells which keys are outputs.
+        into: Folder for the copy; made if there is something to copy.
+        times: Number of trainings that will get one.
+
+    Returns:
+        The copy, or why there is none.
+    """
+    settings = trainer.settings
+    newest: tuple[float, Path, Path, str] | None = None
+    for key in settings.outputs.redirected:
+        text = unquoted(settings.trial_document.leaf(key).text)
+        for base in (settings.folder, trainer.config_path.absolute().parent):
+            folder = path_of(os.path.expandvars(text), base)
+            if folder is None or not folder.is_dir():
+                continue
+            for path in _files(folder):
+                written_s = _mtime(path)
+                if is_called_a_checkpoint(path) and (newest is None or written_s > newest[0]):
+                    newest = (written_s, path, folder, text)
+    if newest is None:
+        return NoCopy(why="")
+    written_s, path, folder, text = newest
+    chosen = [
+        one
+        for one in _files(path.parent)
+        if _mtime(one) >= written_s - _TOGETHER_S or (one.parent == path.parent and _size(one) <= _SMALL_BYTES)
+    ]
+    name = os.fspath(Path(text) / path.relative_to(folder))
+    needed, free = sum(map(_size, chosen)) * (times + 1), trainer.state.free_bytes()
+    if needed > MOST_OF_FREE * free:
+        return NoCopy(
+            why=f"{times + 1} copies of {name} take {needed / 2**30:.1f} GiB, more than {MOST_OF_FREE:.0%} of the free "
+            "space"
+        )
+    files = []
+    try:
+        for place, one in enumerate(chosen):
+            copy = into / str(place)
+            _copy(one, copy)
+            below = Path(redirected_path(text, Path())) / one.relative_to(folder)
+            files.append((copy, below))
+    except AutotuneError as error:
+        shutil.rmtree(into, ignore_errors=True)
+        return NoCopy(why=f"{name} cannot be copied: {error.message}")
+    return CheckpointCopy(name=name, files=tuple(files))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the plain files of a folder and those below, not through links."""
+    seen = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            path = Path(above) / name
+            seen += 1
+            if seen > _MOST_FILES:
+                return
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _copy(path: Path, to: Path) -> None:
+    """Copy a file with its times; as a reflink where the file system can.
+
+    Raises:
+        AutotuneError: It cannot be done.
+    """
+    try:
+        make_private_folder(to.parent)
+        with path.open("rb") as source, to.open("xb") as copy:
+            left = os.fstat(source.fileno()).st_size
+            try:
+                while left > 0 and (done := os.copy_file_range(source.fileno(), copy.fileno(), left)):
+                    left -= done
+            except OSError:  # between file systems, or an old one
+                source.seek(0)
+                copy.seek(0)
+                copy.truncate()
+                shutil.copyfileobj(source, copy)
+        shutil.copystat(path, to)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            to.unlink()
+        raise AutotuneError(f"{error.strerror or error}", where=os.fspath(path)) from error
+
+
+def _mtime(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

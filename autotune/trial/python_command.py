@@ -1,0 +1,164 @@
+"""Parser of Python command lines, as CPython reads them, as far as a zygote can carry them out."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from autotune.errors import CommandError
+from autotune.trial.termination import release_signals
+
+_INTERPRETER = re.compile(r"python[0-9.]*t?")
+
+
+_SWITCHES = frozenset("bBdEIOPqRsSu")  # options without a value that mean the same to a fork
+
+
+_WITH_VALUE = frozenset("WX")
+
+
+_KEEPING_OUT = "IES"  # without PYTHONPATH, or without sitecustomize, nothing comes into the trainer's process
+
+
+_LONG_WITH_VALUE = "--check-hash-based-pycs"
+
+
+_NOT_SCRIPTS = (".pyc", ".pyo", ".zip", ".pyz", ".egg", ".whl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonCommand:
+    """Command that runs a Python script or module.
+
+    Attributes:
+        interpreter: The first word, as it was typed.
+        options: The interpreter's own options.
+        script: Path of the script as it was typed; None for a module.
+        module: Name of the module behind ``-m``; None for a script.
+        arguments: The trainer's own arguments.
+    """
+
+    interpreter: str
+    options: tuple[str, ...]
+    script: str | None = None
+    module: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def keeping_out(self) -> tuple[str, ...]:
+        """The options that prevent the step observer from being loaded: ``-I``, ``-E`` and ``-S``."""
+        switches = [word for word in self.options if word[0] == "-" and word[1] not in {"-", *_WITH_VALUE}]
+        return tuple(f"-{letter}" for letter in _KEEPING_OUT if any(letter in word for word in switches))
+
+
+def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -> PythonCommand | None:
+    """Parse ``python [options] script [arguments]`` and ``python [options] -m module [arguments]``.
+
+    Args:
+        argv: The command.
+        cwd: Its working directory.
+        search_path: The ``PATH`` it will have, in which a first word without a slash is looked up.
+
+    Returns:
+        The command; None for everything else: other programs, code on the command line (``-c``), a folder or an
+        archive in the place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``,
+        ``-X importtime``).
+    """
+    if not argv or not _is_interpreter(argv[0], cwd, search_path):
+        return None
+    options: list[str] = []
+    words = list(argv[1:])
+    while words:
+        word = words.pop(0)
+        if word == _LONG_WITH_VALUE and words:
+            options += [word, words.pop(0)]
+        elif word.startswith("-") and word != "-":
+            end = _read_switches(word, words)
+            if end is None:
+                return None
+            options += end.options
+            if end.module is not None:
+                return PythonCommand(
+                    interpreter=argv[0], options=tuple(options), module=end.module, arguments=tuple(words)
+                )
+        else:
+            if not _is_script(cwd / word):
+                return None
+            return PythonCommand(interpreter=argv[0], options=tuple(options), script=word, arguments=tuple(words))
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Switches:
+    options: tuple[str, ...]
+    module: str | None = None
+
+
+def _read_switches(word: str, following: list[str]) -> _Switches | None:
+    """Parse one word of options, e.g. ``-uB``, ``-Wignore`` or ``-um``, and take its value off the next words."""
+    for place, letter in enumerate(word[1:], start=1):
+        if letter in _SWITCHES:
+            continue
+        value = word[place + 1 :]
+        if not value:
+            if not following:
+                return None
+            value = following.pop(0)
+        before = (word[:place],) if place > 1 else ()
+        if letter == "m":
+            return _Switches(options=before, module=value)
+        if letter in _WITH_VALUE and not value.startswith("importtime"):
+            return _Switches(options=(*before, f"-{letter}{value}"))
+        return None
+    return _Switches(options=(word,))
+
+
+def _is_interpreter(program: str, cwd: Path, search_path: str | None) -> bool:
+    found = str(cwd / program) if os.sep in program else shutil.which(program, path=search_path)
+    if found is None or not os.path.isfile(found) or not os.access(found, os.X_OK):
+        return False
+    return any(_INTERPRETER.fullmatch(os.path.basename(path)) for path in (found, os.path.realpath(found)))
+
+
+def _is_script(path: Path) -> bool:
+    return os.path.isfile(path) and not path.name.endswith(_NOT_SCRIPTS) and not zipfile.is_zipfile(path)
+
+
+# Exec of another program in place of this process, for real training that is no trial.
+
+
+def exec_program(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> NoReturn:
+    """Replace this process with a command.
+
+    Its input, output, signals, terminal and exit status are those of this process from then on; no shell is
+    involved.
+
+    Args:
+        argv: The command.
+        env: The whole environment; its ``PATH`` says where a bare name is looked up.
+        cwd: Its working directory.
+
+    Raises:
+        CommandError: It cannot be started.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    release_signals()
+    # Python ignores these two signals, and ignored ones stay so after exec: `train.py | head` would never end.
+    for one in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(one, signal.SIG_DFL)
+    try:
+        os.chdir(cwd)
+        os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 -- no shell, on purpose
+    except (OSError, ValueError) as error:
+        raise CommandError(
+            f"{argv[0]} cannot be started: {getattr(error, 'strerror', None) or error}",
+            where="command",
+            remedy="Check that it is a program; a script needs a first line such as #!/usr/bin/env python.",
+        ) from error

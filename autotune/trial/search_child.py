@@ -1,0 +1,343 @@
+"""Search as a child of the daemon: started, watched, and told to leave, with nothing of it left behind.
+
+The child is in a session of its own. All trials are below its guard, which is in another one, see guard_process.py. It
+inherits the reading end of a *lifeline*, a pipe whose other end only the daemon holds: its end of file says that the
+daemon is gone, or that the search is to end after the running trial.
+"""
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from autotune.clock import Clock
+from autotune.errors import CommandError
+from autotune.files import open_regular
+from autotune.measure.processes import ProcessTree
+from autotune.records import Scalar
+from autotune.trial.owner import identity_of
+
+KILL_SEARCH_S = 0.9
+"""Time from SIGTERM, which the search answers with the end of its trial, to SIGKILL."""
+
+
+KILL_REST_S = 0.7
+"""Time from the end of the search to SIGKILL for what is left: its guard ends the trial with SIGKILL after 0.5 s."""
+
+
+GIVE_UP_S = 2.0
+"""Time from that SIGKILL to naming the processes that do not end."""
+
+
+NICENESS = 10
+"""Default niceness of a search: nothing on an idle machine, and who comes gets the CPU at once. Where the kernel shares
+the CPU among sessions first (autogroup in sched(7)), who comes gets a fair part of it."""
+
+
+_POLL_S = 0.02
+
+
+_LONGEST_WHY = 500
+
+
+_LOOK_S = 2.0  # between looks for its guard, while it runs
+
+
+_COST_SHARE = 0.002  # of one core: where a look is dear, with hundreds of threads, the next comes later
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchExit:
+    """End of a search: no process of it is left, except those in `left`.
+
+    Attributes:
+        code: Exit status, negative for a signal; None if not even SIGKILL ended the search itself.
+        was_told: Whether it was told to leave before it ended.
+        was_killed: Whether it needed SIGKILL.
+        ended_s: Monotonic time at which the last process was seen to be gone.
+        left: Processes that SIGKILL did not end.
+    """
+
+    code: int | None
+    was_told: bool
+    was_killed: bool
+    ended_s: float
+    left: tuple[int, ...] = ()
+
+
+class SearchChild:
+    """Search that was started by this process; made by `start`. Nothing here blocks but `end`.
+
+    Attributes:
+        pid: Its process id.
+        identity: Identity of its process, for `owner.is_gone`; it may be kept in a file.
+        started_s: Monotonic time of its start.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int, clock: Clock) -> None:
+        self._process = process
+        self._lifeline = lifeline  # -1 once it is closed
+        self._clock = clock
+        self.pid = process.pid
+        self.identity: dict[str, Scalar] = identity_of(process.pid)
+        self.started_s = self._look_s = clock.now_s()
+        self._tree = ProcessTree((process.pid,))
+        self._told_s: float | None = None
+        self._was_killed = False
+        self._ended_s: float | None = None  # when the search itself was gone
+        self._exit: SearchExit | None = None
+
+    @classmethod
+    def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        log: Path,
+        output: Path | None = None,
+        clock: Clock,
+        niceness: int = NICENESS,
+    ) -> Self:
+        """Start a search.
+
+        Args:
+            argv: The command, at least one word.
+            cwd: Its working directory.
+            env: Its whole environment, to which `lifeline.VARIABLE` is added.
+            log: File to which its output is appended; made if it is not there.
+            output: File to which what it prints on stdout is appended; None for the log.
+            clock: The machine's clock.
+            niceness: Its niceness, and that of all processes it starts: 0 to 19.
+
+        Raises:
+            CommandError: It cannot be started.
+        """
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        try:
+            with contextlib.ExitStack() as files:
+                stderr = files.enter_context(open_regular(log, append=True, create=True))
+                stdout = files.enter_context(open_regular(output, append=True, create=True)) if output else stderr
+                process = subprocess.Popen(
+                    list(argv),
+                    cwd=cwd,
+                    env={**env, VARIABLE: str(reader)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                    pass_fds=(reader,),
+                )
+        except (OSError, ValueError) as error:
+            os.close(writer)
+            words = getattr(error, "strerror", None) or error
+            raise CommandError(
+                f"the search cannot be started: {words}",
+                where=getattr(error, "filename", None) or argv[0],
+                remedy="Check that the folder and the program are still there.",
+            ) from error
+        finally:
+            os.close(reader)
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
+        return cls(process, writer, clock)
+
+    def pids(self) -> frozenset[int]:
+        """Return the ids of all its processes that are there, also in other sessions."""
+        return frozenset(self._alive())
+
+    def finish_trial(self) -> None:
+        """Let it end after the running trial, by closing the lifeline."""
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def leave(self, why: str = "") -> None:
+        """Tell it to leave at once; `poll` does the rest and is to be called often from now on. May be called again.
+
+        Args:
+            why: Who came, in words: the running trial is marked with it. Empty if nobody did.
+        """
+        if self._told_s is not None or self._exit is not None:
+            return
+        self._told_s = self._clock.now_s()
+        self._tree.look()  # while the search still is the parent of its guard
+        if self._lifeline >= 0:
+            with contextlib.suppress(OSError):  # it may have ended, and pipes hold more than this
+                os.write(self._lifeline, why.encode("utf-8", "replace")[:_LONGEST_WHY])
+        self._process.send_signal(signal.SIGTERM)  # sends nothing if it has ended
+        self.finish_trial()
+
+    def poll(self) -> SearchExit | None:
+        """Return its end; None while a process of it is left.
+
+        To be called every 0.1 s or so once it was told to leave, else every second or so: it goes on to SIGKILL when
+        that is due, and reaps the search.
+        """
+        if self._exit is not None:
+            return self._exit
+        now_s = self._clock.now_s()
+        code = self._process.poll()
+        if code is None and not self._is_hopeless(now_s):
+            self._go_on(now_s)
+            return None
+        if self._ended_s is None:
+            self._ended_s = now_s
+            self.finish_trial()
+        alive = self._alive()
+        over_s = now_s - self._ended_s - KILL_REST_S
+        if alive and over_s < GIVE_UP_S:
+            if over_s >= 0:
+                self._was_killed = True
+                for pid in alive:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+            return None
+        self._exit = SearchExit(
+            code=code,
+            was_told=self._told_s is not None,
+            was_killed=self._was_killed,
+            ended_s=now_s,
+            left=tuple(sorted(alive)),
+        )
+        return self._exit
+
+    def end(self) -> SearchExit:
+        """Tell it to leave, and wait until it is gone: 6 s at most, 2 s with processes that can be killed."""
+        self.leave()
+        while (ended := self.poll()) is None:
+            self._clock.wait(_POLL_S)
+        return ended
+
+    def _go_on(self, now_s: float) -> None:
+        """Do what is due while the search itself is there."""
+        if self._told_s is None:
+            if now_s >= self._look_s:
+                self._tree.look()  # its guard has to be known if it dies
+                looked_s = self._clock.now_s()
+                self._look_s = looked_s + max(_LOOK_S, (looked_s - now_s) / _COST_SHARE)
+        elif now_s >= self._told_s + KILL_SEARCH_S:
+            self._tree.look()
+            self._was_killed = True
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # not its guard, which ends the trial and then itself
+
+    def _is_hopeless(self, now_s: float) -> bool:
+        """Return True for a search that SIGKILL did not end: it is stuck in the kernel."""
+        return self._told_s is not None and now_s >= self._told_s + KILL_SEARCH_S + GIVE_UP_S
+
+    def _alive(self) -> list[int]:
+        return [pid for pid, stat in self._tree.look().items() if not stat.is_dead]
+
+
+VARIABLE = "AUTOTUNE_LIFELINE_FD"
+"""Variable that holds the number of the reading end."""
+
+
+_MOST_BYTES = 1000
+
+
+class Lifeline:
+    """Reading end of a lifeline.
+
+    Args:
+        descriptor: The pipe; it is not passed on to programs that this process starts.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._said = b""
+        self._is_cut = False
+
+    @classmethod
+    def of_environment(cls) -> Self | None:
+        """Take the lifeline that this process was started with, so that no other process sees it; None without one."""
+        try:
+            descriptor = int(os.environ.pop(VARIABLE, ""))
+            return cls(descriptor) if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    @property
+    def is_cut(self) -> bool:
+        """True once the daemon is gone, or has said why the search is to end."""
+        try:
+            while not self._is_cut and len(self._said) < _MOST_BYTES:
+                more = os.read(self._descriptor, _MOST_BYTES)
+                self._said += more
+                self._is_cut = not more
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._is_cut = True
+        return self._is_cut or bool(self._said)
+
+    @property
+    def why(self) -> str:
+        """Reason for the end, as the daemon gave it; empty if it gave none."""
+        return self._said.decode("utf-8", "replace") if self.is_cut else ""
+
+
+_MOST_TEXT = 2000
+
+
+_ROOT = Path("/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """End of a command.
+
+    Attributes:
+        status: Its exit status; None if it could not be started, or did not end in time.
+        text: What it printed, or why it has no status.
+    """
+
+    status: int | None
+    text: str
+
+
+def run_short(
+    argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cwd: Path = _ROOT
+) -> Answered:
+    """Run a command to its end, without input and without a shell.
+
+    Args:
+        argv: The command.
+        limit_s: Time limit; then it is killed.
+        env: Its whole environment; None for that of this process.
+        cwd: Its working directory.
+    """
+    try:
+        done = subprocess.run(
+            list(argv),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            timeout=limit_s,
+            check=False,
+        )
+    except FileNotFoundError:
+        return Answered(status=None, text=f"there is no {argv[0]}")
+    except subprocess.TimeoutExpired:
+        return Answered(status=None, text=f"{argv[0]} did not end within {limit_s:.0f} s")
+    except OSError as error:
+        return Answered(status=None, text=f"{argv[0]} cannot be started: {error.strerror}")
+    return Answered(status=done.returncode, text=done.stdout.decode("utf-8", "replace").strip()[-_MOST_TEXT:])
+
+
+# Command line of autotune itself, for processes that it starts of itself.
+
+
+OWN_COMMAND = (sys.executable, "-P", "-m", "autotune")
+"""Interpreter and module; a folder called ``autotune`` in the working directory is not taken for the package."""

@@ -1,0 +1,309 @@
+"""Reader of the step files that training processes write about themselves, while they write them.
+
+The writer is `autotune.trainee`; the format is described in its wire module. A reader trusts nothing in these
+files: they are made by the user's process, which may write rubbish, any amount of it, or stop in mid-line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.records import Scalar, TraineeEvent, TrialPhase
+from autotune.stage_times import PipelineTimes, StageTimes
+
+VERSION = 1
+
+
+_KINDS = frozenset(
+    {"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen", "files"}
+) | {
+    "phase",
+    "load",
+    "unphased",
+    "in_force",
+}
+
+
+# Process ids have at most 10 digits; the second number counts the loops of the process.
+_NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
+
+
+_STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
+
+
+_DEVICES = 64  # of a process, at most
+
+
+_TEXT_CHARS = 200
+
+
+_SETTINGS = 64
+
+
+_PATHS = 1_000  # of one line
+
+
+_SETTING = re.compile(r"[a-z0-9_.]{1,80}")
+
+
+_MOST_BATCHES = 10**12
+
+
+_UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
+
+
+_LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
+
+
+_POLL_BYTES = 1 << 20  # read in one poll, shared by the streams; ten thousand steps
+
+
+_LINE_BYTES = 1 << 14  # longer lines are none of the writer's
+
+
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf}
+
+
+class StepReader:
+    """Incremental reader of all ``steps.<pid>.<n>.jsonl`` of a trial's folder.
+
+    Args:
+        folder: The trial's folder.
+
+    Attributes:
+        ignored: Number of lines so far that were no events of a known kind and form.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._streams: dict[str, _Stream] = {}
+        self.ignored = 0
+
+    def poll(self) -> list[TraineeEvent]:
+        """Return the events written since the last poll, at most about 1 MiB of them, in the order of their time.
+
+        A last line without its newline is kept for the next poll.
+        """
+        self._find_streams()
+        share = max(_POLL_BYTES // max(len(self._streams), 1), _LINE_BYTES)
+        events: list[TraineeEvent] = []
+        for stream in self._streams.values():
+            for line in stream.read(share):
+                event = stream.understand(line)
+                if event is None:
+                    self.ignored += 1
+                else:
+                    events.append(event)
+        events.sort(key=lambda event: event.t_s)
+        return events
+
+    def _find_streams(self) -> None:
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    if len(self._streams) >= _STREAMS:
+                        return
+                    match = _NAME.fullmatch(entry.name)
+                    if match and entry.name not in self._streams:
+                        name = f"{int(match[1])}.{int(match[2])}"
+                        self._streams[entry.name] = _Stream(self._folder / entry.name, name)
+        except OSError:  # the folder is gone: the trainer may have removed it
+            return
+
+
+class _Stream:
+    """One step file, and the position up to which it was read."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._lines = LineTail(path, longest_bytes=_LINE_BYTES)
+        self._name = name
+        self._is_ours = True
+
+    def read(self, limit: int) -> list[bytes]:
+        """Return the whole lines among the next bytes of the file."""
+        return self._lines.read(limit) if self._is_ours else []
+
+    def understand(self, line: bytes) -> TraineeEvent | None:
+        """Parse a line as an event; None if it is none, or the stream is of another version or clock."""
+        if not self._is_ours or len(line) > _LINE_BYTES:
+            return None
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(fields, dict):
+            return None
+        if "v" in fields and "k" not in fields:
+            return self._header(fields)
+        kind = fields.get("k")
+        t_s = _number(fields.get("t_s"))
+        if not isinstance(kind, str) or kind not in _KINDS or t_s is None or not 0 <= t_s < _LATEST_S:
+            return None
+        return TraineeEvent(
+            kind=kind,
+            t_s=t_s,
+            stream=self._name,
+            wait_s=_amount(fields.get("wait_s")),
+            samples=_amount(fields.get("samples")),
+            work=_amount(fields.get("work")),
+            update=fields.get("update") is not False,
+            loss=_loss(fields.get("loss")),
+            text=_text(fields.get("text")) if kind in ("note", "unseen", "unphased") else None,
+            stages=_stages(fields.get("stages")) if kind == "stages" else None,
+            duration_s=_amount(fields.get("duration_s")),
+            phase=_phase(fields.get("phase")) if kind == "phase" else None,
+            batches=_count(fields.get("batches")) if kind == "load" else None,
+            settings=_settings(fields.get("settings")) if kind == "in_force" else {},
+            paths=_paths(fields.get("paths")) if kind == "files" else (),
+        )
+
+    def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
+        start_s = _number(fields.get("start_s"))
+        if fields["v"] != VERSION or fields.get("clock", "monotonic") != "monotonic":
+            self._is_ours = False  # what follows would be misread
+            return None
+        if start_s is None:
+            return None
+        return TraineeEvent(kind="start", t_s=start_s, stream=self._name, devices=_uuids(fields.get("devices")))
+
+
+def _stages(value: Any) -> PipelineTimes | None:
+    try:
+        return PipelineTimes(
+            passed_s=_time(value["passed_s"]), data=_stage(value["data"]), model=_stage(value["model"])
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _stage(value: Any) -> StageTimes:
+    return StageTimes(
+        batches=int(_time(value["batches"])),
+        busy_s=_time(value["busy_s"]),
+        input_s=_time(value["input_s"]),
+        room_s=_time(value["room_s"]),
+    )
+
+
+def _time(value: Any) -> float:
+    number = _number(value)
+    if number is None or not 0 <= number < _LATEST_S:
+        raise ValueError(value)
+    return number
+
+
+def _text(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return None
+    # Escape sequences in what a trainer writes must not reach the user's terminal.
+    return "".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:_TEXT_CHARS]
+
+
+def _uuids(value: Any) -> tuple[str, ...]:
+    names = value[:_DEVICES] if isinstance(value, list) else []
+    return tuple(name for name in names if isinstance(name, str) and _UUID.fullmatch(name))
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    return tuple(path for path in value[:_PATHS] if isinstance(path, str)) if isinstance(value, list) else ()
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _amount(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and number >= 0 else None
+
+
+def _phase(value: Any) -> TrialPhase | None:
+    try:
+        return TrialPhase(value)
+    except ValueError:
+        return None
+
+
+def _settings(value: Any) -> dict[str, Scalar]:
+    """Return the settings of a process: as many, and as long, as any framework has."""
+    pairs = list(value.items())[:_SETTINGS] if isinstance(value, dict) else []
+    return {
+        name: _text(setting) if isinstance(setting, str) else setting
+        for name, setting in pairs
+        if _SETTING.fullmatch(name) and isinstance(setting, bool | int | float | str)
+    }
+
+
+def _count(value: Any) -> int | None:
+    number = _amount(value)
+    return None if number is None else int(min(number, _MOST_BATCHES))
+
+
+def _loss(value: Any) -> float | None:
+    if isinstance(value, str):
+        return _NOT_FINITE.get(value.lower())
+    if isinstance(value, float):
+        return value  # NaN and infinities included
+    return _number(value)
+
+
+class LineTail:
+    """File of lines, and the position up to which it was read.
+
+    Args:
+        path: The file; it need not exist yet.
+        longest_bytes: Longest line that counts; longer ones are replaced by empty ones.
+
+    Attributes:
+        is_readable: False once something that is no regular file was found in its place.
+    """
+
+    def __init__(self, path: Path, *, longest_bytes: int) -> None:
+        self._path = path
+        self._longest_bytes = longest_bytes
+        self._offset = 0
+        self._torn = b""
+        self._skipping = False  # within a line that is too long
+        self.is_readable = True
+
+    def read(self, limit_bytes: int) -> list[bytes]:
+        """Return the whole lines among the next bytes of the file; a last line without its newline is kept."""
+        if not self.is_readable:
+            return []
+        try:
+            # Not through a link, and never waiting for the writer of a fifo of that name.
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return []
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                self.is_readable = False
+                return []
+            data = os.pread(descriptor, limit_bytes, self._offset)
+        except OSError:
+            return []
+        finally:
+            os.close(descriptor)
+        self._offset += len(data)
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        if self._skipping and lines:
+            lines[0] = b""  # the end of the long line, counted as one that says nothing
+            self._skipping = False
+        if len(self._torn) > self._longest_bytes:
+            self._skipping = True
+        if self._skipping:
+            self._torn = b""
+        return lines
