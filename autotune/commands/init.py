@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from autotune.commands.init_questions import InitRequest
 from autotune.commands.parameters import config_files_option, state_dir_option
+from autotune.options import InitRequest
 from autotune.trial.termination import signals_held
 
 

@@ -1,11 +1,5 @@
 """Steps of ``autotune init``: planning the section, showing what was found, and writing it."""
 
-from __future__ import annotations
-
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-
 from rich.console import Console
 
 from autotune.clock import SystemClock
@@ -16,6 +10,7 @@ from autotune.config.apply import create_file, write_edit
 from autotune.config.secrets import masked
 from autotune.config.typed import read_typed, refuse_secrets
 from autotune.errors import ConfigError
+from autotune.options import InitRequest
 from autotune.report.knob_tables import Inventory, print_inventory
 from autotune.report.plain_text import plain
 from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
@@ -120,41 +115,3 @@ def _write(console: Console, plan: InitPlan) -> None:
     plan.problem.state.create()
     backup = write_edit(plan.edit, plan.problem.state.backups, SystemClock())
     console.print(f"\nWritten to {plan.edit.path}; the file as it was: {backup}", soft_wrap=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class InitRequest:
-    """Options and arguments of ``autotune init``, under the names that click gives them.
-
-    Attributes:
-        configs: The configs as they were typed; the section goes into the first.
-        yes: True to write without asking.
-        separate: True to write the section into a file of its own.
-        from_flags: True to make the config out of the command's flags.
-        no_preflight: True to start no trial.
-        state_dir: Folder of all state; None finds the place by the config.
-        trainer: The trainer's command as typed behind ``--``.
-    """
-
-    configs: tuple[Path, ...]
-    yes: bool
-    separate: bool
-    from_flags: bool
-    no_preflight: bool
-    state_dir: Path | None
-    trainer: tuple[str, ...]
-
-    @property
-    def config(self) -> Path:
-        """The config that gets the section."""
-        return self.configs[0]
-
-    @property
-    def further(self) -> tuple[Path, ...]:
-        """The other configs, which the section names."""
-        return self.configs[1:]
-
-    @property
-    def may_ask(self) -> bool:
-        """True if questions are wanted, and somebody is there to answer them."""
-        return not self.yes and sys.stdin is not None and sys.stdin.isatty()

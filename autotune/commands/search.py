@@ -18,10 +18,10 @@ from autotune.commands.parameters import (
     storage_option,
     warm_start_option,
 )
-from autotune.commands.search_run import SearchAnswer
-from autotune.commands.showing import SearchRequest
+from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.watchdog import Watchdog
 from autotune.errors import AutotuneError, StudyError
+from autotune.options import SearchRequest
 from autotune.trial.termination import end_by_force_with, signals_held
 
 if TYPE_CHECKING:

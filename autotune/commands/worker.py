@@ -19,8 +19,8 @@ from autotune.commands.parameters import (
     storage_option,
     warm_start_option,
 )
-from autotune.commands.showing import SearchRequest
 from autotune.errors import TrialError
+from autotune.options import SearchRequest
 from autotune.trial.termination import signals_held
 
 _USUAL_S = 1800.0
