@@ -1,10 +1,11 @@
 """Settings of the library: records that are validated when they are made, without TensorFlow."""
 
+import contextlib
 import os
+import stat
 from dataclasses import dataclass
 from enum import StrEnum
-
-import tensorflow as tf
+from pathlib import Path
 
 
 class Cache(StrEnum):
@@ -151,7 +152,7 @@ class PipelineOptions:
         prefetch_to_device: Copy the next batch to the accelerator while the present one is trained on.
         seed: Seed of the order of the examples, which differs in each pass and depends on nothing else here but
             ``buckets`` and ``throughput``.
-        throughput: Leave to tf.data what `autotune.tf.options.for_throughput` says: examples come in the order
+        throughput: Leave to tf.data what `autotune.tf.pipeline.for_throughput` says: examples come in the order
             in which they are ready, and parallelism and prefetch are at least the numbers above.
     """
 
@@ -221,59 +222,37 @@ def require_at_least(low: int, **values: int) -> None:
             raise ValueError(f"{name} must be at least {low}, got {value}")
 
 
-# Options of tf.data: either nothing moves by itself, or everything that serves throughput does.
+CACHE_DIR_VARIABLE = "AUTOTUNE_CACHE_DIR"
 
 
-def as_written(threads: int) -> tf.data.Options:
-    """Return options that keep tf.data from changing a pipeline by itself: each setting has its own effect.
-
-    Args:
-        threads: Threads of the pipeline's own.
-    """
-    options = tf.data.Options()
-    options.deterministic = True
-    options.experimental_optimization.inject_prefetch = False  # else no prefetch becomes one
-    options.autotune.enabled = False  # else buffers and parallelism move by themselves
-    options.threading.private_threadpool_size = threads
-    options.threading.max_intra_op_parallelism = 1  # a worker is one thread
-    return options
-
-
-def for_throughput(parallel_calls: int) -> tf.data.Options:
-    """Return options that let tf.data reorder examples, assemble batches in parallel, and tune itself while it runs.
-
-    Its autotuner moves what is written as ``tf.data.AUTOTUNE``, within the cores and half of the free memory. The
-    pipeline has a thread for each core, or for each of the parallel calls if these are more.
+def cache_home(near: Path) -> Path:
+    """Return the folder in which each cache has a folder of its own.
 
     Args:
-        parallel_calls: Least parallelism of each parallel map; above the number of cores for loads that wait more than
-            they compute, which the autotuner does not know of.
+        near: A file of the project, e.g. its config. It is the folder that ``AUTOTUNE_CACHE_DIR`` names, else
+            ``.autotune/cache`` of the nearest folder above this file that holds ``.autotune`` or ``.git``, else of the
+            working directory; where that one is a link, another user's, or open to others, below ``$XDG_STATE_HOME``.
     """
-    options = tf.data.Options()
-    options.deterministic = False
-    options.autotune.enabled = True
-    options.autotune.min_parallelism = parallel_calls
-    options.experimental_optimization.inject_prefetch = True
-    options.experimental_optimization.parallel_batch = True
-    options.threading.private_threadpool_size = max(parallel_calls, len(os.sched_getaffinity(0)))
-    options.threading.max_intra_op_parallelism = 1
-    return options
+    given = os.environ.get(CACHE_DIR_VARIABLE)
+    if given:
+        return Path(given)
+    above = near.resolve().parents
+    project = next((at for at in above if (at / ".autotune").is_dir() or (at / ".git").exists()), Path.cwd())
+    state = project / ".autotune"
+    with contextlib.suppress(OSError):  # it is there; or the store says that nothing can be written
+        state.mkdir(mode=0o700)
+        (state / ".gitignore").write_text("*\n")
+    if not _is_ours_alone(state):  # another user with write access could put other features into it
+        base = os.environ.get("XDG_STATE_HOME", "")
+        state = (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "autotune"
+        with contextlib.suppress(OSError):
+            state.mkdir(mode=0o700, parents=True)
+    return state / "cache"
 
 
-def applied(dataset: tf.data.Dataset) -> dict[str, str]:
-    """Return the options that a dataset was given, by name, as texts: what TensorFlow has, not what was asked for."""
-    options = dataset.options()
-    return {
-        "deterministic": _said(options.deterministic),
-        "autotune": _said(options.autotune.enabled),
-        "inject_prefetch": _said(options.experimental_optimization.inject_prefetch),
-        "parallel_batch": _said(options.experimental_optimization.parallel_batch),
-        "private_threads": _said(options.threading.private_threadpool_size),
-        "threads_of_an_operation": _said(options.threading.max_intra_op_parallelism),
-    }
-
-
-def _said(value: bool | int | None) -> str:
-    if value is None:
-        return "TensorFlow's own"
-    return str(value).lower()
+def _is_ours_alone(folder: Path) -> bool:
+    try:
+        status = folder.lstat()
+    except OSError:
+        return True  # it cannot be made, and the store will say so
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022

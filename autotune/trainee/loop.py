@@ -1,7 +1,7 @@
 """Observed training loop: the fetches and the work of any framework; step_maker.py makes steps of them.
 
 Calls are recorded as they happen, in a microsecond each, and digested a bundle at a time. Fetches inside a compiled
-function are not observed one by one; aggregated_steps.py makes steps of their sums.
+function are not observed one by one; `AggregatedSteps` makes steps of their sums.
 """
 
 from __future__ import annotations

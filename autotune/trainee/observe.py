@@ -63,9 +63,9 @@ def _phase(loop: Loop, instrumentation: Instrumentation) -> None:
 
 
 def _observe_feeds(loop: Loop, instrumentation: Instrumentation) -> None:
-    from autotune.trainee import phased_fetch as phased_feed
+    from autotune.trainee import phased_fetch
 
-    phased_feed.observe(loop, instrumentation)
+    phased_fetch.observe(loop, instrumentation)
 
 
 def _observe_tensorflow(loop: Loop, instrumentation: Instrumentation) -> None:

@@ -1,7 +1,7 @@
 """Observer of TensorFlow: batches of iterators, gradients, compiled steps, checkpoints.
 
 In eager code, every iterator over a dataset ends up in ``OwnedIterator``. Fetches inside of compiled functions are
-counted in the graph (graph_counter.py). Which of those functions train, tensorflow_functions.py knows.
+counted in the graph (`GraphCounter`). Which of those functions train, tensorflow_functions.py knows.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step is a fetched batch that was trained on. *Work* is what only training does: the computation of a gradient, or a
 compiled step that contains one. A loop fetches one batch or several, and then works: the batches of one such round wait
-in `pending_batches.py` until its first work shows which of them are trained on. The others, such as validation data,
+in `PendingBatches` until its first work shows which of them are trained on. The others, such as validation data,
 are no steps; their time is a pause.
 
 A step ends where the next round begins, so that all time of the loop belongs to one step or the next; where several

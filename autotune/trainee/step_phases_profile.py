@@ -7,7 +7,7 @@ while the machine is as it is. The result is ``step_phases.json`` in the trial's
      "draws": true, "times_ms": {"forward": […], "loss": […], "gradients": […], "update": […]},
      "why_not": {"copy": "…"}}
 
-or ``{"v": 1, "error": "…"}``; in place of ``times_ms``, a profile by marks (marked_steps.py) has ``marked_ms``, the
+or ``{"v": 1, "error": "…"}``; in place of ``times_ms``, a profile by marks (`step_phases_torch`) has ``marked_ms``, the
 phases of each step with marks, and ``plain_ms``, the times of steps without. ``places`` says which tensors and
 operations are on which device, where there is a GPU: ``[{"what": "buffers", "device": "cpu", "count": 1, "names":
 ["mask"]}, …]``. ``held`` are the times (CLOCK_MONOTONIC) for which the trainer was held; ``draws`` says

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import click
 
 from autotune.cli import command_line
+from autotune.commands.lazy_group import LazyGroup
 from scripts.documentation.tables import code, prose, table
 
 
@@ -54,8 +55,11 @@ def _section(context: click.Context) -> str:
     parts = [f"## `{context.command_path}`", f"```\n{usage}\n```"]
     for as_it_is, paragraph in help_paragraphs(context.command):
         parts.append(f"```\n{inspect.cleandoc(paragraph)}\n```" if as_it_is else prose(paragraph))
-    if isinstance(context.command, click.Group):
+    if isinstance(context.command, LazyGroup):
         rows = [(code(name), sentence) for name, sentence in context.command.sentences.items()]
+        parts.append(table(("command", "what it does"), rows))
+    elif isinstance(context.command, click.Group):
+        rows = [(code(name), one.short_help or "") for name, one in context.command.commands.items()]
         parts.append(table(("command", "what it does"), rows))
     elif rows := option_rows(context):
         parts.append(table(("option", "meaning"), [(code(name), prose(text)) for name, text in rows]))

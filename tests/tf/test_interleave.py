@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autotune.tf.options import PipelineOptions, as_written
-from autotune.tf.pipeline import batched, interleaved
+from autotune.tf.options import PipelineOptions
+from autotune.tf.pipeline import as_written, batched, interleaved
 
 RECORDS = 7
 

@@ -12,7 +12,8 @@ import tensorflow as tf
 from autotune.tf import pipeline
 from autotune.tf.cache import DiskStore, MemoryStore, cache_folder
 from autotune.tf.feed import Feed, accelerator
-from autotune.tf.options import PipelineOptions, applied
+from autotune.tf.options import PipelineOptions
+from autotune.tf.pipeline import applied
 
 EXAMPLES = 10
 LONGEST = 12

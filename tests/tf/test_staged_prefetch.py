@@ -18,7 +18,7 @@ SCRIPT = """
 import json, sys
 import tensorflow as tf
 from autotune.clock import SystemClock
-from autotune.tf.options import as_written
+from autotune.tf.pipeline import as_written
 from autotune.tf.feed import staged_prefetch
 
 (cpu,) = tf.config.list_physical_devices("CPU")

@@ -216,7 +216,7 @@ def main() -> None:
     failures: list[Exception] = []
     instrumentation().failed = failures.append  # and it never switches itself off
     sys.modules["_autotune_trainee.loop"].DIGEST_EVERY_S = 0.0
-    sys.modules["_autotune_trainee.aggregated_steps"].READ_EVERY_S = 0.0
+    sys.modules["_autotune_trainee.loop"].READ_EVERY_S = 0.0
     unknown = strays(framework, {id(one.ours) for one in instrumentation().replaced})
     print(
         json.dumps(

@@ -28,10 +28,10 @@ BREAKABLE = (
     "step_maker.StepMaker.take",
     "loop.Loop.pause_begins",
     "loop.Loop.ends",
-    "aggregated_steps.AggregatedSteps.ended",
-    "graph_counter.GraphCounter.begin_fetch",
-    "graph_counter.GraphCounter.end_fetch",
-    "graph_counter.GraphCounter.take",
+    "loop.AggregatedSteps.ended",
+    "observe_tensorflow.GraphCounter.begin_fetch",
+    "observe_tensorflow.GraphCounter.end_fetch",
+    "observe_tensorflow.GraphCounter.take",
     "report.Report.step",
     "report.Report.mark",
     "stream.Stream.write",
@@ -112,7 +112,7 @@ def trains_with_broken(what: str) -> None:
     setattr(part, name, breaks)
     trainers.tf_loop(facts(), compiled=True)()
     trainers.tf_next_inside(facts())()
-    if module in ("aggregated_steps", "graph_counter", "stream"):
+    if owner in ("AggregatedSteps", "GraphCounter", "Stream"):
         trainers.keras_fit(facts(), steps_per_execution=2)()
 
 

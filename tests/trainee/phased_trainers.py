@@ -267,7 +267,7 @@ def main() -> None:
     parser.add_argument("--break", dest="broken", action="store_true", help="have the observer's phases fail")
     arguments = parser.parse_args()
     if arguments.broken:
-        broken = sys.modules["_autotune_trainee.kept_batches"].KeptBatches
+        broken = sys.modules["_autotune_trainee.batch"].KeptBatches
         broken.next = lambda self: self.there_is_no_such_thing
     framework = "torch" if arguments.styles[0].startswith("torch") else "keras"
     __import__(framework)

@@ -155,11 +155,8 @@ def test_no_broken_part_of_the_observer_breaks_the_trainer(odd: Observed) -> Non
 
 def test_an_observer_that_keeps_failing_says_so(odd: Observed) -> None:
     """It switches itself off, and notes why."""
-    notes = [event.text or "" for event in odd.of("aggregated_steps.AggregatedSteps.ended") if event.kind == "note"]
-    assert any(
-        "has switched itself off: RuntimeError: aggregated_steps.AggregatedSteps.ended is broken" in note
-        for note in notes
-    )
+    notes = [event.text or "" for event in odd.of("loop.AggregatedSteps.ended") if event.kind == "note"]
+    assert any("has switched itself off: RuntimeError: loop.AggregatedSteps.ended is broken" in note for note in notes)
 
 
 def test_a_trainer_that_can_report_its_steps_says_so_when_it_has_imported_that(run, tmp_path: Path) -> None:

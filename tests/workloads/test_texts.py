@@ -102,7 +102,7 @@ def test_a_failed_worker_names_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path
     def fail(*_arguments: object, **_keys: object) -> None:
         raise texts.TextWorkerError("a worker was killed")
 
-    monkeypatch.setattr(texts.preparation, "prepare", fail)
+    monkeypatch.setattr(texts.text, "prepare", fail)
     with pytest.raises(InputError, match=r"data\.text_workers: a worker was killed\nfewer need less memory"):
         texts.prepare_texts(config(), tmp_path / "config.yaml", ["a"])
 

@@ -13,5 +13,6 @@ command = LazyGroup(
         "url": "an address of the page of a daemon that runs with --web",
         "explain": "what an advice is based on",
     },
+    homes={"install": "service", "uninstall": "service", "url": "status", "explain": "status"},
     help="Tunes configs while the machine is idle, watches trainings, and says what to do.",
 )

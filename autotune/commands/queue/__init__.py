@@ -14,5 +14,6 @@ command = LazyGroup(
         "wait": "return when entries are done",
         "log": "what the searches of an entry printed",
     },
+    homes={"pause": "change", "remove": "change", "resume": "change", "log": "list", "wait": "list"},
     help="Searches that wait for their turn, and are made by the daemon (autotune daemon run).",
 )

@@ -13,5 +13,6 @@ command = LazyGroup(
         "repair": "mend what can be mended in a study, and say what cannot be read",
         "delete": "move a study to the trash",
     },
+    homes={"show": "list", "export": "transfer", "import": "transfer", "repair": "delete"},
     help="Studies that are kept in a storage, and that travel between machines.",
 )

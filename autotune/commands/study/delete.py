@@ -143,3 +143,66 @@ def _members(place: Place, name: str) -> list[Member]:
         return members_of(study)
     finally:
         study.close()
+
+
+# ``autotune study repair``: mends what can be mended in a study, and says what cannot be read.
+
+
+_NAMED = 20
+
+
+@click.command(name="repair")
+@study_options
+@click.pass_obj
+def repair_command(
+    call: Invocation,
+    /,
+    *,
+    config: Path | None,
+    study: str | None,
+    as_json: bool,
+    state_dir: Path | None,
+    storage: str | None,
+) -> int:
+    """Cuts a torn end off, closes trials that nobody makes any more, and counts what cannot be read.
+
+    A trial of another machine is closed after a minute without a sign of life. Nothing that was measured is changed.
+    """
+    with signals_held():
+        from dataclasses import asdict
+
+        from autotune.clock import SystemClock
+        from autotune.commands.printing import say, say_aside, say_object
+        from autotune.commands.study.opened import chosen_study, open_place
+        from autotune.study.travel import repair_study
+        from autotune.trial.owner import is_gone
+
+    place = open_place(config, state_dir, storage)
+    name = chosen_study(place, study)
+    done = repair_study(
+        name,
+        place.storage,
+        clock=SystemClock(),
+        is_gone=is_gone,
+        watching=lambda number: say_aside(
+            f"Trials that are claimed: {number}. Watched for a minute: is somebody at work on them? ..."
+        ),
+    )
+    if as_json:
+        unread = {str(number): why for number, why in done.unread.items()}
+        call.answer(lambda: say_object({"study": name, **asdict(done), "unread": unread}, indent=2))
+        return 0
+    say(f"Study {name}: trials that can be read: {done.trials}, without a result: {done.interrupted}.")
+    if done.torn_bytes:
+        say(f"Cut off: {done.torn_bytes} bytes of a torn last entry, which are kept beside the journal.")
+    if done.closed:
+        say(f"Closed: {done.closed} trials that nobody makes any more.")
+    if done.going_on:
+        say(f"{done.going_on} trials go on.")
+    if done.doubles:
+        say(f"{done.doubles} trials were written twice; one of each counts.")
+    for number, why in list(done.unread.items())[:_NAMED]:
+        say(f"Trial {number} cannot be read: {why}")
+    if len(done.unread) > _NAMED:
+        say(f"... and {len(done.unread) - _NAMED} more that cannot be read")
+    return 0

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.tf import text
-from autotune.tf.cache import cache_home
+from autotune.tf.options import cache_home
 from autotune.tf.text import TextWorkerError, TokenCache
 from autotune.workloads.tts.config import TrainerConfig
 from autotune.workloads.tts.ljspeech import InputError, encode

@@ -16,8 +16,8 @@ import tensorflow as tf
 from autotune.clock import SystemClock
 from autotune.tf import pipeline
 from autotune.tf.feed import staged_prefetch
-from autotune.tf.options import PipelineOptions, as_written
-from autotune.tf.pipeline import interleaved
+from autotune.tf.options import PipelineOptions
+from autotune.tf.pipeline import as_written, interleaved
 from scripts.bench.dataset.spread import spread
 from scripts.bench.markdown import markdown_table
 
