@@ -4,11 +4,7 @@ import argparse
 import sys
 
 from autotune.errors import AutotuneError
-from scripts.bench.causes.causes_parser import add_causes
 from scripts.bench.command_line import measurements, overheads, searches
-from scripts.bench.dataset.parsers import add_dataset, add_text
-from scripts.bench.diagnosed.diagnosed_parser import add_predicted_gains, add_saved_time
-from scripts.bench.races.races_parser import add_races
 
 
 def main() -> int:
@@ -32,12 +28,7 @@ _BENCHMARKS = (
     overheads.add_choose,
     searches.add_search,
     searches.add_tables,
-    searches.add_assumptions,
-    searches.add_siblings,
-    searches.add_placement,
-    searches.add_landscapes,
     searches.add_promises,
-    searches.add_ablation,
     searches.add_calibrate,
     searches.add_confirmation,
     measurements.add_oscillation,
@@ -46,15 +37,6 @@ _BENCHMARKS = (
     overheads.add_monitor,
     overheads.add_storage,
     measurements.add_drift,
-    searches.add_machines,
-    searches.add_workers,
-    measurements.add_two_devices,
-    add_text,
-    add_dataset,
-    add_causes,
-    add_predicted_gains,
-    add_saved_time,
-    add_races,
 )
 
 

@@ -24,14 +24,6 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def parse_ratios(text: str) -> tuple[float, ...]:
-    """Parse ``0.2,1,5``: numbers above 0."""
-    ratios = tuple(sorted({float(ratio) for ratio in text.split(",")}))
-    if ratios[0] <= 0.0:
-        raise ValueError(f"{text!r} are no ratios of times")
-    return ratios
-
-
 def parse_budgets_s(text: str) -> tuple[float, ...]:
     """Parse ``5m,30m``."""
     return tuple(sorted({parse_duration_s(budget) for budget in text.split(",")}))

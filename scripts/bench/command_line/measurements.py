@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.bench.command_line.arguments import parse_numbers, parse_ratios
 from scripts.bench.drift.benchmark_drift import benchmark_drift
 from scripts.bench.grid import measure_grid, parse_axis
 from scripts.bench.oscillation_verdicts import benchmark_oscillation
@@ -63,34 +62,4 @@ def add_drift(commands: "Commands") -> None:
 def _drift(arguments: argparse.Namespace) -> None:
     benchmark_drift(
         trainings=arguments.trainings, delays=arguments.delays, starts=arguments.starts, cases=arguments.cases
-    )
-
-
-def add_two_devices(commands: "Commands") -> None:
-    """Add the parser of ``two-devices``."""
-    parser = commands.add_parser(
-        "two-devices", help="measure the throughput of a pipeline over two devices against its bound"
-    )
-    parser.add_argument(
-        "--ratios", type=parse_ratios, default="0.2,0.5,0.8,1,1.25,2,5", help="f/s (default: %(default)s)"
-    )
-    parser.add_argument("--buffers", type=parse_numbers, default=(1, 2, 4, 16), help="batches (default: 1,2,4,16)")
-    parser.add_argument("--batches", type=int, default=200, help="to measure, of 20 ms and more (default: 200)")
-    parser.add_argument("--variation", type=float, default=0.3, help="of the times of each stage (default: 0.3)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("two-devices.png"), help="the picture")
-    parser.set_defaults(run=_two_devices)
-
-
-def _two_devices(arguments: argparse.Namespace) -> None:
-    # Here, because it starts TensorFlow, and needs matplotlib.
-    from scripts.bench.two_devices.throughput import benchmark_throughput
-
-    benchmark_throughput(
-        arguments.ratios,
-        arguments.buffers,
-        batches=arguments.batches,
-        variation=arguments.variation,
-        seed=arguments.seed,
-        out=arguments.out,
     )
