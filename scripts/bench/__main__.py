@@ -4,7 +4,10 @@ import argparse
 import sys
 
 from autotune.errors import AutotuneError
-from scripts.bench.command_line import measurements, overheads, searches
+from scripts.bench import confirmation, drift, grid, oscillation_verdicts, promises, search
+from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
+from scripts.bench.simulation import calibration
+from scripts.bench.tables import benchmark as tables
 
 
 def main() -> int:
@@ -23,20 +26,20 @@ def main() -> int:
 
 
 _BENCHMARKS = (
-    measurements.add_grid,
-    overheads.add_start,
-    overheads.add_choose,
-    searches.add_search,
-    searches.add_tables,
-    searches.add_promises,
-    searches.add_calibrate,
-    searches.add_confirmation,
-    measurements.add_oscillation,
-    overheads.add_observe,
-    overheads.add_collector,
-    overheads.add_monitor,
-    overheads.add_storage,
-    measurements.add_drift,
+    grid.add_grid,
+    start.add_start,
+    choices.add_choose,
+    search.add_search,
+    tables.add_tables,
+    promises.add_promises,
+    calibration.add_calibrate,
+    confirmation.add_confirmation,
+    oscillation_verdicts.add_oscillation,
+    observer.add_observe,
+    gpu_watching.add_collector,
+    gpu_watching.add_monitor,
+    storage.add_storage,
+    drift.add_drift,
 )
 
 

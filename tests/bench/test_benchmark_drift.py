@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts.bench.drift.benchmark_drift import benchmark_drift, poisson_upper_bound
-from scripts.bench.drift.pace_noise import PaceNoise, between_trainings
+from scripts.bench.drift import PaceNoise, benchmark_drift, between_trainings, poisson_upper_bound
 
 
 def test_all_figures_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

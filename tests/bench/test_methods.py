@@ -7,7 +7,7 @@ import pytest
 
 from autotune.records import Values
 from autotune.space.space import Space, point_name
-from scripts.bench.peers.methods import PEERS, Proposals, coordinate_descent, grid, hill_climb, random_search, tpe
+from scripts.bench.peers import PEERS, Proposals, coordinate_descent, grid, hill_climb, random_search, tpe
 from tests.runs import knob
 
 Speed = Callable[[Values], float | None]

@@ -9,10 +9,7 @@ from optuna.trial import Trial, TrialState, create_trial
 from autotune.records import Values
 from autotune.sampler.observations import Observation
 from autotune.sampler.other_samplers import OtherSampler, distribution_of
-from scripts.bench.peers.forest import forest
-from scripts.bench.peers.local_search import iterated_local_search
-from scripts.bench.peers.methods import coordinate_descent
-from scripts.bench.peers.peer_sampler import PeerSampler
+from scripts.bench.peers import PeerSampler, coordinate_descent, forest, iterated_local_search
 from tests.bench.test_methods import SPACE, follow, smooth
 
 DISTRIBUTIONS = {knob.path: distribution_of(knob) for knob in SPACE.knobs}

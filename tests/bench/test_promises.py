@@ -11,15 +11,16 @@ import pytest
 
 from autotune.search.state import REALIZED
 from scripts.bench.__main__ import main
-from scripts.bench.promises.calibration_report import (
+from scripts.bench.promises import (
+    APART,
+    Moment,
     WatchedSearch,
     calibration_report,
     deciles_table,
+    small_parts,
     thresholds_table,
     unbiased_line,
 )
-from scripts.bench.promises.moments import APART, Moment
-from scripts.bench.promises.small_parts import small_parts
 from scripts.bench.tables.table import read_table
 
 
@@ -143,8 +144,8 @@ def test_both_kinds_of_searches_are_watched_to_their_end(
     (tmp_path / "small.csv.gz").write_bytes(gzip.compress("\n".join(["a,b,throughput", *rows]).encode()))
     monkeypatch.chdir(tmp_path)
     arguments = ["promises", ".", "--seeds", "0", "--scenarios", "1002", "--out", "out"]
-    monkeypatch.setattr("scripts.bench.promises.benchmark_promises._TRIALS", 40)
-    monkeypatch.setattr("scripts.bench.promises.benchmark_promises._BUDGET_S", 120.0)
+    monkeypatch.setattr("scripts.bench.promises._TRIALS", 40)
+    monkeypatch.setattr("scripts.bench.promises._BUDGET_S", 120.0)
     monkeypatch.setattr(sys, "argv", ["scripts.bench", *arguments])
     assert main() == 0
     report, said = capsys.readouterr()

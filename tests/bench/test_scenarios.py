@@ -20,8 +20,7 @@ from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
-from scripts.bench.simulation.priors import choices_of, pace_of
-from scripts.bench.simulation.scenarios import PATHS, Scenario, null_scenario, scenario
+from scripts.bench.simulation.scenarios import PATHS, Scenario, choices_of, null_scenario, pace_of, scenario
 
 SEEDS = range(32)
 ONE_OF_EACH = range(16)

@@ -12,10 +12,10 @@ from autotune.study.record import Study
 from autotune.study.storage.open import open_storage
 from autotune.study.storage.storage import Storage
 from scripts.bench.__main__ import main
-from scripts.bench.overhead import storage_cost, study_filling
-from scripts.bench.overhead.recorded_trials import made_up_trials
-from scripts.bench.overhead.storage_cost import temporary_addresses
-from scripts.bench.overhead.study_filling import begin, clear, fill, finish
+from scripts.bench.overhead import filling as study_filling
+from scripts.bench.overhead import storage as storage_cost
+from scripts.bench.overhead.filling import begin, clear, fill, finish, made_up_trials
+from scripts.bench.overhead.storage import temporary_addresses
 
 
 def _storages(folder: Path) -> list[Storage]:

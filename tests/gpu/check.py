@@ -19,7 +19,7 @@ from typing import Any
 from autotune.gpu.driver import Device, Driver, GpuInventory, gpus
 from autotune.gpu.driver_errors import DriverError
 from autotune.gpu.throttling import reasons_of
-from scripts.bench.markdown import markdown_table
+from scripts.bench.results import markdown_table
 from tests.gpu.check_parts import (
     Part,
     Place,

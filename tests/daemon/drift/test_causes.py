@@ -4,7 +4,7 @@ import pytest
 
 from autotune.daemon.drift.causes import CauseKind, likely_cause
 from autotune.daemon.drift.surroundings import Surroundings, SurroundingsHistory
-from scripts.bench.drift.staged_causes import found_cause, staged_case
+from scripts.bench.drift import found_cause, staged_case
 
 _USUAL = Surroundings(
     foreign_cores=0.1,

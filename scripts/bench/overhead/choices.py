@@ -20,6 +20,7 @@ from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.heuristics import heuristic_proposals
 from autotune.sampler.observations import Observations, expected_trial_sd
 from autotune.study.record import Study
+from scripts.bench.results import Commands
 
 _TIMED = 15
 _REPEATS = 0.33
@@ -107,3 +108,14 @@ def _run(problem: Problem, values: Values, rng: random.Random) -> TrialRecord:
         measurement=measurement,
         conditions=problem.conditions,
     )
+
+
+def add_choose(commands: Commands) -> None:
+    """Add the parser of ``choose``."""
+    parser = commands.add_parser(
+        "choose", help="measure what one choice of the next trial takes, by length of the record"
+    )
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--trials", type=int, nargs="+", default=[10, 100, 300, 1000], help="lengths of the record")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=lambda given: time_choices(given.config, given.trials, seed=given.seed))

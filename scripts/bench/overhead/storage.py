@@ -7,9 +7,12 @@ once (`study_filling`). A trial is written in two parts: before it starts it is 
 imported everything and opened an empty study before; the memory is what the large one adds at its peak.
 """
 
+import argparse
 import math
+import os
 import resource
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -24,13 +27,12 @@ from autotune.process.owner import is_gone, this_process
 from autotune.score import EFFECTIVE_UTILIZATION
 from autotune.study.claims import Owner
 from autotune.study.record import Study
-from autotune.study.storage.address import StorageAddress, StorageKind
+from autotune.study.storage.address import SaidAddress, StorageAddress, StorageKind, parse_address, said_by_environment
 from autotune.study.storage.open import open_storage
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import latest_search, summarize
-from scripts.bench.markdown import markdown_table
-from scripts.bench.overhead.recorded_trials import SPACE, made_up_trials
-from scripts.bench.overhead.study_filling import begin, clear, fill, finish
+from scripts.bench.overhead.filling import SPACE, begin, clear, fill, finish, made_up_trials
+from scripts.bench.results import Commands, markdown_table
 
 _TIMED = 30
 _OPENINGS = 3
@@ -197,3 +199,26 @@ def _bytes(address: StorageAddress, name: str) -> int | None:
 
 def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def add_storage(commands: Commands) -> None:
+    """Add the parser of ``storage``."""
+    parser = commands.add_parser("storage", help="measure what the record of a study costs, by storage")
+    parser.add_argument("--trials", type=int, default=1000, help="of a large study (default: 1000)")
+    parser.add_argument(
+        "--storage",
+        nargs="+",
+        metavar="ADDRESS",
+        help="e.g. sqlite:studies.db (default: a journal and SQLite in a temporary folder, and what AUTOTUNE_STORAGE "
+        "says). What is written there is deleted in the end.",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    said = [SaidAddress(text=text, where="--storage", folder=Path.cwd()) for text in arguments.storage or ()]
+    if by_environment := said_by_environment(os.environ, Path.cwd()):
+        said.append(by_environment)
+    with tempfile.TemporaryDirectory(prefix="autotune-bench-") as folder:
+        addresses = [] if arguments.storage else temporary_addresses(Path(folder))
+        print(measure_storages([*addresses, *map(parse_address, said)], trials=arguments.trials))

@@ -2,18 +2,24 @@
 
 Each is a generator: it yields the next point and is sent its measured speed in samples per second, None for a trial
 that gave no number. All begin with the baseline, all answer with the best single measurement, and none knows which
-combinations cannot work.
+combinations cannot work. As a sampler of Optuna each can propose the points of our tuner, too.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import product
 from math import dist
+from typing import Any
 
+import numpy as np
 import optuna
-from optuna.samplers import BaseSampler, GPSampler, TPESampler
-from optuna.trial import TrialState
+from numpy.typing import NDArray
+from optuna import Study
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.records import Scalar, Values
 from autotune.sampler.other_samplers import distribution_of
@@ -22,6 +28,8 @@ from autotune.space.space import Space
 
 Proposals = Generator[Values, float | None, None]
 """Generator that yields points and is sent speeds; it returns when the method ends."""
+
+_Point = tuple[int, ...]  # positions among the choices
 
 _MOST_DRAWS = 100_000  # of the random search: more than any budget pays for
 _WITHOUT_GAIN = 5
@@ -49,11 +57,6 @@ def random_search(space: Space, seed: int) -> Proposals:
 def tpe(space: Space, seed: int) -> Proposals:
     """Optuna's default sampler with its defaults: ten random points, then the multivariate TPE."""
     return _from_optuna(space, TPESampler(seed=seed))
-
-
-def gaussian_process(space: Space, seed: int) -> Proposals:
-    """Optuna's Gaussian process with its defaults: ten random points, then the log EI; needs torch and scipy."""
-    return _from_optuna(space, GPSampler(seed=seed))
 
 
 def _from_optuna(space: Space, sampler: BaseSampler) -> Proposals:
@@ -124,9 +127,6 @@ def grid(space: Space, _seed: int) -> Proposals:
             return
 
 
-_Coordinate = tuple[int, ...]
-
-
 def hill_climb(space: Space, _seed: int) -> Proposals:
     """Quick search of Triton Model Analyzer, on positions in the lists of choices.
 
@@ -143,14 +143,14 @@ def hill_climb(space: Space, _seed: int) -> Proposals:
     It starts from the baseline instead of the lowest corner.
     """
     sizes = [len(knob.choices) for knob in space.knobs]
-    speeds: dict[_Coordinate, float | None] = {}
+    speeds: dict[_Point, float | None] = {}
 
-    def measure(coordinate: _Coordinate) -> Proposals:
+    def measure(coordinate: _Point) -> Proposals:
         if coordinate not in speeds:
             speeds[coordinate] = yield _values_at(space, coordinate)
 
     home = tuple(knob.index(knob.baseline) or 0 for knob in space.knobs)  # never None: today's value is a choice
-    visits = Counter[_Coordinate]()
+    visits = Counter[_Point]()
     is_slow = False
     while True:
         yield from measure(home)
@@ -219,10 +219,10 @@ def _halved(numbers: Sequence[float], value: float) -> Iterator[float]:
         yield value
 
 
-def _neighbours(home: _Coordinate, sizes: Sequence[int]) -> Iterator[_Coordinate]:
+def _neighbours(home: _Point, sizes: Sequence[int]) -> Iterator[_Point]:
     """Yield all coordinates within the radius but home, the last dimension fastest, steps up before steps down."""
 
-    def extend(done: _Coordinate, left: int) -> Iterator[_Coordinate]:
+    def extend(done: _Point, left: int) -> Iterator[_Point]:
         dimension = len(done)
         if dimension == len(home):
             yield done
@@ -237,17 +237,15 @@ def _neighbours(home: _Coordinate, sizes: Sequence[int]) -> Iterator[_Coordinate
     return (coordinate for coordinate in extend((), _RADIUS**2) if coordinate != home)
 
 
-def _measured(
-    around: Sequence[_Coordinate], speeds: Mapping[_Coordinate, float | None]
-) -> list[tuple[_Coordinate, float]]:
+def _measured(around: Sequence[_Point], speeds: Mapping[_Point, float | None]) -> list[tuple[_Point, float]]:
     return [(neighbour, speed) for neighbour in around if (speed := speeds.get(neighbour)) is not None]
 
 
 def _most_telling(
-    around: Sequence[_Coordinate],
-    speeds: Mapping[_Coordinate, float | None],
-    known: Sequence[tuple[_Coordinate, float]],
-) -> _Coordinate | None:
+    around: Sequence[_Point],
+    speeds: Mapping[_Point, float | None],
+    known: Sequence[tuple[_Point, float]],
+) -> _Point | None:
     """Return the unmeasured neighbour with the most values that no measured one has; None if all are measured."""
     covered = {(dimension, position) for neighbour, _ in known for dimension, position in enumerate(neighbour)}
     return max(
@@ -257,9 +255,7 @@ def _most_telling(
     )
 
 
-def _step(
-    home: _Coordinate, speed: float, known: Sequence[tuple[_Coordinate, float]], sizes: Sequence[int]
-) -> _Coordinate:
+def _step(home: _Point, speed: float, known: Sequence[tuple[_Point, float]], sizes: Sequence[int]) -> _Point:
     """Return the coordinate that the measured neighbours pull the home to."""
     there = []
     for dimension, position in enumerate(home):
@@ -274,3 +270,191 @@ def _step(
         size = sum(abs(mean) > bound for bound in _STEP_BOUNDS)
         there.append(min(max(position + (size if mean > 0 else -size), 0), sizes[dimension] - 1))
     return tuple(there)
+
+
+_HOMES = 10  # that the first home is chosen from, with the baseline
+_CHANGED_KNOBS = 3  # by a perturbation
+_RESTART_CHANCE = 0.01
+_MOST_VAIN_ROUNDS = 1_000  # without a new point: all that can be reached is measured
+
+
+def iterated_local_search(space: Space, seed: int) -> Proposals:
+    """Climb by the first better change of one knob; from each local optimum change three at random and climb again."""
+    rng = random.Random(seed)
+    home = top = space.baseline
+    speeds: dict[str, float] = {}
+
+    def measure(values: Values) -> Proposals:
+        name = space.name(values)
+        if name not in speeds:
+            speeds[name] = (yield values) or 0.0
+
+    def speed(values: Values) -> float:
+        return speeds[space.name(values)]
+
+    def climb(start: Values) -> Proposals:
+        nonlocal top
+        top = start
+        improved = True
+        while improved:
+            improved = False
+            for neighbour in _changed_by_one(space, top, rng):
+                yield from measure(neighbour)
+                if speed(neighbour) > speed(top):
+                    top, improved = neighbour, True
+                    break
+
+    yield from measure(home)
+    for _ in range(_HOMES):
+        other = _anywhere(space, rng)
+        yield from measure(other)
+        home = max(home, other, key=speed)
+    yield from climb(home)
+    home, vain = top, 0
+    while vain < _MOST_VAIN_ROUNDS:
+        known = len(speeds)
+        start = _anywhere(space, rng) if rng.random() < _RESTART_CHANCE else _perturbed(space, home, rng)
+        yield from measure(start)
+        yield from climb(start)
+        home = top if speed(top) >= speed(home) else home
+        vain = vain + 1 if len(speeds) == known else 0
+
+
+def _changed_by_one(space: Space, home: Values, rng: random.Random) -> Iterator[Values]:
+    """Yield all points that differ in one knob, in random order."""
+    changes = [
+        (knob.path, choice)
+        for knob in space.knobs
+        for choice in knob.choices
+        if not same_scalar(choice, home[knob.path])
+    ]
+    rng.shuffle(changes)
+    return ({**home, path: choice} for path, choice in changes)
+
+
+def _perturbed(space: Space, home: Values, rng: random.Random) -> Values:
+    knobs = rng.sample(space.knobs, min(_CHANGED_KNOBS, len(space.knobs)))
+    return {**home, **{knob.path: rng.choice(knob.choices) for knob in knobs}}
+
+
+def _anywhere(space: Space, rng: random.Random) -> Values:
+    return {knob.path: rng.choice(knob.choices) for knob in space.knobs}
+
+
+_RANDOM_POINTS = 10
+_ANYWHERE = 1_000
+_BEST = 5
+
+_Array = NDArray[np.float64]
+
+
+def forest(space: Space, seed: int) -> Proposals:
+    """Propose by expected improvement of ln speed, by the mean and the spread of the trees; no point twice."""
+    from sklearn.ensemble import RandomForestRegressor  # of the extra `bench`, which the others do without
+
+    rng = random.Random(seed)
+    baseline = space.indices(space.baseline)
+    speeds: dict[_Point, float | None] = {baseline: (yield space.baseline)}
+    while len(speeds) < space.size:
+        logs = {point: math.log(speed) for point, speed in speeds.items() if speed}
+        new = _candidates(space, sorted(logs, key=lambda point: -logs[point])[:_BEST], rng)
+        new = [point for point in new if point not in speeds]
+        if not new:
+            continue
+        chosen = new[0]
+        if len(speeds) > _RANDOM_POINTS and logs:
+            model = RandomForestRegressor(random_state=rng.getrandbits(31))
+            worst = min(logs.values())
+            model.fit(_coded(space, list(speeds)), [logs.get(point, worst) for point in speeds])
+            codes = _coded(space, new).astype(np.float32)
+            trees = np.array([tree.predict(codes) for tree in model.estimators_])
+            chosen = new[int(np.argmax(_improvement(trees.mean(axis=0), trees.std(axis=0), max(logs.values()))))]
+        speeds[chosen] = yield space.at(chosen)
+
+
+def _candidates(space: Space, best: Sequence[_Point], rng: random.Random) -> list[_Point]:
+    """Return points without duplicates, the random ones first."""
+    sizes = [len(knob.choices) for knob in space.knobs]
+    points = [tuple(rng.randrange(size) for size in sizes) for _ in range(_ANYWHERE)]
+    for point in best:
+        for column, size in enumerate(sizes):
+            points += [(*point[:column], position, *point[column + 1 :]) for position in range(size)]
+    return list(dict.fromkeys(points))
+
+
+def _coded(space: Space, points: Sequence[_Point]) -> _Array:
+    """Return positions where choices are ordered, one column a category where they are not."""
+    rows = np.array(points)
+    columns = []
+    for column, knob in enumerate(space.knobs):
+        codes = rows[:, column : column + 1]
+        columns.append(codes if knob.ordered else (codes == np.arange(len(knob.choices))))
+    return np.hstack(columns).astype(np.float64)
+
+
+def _improvement(mean: _Array, sd: _Array, best: float) -> _Array:
+    """Return the expected improvement over the best."""
+    sd = np.maximum(sd, 1e-9)
+    distance = (mean - best) / sd
+    density = np.exp(-0.5 * distance**2) / math.sqrt(2 * math.pi)
+    above = np.array([0.5 * math.erfc(-z / math.sqrt(2)) for z in distance])
+    improvement: _Array = sd * (distance * above + density)
+    return improvement
+
+
+class PeerSampler(BaseSampler):
+    """Sampler that asks a peer, for a study of positions among a space's choices with the ln speed as its value.
+
+    The peer is sent what the study knows of its point, whoever wanted that measured; the first trial counts, and None
+    stands for one without a value. Until there is one, the point is proposed again. With the peer the study ends.
+
+    Args:
+        peer: The peer, a method that proposes no point twice; takes the space and a seed.
+        space: The space.
+        seed: Seed of the peer.
+    """
+
+    def __init__(self, peer: Callable[[Space, int], Proposals], space: Space, seed: int) -> None:
+        self._peer = peer
+        self._space = space
+        self._seed = seed
+        self._independent = RandomSampler(seed=seed)
+        self._proposals: Proposals | None = None  # begun late: until then the sampler can be copied
+        self._proposed: Values | None = None
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return all knobs."""
+        return {knob.path: distribution_of(knob) for knob in self._space.knobs}
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the peer's next point without a trial; nothing if the peer has ended."""
+        if self._proposals is None:
+            self._proposals = self._peer(self._space, self._seed)
+            self._proposed = next(self._proposals)
+        speeds = self._speeds(study)
+        while self._proposed is not None and (point := self._space.indices(self._proposed)) in speeds:
+            try:
+                self._proposed = self._proposals.send(speeds[point])
+            except StopIteration:
+                self._proposed = None
+        if self._proposed is None:
+            study.stop()
+            return {}
+        return dict(zip((knob.path for knob in self._space.knobs), self._space.indices(self._proposed), strict=True))
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Return a value at random."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def _speeds(self, study: Study) -> Mapping[_Point, float | None]:
+        """Return what the first trial of each point showed."""
+        speeds: dict[_Point, float | None] = {}
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+            point = tuple(trial.params[knob.path] for knob in self._space.knobs)
+            speed = None if trial.state is TrialState.PRUNED else math.exp(trial.value or 0.0)
+            speeds.setdefault(point, speed)
+        return speeds

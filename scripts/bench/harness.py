@@ -1,10 +1,14 @@
-"""Harness: a simulated machine for one method, and the two ways in which the peers measure on it."""
+"""Harness: a simulated machine for one method, the two ways in which the peers measure on it, and what comes of it.
+
+What comes of it is an anytime curve: the answers of the method over time, judged by the true speeds.
+"""
 
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from statistics import fmean, median
 from typing import Protocol
@@ -25,7 +29,6 @@ from autotune.search.parts import SearchParts
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
-from autotune.space.space import Space
 from autotune.statistics import optimal_window_s
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedRunner
@@ -34,8 +37,126 @@ from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
-from scripts.bench.peers.anytime_curve import OURS, AnytimeCurve, Setting
-from scripts.bench.peers.methods import Proposals
+from scripts.bench.peers import Proposals
+
+OURS = "autotune"
+"""Name of our search among the methods."""
+
+ORACLE = "oracle"
+"""Name of the method that knows the best points and only has to compare them."""
+
+CLOSE = 0.05
+"""Regret up to which a config counts as found."""
+
+
+class Setting(StrEnum):
+    """Kind of trials that the other methods make."""
+
+    SHIPPED = "as shipped"  # a fresh process and a minute for each trial
+    SAME_RUNNER = "same runner"  # warm processes, and trials as long as ours: only the search differs
+    SAME_SEARCH = "everything equal but the sampler"  # feasibility, repeats and confirmation are ours, too
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnytimeCurve:
+    """Answers that a method would have given at any time.
+
+    The regret of a config is the fraction of the best possible speed that it leaves unused, by the true speeds: ``1 -
+    speed / best speed``, in 0..1.
+
+    Attributes:
+        method: Name of the method.
+        setting: Kind of its trials; None where that makes no difference.
+        budget_s: Time that it could use.
+        used_s: Time that it used.
+        trials: Number of its trials.
+        regrets: (time, regret of the answer from then on), the first at 0 s: the baseline.
+        answer: Its final answer.
+    """
+
+    method: str
+    setting: Setting | None
+    budget_s: float
+    used_s: float
+    trials: int
+    regrets: Sequence[tuple[float, float]]
+    answer: Values
+
+    def regret_at(self, time_s: float) -> float:
+        """Return the regret of the answer at that time."""
+        return next(regret for since_s, regret in reversed(self.regrets) if since_s <= time_s)
+
+    def close_s(self) -> float | None:
+        """Time from which its answer is within `CLOSE` of the best for good; None if the final one is not."""
+        found_s: float | None = None
+        for since_s, regret in self.regrets:
+            if regret > CLOSE:
+                found_s = None
+            elif found_s is None:
+                found_s = since_s
+        return found_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """Final statement of one of our searches, with the truth.
+
+    Attributes:
+        better: True if it said so.
+        low: Lower end of the 95 % interval of the speedup over the baseline.
+        high: Upper end of that interval.
+        true_ratio: True speedup.
+    """
+
+    better: bool
+    low: float
+    high: float
+    true_ratio: float
+
+    @property
+    def holds(self) -> bool:
+        """True if the interval holds the truth."""
+        return self.low <= self.true_ratio <= self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadToHead:
+    """Results of all methods on one scenario.
+
+    Attributes:
+        seed: Number of the scenario.
+        family: Kind of its bottleneck.
+        machine: Name of its machine.
+        best: The best point.
+        curves: One for each method, setting and (for our search) budget.
+        confirmations: Those of our searches.
+    """
+
+    seed: int
+    family: str
+    machine: str
+    best: Values
+    curves: Sequence[AnytimeCurve]
+    confirmations: Sequence[Confirmation]
+
+    @property
+    def baseline_is_close(self) -> bool:
+        """True if there is nothing to find: the baseline is within `CLOSE` of the best."""
+        return self.curves[0].regrets[0][1] <= CLOSE
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullTrial:
+    """Search in a scenario whose knobs have no effect.
+
+    Attributes:
+        seed: Number of the scenario.
+        confirmation: Its statement; None if it confirmed nothing.
+    """
+
+    seed: int
+    confirmation: Confirmation | None
+
 
 FIXED_RUN_S = 60.0
 """Length of a trial as users of other tuners configure it, start included."""
@@ -67,9 +188,6 @@ class SimulatedTrainer(Protocol):
 
     def instruments(self, runner: SimulatedRunner) -> Instruments:
         """Return the instruments of one trial of that runner."""
-
-    def advised(self, space: Space) -> Space:
-        """Return the space as a search knows it, with the advice that it gets."""
 
 
 class Harness:
@@ -106,8 +224,7 @@ class Harness:
         self._wall_s = self._started_s + budget_s
         noise = random.Random(f"{one.seed} {method}").getrandbits(32)
         self.runner = one.runner(self.clock, seed=noise, fresh_processes=fresh_processes)
-        problem = open_problem(config, command=None, state_dir=folder / "state", machine=one.machine)
-        self.problem = replace(problem, space=one.advised(problem.space))
+        self.problem = open_problem(config, command=None, state_dir=folder / "state", machine=one.machine)
         self.problem.state.create()
         self.trials = 0
         self.answers: list[tuple[int, Values]] = [(0, self.problem.space.baseline)]
@@ -157,7 +274,6 @@ class Harness:
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
         worth_the_rest: float = WORTH_THE_REST,
-        warm_start: WarmStart | None = None,
     ) -> Iterator[Tuner]:
         """Give our tuner on this machine, assembled as the command does it.
 
@@ -166,7 +282,6 @@ class Harness:
             consumers: Told everything that happens.
             sampler: Its sampler, as in `SearchParts`.
             worth_the_rest: As in `SearchParts`.
-            warm_start: As in `SearchParts`; None for none.
         """
         study = Study(self.problem.study, self.problem.storage)
         try:
@@ -181,7 +296,7 @@ class Harness:
                 sampler=sampler,
                 instruments=self.instruments,
                 worth_the_rest=worth_the_rest,
-                warm_start=warm_start or WarmStart(),
+                warm_start=WarmStart(),
             )
             yield Tuner(parts, consumers)
         finally:
@@ -194,7 +309,6 @@ class Harness:
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
         only_confirmed: bool = True,
-        warm_start: WarmStart | None = None,
     ) -> SearchResult | None:
         """Run our tuner; its answers are those of the harness.
 
@@ -204,7 +318,6 @@ class Harness:
             sampler: Its sampler, as in `SearchParts`.
             only_confirmed: True if its last answer is what it confirmed, else the baseline: what was not confirmed is
                 not recommended, however good it looked.
-            warm_start: As in `SearchParts`; None for none.
 
         Returns:
             Its result; None if no trial gave numbers.
@@ -218,7 +331,7 @@ class Harness:
                 self.answer(event.values)
 
         baseline = self.problem.space.baseline
-        with self.tuner(budget, [*consumers, note], sampler=sampler, warm_start=warm_start) as tuner:
+        with self.tuner(budget, [*consumers, note], sampler=sampler) as tuner:
             try:
                 result = tuner.run()
             except TrialError:

@@ -1,19 +1,59 @@
-"""Long benchmarks in pieces: run in processes, each result a line of a file, so that the same command resumes."""
+"""Results of benchmarks: what they are asked for, kept line by line, and shown as tables in Markdown.
 
+A long benchmark is made in pieces, in processes; each result is a line of a file, so that the same command goes on
+after an interruption.
+"""
+
+import argparse
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from autotune.durations import parse_duration_s
 from autotune.errors import ConfigError
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""Parsers of all benchmarks; each adds its own."""
+
+
+def parse_seeds(text: str) -> range:
+    """Parse ``0-31``, both ends included, or a single seed."""
+    first, dash, last = text.partition("-")
+    seeds = range(int(first), int(last if dash else first) + 1)
+    if not seeds:
+        raise ValueError(f"{text!r} names no seeds")
+    return seeds
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Parse ``30,60``: numbers above 0."""
+    numbers = tuple(sorted({int(number) for number in text.split(",")}))
+    if numbers[0] < 1:
+        raise ValueError(f"{text!r} are no numbers of trials")
+    return numbers
+
+
+def parse_budgets_s(text: str) -> tuple[float, ...]:
+    """Parse ``5m,30m``."""
+    return tuple(sorted({parse_duration_s(budget) for budget in text.split(",")}))
+
+
+def add_pieces(parser: argparse.ArgumentParser, *, out: str) -> None:
+    """Add the options of a benchmark that is made in pieces, whose results are kept."""
+    parser.add_argument("--jobs", type=int, default=1, help="processes at work (default: 1)")
+    parser.add_argument("--out", type=Path, default=Path(out), help="folder of the results; gone on with")
+
 
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
@@ -119,7 +159,7 @@ def kept_entries(path: Path, head: Mapping[str, Any]) -> Iterator[dict[str, Any]
         entry: dict[str, Any] = json.loads(line)
         if {name: entry.get(name) for name in head} != head:
             raise ConfigError(
-                "these are results of another version",
+                "these are results of another benchmark: another version, or other options",
                 where=f"{path}:{number}",
                 remedy="Choose another folder with --out, or delete that one.",
             )
@@ -131,3 +171,15 @@ def work_folder() -> Iterator[Path]:
     """Give a folder that does not exist yet, in memory where there is such a place; it is deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="autotune-bench-", dir=_MEMORY if _MEMORY.is_dir() else None) as name:
         yield Path(name) / "work"
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Format a table; every row has as many cells as there are heads."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def regret_cells(regrets: Sequence[float] | NDArray[np.float64]) -> list[str]:
+    """Return median, mean and 90th percentile of regrets as texts, in percent."""
+    middle, high = np.percentile(regrets, (50, 90))
+    return [f"{regret:.1%}" for regret in (middle, np.mean(regrets), high)]

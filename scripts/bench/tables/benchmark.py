@@ -1,20 +1,47 @@
-"""Report of the benchmark as Markdown: regrets by method, wins against each peer, how sure the order is, where we lose.
+"""Benchmark of our tuner and its peers on measured tables, piece by piece, with its report as Markdown.
+
+Every finished search is a line of ``results.jsonl``, so that the same command resumes after an interruption, and one
+with more seeds, methods or noises adds to what is there.
 
 Regrets of all tables are pooled, each search counting once. Intervals and chances come from a paired bootstrap: tables
 are drawn with replacement, and then the seeds within each table and start, the same draws for all methods.
 """
 
+import argparse
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scripts.bench.markdown import markdown_table, regret_cells
-from scripts.bench.peers.anytime_curve import OURS
-from scripts.bench.tables.pieces import Piece
-from scripts.bench.tables.searches import EXPLORING, Answers
+from autotune import __version__
+from autotune.errors import ConfigError
+from scripts.bench.harness import OURS
+from scripts.bench.results import (
+    Commands,
+    add_pieces,
+    make_missing,
+    markdown_table,
+    parse_numbers,
+    parse_seeds,
+    regret_cells,
+    work_folder,
+)
+from scripts.bench.tables.searches import (
+    EXPLORING,
+    METHODS,
+    Answers,
+    Piece,
+    make_search,
+    missing_packages,
+    pieces,
+    trainer_of,
+)
+from scripts.bench.tables.table import NOISES, Table, read_tables
 
 _DRAWS = 2_000
 _SAME = 1e-9  # regrets closer than this are a tie
@@ -190,3 +217,105 @@ def _draws(regrets: Mapping[str, Mapping[_Key, float]]) -> dict[str, _Array]:
             weight += weights[:, at]
         draws[method] = total / np.maximum(weight, 1e-9)
     return draws
+
+
+FORMAT = 2
+"""Version of the lines of ``results.jsonl``."""
+
+
+def benchmark_tables(
+    *,
+    folder: Path,
+    seeds: range,
+    trials: Sequence[int],
+    methods: Sequence[str],
+    noises: Sequence[str],
+    jobs: int,
+    out: Path,
+) -> None:
+    """Make the missing searches, and print the report.
+
+    Args:
+        folder: Folder of the tables.
+        seeds: Seeds.
+        trials: Numbers of trials after which the answer counts.
+        methods: Names of the methods; empty for all that can be used here.
+        noises: Names of the noises; empty for all.
+        jobs: Number of processes.
+        out: Folder of the results; an existing one is gone on with.
+
+    Raises:
+        ConfigError: A table, or an earlier result, cannot be used, or a name is unknown.
+    """
+    tables = {table.name: table for table in read_tables(folder)}
+    wanted = list(
+        pieces(
+            list(tables.values()),
+            methods=_methods(methods),
+            noises=_known(noises, tuple(NOISES), "noise"),
+            seeds=seeds,
+            trials=trials,
+        )
+    )
+    searches = make_missing(
+        partial(_make, tables=tables),
+        wanted,
+        path=out / "results.jsonl",
+        head={"format": FORMAT, "autotune": __version__},
+        kind=Search,
+        jobs=jobs,
+        describe=lambda search: f"{search.piece}: {search.answers.cpu_s:.1f} s of CPU",
+    )
+    text = report(searches)
+    print(text, end="")
+    (out / "tables.md").write_text(text, encoding="utf-8")
+
+
+def _methods(names: Sequence[str]) -> Sequence[str]:
+    chosen = _known(names, METHODS, "method")
+    for method in chosen:
+        if missing := missing_packages(method):
+            print(f"{method} is left out: it needs {' and '.join(missing)}", file=sys.stderr)
+    return [method for method in chosen if not missing_packages(method)]
+
+
+def _known(names: Sequence[str], known: Sequence[str], what: str) -> Sequence[str]:
+    """Return these names, all known ones if there are none.
+
+    Raises:
+        ConfigError: One of them is not known.
+    """
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no {what} {name!r}", remedy=f"There are: {'; '.join(known)}.")
+    return names or known
+
+
+def _make(piece: Piece, tables: dict[str, Table]) -> Search:
+    trainer = trainer_of(piece, tables[piece.table])
+    with work_folder() as folder:
+        return Search(piece=piece, answers=make_search(piece.method, trainer, piece.trials, folder))
+
+
+def add_tables(commands: Commands) -> None:
+    """Add the parser of ``tables``."""
+    parser = commands.add_parser("tables", help="compare the tuner with its peers on tables of measured systems")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the tables, NAME.csv.gz")
+    parser.add_argument("--seeds", type=parse_seeds, default=range(10), metavar="0-9", help="default: 0-9")
+    parser.add_argument("--trials", type=parse_numbers, default=(30, 60, 120), help="default: 30,60,120")
+    parser.add_argument("--method", action="append", default=[], help="of these methods only; may be repeated")
+    parser.add_argument("--noise", action="append", default=[], help="under these noises only; may be repeated")
+    add_pieces(parser, out="bench-tables")
+    parser.set_defaults(run=_tables)
+
+
+def _tables(arguments: argparse.Namespace) -> None:
+    benchmark_tables(
+        folder=arguments.folder,
+        seeds=arguments.seeds,
+        trials=arguments.trials,
+        methods=arguments.method,
+        noises=arguments.noise,
+        jobs=arguments.jobs,
+        out=arguments.out,
+    )
