@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import ConfigError
-from autotune.records import Values
-from autotune.space.space import Space
 from scripts.bench.__main__ import main
 from scripts.bench.harness import Harness
-from scripts.bench.peers import Proposals, forest, iterated_local_search
 from scripts.bench.tables.benchmark import Search, losses_table, report
 from scripts.bench.tables.searches import EXPLORING, FOREST_SEARCHES, METHODS, Answers, Piece, make_search, pieces
 from scripts.bench.tables.table import NOISES, USUAL, Table, TableTrainer, read_table
-from tests.runs import knob
 
 HEADER = "threads,ratio,codec:categorical,throughput"
 
@@ -156,32 +152,6 @@ def test_exploring_makes_exactly_its_trials(table: Table, tmp_path: Path) -> Non
     """Nothing is kept for a confirmation, and failures give nothing back."""
     answers = make_search(EXPLORING, trainer(table), (6, 12), tmp_path / "work")
     assert answers.trials == 6 + 12
-
-
-def followed(proposals: Proposals, at_most: int) -> list[Values]:
-    """Follow a peer on the sum of the values; where ``a`` is 0 nothing runs but the first point."""
-    tried = [next(proposals)]
-    try:
-        while len(tried) < at_most:
-            a, b = tried[-1]["a"], tried[-1]["b"]
-            assert isinstance(a, int)
-            assert isinstance(b, int)
-            tried.append(proposals.send(float(1 + a + b) if a or len(tried) == 1 else None))
-    except StopIteration:
-        pass
-    return tried
-
-
-@pytest.mark.parametrize("peer", [forest, iterated_local_search])
-def test_peers_climb_and_repeat_nothing(peer) -> None:
-    """From today's config to the best one, each point once, until all of a small space are tried."""
-    space = Space(knobs=(knob("a", 0, *range(1, 6)), knob("b", 0, *range(1, 6))))
-    tried = followed(peer(space, 0), 30)
-    assert tried[0] == space.baseline
-    assert {"a": 5, "b": 5} in tried
-    assert len({space.name(values) for values in tried}) == len(tried)
-    small = Space(knobs=(knob("a", 0, 1), knob("b", 0, 1)))
-    assert len(followed(peer(small, 0), 30)) == 4
 
 
 # The benchmark

@@ -1,4 +1,4 @@
-"""The benchmark of the record, on a journal and SQLite."""
+"""The benchmarks of what autotune costs: starting trials, watching trainers, and the record of a study."""
 
 import json
 import sqlite3
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autotune.errors import CommandError, TrialError
 from autotune.study.record import Study
 from autotune.study.storage.open import open_storage
 from autotune.study.storage.storage import Storage
@@ -15,7 +16,57 @@ from scripts.bench.__main__ import main
 from scripts.bench.overhead import filling as study_filling
 from scripts.bench.overhead import storage as storage_cost
 from scripts.bench.overhead.filling import begin, clear, fill, finish, made_up_trials
+from scripts.bench.overhead.observed_trainers import STYLES as TRAINERS
+from scripts.bench.overhead.observer import STYLES, benchmark_observer
+from scripts.bench.overhead.start import measure_start
 from scripts.bench.overhead.storage import temporary_addresses
+from tests.commands.conftest import CONFIG, TRAINER
+from tests.trainee.conftest import interpreter_with
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The config of the toy trainer, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG % TRAINER)
+    return path
+
+
+def test_prints_the_times_of_both_kinds_and_leaves_no_runs(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fresh processes and forks are measured in turn, and their folders are deleted."""
+    measure_start(config, trials=2, state_dir=tmp_path / "state")
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[2:4]] == ["fresh", "warm"]
+    assert printed[-1] == "0 forks were given up"
+    assert list((tmp_path / "state" / "runs").glob("*/*")) == []
+
+
+def test_says_what_it_needs(config: Path, tmp_path: Path) -> None:
+    """A trainer that ends too soon, or is no Python program, cannot be measured."""
+    config.write_text(config.read_text().replace("out:", "mood: ends at once\nout:"))
+    with pytest.raises(TrialError, match="ended after 0 steps"):
+        measure_start(config, trials=1, state_dir=tmp_path / "state")
+    config.write_text(config.read_text().replace("{python}", "/bin/sh"))
+    with pytest.raises(CommandError, match="warm interpreter"):
+        measure_start(config, trials=1, state_dir=tmp_path / "state")
+
+
+def test_prints_what_is_seen_and_what_that_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each style; one that cannot train says why, and the others are measured."""
+    benchmark_observer(python=interpreter_with("torch"), styles=["torch", "jax"], pairs=1, steps=20)
+    torch = capsys.readouterr().out.splitlines()[2].split(" | ")
+    style, steps, samples, _wait, is_right, step_us, own_us, cost_us = torch
+    assert (style, steps, samples, is_right) == ("| torch", "40 of 40", "312 of 312", "yes")
+    assert 0.0 < float(own_us.split()[0]) < float(step_us)
+    assert "[" in cost_us
+
+
+def test_every_style_is_measured() -> None:
+    """Each trainer there is belongs to one framework."""
+    assert sorted(style for styles in STYLES.values() for style in styles) == sorted(TRAINERS)
 
 
 def _storages(folder: Path) -> list[Storage]:
