@@ -4,11 +4,10 @@ import argparse
 import sys
 
 from autotune.errors import AutotuneError
-from scripts.bench.causes.causes_parser import add_causes
-from scripts.bench.command_line import measurements, overheads, searches
-from scripts.bench.dataset.parsers import add_dataset, add_text
-from scripts.bench.diagnosed.diagnosed_parser import add_predicted_gains, add_saved_time
-from scripts.bench.races.races_parser import add_races
+from scripts.bench import confirmation, drift, grid, oscillation_verdicts, promises, search
+from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
+from scripts.bench.simulation import calibration
+from scripts.bench.tables import benchmark as tables
 
 
 def main() -> int:
@@ -27,34 +26,20 @@ def main() -> int:
 
 
 _BENCHMARKS = (
-    measurements.add_grid,
-    overheads.add_start,
-    overheads.add_choose,
-    searches.add_search,
-    searches.add_tables,
-    searches.add_assumptions,
-    searches.add_siblings,
-    searches.add_placement,
-    searches.add_landscapes,
-    searches.add_promises,
-    searches.add_ablation,
-    searches.add_calibrate,
-    searches.add_confirmation,
-    measurements.add_oscillation,
-    overheads.add_observe,
-    overheads.add_collector,
-    overheads.add_monitor,
-    overheads.add_storage,
-    measurements.add_drift,
-    searches.add_machines,
-    searches.add_workers,
-    measurements.add_two_devices,
-    add_text,
-    add_dataset,
-    add_causes,
-    add_predicted_gains,
-    add_saved_time,
-    add_races,
+    grid.add_grid,
+    start.add_start,
+    choices.add_choose,
+    search.add_search,
+    tables.add_tables,
+    promises.add_promises,
+    calibration.add_calibrate,
+    confirmation.add_confirmation,
+    oscillation_verdicts.add_oscillation,
+    observer.add_observe,
+    gpu_watching.add_collector,
+    gpu_watching.add_monitor,
+    storage.add_storage,
+    drift.add_drift,
 )
 
 

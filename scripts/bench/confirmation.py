@@ -1,7 +1,6 @@
 """Benchmark of the confirmation: how often it says "better", and how often its interval holds, on simulated trials.
 
 Before the pairs, a search has made ten trials, some of them repeats. The judgement is the product's own, from records.
-"Before" is how pairs were judged at first: a fixed number, all of them, with the plain pooled variance as the prior.
 """
 
 import math
@@ -11,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, THROUGHPUT, judge
-from autotune.measure.statistics import Series, moderated_interval, pooled_variance
+from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, judge
+from autotune.measure.statistics import Series
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
 from autotune.search.confirm import pair_order
-from autotune.study.answer import MOST_PRIOR_DF, pair_noise
-from scripts.bench.markdown import markdown_table
+from autotune.study.answer import pair_noise
+from scripts.bench.results import Commands, markdown_table
 
 PAIRS = (4, 6, 12)
 GAINS = (0.0, 0.05, 0.1, 0.2)
@@ -99,14 +98,12 @@ class SimulatedSearch:
         baseline: ln speed of the baseline's trial of each pair.
         candidate: The same of the candidate's, without any gain.
         noise: What the pairs are pooled with: by whether they are fewer than four.
-        former_noise: The same as it was at first.
     """
 
     others: Sequence[TrialRecord]
     baseline: Sequence[float]
     candidate: Sequence[float]
     noise: Mapping[bool, tuple[float, float]]
-    former_noise: tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +136,6 @@ def simulate(noise: Noise, seed: int, *, repeats: bool = True) -> SimulatedSearc
     sides: dict[bool, list[float]] = {True: [], False: []}
     for _, arm in pair_order(_MOST_PAIRS, random.Random(seed)):
         sides[arm == 0].append(float(next(rest)))
-    groups = [[float(value) for name, value in zip(points, before, strict=True) if name == one] for one in set(points)]
-    variance, df = pooled_variance(groups)
     return SimulatedSearch(
         others=others,
         baseline=sides[True],
@@ -149,22 +144,11 @@ def simulate(noise: Noise, seed: int, *, repeats: bool = True) -> SimulatedSearc
             few: pair_noise(others, "s", THROUGHPUT, pairs=FEWEST_PAIRS if few else LEAST_PAIRS)
             for few in (False, True)
         },
-        former_noise=(2.0 * variance, min(df, MOST_PRIOR_DF)),
     )
 
 
-def judged_before(search: SimulatedSearch, gain: float, pairs: int) -> Verdict:
-    """Judge so many pairs as it was done at first."""
-    truth = math.log1p(gain)
-    sides = zip(search.candidate[:pairs], search.baseline[:pairs], strict=True)
-    mean, half_width = moderated_interval([truth + one - other for one, other in sides], *search.former_noise)
-    return Verdict(
-        better=mean - half_width > math.log(LEAST_SCORE_GAIN), holds=abs(mean - truth) <= half_width, pairs=pairs
-    )
-
-
-def judged_now(search: SimulatedSearch, gain: float, pairs: int, *, sequential: bool) -> Verdict:
-    """Judge as a search does it now.
+def judged(search: SimulatedSearch, gain: float, pairs: int, *, sequential: bool) -> Verdict:
+    """Judge as a search does it.
 
     Args:
         search: The trials.
@@ -203,48 +187,38 @@ def benchmark_confirmation(*, searches: int, seed: int) -> str:
     rows, without_repeats = [], []
     for name, noise in {**NOISES, **HARSH_NOISES}.items():
         simulated = [simulate(noise, one) for one in seeds]
-        rows += [[name, str(pairs), *_compared(simulated, pairs)] for pairs in PAIRS]
+        rows += [[name, str(pairs), *_cells(simulated, pairs, GAINS, (False, True))] for pairs in PAIRS]
         simulated = [simulate(noise, one, repeats=False) for one in seeds]
-        without_repeats += [[name, str(pairs), *_sequential(simulated, pairs)] for pairs in (FEWEST_PAIRS, LEAST_PAIRS)]
-    heads = ["noise", "pairs, at most"]
+        without_repeats += [
+            [name, str(pairs), *_cells(simulated, pairs, _LARGE_GAINS, (True,))]
+            for pairs in (FEWEST_PAIRS, LEAST_PAIRS)
+        ]
     return "\n\n".join(
         (
-            f"{searches} searches under each noise, seed {seed}. Three figures: as it was at first, now with a fixed "
-            "number of pairs, and now sequential. Of intervals the least and the most over the gains.",
-            markdown_table(
-                [*heads, *(f'"better" at {gain:+.0%}' for gain in GAINS), "interval holds", f"pairs at {_list(GAINS)}"],
-                rows,
-            ),
+            f"{searches} searches under each noise, seed {seed}. Two figures: with a fixed number of pairs, and "
+            "sequential. Of intervals the least and the most over the gains.",
+            markdown_table(_heads(GAINS), rows),
             "## Sequential, in a search that has repeated no trial",
-            markdown_table(
-                [
-                    *heads,
-                    *(f'"better" at {gain:+.0%}' for gain in _LARGE_GAINS),
-                    "interval holds",
-                    f"pairs at {_list(_LARGE_GAINS)}",
-                ],
-                without_repeats,
-            ),
+            markdown_table(_heads(_LARGE_GAINS), without_repeats),
         )
     )
 
 
-def _compared(simulated: Sequence[SimulatedSearch], pairs: int) -> list[str]:
-    """Return the cells of a row that compares the kinds of judgement."""
-    kinds: list[Callable[[SimulatedSearch, float], Verdict]] = [
-        lambda search, gain: judged_before(search, gain, pairs),
-        lambda search, gain: judged_now(search, gain, pairs, sequential=False),
-        lambda search, gain: judged_now(search, gain, pairs, sequential=True),
+def _heads(gains: Sequence[float]) -> list[str]:
+    shown = [f"{gain:+.0%}" for gain in gains]
+    better = [f'"better" at {gain}' for gain in shown]
+    return ["noise", "pairs, at most", *better, "interval holds", f"pairs at {', '.join(shown)}"]
+
+
+def _cells(
+    simulated: Sequence[SimulatedSearch], pairs: int, gains: Sequence[float], kinds: Sequence[bool]
+) -> list[str]:
+    """Return the cells of a row, with a figure for each kind of confirmation: whether it is sequential."""
+    verdicts = [
+        [[judged(search, gain, pairs, sequential=kind) for search in simulated] for gain in gains] for kind in kinds
     ]
-    verdicts = [[[judged(search, gain) for search in simulated] for gain in GAINS] for judged in kinds]
-    better = [" / ".join(_share(of[index], "better") for of in verdicts) for index in range(len(GAINS))]
+    better = [" / ".join(_share(of[index], "better") for of in verdicts) for index in range(len(gains))]
     return [*better, " / ".join(map(_holds, verdicts)), _mean_pairs(verdicts[-1])]
-
-
-def _sequential(simulated: Sequence[SimulatedSearch], pairs: int) -> list[str]:
-    """Return the cells of a row of sequential confirmations."""
-    verdicts = [[judged_now(search, gain, pairs, sequential=True) for search in simulated] for gain in _LARGE_GAINS]
-    return [*(_share(some, "better") for some in verdicts), _holds(verdicts), _mean_pairs(verdicts)]
 
 
 def _share(verdicts: Sequence[Verdict], what: str) -> str:
@@ -259,10 +233,6 @@ def _holds(by_gain: Sequence[Sequence[Verdict]]) -> str:
 
 def _mean_pairs(by_gain: Sequence[Sequence[Verdict]]) -> str:
     return ", ".join(f"{sum(verdict.pairs for verdict in verdicts) / len(verdicts):.1f}" for verdicts in by_gain)
-
-
-def _list(gains: Sequence[float]) -> str:
-    return ", ".join(f"{gain:+.0%}" for gain in gains)
 
 
 def _measurement(ln_speed: float) -> Measurement:
@@ -290,4 +260,14 @@ def _record(point: str, ln_speed: float) -> TrialRecord:
         ended_utc="2026-01-01T00:00:00+00:00",
         duration_s=_TRIAL_S,
         measurement=_measurement(ln_speed),
+    )
+
+
+def add_confirmation(commands: Commands) -> None:
+    """Add the parser of ``confirmation``."""
+    parser = commands.add_parser("confirmation", help="judge simulated confirmations, and compare with the truth")
+    parser.add_argument("--searches", type=int, default=2000, help="under each noise (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(
+        run=lambda given: print(benchmark_confirmation(searches=given.searches, seed=given.seed), end="")
     )

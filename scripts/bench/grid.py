@@ -4,6 +4,7 @@ Every point is measured like a trial of a search. The points are in random order
 that a slow minute of the machine does not affect one point alone.
 """
 
+import argparse
 import json
 import random
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from autotune.trial.guard import Guard
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import ProcessRunner
 from autotune.trial.stop_rule import TrialPolicy
+from scripts.bench.results import Commands
 
 _LONGEST_RUN_S = 120.0
 
@@ -129,3 +131,28 @@ def _scalar(text: str) -> Scalar:
         except ValueError:
             continue
     return text
+
+
+def add_grid(commands: Commands) -> None:
+    """Add the parser of ``grid``."""
+    parser = commands.add_parser("grid", help="measure every combination of some values, in random order")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=2, help="trials of each point (default: 2)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--state-dir", type=Path)
+    parser.add_argument("--out", type=Path, help="where the raw numbers go, as JSON lines")
+    parser.add_argument(
+        "axes", nargs="+", metavar="KEY=V1,V2", help="e.g. data.batch_size=8,32; data.cache=none,memory"
+    )
+    parser.set_defaults(run=_grid)
+
+
+def _grid(arguments: argparse.Namespace) -> None:
+    measure_grid(
+        arguments.config,
+        dict(parse_axis(axis) for axis in arguments.axes),
+        repeats=arguments.repeats,
+        seed=arguments.seed,
+        state_dir=arguments.state_dir,
+        out=arguments.out,
+    )

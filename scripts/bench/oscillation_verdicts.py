@@ -13,7 +13,7 @@ import numpy as np
 
 from autotune.measure.oscillation import LEAST_PERIOD_WINDOWS, Oscillation, Pattern, Segment, oscillation
 from autotune.measure.statistics import Series
-from scripts.bench.markdown import markdown_table
+from scripts.bench.results import Commands, markdown_table
 
 _NOISE_S = 0.05  # how long a level stays before noise changes it
 _CLOSE = 0.05
@@ -305,3 +305,13 @@ def _has_wrong_period(outcome: Outcome) -> bool:
     if outcome.seen.period_s is None:
         return False
     return outcome.period_error is None or outcome.period_error > _CLOSE
+
+
+def add_oscillation(commands: Commands) -> None:
+    """Add the parser of ``oscillation``."""
+    parser = commands.add_parser("oscillation", help="judge simulated GPU utilization, and compare with the truth")
+    parser.add_argument("--scenarios", type=int, default=200, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(
+        run=lambda given: print(benchmark_oscillation(scenarios=given.scenarios, seed=given.seed), end="")
+    )

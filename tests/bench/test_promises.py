@@ -3,7 +3,6 @@
 import gzip
 import json
 import sys
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -11,15 +10,15 @@ import pytest
 
 from autotune.search.state import REALIZED
 from scripts.bench.__main__ import main
-from scripts.bench.promises.calibration_report import (
+from scripts.bench.promises import (
+    APART,
+    Moment,
     WatchedSearch,
-    calibration_report,
     deciles_table,
+    small_parts,
     thresholds_table,
     unbiased_line,
 )
-from scripts.bench.promises.moments import APART, Moment
-from scripts.bench.promises.small_parts import small_parts
 from scripts.bench.tables.table import read_table
 
 
@@ -61,13 +60,6 @@ def test_users_are_promised_a_number_of_trials_or_a_time(ahead: dict[str, float]
     assert WatchedSearch(moments=moments(*(0.5,) * 19), **ahead).pairs_ahead() == []
 
 
-def test_what_ends_behind_the_time_does_not_count() -> None:
-    """An answer that came after the ten minutes is no gain of theirs."""
-    late = moments(*(0.5,) * 20)
-    late = [replace(moment, elapsed_s=moment.elapsed_s + (moment.trials == 20)) for moment in late]
-    assert WatchedSearch(moments=late, ahead_s=600.0).pairs_ahead() == [(pytest.approx(0.2), pytest.approx(0.09))]
-
-
 def test_deciles_are_in_order_of_the_promise() -> None:
     """A line for each tenth, with its edges, and one for all."""
     lines = deciles_table([(promise / 100, 0.5 * promise / 100) for promise in range(20, 0, -1)]).splitlines()
@@ -104,15 +96,6 @@ def test_the_share_that_was_gained_is_told() -> None:
     assert unbiased_line([WatchedSearch(moments=moments(0.5))]) == ""
 
 
-def test_searches_without_numbers_are_left_out() -> None:
-    """They have nothing to compare; one kind of searches alone has no table of all."""
-    some = [WatchedSearch(moments=[]), WatchedSearch(moments=moments(*(0.5,) * 20), trials_ahead=10)]
-    report = calibration_report({"Tables": some, "Simulator": [WatchedSearch(moments=[])]})
-    assert "## Tables (1 searches)" in report
-    assert "All together" not in report
-    assert "## All together (2 searches)" in calibration_report({"Tables": some, "Simulator": some})
-
-
 # The parts of a table
 
 
@@ -143,8 +126,8 @@ def test_both_kinds_of_searches_are_watched_to_their_end(
     (tmp_path / "small.csv.gz").write_bytes(gzip.compress("\n".join(["a,b,throughput", *rows]).encode()))
     monkeypatch.chdir(tmp_path)
     arguments = ["promises", ".", "--seeds", "0", "--scenarios", "1002", "--out", "out"]
-    monkeypatch.setattr("scripts.bench.promises.benchmark_promises._TRIALS", 40)
-    monkeypatch.setattr("scripts.bench.promises.benchmark_promises._BUDGET_S", 120.0)
+    monkeypatch.setattr("scripts.bench.promises._TRIALS", 40)
+    monkeypatch.setattr("scripts.bench.promises._BUDGET_S", 120.0)
     monkeypatch.setattr(sys, "argv", ["scripts.bench", *arguments])
     assert main() == 0
     report, said = capsys.readouterr()

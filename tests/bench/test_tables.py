@@ -9,20 +9,11 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import ConfigError
-from autotune.records import Values
-from autotune.space.space import Space
 from scripts.bench.__main__ import main
-from scripts.bench.peers.forest import forest
-from scripts.bench.peers.harness import Harness
-from scripts.bench.peers.local_search import iterated_local_search
-from scripts.bench.peers.methods import Proposals
-from scripts.bench.tables.noise import NOISES, USUAL
-from scripts.bench.tables.pieces import FOREST_SEARCHES, Piece, pieces
-from scripts.bench.tables.regret_tables import Search, losses_table, report
-from scripts.bench.tables.searches import EXPLORING, METHODS, Answers, make_search
-from scripts.bench.tables.table import Table, read_table
-from scripts.bench.tables.table_trainer import TableTrainer
-from tests.runs import knob
+from scripts.bench.harness import Harness
+from scripts.bench.tables.benchmark import Search, losses_table, report
+from scripts.bench.tables.searches import EXPLORING, FOREST_SEARCHES, METHODS, Answers, Piece, make_search, pieces
+from scripts.bench.tables.table import NOISES, USUAL, Table, TableTrainer, read_table
 
 HEADER = "threads,ratio,codec:categorical,throughput"
 
@@ -146,7 +137,7 @@ def test_noise_leaves_the_speed_right(table: Table, tmp_path: Path, noise: str) 
 # Searches
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if "GP" not in method])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_search_on_a_table(table: Table, tmp_path: Path, method: str) -> None:
     """Every method answers at both numbers of trials, makes no more, and finds something better than its start."""
     one = trainer(table)
@@ -163,44 +154,17 @@ def test_exploring_makes_exactly_its_trials(table: Table, tmp_path: Path) -> Non
     assert answers.trials == 6 + 12
 
 
-def followed(proposals: Proposals, at_most: int) -> list[Values]:
-    """Follow a peer on the sum of the values; where ``a`` is 0 nothing runs but the first point."""
-    tried = [next(proposals)]
-    try:
-        while len(tried) < at_most:
-            a, b = tried[-1]["a"], tried[-1]["b"]
-            assert isinstance(a, int)
-            assert isinstance(b, int)
-            tried.append(proposals.send(float(1 + a + b) if a or len(tried) == 1 else None))
-    except StopIteration:
-        pass
-    return tried
-
-
-@pytest.mark.parametrize("peer", [forest, iterated_local_search])
-def test_peers_climb_and_repeat_nothing(peer) -> None:
-    """From today's config to the best one, each point once, until all of a small space are tried."""
-    space = Space(knobs=(knob("a", 0, *range(1, 6)), knob("b", 0, *range(1, 6))))
-    tried = followed(peer(space, 0), 30)
-    assert tried[0] == space.baseline
-    assert {"a": 5, "b": 5} in tried
-    assert len({space.name(values) for values in tried}) == len(tried)
-    small = Space(knobs=(knob("a", 0, 1), knob("b", 0, 1)))
-    assert len(followed(peer(small, 0), 30)) == 4
-
-
 # The benchmark
 
 
 def test_slow_methods_search_less_often(table: Table) -> None:
-    """On twelve tables: 60 searches of the forest, half from each start, and 24 of a Gaussian process."""
+    """On twelve tables: 60 searches of the forest, half from each start."""
     twelve = [Table(name=f"t{n}", digest="", options=table.options, throughputs=table.throughputs) for n in range(12)]
-    methods = ("autotune", "forest", "forest in our tuner", "GP")
+    methods = ("autotune", "forest", "forest in our tuner")
     found = list(pieces(twelve, methods=methods, noises=[USUAL], seeds=range(10), trials=(30, 60, 120)))
     counts = {name: [piece for piece in found if piece.method == name] for name in methods}
-    assert [len(some) for some in counts.values()] == [240, FOREST_SEARCHES, FOREST_SEARCHES, 24]
+    assert [len(some) for some in counts.values()] == [240, FOREST_SEARCHES, FOREST_SEARCHES]
     assert sum(piece.start == "median" for piece in counts["forest"]) == 30
-    assert {piece.trials for piece in counts["GP"]} == {(30, 60)}
 
 
 def test_the_report_says_who_is_first() -> None:

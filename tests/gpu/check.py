@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuInventory, gpus, reasons_of
-from scripts.bench.markdown import markdown_table
+from scripts.bench.results import markdown_table
 from tests.gpu.check_parts import (
     Part,
     Place,

@@ -20,7 +20,7 @@ from autotune.measure.oscillation import Segment
 from autotune.measure.utilization import describe, pooled_utilization
 from autotune.records import TrialExit
 from autotune.trial.outcome import ending_of
-from scripts.bench.markdown import markdown_table
+from scripts.bench.results import markdown_table
 from tests.gpu.collector_process import reading, records_of, until
 
 LOADED_S = 12.0

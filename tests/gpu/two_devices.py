@@ -25,7 +25,7 @@ from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
 from autotune.tf.runtime import Placement, configure, place
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.workloads.tts.features import log_mel_of_mirrored, mirrored_samples
-from scripts.bench.markdown import markdown_table
+from scripts.bench.results import markdown_table
 
 FRAMES = 400
 MEMORY_MB = 4096

@@ -7,6 +7,7 @@ to a microsecond, but without the counting in graphs and without cache effects. 
 blocks, with a trainer for each: nothing is left out, but equal trainers differ by some percent, too.
 """
 
+import argparse
 import json
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from autotune.records import TraineeEvent, TrialPlan
 from autotune.trial.folder import TrialFolder
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
-from scripts.bench.markdown import markdown_table
+from scripts.bench.results import Commands, markdown_table
 
 _TRAINERS = Path(__file__).with_name("observed_trainers.py")  # a script, not for importing
 _LONGEST_RUN_S = 300.0
@@ -163,3 +164,17 @@ def _cost(trainers: _Trainers, style: str, pairs: int, steps: int) -> tuple[str,
 
 def _spread(values: Sequence[float]) -> str:
     return f"{median(values):.1f} [{min(values):.1f}, {max(values):.1f}]"
+
+
+def add_observe(commands: Commands) -> None:
+    """Add the parser of ``observe``."""
+    parser = commands.add_parser("observe", help="what is seen of trainers that report nothing, and what that costs")
+    parser.add_argument("styles", nargs="*", metavar="STYLE", help="e.g. fit loop-compiled torch (default: all)")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has the frameworks")
+    parser.add_argument("--pairs", type=int, default=5, help="of trainings, for the cost of a step (default: 5)")
+    parser.add_argument("--steps", type=int, default=200, help="in a block, of which a training has 20 (default: 200)")
+    parser.set_defaults(run=_observe)
+
+
+def _observe(arguments: argparse.Namespace) -> None:
+    benchmark_observer(python=arguments.python, styles=arguments.styles, pairs=arguments.pairs, steps=arguments.steps)

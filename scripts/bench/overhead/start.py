@@ -25,6 +25,7 @@ from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.plan import plan_trial
 from autotune.trial.python_command import python_command
 from autotune.trial.warm import ZygoteRunner
+from scripts.bench.results import Commands
 
 _STAMPED_MAIN = Path(__file__).with_name("stamped_main.py")  # a script, not for importing
 _STEPS = 11
@@ -141,3 +142,12 @@ def _stamped(plan: TrialPlan) -> TrialPlan:
 
 def _spread(times: Sequence[float]) -> str:
     return f"{median(times):.3f} [{min(times):.3f}, {max(times):.3f}]"
+
+
+def add_start(commands: Commands) -> None:
+    """Add the parser of ``start``."""
+    parser = commands.add_parser("start", help="measure what starting and stopping a trial takes, fresh and warm")
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--trials", type=int, default=20, help="of each kind (default: 20)")
+    parser.add_argument("--state-dir", type=Path)
+    parser.set_defaults(run=lambda given: measure_start(given.config, trials=given.trials, state_dir=given.state_dir))

@@ -10,21 +10,19 @@ All functions take arrays as well as numbers, so that all points of a space are 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.records import Scalar
+from autotune.records import Gpu, Machine, Scalar
 
 Quantity = NDArray[np.float64]
 """One number, or an array with one for each point."""
 
 FLOAT32, FLOAT16, BFLOAT16 = 0.0, 1.0, 2.0
 NO_CACHE, MEMORY_CACHE, DISK_CACHE = 0.0, 1.0, 2.0
-ONE_GPU = -1.0
-"""Placement of data and model on one GPU, the first."""
 
 _CODES: Mapping[Scalar, float] = {
     "float32": FLOAT32,
@@ -36,7 +34,6 @@ _CODES: Mapping[Scalar, float] = {
 }
 
 _QUEUE_SHARPNESS: Final = 4.0
-_USUAL_JITTER: Final = 0.25
 _RECOMPILING: Final = 20.0  # times slower: XLA with shapes that change (0.05x, measured)
 _BUCKET_SLACK: Final = 0.08  # of the padding that random batches have, what length buckets leave
 _HALF_MEMORY: Final = 0.58  # of activations; weights and optimizer state stay in 32 bits
@@ -57,7 +54,6 @@ class Hardware:
         core_speed: Speed of one core, relative to the one that the costs in `Workload` refer to.
         memory_bytes: Memory of the host.
         gpus: Number of GPUs; 0: the step runs on the CPU.
-        gpu_speeds: Speed of the first two GPUs, relative to the one that the costs in `Workload` refer to.
         gpu_memory_bytes: Memory of one GPU.
         float16_speed: Speed of matrix operations in float16, relative to float32.
         bfloat16_speed: Speed of matrix operations in bfloat16, relative to float32.
@@ -69,7 +65,6 @@ class Hardware:
     core_speed: float = 1.0
     memory_bytes: float
     gpus: int = 0
-    gpu_speeds: tuple[float, float] = (1.0, 1.0)
     gpu_memory_bytes: float = 0.0
     float16_speed: float
     bfloat16_speed: float
@@ -100,7 +95,6 @@ class Workload:
         graph_launch_s: CPU time to start them from a graph.
         xla_launch_s: CPU time to start them with XLA.
         gpu_transform_s: Time of the GPU to transform a sample before the step.
-        jitter: Coefficient of variation of the times of transforming and step, which the buffer between GPUs covers.
         model_bytes: Memory of weights, gradients and optimizer state.
         activation_bytes: Activations of a sample of mean length.
         host_bytes: Host memory of the process without data and workers.
@@ -127,7 +121,6 @@ class Workload:
     graph_launch_s: float
     xla_launch_s: float
     gpu_transform_s: float = 0.0
-    jitter: float = _USUAL_JITTER
     model_bytes: float = 0.0
     activation_bytes: float = 0.0
     host_bytes: float = 1.0e9
@@ -143,7 +136,6 @@ class Options:
     Attributes:
         precision: `FLOAT32`, `FLOAT16` or `BFLOAT16`.
         cache: `NO_CACHE`, `MEMORY_CACHE` or `DISK_CACHE`.
-        model_gpu: GPU of the model, 0 or 1, where the data are on the other one; or `ONE_GPU`.
     """
 
     batch_size: Quantity
@@ -160,14 +152,11 @@ class Options:
     pipeline_buffer: Quantity
     inter_op_threads: Quantity
     intra_op_threads: Quantity
-    model_gpu: Quantity = field(default_factory=lambda: np.asarray(1.0))
 
 
 def coded(value: Scalar) -> float:
     """Return a config value as the model's options encode it."""
-    if value is None:
-        return ONE_GPU
-    return _CODES[value] if isinstance(value, str) else float(value)
+    return _CODES[value] if isinstance(value, str) else float(value or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,9 +248,9 @@ def _joined(load_s: Quantity, step_s: Quantity, cpu_s: Quantity, prefetch: Quant
     return np.maximum(_queued(load_s, step_s, prefetch), cpu_s)
 
 
-def _queued(load_s: Quantity, step_s: Quantity, prefetch: Quantity, sharpness: float = _QUEUE_SHARPNESS) -> Quantity:
+def _queued(load_s: Quantity, step_s: Quantity, prefetch: Quantity) -> Quantity:
     """Return a sum without a queue, nearly the larger of the two behind a deep one: the norm in between."""
-    power = 1.0 + sharpness * np.sqrt(prefetch)
+    power = 1.0 + _QUEUE_SHARPNESS * np.sqrt(prefetch)
     largest = np.maximum(load_s, step_s)  # taken out, so that high powers of small times do not vanish
     return largest * ((load_s / largest) ** power + (step_s / largest) ** power) ** (1.0 / power)
 
@@ -314,16 +303,11 @@ def _step(options: Options, workload: Workload, hardware: Hardware) -> tuple[Qua
     work_s = work_s * (1.0 - workload.half_share + workload.half_share / half_speed)
     copy_s = _COPY_LATENCY_S + padded * workload.sample_bytes / hardware.copy_bytes_per_s
     transform_s = batch * workload.gpu_transform_s
-    has_second = (options.pipeline_buffer > 0) & (hardware.gpus > 1) & (options.model_gpu != ONE_GPU)
-    first, second = hardware.gpu_speeds
-    data_speed = np.where(has_second & (options.model_gpu == 0), second, first)
-    model_speed = np.where(has_second & (options.model_gpu > 0), second, first)
-    transform_s, work_s = transform_s / data_speed, work_s / model_speed
+    has_second = (options.pipeline_buffer > 0) & (hardware.gpus > 1)
     copy_alone_s = np.where((options.prefetch_to_gpu > 0) | has_second, 0.0, copy_s)
     one_gpu_s = launch_s + copy_alone_s + transform_s + work_s
     ahead_s = 2.0 * copy_s + transform_s  # on the data GPU, and then over to the model GPU
-    sharpness = _QUEUE_SHARPNESS * _USUAL_JITTER / workload.jitter
-    two_gpus_s = _queued(ahead_s, launch_s + work_s, options.pipeline_buffer, sharpness)
+    two_gpus_s = _queued(ahead_s, launch_s + work_s, options.pipeline_buffer)
     # What is copied ahead of time still has to be copied.
     step_s = np.maximum(np.where(has_second, two_gpus_s, one_gpu_s), copy_s) * recompiling
     return step_s, work_s + np.where(has_second, 0.0, transform_s), launch_s * recompiling + copy_alone_s
@@ -351,7 +335,7 @@ def _memory(options: Options, workload: Workload, hardware: Hardware) -> tuple[Q
     samples = options.batch_size * workload.longest
     halved = np.where(options.precision != FLOAT32, _HALF_MEMORY, 1.0)
     compact = np.where(_compiled(options), _XLA_MEMORY, 1.0)
-    waiting = options.prefetch_to_gpu + np.where(options.model_gpu == ONE_GPU, 0.0, options.pipeline_buffer)
+    waiting = options.prefetch_to_gpu + options.pipeline_buffer
     device = workload.model_bytes + samples * (
         workload.activation_bytes * halved * compact + waiting * workload.sample_bytes
     )
@@ -364,3 +348,116 @@ def _memory(options: Options, workload: Workload, hardware: Hardware) -> tuple[Q
     if hardware.gpus == 0:
         return np.zeros_like(device), host + device
     return device, host
+
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedMachine:
+    """Machine with its visible conditions and its true speed.
+
+    Attributes:
+        name: Name in tables.
+        machine: Conditions that a search knows of.
+        hardware: Hardware that decides its speed.
+        import_s: Time to import the trainer's frameworks in a fresh process.
+        fork_s: Time to fork a process that has imported them.
+    """
+
+    name: str
+    machine: Machine
+    hardware: Hardware
+    import_s: float
+    fork_s: float
+
+
+def _gpus(name: str, count: int, memory_bytes: int) -> tuple[Gpu, ...]:
+    return tuple(
+        Gpu(name=name, uuid=f"GPU-00000000-0000-0000-0000-{index:012d}", memory_bytes=memory_bytes)
+        for index in range(count)
+    )
+
+
+MACHINES: tuple[SimulatedMachine, ...] = (
+    SimulatedMachine(
+        name="2 cores, no GPU",
+        machine=Machine(cpu_cores=2, cpu_model="simulated, 2 cores", memory_bytes=8 * _GIB, cpu_bfloat16=True),
+        # Half precision as measured with TensorFlow 2.21: float16 is emulated, bfloat16 is not.
+        hardware=Hardware(
+            cores=2, memory_bytes=8 * _GIB, float16_speed=0.26, bfloat16_speed=1.28, disk_bytes_per_s=4e8
+        ),
+        import_s=5.8,
+        fork_s=0.35,
+    ),
+    SimulatedMachine(
+        name="8 cores, RTX 4090",
+        machine=Machine(
+            cpu_cores=8,
+            cpu_model="simulated, 8 cores",
+            memory_bytes=64 * _GIB,
+            cpu_bfloat16=False,
+            gpus=_gpus("NVIDIA GeForce RTX 4090", 1, 24 * _GIB),
+        ),
+        hardware=Hardware(
+            cores=8,
+            core_speed=1.3,
+            memory_bytes=64 * _GIB,
+            gpus=1,
+            gpu_memory_bytes=24 * _GIB,
+            float16_speed=2.2,
+            bfloat16_speed=2.1,
+            copy_bytes_per_s=12e9,
+            disk_bytes_per_s=2e9,
+        ),
+        import_s=4.5,
+        fork_s=0.25,
+    ),
+    SimulatedMachine(
+        name="16 cores, A100",
+        machine=Machine(
+            cpu_cores=16,
+            cpu_model="simulated, 16 cores",
+            memory_bytes=128 * _GIB,
+            cpu_bfloat16=True,
+            gpus=_gpus("NVIDIA A100-SXM4-40GB", 1, 40 * _GIB),
+        ),
+        hardware=Hardware(
+            cores=16,
+            core_speed=0.9,
+            memory_bytes=128 * _GIB,
+            gpus=1,
+            gpu_memory_bytes=40 * _GIB,
+            float16_speed=2.6,
+            bfloat16_speed=2.6,
+            copy_bytes_per_s=15e9,
+            disk_bytes_per_s=1e9,
+        ),
+        import_s=7.0,
+        fork_s=0.4,
+    ),
+    SimulatedMachine(
+        name="32 cores, 2 GPUs",
+        machine=Machine(
+            cpu_cores=32,
+            cpu_model="simulated, 32 cores",
+            memory_bytes=256 * _GIB,
+            cpu_bfloat16=True,
+            gpus=_gpus("NVIDIA L40S", 2, 48 * _GIB),
+        ),
+        hardware=Hardware(
+            cores=32,
+            core_speed=1.0,
+            memory_bytes=256 * _GIB,
+            gpus=2,
+            gpu_memory_bytes=48 * _GIB,
+            float16_speed=2.0,
+            bfloat16_speed=2.0,
+            copy_bytes_per_s=10e9,
+            disk_bytes_per_s=2e9,
+        ),
+        import_s=6.5,
+        fork_s=0.4,
+    ),
+)
+"""Machines, from small to large."""

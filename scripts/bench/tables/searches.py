@@ -5,27 +5,80 @@ repeats and confirmation, failures too. Our tuner appears twice. `OURS` is a who
 answer is what it confirmed, else the baseline. `EXPLORING` explores with all of them, as if the confirmation came on
 top, and its answer is the point that is believed to be best: the peers spend nothing on being sure. Other samplers "in
 our tuner" propose the points instead, and explore in the same way: feasibility and what is believed stay ours.
+
+The forest is slow, and searches less often: `FOREST_SEARCHES` times in all, from each start in turn. Noises other than
+the usual one are tried on `NOISY_TABLES` tables.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
+from autotune.clock import Clock
 from autotune.errors import ConfigError
+from autotune.events import Event, TrialEnded
+from autotune.records import TrialRecord
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.confirm import MOST_PAIRS
+from autotune.search.schedule import Budget, expected_trial_s
 from autotune.space.space import Space
-from scripts.bench.peers.anytime_curve import OURS
-from scripts.bench.peers.harness import Harness
-from scripts.bench.peers.local_search import iterated_local_search
-from scripts.bench.peers.methods import Proposals, coordinate_descent, gaussian_process, random_search, tpe
-from scripts.bench.peers.peer_sampler import PeerSampler
-from scripts.bench.tables.table_trainer import TableTrainer
-from scripts.bench.tables.trials_budget import TrialsBudget
+from autotune.testing.simulated_runner import SimulatedRunner
+from scripts.bench.harness import OURS, Harness
+from scripts.bench.peers import (
+    PeerSampler,
+    Proposals,
+    coordinate_descent,
+    forest,
+    iterated_local_search,
+    random_search,
+    tpe,
+)
+from scripts.bench.tables.table import USUAL, Table, TableTrainer
+
+_FIRST_S = 6.0  # guess at a trial's length before the first one
+_SLACK = 0.9  # of a trial: one that is a little longer than usual must not be cut off
+
+
+class TrialsBudget(Budget):
+    """Budget of a number of trials.
+
+    Args:
+        clock: The simulation's clock.
+        trials: Number of trials.
+        beyond: Number of trials that seem to be there beyond these, and vanish when they are made: what a tuner would
+            keep for its confirmation.
+        runner: Runner of the trials, which has a plan for each.
+    """
+
+    def __init__(self, clock: Clock, *, trials: int, beyond: int, runner: SimulatedRunner) -> None:
+        super().__init__(clock, started_s=clock.now_s(), budget_s=(trials + beyond) * _FIRST_S)
+        self._trials = trials
+        self._beyond = beyond
+        self._runner = runner
+        self._records: list[TrialRecord] = []
+
+    def note(self, event: Event) -> None:
+        """Note each finished trial: its length tells what the others are worth."""
+        if isinstance(event, TrialEnded):
+            self._records.append(event.trial)
+
+    @property
+    def wall_s(self) -> float:
+        """See `Budget.wall_s`."""
+        return self._clock.now_s() + self.left_s()
+
+    def left_s(self) -> float:
+        """See `Budget.left_s`."""
+        left = self._trials - len(self._runner.plans)
+        usual_s = expected_trial_s(self._records) if self._records else _FIRST_S
+        return (left + self._beyond + _SLACK) * usual_s if left > 0 else 0.0
+
 
 EXPLORING = f"{OURS}, exploring"
 ENDLESS_S = 1e7
@@ -51,17 +104,10 @@ class Answers:
     cpu_s: float
 
 
-def _forest(space: Space, seed: int) -> Proposals:
-    from scripts.bench.peers.forest import forest  # needs scikit-learn
-
-    return forest(space, seed)
-
-
 _PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
     "TPE": tpe,
-    "forest": _forest,
+    "forest": forest,
     "iterated local search": iterated_local_search,
-    "GP": gaussian_process,
     "random": random_search,
     "coordinate descent": coordinate_descent,
 }
@@ -69,13 +115,12 @@ _INSIDE = " in our tuner"
 _SAMPLERS: Mapping[str, Callable[[Space, int], SamplerChoice]] = {
     EXPLORING: lambda _space, _seed: OUR_SAMPLER,
     f"TPE{_INSIDE}": lambda _space, _seed: "tpe",
-    f"forest{_INSIDE}": partial(PeerSampler, _forest),
+    f"forest{_INSIDE}": partial(PeerSampler, forest),
     f"iterated local search{_INSIDE}": partial(PeerSampler, iterated_local_search),
-    f"GP{_INSIDE}": lambda _space, _seed: "gp",
     f"random{_INSIDE}": lambda _space, _seed: "random",
     f"coordinate descent{_INSIDE}": partial(PeerSampler, coordinate_descent),
 }
-_NEEDS: Mapping[str, Sequence[str]] = {"forest": ("sklearn",), "GP": ("torch", "scipy")}
+_NEEDS: Mapping[str, Sequence[str]] = {"forest": ("sklearn",)}
 
 METHODS: Sequence[str] = (OURS, *_SAMPLERS, *_PEERS)
 """Names of all methods."""
@@ -141,3 +186,77 @@ def tune(harness: Harness, sampler: SamplerChoice, *, trials: int, whole: bool) 
 def _cpu_s() -> float:
     times = os.times()
     return times.user + times.system
+
+
+STARTS: Sequence[str] = ("lowest", "median")
+"""Starts: the lowest values, and the point with the median throughput."""
+
+FOREST_SEARCHES = 60
+NOISY_TABLES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One search to make.
+
+    Attributes:
+        method: Name of the method.
+        table: Name of the table.
+        digest: Hash of the table's content.
+        noise: Name of the noise.
+        start: Name of the start.
+        seed: Seed of the noise and the method.
+        trials: Numbers of trials after which the answer counts, ascending.
+    """
+
+    method: str
+    table: str
+    digest: str
+    noise: str
+    start: str
+    seed: int
+    trials: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Say which one it is."""
+        return f"{self.method} on {self.table}, {self.start}, {self.noise}, seed {self.seed}"
+
+
+def pieces(
+    tables: Sequence[Table],
+    *,
+    methods: Sequence[str],
+    noises: Sequence[str],
+    seeds: Sequence[int],
+    trials: Sequence[int],
+) -> Iterator[Piece]:
+    """Yield all pieces, seed by seed: an interrupted benchmark has some of everything."""
+    for seed, noise, (place, start) in product(seeds, noises, enumerate(STARTS)):
+        for (number, table), method in product(enumerate(_tables_of(tables, noise)), methods):
+            if _has_turn(method, seed - seeds[0], (number + place) % 2, len(tables)):
+                yield Piece(
+                    method=method,
+                    table=table.name,
+                    digest=table.digest,
+                    noise=noise,
+                    start=start,
+                    seed=seed,
+                    trials=tuple(sorted(trials)),
+                )
+
+
+def _tables_of(tables: Sequence[Table], noise: str) -> Sequence[Table]:
+    """Return the tables for a noise: of others than the usual one, a few that are spread over the names."""
+    return tables if noise == USUAL else tables[:: max(1, len(tables) // NOISY_TABLES)][:NOISY_TABLES]
+
+
+def trainer_of(piece: Piece, table: Table) -> TableTrainer:
+    """Return the trainer of a piece on its table."""
+    # From all of these: else a random search would try the same points from both starts, under the same noise.
+    seed = random.Random(f"{piece.table} {piece.start} {piece.noise} {piece.seed}").getrandbits(31)
+    start = table.lowest if piece.start == "lowest" else table.median
+    return TableTrainer(table=table, start=start, noise=piece.noise, seed=seed)
+
+
+def _has_turn(method: str, turn: int, phase: int, tables: int) -> bool:
+    return not method.startswith("forest") or (turn < FOREST_SEARCHES / tables and turn % 2 == phase)

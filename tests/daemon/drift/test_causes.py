@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.daemon.drift import CauseKind, Surroundings, SurroundingsHistory, likely_cause
-from scripts.bench.drift.staged_causes import found_cause, staged_case
+from scripts.bench.drift import found_cause, staged_case
 
 _USUAL = Surroundings(
     foreign_cores=0.1,

@@ -1,1 +1,0 @@
-"""Benchmarks of the dataset functions of `autotune.tf`."""

@@ -1,1 +1,0 @@
-"""Benchmark of the tests for drift: false alarms, delays and causes on simulated trainings."""

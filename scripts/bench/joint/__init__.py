@@ -1,1 +1,0 @@
-"""Benchmark of several machines on one study, simulated in virtual time."""

@@ -1,1 +1,0 @@
-"""Our search against other tuners, on simulated trainers."""

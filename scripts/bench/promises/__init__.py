@@ -1,1 +1,0 @@
-"""Calibration of the gains that a search promises."""

@@ -1,1 +1,0 @@
-"""Benchmark of races: what they say of trainings whose learning is known."""

@@ -1,1 +1,0 @@
-"""Trainers that really learn; each is started as a process of its own."""

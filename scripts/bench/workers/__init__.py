@@ -1,1 +1,0 @@
-"""Benchmark of worker processes on one study: throughput, and what becomes of trials when workers go."""

@@ -1,0 +1,144 @@
+"""The benchmarks of what autotune costs: starting trials, watching trainers, and the record of a study."""
+
+import json
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import CommandError, TrialError
+from autotune.study.record import Study
+from autotune.study.storage.journal import open_storage
+from autotune.study.storage.storage import Storage
+from scripts.bench.__main__ import main
+from scripts.bench.overhead import filling as study_filling
+from scripts.bench.overhead import storage as storage_cost
+from scripts.bench.overhead.filling import begin, clear, fill, finish, made_up_trials
+from scripts.bench.overhead.observed_trainers import STYLES as TRAINERS
+from scripts.bench.overhead.observer import STYLES, benchmark_observer
+from scripts.bench.overhead.start import measure_start
+from scripts.bench.overhead.storage import temporary_addresses
+from tests.commands.conftest import CONFIG, TRAINER
+from tests.trainee.conftest import interpreter_with
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The config of the toy trainer, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG % TRAINER)
+    return path
+
+
+def test_prints_the_times_of_both_kinds_and_leaves_no_runs(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fresh processes and forks are measured in turn, and their folders are deleted."""
+    measure_start(config, trials=2, state_dir=tmp_path / "state")
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[2:4]] == ["fresh", "warm"]
+    assert printed[-1] == "0 forks were given up"
+    assert list((tmp_path / "state" / "runs").glob("*/*")) == []
+
+
+def test_says_what_it_needs(config: Path, tmp_path: Path) -> None:
+    """A trainer that ends too soon, or is no Python program, cannot be measured."""
+    config.write_text(config.read_text().replace("out:", "mood: ends at once\nout:"))
+    with pytest.raises(TrialError, match="ended after 0 steps"):
+        measure_start(config, trials=1, state_dir=tmp_path / "state")
+    config.write_text(config.read_text().replace("{python}", "/bin/sh"))
+    with pytest.raises(CommandError, match="warm interpreter"):
+        measure_start(config, trials=1, state_dir=tmp_path / "state")
+
+
+def test_prints_what_is_seen_and_what_that_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each style; one that cannot train says why, and the others are measured."""
+    benchmark_observer(python=interpreter_with("torch"), styles=["torch", "jax"], pairs=1, steps=20)
+    torch = capsys.readouterr().out.splitlines()[2].split(" | ")
+    style, steps, samples, _wait, is_right, step_us, own_us, cost_us = torch
+    assert (style, steps, samples, is_right) == ("| torch", "40 of 40", "312 of 312", "yes")
+    assert 0.0 < float(own_us.split()[0]) < float(step_us)
+    assert "[" in cost_us
+
+
+def test_every_style_is_measured() -> None:
+    """Each trainer there is belongs to one framework."""
+    assert sorted(style for styles in STYLES.values() for style in styles) == sorted(TRAINERS)
+
+
+def _storages(folder: Path) -> list[Storage]:
+    folder.mkdir()
+    return [open_storage(address, folder) for address in temporary_addresses(folder)]
+
+
+def _journal(folder: Path) -> list[Any]:
+    entries = [json.loads(line) for line in (folder / "studies/s.journal").read_text().splitlines()]
+    return [_without_identity(entry) for entry in entries]
+
+
+def _tables(folder: Path) -> dict[str, list[Any]]:
+    """Return the rows of all tables, without what differs each time: the order of insertion, and identities."""
+    with sqlite3.connect(folder / "studies.db") as database:
+        database.row_factory = sqlite3.Row
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        tables = {name: [dict(row) for row in database.execute(f"SELECT * FROM {name}")] for name in names}
+    return {name: sorted(map(_without_identity, rows), key=repr) for name, rows in tables.items()}
+
+
+_IDENTITY = ("uuid", "worker_id", "datetime_start", "datetime_complete")
+_PLACE = ("param_id", "trial_value_id", "trial_user_attribute_id", "trial_intermediate_value_id")
+
+
+def _without_identity(node: Any) -> Any:
+    if isinstance(node, str) and node.startswith("{"):
+        node = json.loads(node)
+    if not isinstance(node, dict):
+        return node
+    return {key: _without_identity(value) for key, value in node.items() if key not in (*_IDENTITY, *_PLACE)}
+
+
+def test_a_study_that_is_filled_at_once_is_as_if_written_trial_by_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same entries in the journal, the same rows in the database, also of what is added later."""
+    monkeypatch.setattr(study_filling, "TRIALS_OF_A_SEARCH", 3)
+    count = 5
+    assert list(fill(_storages(tmp_path / "once"), "s", count)) == [3, count]
+    for storage in _storages(tmp_path / "each"):
+        study = Study("s", storage)
+        for trial in made_up_trials(count):
+            finish(study, begin(study, trial), trial)
+        study.close()
+    assert _journal(tmp_path / "once") == _journal(tmp_path / "each")
+    assert _tables(tmp_path / "once") == _tables(tmp_path / "each")
+
+
+def test_clearing_takes_one_study_and_leaves_the_others(tmp_path: Path) -> None:
+    """Nothing of it stays, nothing else goes; where there is none it does nothing."""
+    storages = _storages(tmp_path / "s")
+    for name in ("s", "other"):
+        for _ in fill(storages, name, 3):
+            pass
+    for storage in storages:
+        clear(storage, "s")
+        clear(storage, "s")
+        assert len(Study("other", storage).records()) == 3
+        assert Study("s", storage).records() == []
+    assert len(_tables(tmp_path / "s")["trial_params"]) == 3 * 13
+
+
+def test_prints_a_row_for_an_empty_study_and_one_for_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For each storage that is named; what it wrote there is gone afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(storage_cost, "_OPENINGS", 1)
+    monkeypatch.setattr(sys, "argv", ["scripts.bench", "storage", "--trials", "5", "--storage", "journal:j"])
+    assert main() == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[2:4]]
+    assert [row[:2] for row in rows] == [["journal", "0"], ["journal", "5"]]
+    assert all(float(row[4].removesuffix(" kB")) > 1.0 for row in rows)
+    assert list((tmp_path / "j").iterdir()) == []
