@@ -28,40 +28,30 @@ class SystemClock:
     """System clock of this machine."""
 
     def now_s(self) -> float:
-        """See `Clock.now_s`."""
         return time.monotonic()
 
     def utc(self) -> datetime:
-        """See `Clock.utc`."""
         return datetime.now(UTC)
 
     def wait(self, seconds: float) -> None:
-        """See `Clock.wait`."""
         if seconds > 0:
             time.sleep(seconds)
 
 
 class VirtualClock:
-    """Clock that advances only when somebody waits on it, for simulations and tests.
-
-    Args:
-        now_s: Its initial reading.
-    """
+    """Clock that advances only when somebody waits on it, for simulations and tests."""
 
     def __init__(self, now_s: float = 1000.0) -> None:
         self._start_s = now_s
         self._now_s = now_s
 
     def now_s(self) -> float:
-        """See `Clock.now_s`."""
         return self._now_s
 
     def utc(self) -> datetime:
-        """See `Clock.utc`; starts at 2030-01-01."""
         return datetime(2030, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now_s - self._start_s)
 
     def wait(self, seconds: float) -> None:
-        """See `Clock.wait`; takes no time."""
         self._now_s += max(seconds, 0.0)
 
 

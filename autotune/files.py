@@ -24,7 +24,6 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False, writ
     """Open a regular file without blocking, and without following a link in the last component of its path.
 
     Args:
-        path: The file.
         append: Opens for writing at its end, where the position is, and for reading.
         create: Makes the file if it does not exist, with mode 0600; opens it for reading and writing.
         write: Opens for reading and writing from its start; nothing is cut off.

@@ -11,7 +11,6 @@ class SearchRequest:
     """Options and arguments of ``autotune search``, under the names that click gives them.
 
     Attributes:
-        config: The config as it was typed.
         budget_s: The wall for everything, in seconds.
         seed: Makes the choices repeatable; 0 or more.
         fresh: True to start a new record, without a warm start.
@@ -23,7 +22,6 @@ class SearchRequest:
         sampler: Name of the sampler; None for that of the section.
         validate_s: Longest training of a validation trial, in seconds; None for none.
         race_s: Time for the race of the answer, in seconds; None where that is left to the answer.
-        no_race: True for no race.
         report: File for the report of the study; None for none.
         dry_run: True to show what would happen, and start nothing.
         as_json: True to print the answer as one JSON object on stdout.

@@ -16,10 +16,7 @@ class StageTimes:
     """Times of one stage.
 
     Attributes:
-        batches: Batches that it is done with.
         busy_s: Time that it worked, its device included.
-        input_s: Time that it waited for the stage before.
-        room_s: Time that it waited for the stage after.
     """
 
     batches: int
@@ -49,7 +46,6 @@ class PipelineTimes:
     """Times of both stages over the same period, which begins with the first batch that was handed out.
 
     Attributes:
-        passed_s: Length of the period.
         data: Feature work: busy is computing features, input is the host's reading, room is the buffer.
         model: Training: busy is from the handing out of a batch until its step is done, input is the wait for features.
     """

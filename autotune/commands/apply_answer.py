@@ -27,10 +27,7 @@ def changes_of_trial(study: Study, result: SearchResult, number: int, typed: Typ
     """Return the changes to the values of a trial.
 
     Args:
-        study: The study.
         result: The answer of the study, whose baseline says what was today's.
-        number: The trial's number.
-        typed: What was typed to name the study.
         force: True to take them although the trial gave no numbers.
 
     Raises:
@@ -57,9 +54,6 @@ def changes_of_answer(study: Study, result: SearchResult, config: Path, *, force
     """Return the changes of an answer, whose verdict is another than "no change".
 
     Args:
-        study: The study.
-        result: Its answer.
-        config: The config as it was typed.
         force: True to take them although there was no baseline to compare them with.
 
     Raises:
@@ -78,9 +72,7 @@ def named_answer(study: Study, name: str, config: Path) -> SearchResult:
     """Return the answer whose set of changes has a name, to the whole question or to a narrower one.
 
     Args:
-        study: The study.
         name: The name, see `ChangeSet.id`.
-        config: The config as it was typed.
 
     Raises:
         TrialError: The study stands by no such answer now.
@@ -98,10 +90,6 @@ def named_answer(study: Study, name: str, config: Path) -> SearchResult:
 
 def proposed_rate(result: SearchResult, config: Path) -> Values:
     """Return the learning rate that an answer proposes, by its key.
-
-    Args:
-        result: The answer.
-        config: The config as it was typed.
 
     Raises:
         TrialError: It proposes none.
@@ -130,9 +118,7 @@ def apply_values(
     """Write a set of changes into the config.
 
     Args:
-        problem: The problem of that config.
         new: The changes; refused where the config, or the trainer's code, is another than they were judged for.
-        console: Console that the diff is printed on.
         further: Keys besides those of the space that are written along; None for none.
         why_ask: Reason, a sentence, to ask before they are written; empty for none.
         force: True to overwrite without asking where a value is neither today's nor the new one.
@@ -181,7 +167,6 @@ def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Return numbers in words: "0 to 35, 38 and 40 to 54"."""
     runs: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][1] == number - 1:

@@ -62,7 +62,6 @@ class Diagnosed:
     """Diagnosis that came to its end.
 
     Attributes:
-        diagnosis: What was found.
         problem: What it is about; None for the machine alone.
         has_failed: Whether the exit code is to say so: what is asked for by ``--fail-on``, or, without trials, errors.
         failed_on: The condition that holds; None if none does.
@@ -80,8 +79,6 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     """Diagnose, with a live display on stderr where trials are made.
 
     Args:
-        request: What was typed.
-        clock: The machine's clock.
         started_s: When the process started, on the clock's monotonic time; the budget counts from there.
 
     Raises:

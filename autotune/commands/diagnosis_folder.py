@@ -39,9 +39,7 @@ class Profiles:
 
     Attributes:
         pipeline: That of the input pipeline; None where there is none.
-        why_no_pipeline: Reason for that; empty where there is one.
         step: That of the step; None where there is none.
-        why_no_step: Reason for that; empty where there is one.
     """
 
     pipeline: PipelineProfile | None = None
@@ -61,7 +59,6 @@ def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
 
     Args:
         problem: The config and the command; runnable.
-        clock: The machine's clock.
         ends_s: End of the time, on the clock's monotonic time.
     """
 
@@ -103,9 +100,6 @@ def keep(
     """Write everything that was found into the folder, each file in one step; those of an earlier diagnosis go.
 
     Args:
-        folder: The folder, see `require_folder`.
-        diagnosis: What was found.
-        document: The same as an object.
         problem: What it is about; None for the machine alone.
         profiles: Profiles that were made; None where no trials are.
 
@@ -133,7 +127,6 @@ def keep(
 
 
 def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_Profile | None, str]:
-    """Return a profile, or why there is none."""
     if ends_s - clock.now_s() < _LEAST_FOR_ONE_S:
         return None, "too little of the budget was left"
     try:
@@ -143,7 +136,6 @@ def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_P
 
 
 def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str]:
-    """Return the pictures, or why there are none."""
     try:
         from autotune.report.diagnosis_pictures import diagnosis_pictures
     except ModuleNotFoundError as error:

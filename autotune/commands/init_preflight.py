@@ -47,11 +47,9 @@ class _Trials:
     """Trials of a preflight.
 
     Attributes:
-        first: The trial without the section.
         second: The trial with it; None where there was none.
         trouble: What is wrong with the first; None if nothing is.
         loss: The user's checkpoints that are gone; None if all are there.
-        left_files: Whether files were left outside the trials' folders.
     """
 
     first: Preflight
@@ -98,7 +96,6 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
     """Make one short trial of today's config, and nothing of it.
 
     Args:
-        problem: The config and the command.
         longest_s: Longest time to its first step, if that is less than the section's.
 
     Returns:
@@ -190,7 +187,6 @@ def _print_steps(console: Console, preflight: Preflight) -> None:
 
 
 def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | None:
-    """Return the reason for which the section must not go into the config; say so where there is none."""
     second, config = trials.second, plan.problem.config_path
     assert second is not None, "the trainer was tried with the section"
     if second.steps:
@@ -211,7 +207,6 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
     """Return what is wrong with a trial; None if nothing is.
 
     Args:
-        preflight: The trial.
         without: Option of the command that goes on without one.
     """
     go_on = _go_on(without)
@@ -268,7 +263,6 @@ def _tried_elsewhere(
 
 
 def _why_no_step(preflight: Preflight) -> str:
-    """Return the reason for which no step was seen, without saying that again."""
     detail = f" ({preflight.detail})" if preflight.detail else ""
     if preflight.ending is Ending.NO_STEPS:
         return f"the trainer ran to its end, with exit status 0{detail}"

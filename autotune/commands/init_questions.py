@@ -21,7 +21,6 @@ def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> 
     """Plan the section that a request asks for.
 
     Args:
-        request: The request.
         why_separate: Reason for which the section gets a file of its own unasked; None if none is known.
 
     Raises:

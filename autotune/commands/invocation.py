@@ -38,16 +38,12 @@ class Invocation:
         """Gives the answer, whole, unless one was given already; signals wait meanwhile.
 
         In another thread than the one that has taken it, this waits for the end of the process.
-
-        Args:
-            give: Prints it.
         """
         with signals_held():
             if self._take():
                 give()
 
     def fail(self, error: AutotuneError) -> None:
-        """Says an error."""
         self._fail(error.kind, error.message, where=error.where, remedy=error.remedy, line=f"autotune: {error}")
 
     def say_error(self, error: AutotuneError) -> None:

@@ -16,12 +16,8 @@ class LazyGroup(click.Group):
     """Group of commands, each ``command`` of a module that is named like it, unless said otherwise.
 
     Args:
-        package: Package of these modules, dotted.
         table: A sentence for each command, in the order of the help.
         homes: Module of those that are not named like theirs; they are its ``<name>_command``.
-
-    Attributes:
-        sentences: That table.
     """
 
     def __init__(
@@ -37,7 +33,6 @@ class LazyGroup(click.Group):
         return list(self.sentences)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is none of that name."""
         if cmd_name not in self.sentences:
             return None
         require_room()

@@ -58,7 +58,6 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorReading], None]]":
-    """Return the function to call with each reading."""
     from autotune.daemon.monitor_display import MonitorDisplay, log_lines
     from autotune.daemon.monitor_reading import reading_document
 

@@ -42,12 +42,10 @@ class BatchLimitText(click.ParamType):  # type: ignore[type-arg]  # as above
 
 
 def _first_config_if_any(context: click.Context, option: click.Parameter, configs: tuple[Path, ...]) -> Path | None:
-    """Return the first config, see `_first_config`; None if there is none."""
     return _first_config(context, option, configs) if configs else None
 
 
 def _first_config(_context: click.Context, _option: click.Parameter, configs: tuple[Path, ...]) -> Path:
-    """Return the first config, which has the section; further ones have to be those that it names."""
     config, *further = configs
     if further:
         from autotune.config.load import load_settings

@@ -35,10 +35,6 @@ def say_object(document: Mapping[str, Any], *, indent: int | None = None) -> Non
 def ask(question: str, *, must: bool = False) -> bool:
     """Asks for a yes on stderr.
 
-    Args:
-        question: What to ask.
-        must: Whether a no ends the command.
-
     Raises:
         click.Abort: The answer is no, and it must be yes.
     """

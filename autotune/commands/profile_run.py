@@ -22,11 +22,7 @@ def answer_step(
     """Profiles a training step, and says the profile.
 
     Args:
-        call: The call of the command line.
         config: The trainer's config; None for the shipped model.
-        as_json: Whether an object is wanted.
-        state_dir: Folder of all state as typed.
-        trainer: The trainer's command as typed.
 
     Raises:
         AutotuneError: It cannot be made.
@@ -55,12 +51,7 @@ def answer_pipeline(
     """Profiles an input pipeline, and says the profile.
 
     Args:
-        call: The call of the command line.
-        config: The trainer's config.
         with_grid: Whether batch sizes and workers are tried, too.
-        as_json: Whether an object is wanted.
-        state_dir: Folder of all state as typed.
-        trainer: The trainer's command as typed.
 
     Raises:
         AutotuneError: It cannot be made.

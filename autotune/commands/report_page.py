@@ -52,8 +52,6 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
     """Return the contents of the report of a config's study.
 
     Args:
-        problem: The config.
-        clock: The machine's clock.
         diagnosed: What a diagnosis found; None without one.
 
     Raises:
@@ -144,7 +142,6 @@ def _advice(document: Mapping[str, Any]) -> Advice:
 
 
 def _step_parts(document: Mapping[str, Any]) -> Sequence[StepPart]:
-    """Return the parts of a step, from the object of its profile; times that cannot be are left out."""
     found = []
     for phase in document["phases"]:
         mean_ms = None if phase["mean_ms"] is None else float(phase["mean_ms"])
@@ -196,7 +193,6 @@ def _pairs(pairs: Sequence[Pair]) -> Iterator[ConfirmingPair]:
 def _step_times(
     problem: Problem, study: str, trials: Sequence[TrialRecord], points: tuple[str, str]
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Return the times of steps of two points, in the trials whose folders are still there; confirming ones if any."""
     confirming = [trial for trial in trials if trial.purpose is Purpose.CONFIRM and trial.comparable is not None]
     numbers = {trial.number: trial.point for trial in confirming or trials if trial.comparable is not None}
     found: dict[str, list[float]] = {point: [] for point in points}
@@ -239,7 +235,6 @@ def _ending(problem: Problem, search: str) -> float | None:
 
 
 def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended: bool) -> str:
-    """Return how a search stands, where it has not come to its end."""
     if has_ended or not search:
         return ""
     facts = describe_study(study, problem.storage, objective=problem.objective)

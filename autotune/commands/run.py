@@ -71,7 +71,6 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
 
 
 def _is_always_watched(config: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether the daemon's settings want trainings with a config to be watched that nobody asked for."""
     with signals_held():
         from autotune.config.daemon_settings import load_daemon_settings
 

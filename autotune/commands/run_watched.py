@@ -34,10 +34,8 @@ def watched(
 
     Args:
         argv: The command that this process is about to become.
-        environ: Its environment.
         config: Its config; None if it has none.
         typed: The command as typed in place of the config's; None if it was not.
-        cwd: The directory that it runs in.
     """
     if environ.get(TRIAL_VARIABLE):  # a trial watches itself
         return dict(environ)

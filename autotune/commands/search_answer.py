@@ -27,12 +27,6 @@ _CLEARING_S = 0.3  # for a display that may hang as well
 class SearchAnswer:
     """Answer of a search as it stands at any moment, and the way it is printed.
 
-    Args:
-        call: Of the command; answers once.
-        config: The config as it was typed.
-        budget_s: The whole budget.
-        clock: The machine's clock.
-
     Attributes:
         clear: Takes the live display off the screen; does nothing where there is none.
     """
@@ -46,12 +40,7 @@ class SearchAnswer:
         self.clear: Callable[[], None] = lambda: None
 
     def begin(self, problem: "Problem", search: "OpenSearch") -> None:
-        """Take note of the search whose trials the answer is made of.
-
-        Args:
-            problem: What is tuned.
-            search: The search.
-        """
+        """Take note of the search whose trials the answer is made of."""
         self._known = (problem, search)
 
     def give(
@@ -66,7 +55,6 @@ class SearchAnswer:
         """Gives an answer, unless one was given already: an object, or the final screen.
 
         Args:
-            result: The answer.
             failures: Trials that gave no numbers, one for each kind of ending; for people.
             ended_by: What ended the search before its time; None if nothing did.
             without_next: Whether to leave out the next command to type, because a question follows.
@@ -156,7 +144,6 @@ class SearchAnswer:
         return how_it_ended(interrupt)[1] if interrupt else int(result is None)
 
     def _so_far(self, caution: str) -> SearchResult | None:
-        """The answer from the trials of this search that have finished; None if they gave no numbers."""
         if self._known is None:
             return None
         _, search = self._known

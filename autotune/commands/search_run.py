@@ -31,7 +31,6 @@ class Finished:
     """A search that came to its end.
 
     Attributes:
-        result: The answer.
         changes: What the answer changes in the config; None if there is nothing to write.
         failures: Trials that gave no numbers, one for each kind of ending.
         ended_by: Error that ended it before its time; None if there was none.
@@ -67,10 +66,7 @@ def search_with_display(
     """Show what a search is about to do, and search, with a live display on stderr.
 
     Args:
-        problem: What is tuned; runnable.
-        request: Budget and the like.
         answer: Told of the search as soon as it has a record, so that whatever ends it early can answer from that.
-        clock: The machine's clock.
         started_s: When the process started, on the clock's monotonic time; the budget counts from there.
 
     Raises:
@@ -113,8 +109,6 @@ def apply_if_better(
     """Write the best values of a search into the config, if they are better than the baseline.
 
     Args:
-        problem: What was tuned.
-        finished: The search.
         must_be_validated: Whether they have to have come through a validation trial.
         is_accepted: Whether somebody has said yes, who knows that they may learn more slowly.
 

@@ -39,7 +39,6 @@ class Watchdog:
     Args:
         ends_s: When the budget ends, on the clock's monotonic time; infinity for never.
         end: Says what there is to say, in a thread of its own, and returns the exit code.
-        clock: The machine's clock.
     """
 
     def __init__(self, ends_s: float, end: Callable[[], int], clock: Clock) -> None:

@@ -36,19 +36,13 @@ class SubmissionRequest:
     Attributes:
         engine: What starts the workers: ``slurm``, ``kubernetes`` or ``ssh``.
         count: Their number; None if it was not said.
-        image: Image of the pods.
         gpus: GPUs of a pod; None if it was not said.
         secret: Name of the Secret with the storage's address; None if it was not said.
         reachable: Whether other machines reach the storage, though it looks like this machine's own.
         dry_run: True to show what would be submitted, and start nothing.
-        config: The config as it was typed.
         storage: Where studies are kept, as typed.
         budget_s: Budget of each worker, in seconds; None for that of the command.
-        seed: Seed of the first worker.
-        same_training: As for the search that they join.
-        batch: Likewise.
         allow_busy_gpu: Whether they work although somebody else is on the GPU.
-        state_dir: Folder of all state, as typed.
         warm_start: Whether they begin with the best points of studies of like trainings.
         words: Hosts, or options of sbatch.
     """
@@ -76,8 +70,6 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
     """Carry out a request; return the exit code.
 
     Args:
-        request: The request.
-        clock: The machine's clock.
         program: Command line of autotune on the other machines.
 
     Raises:
@@ -224,7 +216,6 @@ def _said(request: SubmissionRequest, settings: Settings) -> list[SaidAddress | 
 
 
 def _require_fitting(request: SubmissionRequest) -> None:
-    """Raise wrong usage for options that do not go together."""
     engine = request.engine
     if engine == "ssh" and request.count is not None:
         raise click.UsageError("--submit ssh starts one worker on each host that is named; leave -n out.")
@@ -245,7 +236,6 @@ def _require_searchable(request: SubmissionRequest, *, is_here_alike: bool) -> N
     GPUs are not asked for: the machine that workers are submitted from has none, as a rule.
 
     Args:
-        request: The request.
         is_here_alike: Whether the workers start the trainer's program from the same path as this machine does.
 
     Raises:

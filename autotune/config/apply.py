@@ -37,10 +37,8 @@ class Conflict:
     """Value that `apply` wrote and that somebody changed since.
 
     Attributes:
-        path: Its key path in parts.
         applied: The value that `apply` wrote.
         present: The present value; None also where the key is gone.
-        before: The value before `apply`.
         why_kept: Reason for which it cannot be reverted at all; None where `write_edit` would revert it.
     """
 
@@ -61,10 +59,8 @@ class ConfigEdit:
     """Planned change to a config that is not yet made.
 
     Attributes:
-        path: The config, as the user named it.
         old: The whole text now.
         new: The whole text afterwards.
-        changes: The values that differ.
         undoes: Of a revert: the number of the write that it undoes.
         conflicts: Of a revert: values edited since. Writing the plan overrides them, so ask first.
         inserted: The inserted characters; empty where only values change.
@@ -109,10 +105,6 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
 
 def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
     """Plan to add an ``autotune:`` section at the end of a config; everything else stays byte for byte.
-
-    Args:
-        path: The config.
-        lines: The section, without line ends.
 
     Raises:
         ConfigError: The file cannot be read as a config, has a section, or another key cannot be added to it.
@@ -160,8 +152,6 @@ def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | N
 
     Args:
         edit: The plan. Its conflicts, if any, are overridden.
-        backups_folder: The state folder's ``backups``.
-        clock: Stamps the backup.
 
     Returns:
         The backup; None if there was nothing to do.
@@ -327,11 +317,7 @@ class ValueChange:
     """Change of one scalar by a write.
 
     Attributes:
-        path: Its key path in parts.
-        old: Its value before.
-        new: Its value after.
         old_text: The characters before, quotes included.
-        new_text: The characters after.
     """
 
     path: tuple[str | int, ...]
@@ -352,12 +338,9 @@ class Entry:
 
     Attributes:
         number: Its position among the writes to this config, from 1.
-        utc: ISO 8601 stamp.
-        changes: The values that it changed.
         undoes: Of a revert: the number of the write that it undid; None for an apply and an init.
         inserted: The characters that an init inserted; empty for values.
         together: Of a write that changed several files: its name, which their entries share; else None.
-        files: How many files it changed.
     """
 
     number: int
@@ -374,7 +357,6 @@ class Backups:
 
     Attributes:
         config: The config's real path, links resolved.
-        folder: The folder of its entries.
     """
 
     def __init__(self, backups_folder: Path, config: Path) -> None:
@@ -406,12 +388,6 @@ class Backups:
 
         Args:
             content: The config's bytes before the write.
-            changes: The values that the write is going to change.
-            undoes: See `Entry.undoes`.
-            clock: Stamps the entry.
-            inserted: See `Entry.inserted`.
-            together: See `Entry.together`.
-            files: See `Entry.files`.
 
         Returns:
             The backup file; its manifest lies beside it.
@@ -547,7 +523,6 @@ def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit
 
     Args:
         paths: The config, and the further ones of its section.
-        backups_folder: The state folder's ``backups``.
 
     Raises:
         ConfigError: There is nothing to undo, or a file or the record of changes cannot be read, or the last write
@@ -580,7 +555,6 @@ def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit
 
 
 def _on_separate(config: Path) -> str:
-    """Return the remedy where the section stands in a file of its own; empty where it does not."""
     beside = separate_path(config)
     if not exists(beside):
         return ""

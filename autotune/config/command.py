@@ -39,7 +39,6 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
 
     Args:
         text: The command; a backslash at the end of a line continues it.
-        where: Place of the command, for errors.
 
     Raises:
         ConfigError: It is empty, has an open quote, or needs a shell: pipes, redirections, ``&&``, variables,
@@ -89,13 +88,11 @@ def fill_command(
     """Fill in the placeholders.
 
     Args:
-        tokens: The command, split.
         config: Value of ``{config}``: the trial's own copy.
         python: Value of ``{python}``: the interpreter that runs autotune.
         trial_config: The trial's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
             ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
             left with nothing in it is left out.
-        where: Place of the command, for errors.
         further: Values of ``{config:NAME}``: the copies of further configs.
         needs_values: Whether values reach the trainer through placeholders only, not as overrides or variables.
         quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
@@ -179,7 +176,6 @@ def resolve_executable(program: str, cwd: Path, search_path: str | None = None) 
     """Return the path of a command's program; a bare name is looked up as the shell does it.
 
     Args:
-        program: The first token.
         cwd: The working directory of the trials.
         search_path: The trials' ``PATH``; None for that of this process.
 
@@ -274,7 +270,6 @@ class Script:
 
     Attributes:
         path: Its file; None if the command starts no Python script or module that could be found.
-        text: Its text; empty if there is none.
     """
 
     path: Path | None = None
@@ -324,7 +319,6 @@ class Script:
 
 
 def _takes_a_value(call: ast.Call) -> bool:
-    """Return whether an option that is declared by a call takes exactly one value, as far as its keywords tell."""
     said = {one.arg: one.value.value for one in call.keywords if one.arg and isinstance(one.value, ast.Constant)}
     unclear = {one.arg for one in call.keywords} & {
         "action",
@@ -351,12 +345,7 @@ def own_words(words: Sequence[str]) -> int:
 
 
 def find_script(words: Sequence[str], cwd: Path) -> Script:
-    """Find the script or module that a command starts, and read it.
-
-    Args:
-        words: The command, split.
-        cwd: The directory that it is started in.
-    """
+    """Find the script or module that a command starts, and read it."""
     start = own_words(words)
     for path in _candidates(words[start - 1] if words else "", cwd):
         real = real_path(path)

@@ -73,19 +73,16 @@ class Leaf:
     """Scalar of a config.
 
     Attributes:
-        path: Its key path in parts.
         value: Its value. Where the parsers disagree, the reading that is not a string counts: nobody
             writes ``1e-4`` or ``yes`` to say a word. A surrogate pair (as JSON writes an emoji) is
             decoded to its character, which PyYAML does not do.
         reading_1_1: The value that PyYAML reads.
         text: The scalar as written, without quotes and escapes; a surrogate pair is the character.
-        line: Its line, counted from 1.
         start: Index of its first character in the document's text, tag and anchor excluded.
         end: Index behind its last character.
         style: The quote character; None for a plain scalar.
         where: Its position in the outline of the node tree.
         why_fixed: Reason for which it cannot be changed by itself; None if it can.
-        syntax: The syntax of its file.
         computed: Whether it is fixed because of a template or a tag of the trainer's, so that only the
             trainer knows its value.
         is_clear: Whether its keys are there once: else another value may count to a parser.
@@ -128,9 +125,7 @@ class Document:
     """Config file: its text, its values by key path, and their places.
 
     Attributes:
-        name: The file's name, for messages.
         text: The whole text, byte order mark and line ends included.
-        syntax: Its syntax, told by the name.
         root: The mapping at the top, as PyYAML composed it, or our parser of JSON or TOML.
     """
 
@@ -347,7 +342,6 @@ class Document:
         return f"{self.name}:{self._line(node)}"
 
     def _value(self, node: yaml.ScalarNode) -> tuple[Scalar, Scalar]:
-        """Return the value of a scalar, and PyYAML's reading of it."""
         try:
             reading = read_1_1(node)
             number_like = isinstance(reading, str) and node.style is None and _NUMBER_LIKE.fullmatch(reading)
@@ -419,7 +413,6 @@ class Document:
         return found
 
     def _readings_of_key(self, key: yaml.ScalarNode) -> set[Scalar]:
-        """Return what the parsers read as a key; equal ones (``True``, ``1`` and ``1.0``) are one to them."""
         is_plain = key.style is None and self.syntax is Syntax.YAML and not self._is_tagged(key)
         of_1_2 = {plain_reading_1_2(key.value)} if is_plain and _NUMBER_LIKE.fullmatch(key.value) else set()
         return {self._value(key)[1]} | of_1_2
@@ -585,9 +578,7 @@ def second_reading(syntax: Syntax, text: str, name: str) -> Any:
     """Return what the standard library reads in a text.
 
     Args:
-        syntax: JSON or TOML.
         text: The text; a byte order mark is left out.
-        name: The file's name, for errors.
 
     Raises:
         ConfigError: It reads nothing.

@@ -76,13 +76,7 @@ def flags_config(values: Mapping[str, str]) -> str:
 
 
 class _Reader:
-    """Pass over the trainer's own words.
-
-    Attributes:
-        values: See `Flags.values`.
-        command: These words with placeholders in them.
-        left: See `Flags.left`.
-    """
+    """Pass over the trainer's own words."""
 
     def __init__(self, words: Sequence[str], is_known: Callable[[str], bool], script: Script) -> None:
         self.values: dict[str, str] = {}
@@ -95,7 +89,6 @@ class _Reader:
         self._counts = Counter(key for word in words if (key := _key_of(word, self._script)) is not None)
 
     def read(self) -> None:
-        """Read all words."""
         position = 0
         while position < len(self._words):
             word = self._words[position]
@@ -120,7 +113,6 @@ class _Reader:
         self.command.append(f"{match['sign']}{match['name']}={{{match['name']}}}")
 
     def _read_flag(self, word: str, match: re.Match[str], following: Sequence[str]) -> int:
-        """Read a flag; return the number of words behind it that are part of it."""
         key = _key(match["name"])
         if why := _why_flag_left(match, [] if match["equals"] else following, self._counts, self._hydra):
             self.left[word] = why
@@ -157,7 +149,6 @@ class _Reader:
         return "it has no value" if value is None or _is_flag(value) else None
 
     def _read_switch(self, word: str, name: str) -> None:
-        """Read a switch: ``--nouse_xla`` says that ``use_xla`` is off."""
         positive = _NEGATION.sub("", name, count=1)
         key, off = _key(positive), _word_for_off(positive, self._script)
         is_free = positive != name and key not in self._counts and key not in self.values
@@ -188,7 +179,6 @@ def _key_of(word: str, script: Script) -> str | None:
 
 
 def _short_flag(word: str, script: Script) -> tuple[str, str] | None:
-    """Return a short flag whose long name is known, and the number that is attached to it; None if it is none."""
     if word in script.long_options:
         return word, ""
     flag, value = word[:2], word[2:]
@@ -244,7 +234,6 @@ def _why_override_left(
 
 
 def _word_for_off(name: str, script: Script) -> str | None:
-    """Return the trainer's word that turns a switch off, as its source tells; None if leaving it out has to do."""
     if script.imports("absl") or script.imports("fire"):
         return f"--no{name}"
     written = re.escape(name)

@@ -56,8 +56,6 @@ class Part:
     """Config that a composition is made of.
 
     Attributes:
-        path: Its file.
-        document: Its content.
         package: The keys that it is put below.
     """
 
@@ -71,10 +69,8 @@ class Composition:
     """Composed config.
 
     Attributes:
-        folder: The folder of the configs.
         parts: Its parts; of two that set a key the later one counts.
         typed: Values set on the command line, by key.
-        words: The command.
     """
 
     folder: Path
@@ -110,10 +106,6 @@ def compose(
     """Compose a config as Hydra does for a command.
 
     Args:
-        config: The primary config.
-        primary: Its content.
-        words: The command, split.
-        cwd: The directory that it is started in.
         folder: The folder of the configs; None for the one that the primary config is in.
 
     Returns:
@@ -184,7 +176,6 @@ class _Composer:
                 self._read_word(word, match)
 
     def compose(self, config: Path) -> Composition:
-        """Return the composition of the primary config."""
         parts = self._parts(config, "", (), primary=True)
         asked = {key for key in (*self._choices.typed, *self._choices.overrides) if not key.startswith("hydra/")}
         if missing := asked - self._choices.matched:
@@ -243,7 +234,6 @@ class _Composer:
         return whole if final == whole.replace("/", ".") else f"{whole}@{final or '_global_'}"
 
     def _chosen(self, path: Path, entry: _Default, group: str, package: tuple[str, ...]) -> list[Part]:
-        """Return the parts of an entry of a defaults list."""
         name: Any = entry.name
         if entry.group is not None:
             key = self._key(entry, group, package)
@@ -291,7 +281,6 @@ class _Composer:
 
 
 def _entries(found: Any, where: str = "") -> Iterator[_Default]:
-    """Yield the entries of a defaults list."""
     for entry in found if isinstance(found, list) else []:
         if isinstance(entry, str):
             name, _, package = entry.partition("@")
@@ -345,12 +334,7 @@ class _Value:
 
 
 class ComposedDocument(JoinedDocument):
-    """Composed config: the primary one's text, and the values of all.
-
-    Args:
-        first: The primary config.
-        composition: What it is made of.
-    """
+    """Composed config: the primary one's text, and the values of all."""
 
     def __init__(self, first: Document, composition: Composition) -> None:
         super().__init__(first, {})
@@ -374,7 +358,6 @@ class ComposedDocument(JoinedDocument):
         return tuple(value.leaf for value in self._values.values())
 
     def leaf(self, path: KeyPath) -> Leaf:
-        """See `Document.leaf`."""
         name = dotted(path)
         if name not in self._values:
             remedy = did_you_mean(name, self._values)
@@ -382,7 +365,6 @@ class ComposedDocument(JoinedDocument):
         return self._values[name].leaf
 
     def line(self, path: KeyPath) -> int | None:
-        """See `Document.line`."""
         return self._values[dotted(path)].leaf.line if dotted(path) in self._values else None
 
     def __contains__(self, path: KeyPath) -> bool:
@@ -394,16 +376,11 @@ class ComposedDocument(JoinedDocument):
         return tuple(dict.fromkeys(part.path for part in self.composition.parts))
 
     def check_by_second_parser(self) -> None:
-        """See `Document.check_by_second_parser`."""
         for part in self.composition.parts:
             part.document.check_by_second_parser()
 
     def edits(self, values: Mapping[str, Scalar], config: Path) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each file has to get, so that these and no others change in the composed config.
-
-        Args:
-            values: New values by key.
-            config: The primary config.
 
         Raises:
             ConfigError: A value is not a file's alone: other configs use the file too, or another value would change.
@@ -475,7 +452,6 @@ def _merge(data: dict[str, Any], below: Mapping[str, Any]) -> None:
 
 
 def _drop_hidden(values: dict[str, _Value], path: tuple[str | int, ...], part: Part) -> None:
-    """Drop the items of a list that another file's list takes the place of."""
     lists = [path[:i] for i, key in enumerate(path) if isinstance(key, int)]
     if not lists:
         return

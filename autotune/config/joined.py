@@ -32,17 +32,14 @@ class JoinedDocument(Document):
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """See `Document.data`."""
         return {**self.first.data, **{prefix: one.data for prefix, one in self.further.items()}}
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """See `Document.leaves`."""
         below = (_below(prefix, leaf) for prefix, one in self.further.items() for leaf in one.leaves)
         return (*self.first.leaves, *below)
 
     def leaf(self, path: KeyPath) -> Leaf:
-        """See `Document.leaf`."""
         prefix, inside = self.split(path)
         if not inside:
             raise CannotEditYaml(dotted(path), "this is a whole file", line=1, remedy="Name a value inside it.")
@@ -58,7 +55,6 @@ class JoinedDocument(Document):
         return not inside or inside in (self.further[prefix] if prefix else self.first)
 
     def check_by_second_parser(self) -> None:
-        """See `Document.check_by_second_parser`."""
         for one in (self.first, *self.further.values()):
             one.check_by_second_parser()
 

@@ -55,7 +55,6 @@ def load_settings(
     """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it, and further configs.
 
     Args:
-        config: The config.
         folder: The folder that further configs are relative to; None for the config's own.
         typed_command: The command as typed in place of the section's: it tells what a Hydra config is composed of.
         runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
@@ -206,7 +205,6 @@ class Settings:
         path: The config, as the user named it.
         document: The config, joined with the further ones.
         files: The path of each config, by the prefix of its keys; that of the first one is empty.
-        section: The section; all defaults if there is none.
         command: The trainer's command, split, placeholders not filled in; None if the section has none.
         folder: The folder that the command, or the one typed in its place, runs in: absolute; see `require_folder`.
         outputs: The keys that say where the trainer writes.
@@ -296,8 +294,6 @@ class Settings:
 
         Args:
             values: Knob values; those of variables are no part of the text, see `trial_env`.
-            outputs: The folder that output paths are moved into.
-            prefix: The prefix of the config's keys.
 
         Raises:
             CannotEditYaml: A value cannot be changed by itself.
@@ -320,13 +316,7 @@ class Settings:
         return splice(document, splices)
 
     def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:
-        """Return a trial's own copies of all configs, by the prefix of their keys; see `trial_text`.
-
-        Args:
-            values: Knob values.
-            folder: The trial's folder, which the copies will be in.
-            outputs: The folder that output paths are moved into.
-        """
+        """Return a trial's own copies of all configs, by the prefix of their keys; see `trial_text`."""
         made: dict[str, Copy] = {}
         for prefix in self.files:
             document = self.document.further[prefix] if prefix else self.document.first
@@ -380,11 +370,9 @@ class Settings:
 
         Args:
             config: The trial's own copy.
-            config_text: The text of that copy.
             python: The interpreter that runs autotune.
             command: The command that the user typed in place of the section's, split by the shell.
             further: The trial's own copies of further configs, by prefix; None for the user's own files.
-            added: See `overrides`.
             outputs: The folder for a trial's outputs, which a Hydra trainer is told; None leaves it its own.
 
         Raises:

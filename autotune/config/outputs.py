@@ -95,7 +95,6 @@ def find_outputs(
     """Find the output paths of a config by their names.
 
     Args:
-        document: The config.
         redirect: Further keys that are outputs according to the user.
         redirect_except: Keys that are no outputs according to the user.
         where: Place of the ``autotune:`` section, for errors.
@@ -136,9 +135,7 @@ def holding_something(document: Document, keys: Iterable[str], *folders: Path) -
     """Return the output keys whose place is not empty; trials do not see its content.
 
     Args:
-        document: The config.
         keys: Dotted paths of the output keys.
-        folders: Folders that relative paths may be relative to.
     """
     places = {key: [path_of(unquoted(document.leaf(key).text), folder) for folder in folders] for key in keys}
     return tuple(key for key, found in places.items() if any(path and holds_something(path) for path in found))
@@ -161,7 +158,6 @@ def redirected_path(value: str, outputs: Path) -> str:
     Args:
         value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it. Quotes of
             Python's own do not.
-        outputs: The folder for the trial's outputs.
     """
     value = unquoted(value)
     parts = [part for part in value.split("/") if part not in ("", ".")]
@@ -250,7 +246,6 @@ def path_of(text: str, folder: Path) -> Path | None:
 
     Args:
         text: Relative, absolute, or with a user's home in front (``~``).
-        folder: Folder that a relative path is relative to.
     """
     try:
         usable = 0 < len(os.fsencode(text)) < _LONGEST_BYTES and "\0" not in text

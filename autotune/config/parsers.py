@@ -58,7 +58,6 @@ def compose_1_1(text: str, name: str) -> yaml.Node | None:
 
     Args:
         text: The document, without a byte order mark.
-        name: The file's name, for errors.
 
     Returns:
         The root, shared with other callers and not to be changed; None for an empty document.
@@ -164,7 +163,6 @@ def is_plain_type(node: yaml.ScalarNode, *, tagged: bool) -> bool:
     It does not with a tag of the trainer's (``!ref``, ``!!python/name``), or one that makes bytes or a date of it.
 
     Args:
-        node: The scalar.
         tagged: Whether a tag is written in front of it; without, a date is a word as any other.
     """
     return node.tag in _STANDARD_TAGS or (node.tag in _KEPT_AS_TEXT and not tagged)
@@ -421,7 +419,6 @@ def _pass_over(reader: Any, length: int) -> bool:
 
 
 def _pass_comments(reader: Any) -> bool:
-    """Skip comment lines and blank lines; return False if there is none."""
     lines = _COMMENT_LINES.match(reader.buffer, reader.pointer)
     if lines is None:
         return False

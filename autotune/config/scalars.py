@@ -43,7 +43,6 @@ def new_scalar(value: Scalar, *, style: str | None = None) -> str:
     """Return the characters for a new value, on one line, that both parsers read alike.
 
     Args:
-        value: The value.
         style: The quote character for a text; None quotes it where it has to be.
     """
     if value is None:
@@ -56,7 +55,6 @@ def new_scalar(value: Scalar, *, style: str | None = None) -> str:
 
 
 def _write_plain(value: Scalar, old: Leaf) -> str:
-    """Write a value in JSON or TOML."""
     is_json = old.syntax is Syntax.JSON
     if value is None and is_json:
         return "null"
@@ -90,7 +88,6 @@ def _escaped_toml(character: str) -> str:
 
 
 def _like_old(value: int | float, old: Leaf) -> int | float:
-    """Return a number as the type that the key holds, where it can be: trainers take 32.0 as a float, and 1 as none."""
     if isinstance(value, float) and value.is_integer() and _is_int(old.value):
         return int(value)
     if isinstance(old.value, float) and abs(value) < _FLOATS_ARE_EXACT_BELOW:

@@ -296,7 +296,6 @@ def variable_value(text: str) -> Scalar:
 
 
 def _as_variables(values: list[Any], source: Source, knob: str) -> list[Any]:
-    """Return the values of a variable as texts, as they are written: `on` is no `true` there."""
     return [
         value
         if isinstance(value, list | dict)

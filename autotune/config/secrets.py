@@ -39,7 +39,6 @@ class Secret:
 
     Attributes:
         name: The name that it was recognized by: a flag, a key, a variable; the scheme of a URL.
-        value: The secret itself.
     """
 
     name: str
@@ -77,7 +76,6 @@ def without(text: str, secrets: Sequence[Secret]) -> str:
 
 
 def _read(words: Sequence[str]) -> Iterator[tuple[str, list[Secret]]]:
-    """Yield each word with secrets masked, and the secrets in it."""
     asking = ""  # the flag whose value comes next
     for word in words:
         asked, asking = asking, ""
@@ -114,7 +112,6 @@ def _read_text(text: str) -> tuple[str, list[Secret]]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether the value of such a name is the secret itself."""
     if not value or value == MASK or _REFERENCE.fullmatch(value):
         return False
     return "token" not in name.lower() or not _NUMBER_OR_SWITCH.fullmatch(value)

@@ -22,8 +22,6 @@ class ListedKnob:
     """Knob as listed in the section.
 
     Attributes:
-        path: Its key.
-        choices: Its domain.
         baseline: The value that the config holds now.
         note: Its purpose, and its effect on the training.
     """
@@ -39,10 +37,8 @@ class OfferedVariable:
     """Environment variable that is suggested as a knob.
 
     Attributes:
-        name: Its name.
         baseline: Text that it holds now, or that stands for what the trainer does without it.
         choices: Values worth trying.
-        note: Its purpose.
     """
 
     name: str
@@ -70,14 +66,10 @@ def section_lines(
     cut out.
 
     Args:
-        command: The command, split, with placeholders.
         env: Variables for every trial.
-        knobs: The knobs that may vary.
         redirected: Output keys that point into the trial's folder in trials.
         folder: The folder that the command runs in, relative to the file of the section; None leaves it out.
         files: Further configs, relative to the folder of the first one.
-        offered: Variables that are suggested where there are no knobs.
-        offers_vary: Whether they vary; else they are written as comments.
         in_config: Whether the section stands in a file that the trainer reads.
 
     Raises:

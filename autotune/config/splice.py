@@ -37,8 +37,6 @@ class Splice:
     """Replacement of one scalar's characters.
 
     Attributes:
-        leaf: The present scalar.
-        value: The new value.
         text: The new characters, quotes included.
         whole: Whether a tag before the scalar is replaced too.
         restores: Whether the characters stood here before: then they have to mean the value, as `1e-4` does,
@@ -282,12 +280,7 @@ _APPEND_REMEDY = "Give it a file of its own beside the config: autotune init --s
 
 @dataclass(frozen=True, kw_only=True)
 class Insertion:
-    """Result of an insertion into a text.
-
-    Attributes:
-        text: The new text.
-        inserted: The inserted characters.
-    """
+    """Result of an insertion into a text."""
 
     text: str
     inserted: str
@@ -302,7 +295,6 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
 
     Args:
         document: The config; without such a key.
-        key: Its name.
         lines: The lines of the section, the first with the key; without line ends.
 
     Raises:

@@ -80,12 +80,7 @@ DATE_TAG = "date"
 
 
 class Nodes:
-    """Maker of nodes for one text.
-
-    Args:
-        text: The text.
-        name: The file's name, for errors.
-    """
+    """Maker of nodes for one text."""
 
     def __init__(self, text: str, name: str) -> None:
         self._name = name
@@ -135,7 +130,6 @@ def compose_json(text: str, name: str) -> yaml.Node:
 
     Args:
         text: A text that `json.loads` reads, without a byte order mark.
-        name: The file's name, for errors.
 
     Raises:
         ConfigError: It is nested too deeply.
@@ -228,7 +222,6 @@ def compose_toml(text: str, name: str) -> yaml.Node:
 
     Args:
         text: A text that `tomllib.loads` reads, without a byte order mark.
-        name: The file's name, for errors.
 
     Raises:
         ConfigError: Something in it cannot be followed.
@@ -245,7 +238,6 @@ class _TomlComposer:
         self._depth = 0
 
     def document(self) -> yaml.MappingNode:
-        """Return the whole text's mapping."""
         table, index = self._root, self._skip_lines(0)
         while index < len(self._text):
             if self._text.startswith("[[", index):

@@ -28,7 +28,6 @@ class TypedCommand:
     """Typed command, and the variables set in front of it.
 
     Attributes:
-        words: The command as it was typed, split.
         env: The variables that were set in front.
     """
 
@@ -41,7 +40,6 @@ class TypedCommand:
         Placeholders that were typed stay; other braces are literal, and doubled.
 
         Args:
-            config: The config.
             cwd: The directory in which the command was typed, and in which trials start.
             further: Further configs by their names.
         """
@@ -98,7 +96,6 @@ def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ..
     """Return a command as `search` and `run` take it: for this invocation only, nothing of it is written down.
 
     Args:
-        words: The words typed behind ``--``.
         config: The config, whose own path is replaced by ``{config}``.
         cwd: The directory in which the command was typed, and in which trials start.
 
@@ -168,7 +165,6 @@ class TypedOptions:
     What the environment or the section says is not among them: it applies to the next command by itself.
 
     Attributes:
-        config: The config.
         state_dir: Folder of all state; None if it was not said.
         storage: Where studies are kept; None if it was not said.
     """

@@ -37,9 +37,7 @@ class AdvisedChange:
     """One value that an advice changes.
 
     Attributes:
-        path: Key of the config.
         old: The value that the search took as today's.
-        new: The better value.
         label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
         worth: Speed with this change over the speed without it, with its 95 % interval; None where no trial shows it.
     """
@@ -57,19 +55,12 @@ class Advice:
 
     Attributes:
         id: 8 hexadecimal digits, from config, study and values: the same advice has the same id.
-        config: The config, links resolved.
-        config_sha256: Hash of the config that was searched.
-        study: Name of the study.
         ratio: Confirmed speed over that of the config as it was, with its 95 % interval.
-        changes: Values that differ.
-        diff: The change to the config as a diff.
         why: How it was confirmed, and what to be careful about, a sentence each.
-        made_utc: Time at which it was made, ISO 8601.
         may_learn_more_slowly: Whether it changes the batch or the precision, and no race has shown that it learns as
             fast as the config as it was.
         answer: Name of the set of changes that was judged, which alone is applied, see `results.ChangeSet`; empty of an
             earlier version, which kept none.
-        state: State.
         applied_utc: Time at which it, or an earlier one of this id, was applied last, ISO 8601; None before.
         set_values: Values that were written then into the config, by key. They stay when the same advice is given
             again: a person may have changed them since, and that is theirs to decide.
@@ -91,7 +82,6 @@ class Advice:
     set_values: Mapping[str, Scalar] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Return the advice as JSON has it."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
@@ -220,7 +210,6 @@ class Advices:
         return sorted(found, key=lambda advice: (advice.made_utc, advice.id))
 
     def applied_values(self, config: str) -> dict[str, Scalar]:
-        """Return the values that were last applied to a config by advice, by key."""
         applied = [advice for advice in self.all() if advice.config == config and advice.applied_utc is not None]
         values: dict[str, Scalar] = {}
         for advice in sorted(applied, key=lambda advice: advice.applied_utc or ""):
@@ -263,12 +252,7 @@ _PERMITTED_BY = {"same training": ApplyScope.BETTER, "batch": ApplyScope.BATCH, 
 
 
 def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | None:
-    """Return why an advice is not applied by itself, in words; None if that is permitted.
-
-    Args:
-        advice: The advice.
-        scopes: What its user has permitted.
-    """
+    """Return why an advice is not applied by itself, in words; None if that is permitted."""
     if not scopes:
         return "nothing is applied without `--apply better`"
     if not advice.answer:
@@ -313,7 +297,5 @@ class Tell(Protocol):
 
         Args:
             kind: Kind of event, a stable word such as ``search_started``.
-            text: A sentence for people.
-            facts: Facts, as JSON holds them.
         """
         ...

@@ -17,15 +17,7 @@ _WHERE_OPTIONS = ("--state-dir", "--storage")
 
 
 class Advising:
-    """Maker of advice, and the one who applies it.
-
-    Args:
-        queue: The queue.
-        advices: Advice on disk.
-        clock: The machine's clock.
-        tell: Told what happens.
-        uses_config: Returns whether a training uses a config.
-    """
+    """Maker of advice, and the one who applies it."""
 
     def __init__(
         self,
@@ -45,7 +37,6 @@ class Advising:
         """Make the answer of an entry's search into advice, and keep it.
 
         Args:
-            entry: The entry.
             answer: The answer, whose verdict is ``better``.
 
         Returns:
@@ -64,12 +55,7 @@ class Advising:
         return self._advices.keep(advice)
 
     def advise(self, entry: Entry, advice: Advice) -> None:
-        """Tell of an advice, and apply it where that was asked for.
-
-        Args:
-            entry: The entry that it is of.
-            advice: The advice, which is kept.
-        """
+        """Tell of an advice, and apply it where that was asked for."""
         ratio, low, high = advice.ratio
         self._tell(
             "advice",

@@ -107,9 +107,6 @@ class SlowStart:
 
     Attributes:
         t_s: End of the window in which it was found.
-        since_s: Start of the looks.
-        speed_ratio: Its speed over the confirmed one.
-        samples_per_s: Its speed.
         confirmed: What was confirmed, with the interval that this is outside of.
     """
 
@@ -227,7 +224,6 @@ class Cause:
     """Likely cause of a slowdown.
 
     Attributes:
-        kind: What it is.
         text: The evidence, as a clause for people.
         strength: How far it is above what is told from noise, 1 or more; to compare causes by.
     """
@@ -245,7 +241,6 @@ def likely_cause(before: Surroundings, after: Surroundings) -> Cause | None:
 
     Args:
         before: Surroundings while the training was as fast as it should be.
-        after: Surroundings since it is slower.
     """
     found = [cause for cause in _changes(before, after) if cause.strength >= 1.0]
     if any(cause.kind in (CauseKind.DISK_SLOWER, CauseKind.CPU_NEIGHBOUR) for cause in found):
@@ -391,9 +386,7 @@ class Change:
     """Change of a training's own pace.
 
     Attributes:
-        turn: Slower, or back.
         t_s: End of the window in which it was found.
-        since_s: Estimated time of the change.
         speed_ratio: Speed since then over the training's own before it.
     """
 
@@ -461,8 +454,6 @@ class Slowdown:
         """Add the next window.
 
         Args:
-            t_s: Its end.
-            train_s: Training time in it.
             ln_pace: Logarithm of its seconds per unit of work.
 
         Returns:
@@ -548,7 +539,6 @@ class Slowdown:
         return Change(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-left))
 
     def _settle_at(self, level: float, t_s: float) -> None:
-        """Test against this level from now on."""
         self.level = level
         self._slower = self._faster = 0.0
         self._slower_since_s = t_s
@@ -586,7 +576,6 @@ class Slowdown:
         self._set_limits()
 
     def _set_limits(self) -> None:
-        """Work out slack and threshold from what was learned."""
         degrees = max(self._batches.count - 1, 0)
         between = _PER_BATCH * self._batches.variance
         variance = (_PRIOR_BATCHES * _PRIOR_VARIANCE + degrees * between) / (_PRIOR_BATCHES + degrees)
@@ -602,16 +591,12 @@ class PaceWindow:
     """Sums over the steps of one process between two times.
 
     Attributes:
-        process: Name of the process and its loop, e.g. ``"4711.0"``.
         t0_s: Start, on the monotonic clock of the machine's boot.
-        t1_s: End.
         steps: Steps whose time is training; steps that hold a pause are none of them.
-        train_s: Time of these steps.
         samples: Samples in them; None if not known of all.
         work: Frames or tokens in them; None if not known of all.
         wait_fraction: Share of their time for which the loop waited for data; None if not known.
         epochs: Passes over the data that ended.
-        pauses: Evaluations and checkpoints.
         pause_s: Time of the steps that were left out because of a pause.
         cpu_s: CPU time of the process meanwhile; None if not known.
     """
@@ -673,7 +658,6 @@ class Surroundings:
 
     Attributes:
         foreign_cores: Cores that processes other than the training's keep busy.
-        cores: Cores of the machine.
         gpu_neighbour: Share of the time with another process at work on a GPU of the training; a single reading has 0
             or 1.
         throttled: Share of the time for which the clocks of a GPU of the training are held down, see
@@ -683,7 +667,6 @@ class Surroundings:
         disk_pressure: Share of the time for which some process waits for a disk: ``some avg10`` of
             ``/proc/pressure/io``, as a fraction.
         config_changed: Whether the config differs from the one that the training, or its study, began with.
-        code_changed: The same for the code.
     """
 
     foreign_cores: float | None = None
@@ -710,7 +693,6 @@ class SurroundingsHistory:
             self._readings.append((t_s, reading))
 
     def add_wait(self, t_s: float, data_wait_fraction: float) -> None:
-        """Add the data wait of a window of the training."""
         self._waits.append((t_s, data_wait_fraction))
 
     def before(self, t_s: float) -> Surroundings:

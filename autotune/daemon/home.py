@@ -32,7 +32,6 @@ class DaemonHome:
 
     Attributes:
         state: Folder of what is kept: queue, trainings, advice.
-        runtime: Folder of the socket.
     """
 
     state: Path
@@ -86,12 +85,7 @@ class DaemonHome:
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonLock:
-    """Lock of the one daemon, held.
-
-    Attributes:
-        path: The lock file.
-        file: The same, open.
-    """
+    """Lock of the one daemon, held."""
 
     path: Path
     file: BinaryIO
@@ -131,9 +125,6 @@ def locate_home(environ: Mapping[str, str]) -> DaemonHome:
 
 def open_home(environ: Mapping[str, str]) -> DaemonHome:
     """Locate the folders of this user's daemon on this machine, and make them, for this user alone.
-
-    Args:
-        environ: The environment; see `locate_home`.
 
     Raises:
         AutotuneError: As `locate_home`; or a folder cannot be made or written to.
@@ -197,7 +188,6 @@ def _holder(file: BinaryIO) -> str:
 
 
 def _state_place(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the state of all machines."""
     if named := environ.get(VARIABLE):
         if not os.path.isabs(named):
             raise AutotuneError(
@@ -235,7 +225,6 @@ def _check(folder: Path) -> None:
 
 
 def _is_own_folder(folder: Path) -> bool:
-    """Return whether a folder exists, and is this user's alone."""
     is_ours = why_not_ours(folder, frozenset({os.geteuid()})) is None and why_exposed(folder.parent) is None
     return is_ours and folder.is_dir() and os.access(folder, os.W_OK | os.X_OK, effective_ids=True)
 

@@ -46,7 +46,6 @@ class Idleness:
     `nobody_came`: then the next search need not wait for another ten minutes.
 
     Args:
-        policy: Limits and times.
         uuids: GPUs that the search would use; None for all there are, empty for none.
         idle_since_s: Monotonic time since which nobody has been there, as another watch has seen, with a search of
             ours until now; None if that is not known.
@@ -121,7 +120,6 @@ class Idleness:
         )
 
     def _why_not(self, reading: MachineReading, *, is_close: bool) -> str | None:
-        """Return the reason why the machine is not idle at this moment; None if it is."""
         if why := reading.why_unknown(self._uuids):
             return why
         for gpu in reading.gpus_of(self._uuids):
@@ -135,7 +133,6 @@ class Idleness:
         return None
 
     def _why_gpu_in_use(self, gpu: GpuReading) -> str | None:
-        """Return the reason why a GPU is not idle; None if it is."""
         policy = self._policy
         if gpu.why_unknown is not None:
             return unknown(gpu)
@@ -164,7 +161,6 @@ class Arrivals:
     """Watch for somebody who comes, from the start of one search to its end.
 
     Args:
-        policy: Limits and times.
         uuids: GPUs that the search uses; None for all there are, empty for none.
     """
 
@@ -206,12 +202,7 @@ class Arrivals:
 
 
 class _WatchedGpu:
-    """One GPU while a search runs.
-
-    Args:
-        policy: Limits and times.
-        now_s: Monotonic time.
-    """
+    """One GPU while a search runs."""
 
     def __init__(self, policy: IdlePolicy, now_s: float) -> None:
         self._policy = policy
@@ -245,7 +236,6 @@ class _WatchedGpu:
         return None
 
     def _for_a_while(self, gpu: GpuReading, signs: str | None) -> str | None:
-        """Return signs that two readings agree on: memory, and the list of who holds it, are not read as one."""
         if signs is None:
             self._odd_s = None
             return None
@@ -265,10 +255,6 @@ class ForeignLoad:
 
     So one who gets the CPU in turns with us is somebody as well, only a little later, and a job of cron that comes
     again and again is not.
-
-    Args:
-        limit_cores: The limit.
-        loud_s: Time from which on that is somebody.
     """
 
     def __init__(self, *, limit_cores: float, loud_s: float) -> None:
@@ -348,7 +334,6 @@ class GpuProcess:
     """Process of somebody else that holds a GPU.
 
     Attributes:
-        pid: Its id, as the driver has it.
         name: Its program; None where that is not known.
         memory_bytes: GPU memory that it holds; None where the driver does not say.
     """
@@ -364,8 +349,6 @@ class GpuReading:
 
     Attributes:
         t_s: Monotonic time at which it was read; several readings of the machine may hold the same one.
-        index: The driver's number of the GPU.
-        uuid: Its UUID.
         neighbours: Processes with a compute context that are not ours.
         drawing: Processes that only draw, such as a desktop.
         has_own: Whether a process of ours holds it.
@@ -396,7 +379,6 @@ class MachineReading:
     """State of the machine.
 
     Attributes:
-        t_s: Monotonic time.
         span_s: Time since the last reading; 0 for the first.
         cores: Cores that this user's processes may use.
         foreign_cores: Cores that others used on average in that time; None where it is not known.

@@ -45,7 +45,6 @@ class MachineWatch:
     second once. To be closed.
 
     Args:
-        clock: Stamps the readings.
         gpus: Watch of the GPUs; None makes one.
         attribution: Tells the processes on GPUs apart; None makes one.
         cpu: Reader of the CPU time; None makes one.
@@ -185,7 +184,6 @@ class GpuAttribution:
         Args:
             seen: The newest look at the GPUs. One that was given before has the same answer: since then processes of
                 ours may have ended.
-            tree: Our processes.
         """
         if seen is self._seen:
             return self._readings
@@ -207,7 +205,6 @@ class GpuAttribution:
         return self._readings
 
     def _hidden_own(self, own: Collection[int], listed: Collection[int]) -> int:
-        """Return the number of our processes that use CUDA and are not in the driver's lists."""
         others = [pid for pid in own if pid not in listed and pid != os.getpid()]
         return len(holders_of(others, self._cuda_device))
 

@@ -67,7 +67,6 @@ class Monitor:
 
     Args:
         pid: The process; None watches all GPUs.
-        clock: The machine's clock.
 
     Raises:
         GpuError: There is no GPU to watch, and no steps.
@@ -145,7 +144,6 @@ class Monitor:
         )
 
     def _may_use(self, present: Sequence[GpuFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the devices to show while it is not known which the process uses, and notes on that."""
         every = tuple(self._labels)
         if self._process is None:
             return every, ()
@@ -273,10 +271,6 @@ _NO_PACE = "no two steps in the last minute"
 class MonitoredProcess:
     """A process, its descendants, and its steps.
 
-    Args:
-        pid: Process id.
-        clock: The machine's clock.
-
     Raises:
         AutotuneError: There is no such process, or it has ended.
     """
@@ -333,7 +327,6 @@ class MonitoredProcess:
             self._pace = self._recent.pace(now_s)
 
     def shown(self) -> ShownProcess:
-        """Return the record that is shown of it."""
         pace = self._pace
         if pace is None:
             why = _NO_PACE if self.has_steps else _NO_STEPS
@@ -363,7 +356,6 @@ class WatchedProcess:
     """Process and its descendants, read only: no signal is ever sent to them.
 
     Args:
-        pid: Its id.
         clock: Limits the rate of looks.
 
     Raises:
@@ -477,7 +469,6 @@ class GpuNow:
         trouble: Reason, for people, why it gives no readings now; None while it does.
         busy: Share of the newest second, 0..1, in which a kernel ran; None where that is not known.
         state: The newest reading of everything else; None if that is too old to be called now.
-        usage: Usage over the last minute.
         utilization: Verdict on the last minute, 20 s old at most.
     """
 
@@ -543,7 +534,6 @@ class GpuWatch:
 
         Args:
             own_pids: Processes whose kernels are not called foreign; also those that have ended.
-            step_s: See `oscillation`.
         """
         now_s = self._clock.now_s()
         self._readings.forget(now_s - KEPT_S)
@@ -624,7 +614,6 @@ def look_every_s(gpus: int) -> float:
 
 
 def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability]:
-    """Return the readings that are left out: they cost as much as all else and would not be shown."""
     processes = () if by_process else (Capability.HOLDERS, Capability.SHARES)
     # The activity of its units is all that is known of an instance of a GPU; of others there is utilization.
     units = () if any(map(is_mig_uuid, uuids)) else (Capability.ACTIVITY,)
@@ -658,11 +647,7 @@ class StepPace:
 
 
 class RecentSteps:
-    """Steps of the last stretch of time; no warm-up is cut, since nothing is compared with it.
-
-    Args:
-        length_s: Length of the stretch.
-    """
+    """Steps of the last stretch of time; no warm-up is cut, since nothing is compared with it."""
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s

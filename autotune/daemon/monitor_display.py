@@ -109,10 +109,7 @@ def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BL
     """Return the lines that fit a terminal: a paragraph for each GPU, else two lines, else one.
 
     Args:
-        reading: Reading to show.
         width: Columns of the terminal; lines are made for at least 40.
-        height: Rows of the terminal.
-        levels: See `sparkline`.
     """
     width = max(width, 40)
     head = [_head(reading, width), *_process_lines(reading.process, width), *_notes(reading, width)]
@@ -367,7 +364,6 @@ def sparkline(
         windows: End, length and busy share 0..1 of each driver window, in order of time.
         until_s: End of the line, but for less than a cell.
         span_s: Length of time that the line shows.
-        cells: Length of the line.
         levels: Characters from idle to fully busy.
     """
     cell_s = span_s / cells

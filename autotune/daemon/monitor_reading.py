@@ -43,7 +43,6 @@ class ShownVerdict:
         high: Level of the upper ones.
         mean: Average over the time that the windows cover.
         period_s: Length of a cycle; None unless the pattern is ``cyclic``.
-        text: All that in a few words.
         meaning: Usual cause of the pattern, and its usual remedy.
     """
 
@@ -61,14 +60,12 @@ class ShownGpu:
     """One GPU, or one instance of a GPU in MIG mode.
 
     Attributes:
-        label: The driver's number for it, e.g. ``GPU 0``.
         figures: Figures over the last minute. The activity of units is asked for instances of GPUs alone, of which
             there is no utilization; own and foreign kernels are None where no process is watched.
         trouble: Reason why it gives no readings at this moment; None while it does.
         busy: Share of the newest second in which a kernel ran.
         why_no_utilization: Reason, for people, why there is no utilization; None where there is.
         memory_used_bytes: Memory in use by all processes now.
-        power_w: Electric power now.
         clock_reasons: Reasons for which its clocks are held down now; empty if there are none.
         throttle_reasons: Those of the last minute that count as throttling.
         absent: Readings that the device never gives, with the reason, for people.
@@ -118,7 +115,6 @@ class MonitorReading:
     """Reading of a monitor at one moment.
 
     Attributes:
-        t_s: Monotonic time.
         watched_s: Time since the watching began.
         driver: Version of the driver; empty where it does not say.
         process: The process that was asked for; None if all GPUs are watched.
@@ -141,7 +137,6 @@ class GpuSummary:
     Attributes:
         figures: Figures over this time, as far as a monitor keeps them: utilization, memory (of one reading every
             second or two), power and throttling.
-        highest_temperature_c: Highest of the readings.
         why_no_utilization: Reason, for people, why the last minute has no utilization; None where it has.
         verdict: Verdict on the last minute; None where there was not enough to judge by.
         trouble: Reason why it gave no readings in the end; None if it did.

@@ -39,7 +39,6 @@ class Queue:
     """Queue of searches in a folder; it needs no daemon to be read and added to.
 
     Args:
-        folder: The folder; made if it is not there.
         clock: Limits the wait for the lock.
 
     Raises:
@@ -109,7 +108,6 @@ class Queue:
         """Change an entry as it is at this moment.
 
         Args:
-            id: Its id.
             change: Returns the entry as it is to be; called while nobody else can change it. It may refuse by raising.
 
         Returns:
@@ -299,21 +297,14 @@ class Entry:
     Attributes:
         id: 16 hexadecimal digits, its own for ever; whoever adds it chooses it, so that adding twice adds once.
         number: What people call it; counts up, and is never used again.
-        config: The config, links resolved.
         further: Further files that values are written into, links resolved: those that the section names, or that the
             config is composed of.
         cwd: The directory in which the search is started, as the trainer's command may depend on it.
         options: Further options of ``autotune search``, as typed; a trainer's command behind ``--`` included.
-        budget_s: The whole budget in seconds.
-        used_s: What earlier starts have used of it.
         running_s: What the running one has used so far, written every few seconds; 0 while none runs.
-        start: The rule that says when it may start.
         apply: What may be written into the config; empty for nothing.
-        environment: The whole environment of the search.
         gpus: UUIDs of the GPUs that it uses; empty for none.
         fingerprint: Identity of config and code when it was added, or last planned anew.
-        state: State.
-        added_utc: Time at which it was added, ISO 8601.
         note: A sentence on what happened last; empty if nothing did.
         owner: Process of its search, by `process.owner.this_process`; None while none runs.
         kills: Number of times that its search ended without a word and nobody had asked for it.
@@ -360,7 +351,6 @@ class Entry:
 
     @property
     def configs(self) -> tuple[Path, ...]:
-        """Return all files of its config."""
         return (Path(self.config), *map(Path, self.further))
 
     @property
@@ -369,7 +359,6 @@ class Entry:
         return f"queue {self.number}"
 
     def document(self) -> dict[str, Any]:
-        """Return the entry as JSON has it."""
         return {**asdict(self), "format": FORMAT, "apply": sorted(self.apply), "start": self.start.document()}
 
     @classmethod
@@ -461,8 +450,6 @@ def decide_turns(
     """Decide which entry is next: in the order in which they were added, those left out that cannot start yet.
 
     Args:
-        entries: The queue.
-        now: The time, with its offset.
         running: The entry whose search runs; None if there is none. There is one search at a time on a machine.
         why_not_idle: Returns why the machine is not idle for an entry; None if it is.
     """
@@ -527,7 +514,6 @@ class StartRule:
     """Rule for the start of a search.
 
     Attributes:
-        kind: Kind of rule.
         at: For `StartKind.AT`, the earliest start with its offset from UTC, ISO 8601.
     """
 
@@ -539,7 +525,6 @@ class StartRule:
         """Parse ``idle``, ``now``, or a time of the day such as ``22:30``, the next one from now on.
 
         Args:
-            text: What was typed.
             now: Local time of this machine, with its offset.
 
         Raises:
@@ -556,11 +541,7 @@ class StartRule:
         return cls(kind=StartKind.AT, at=local.isoformat())
 
     def waits_for_time(self, now: datetime) -> str | None:
-        """Return the time that is waited for, for people; None if it has come.
-
-        Args:
-            now: Any time with an offset.
-        """
+        """Return the time that is waited for, for people; None if it has come."""
         if self.at is None:
             return None
         at = datetime.fromisoformat(self.at)
@@ -575,7 +556,6 @@ class StartRule:
         return f"{datetime.fromisoformat(self.at):%H:%M}" if self.at else self.kind.value
 
     def document(self) -> dict[str, Any]:
-        """Return the rule as JSON has it."""
         return {"kind": self.kind.value, "at": self.at}
 
     @classmethod

@@ -36,8 +36,6 @@ class RunningSearch:
     """Search that runs.
 
     Attributes:
-        entry: Its entry, as it was when it was started.
-        child: Its process.
         started_s: When it was started, on the clock's monotonic time.
     """
 
@@ -50,10 +48,7 @@ class Searches:
     """Searches of one daemon.
 
     Args:
-        queue: The queue.
         advising: Makes advice of their answers.
-        clock: The machine's clock.
-        tell: Told what happens.
 
     Attributes:
         running: The search that runs; None while none does.
@@ -86,7 +81,6 @@ class Searches:
         return self._left is not None and self._left[0] is Left.SOMEBODY_CAME
 
     def start(self, entry: Entry) -> None:
-        """Start the search of an entry."""
         now = fingerprint(entry.configs)
         if now.config_sha256 is None:
             again = f"`autotune queue resume {entry.number}` tries again"
@@ -230,7 +224,6 @@ def _begun(entry: Entry, fingerprint: Fingerprint) -> Entry:
 
 
 def _within_scope(scopes: Collection[ApplyScope]) -> tuple[str, ...]:
-    """Return options that keep a search to what may be applied of it."""
     if not scopes or ApplyScope.BATCH in scopes:
         return ()
     return ("--batch", "same") if ApplyScope.PRECISION in scopes else ("--same-training",)
@@ -280,10 +273,7 @@ class SearchEnding:
     Attributes:
         exit_code: Its exit code, negative for a signal; None where it is not known: another daemon had started it.
         answer: The object that it printed; None if there is none.
-        used_s: Time that it took.
         left: Reason for which the daemon ended it; None if it did not.
-        why_left: Who came, in words.
-        fingerprint: Of config and code, at the end.
     """
 
     exit_code: int | None
@@ -295,13 +285,11 @@ class SearchEnding:
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """Return the error that it ended with; empty if there is none."""
         error = (self.answer or {}).get("error")
         return error if isinstance(error, Mapping) else {}
 
     @property
     def verdict(self) -> str | None:
-        """Return its verdict; None if it has none."""
         verdict = (self.answer or {}).get("verdict")
         return verdict if isinstance(verdict, str) else None
 
@@ -328,8 +316,6 @@ def entry_after(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
 
     Args:
         entry: As it is now; its user may have paused it meanwhile.
-        ending: The ending.
-        now: The time in UTC.
     """
     used_s = min(entry.budget_s, entry.used_s + ending.used_s)
     entry = replace(entry, owner=None, running_s=0.0, used_s=used_s)

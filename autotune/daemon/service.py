@@ -60,9 +60,6 @@ class Service:
     """The daemon of one user on one machine.
 
     Args:
-        home: Its folders.
-        settings: Its settings.
-        clock: The machine's clock.
         say: Called with a sentence on what happens.
         web: Page that shows what it does; None for none.
     """
@@ -199,7 +196,6 @@ class Service:
 
         Args:
             name: Name of the work: its trouble is over once it is done without.
-            work: The work.
         """
         try:
             work()
@@ -297,7 +293,6 @@ class Service:
 
 
 def _shown(training: WatchedTraining) -> dict[str, Any]:
-    """Return a training as the status shows it."""
     return {
         "name": training.name,
         "pid": training.pid,
@@ -316,12 +311,7 @@ _NOT_LOOKED = IdleState(is_idle=False, idle_since_s=None, reason="not looked at 
 
 
 class MachineLook(AbstractContextManager["MachineLook"]):
-    """Look at the machine for the queue: at the CPUs, and at each GPU by itself, as entries use different ones.
-
-    Args:
-        policy: Limits and times of idle machines.
-        clock: The machine's clock.
-    """
+    """Look at the machine for the queue: at the CPUs, and at each GPU by itself, as entries use different ones."""
 
     def __init__(self, policy: IdlePolicy, clock: Clock) -> None:
         self._policy = policy
@@ -395,11 +385,9 @@ class MachineLook(AbstractContextManager["MachineLook"]):
         return None
 
     def _look_again_s(self, waiting: Collection[Entry]) -> float:
-        """Return the time between readings that entries need; infinity for none."""
         return min((state.look_again_s for one in waiting for state in self._states_of(one)), default=math.inf)
 
     def _states_of(self, entry: Entry) -> list[IdleState]:
-        """Return the states that an entry depends on: of its GPUs, which hold that of the CPUs, else of these."""
         return [self._states.get(key) or _unknown(key, self._states) for key in entry.gpus or (None,)]
 
 
@@ -418,14 +406,7 @@ def _unknown(key: str | None, states: Mapping[str | None, IdleState]) -> IdleSta
 
 
 def hosted_by(environ: Mapping[str, str], *, is_service: bool, is_on_terminal: bool, is_in_container: bool) -> str:
-    """Return how this process is hosted, in words.
-
-    Args:
-        environ: Its environment.
-        is_service: Whether a service manager started it.
-        is_on_terminal: Whether its standard error is a terminal.
-        is_in_container: Whether it runs in a container.
-    """
+    """Return how this process is hosted, in words."""
     if is_service:
         how = "a systemd user unit: started again when it fails; ends with your last session unless you linger"
     elif environ.get("TMUX"):
@@ -457,10 +438,6 @@ class ServiceManager:
     Args:
         address: Address of its socket; None without a manager.
         watchdog_s: Time within which it wants to hear of this process; None without a watchdog.
-        clock: Clock of the watchdog.
-
-    Attributes:
-        watchdog_s: See above.
     """
 
     def __init__(self, address: bytes | None, watchdog_s: float | None, clock: Clock) -> None:
@@ -471,12 +448,7 @@ class ServiceManager:
 
     @classmethod
     def take(cls, environ: MutableMapping[str, str], clock: Clock) -> ServiceManager:
-        """Take the manager's variables out of the environment, so that no child is taken for this process.
-
-        Args:
-            environ: The environment, which is changed.
-            clock: Clock of the watchdog.
-        """
+        """Take the manager's variables out of the environment, so that no child is taken for this process."""
         socket_name = environ.pop(_SOCKET, "")
         for_pid, microseconds = environ.pop(_WATCHDOG_PID, ""), environ.pop(_WATCHDOG_USEC, "")
         is_ours = not for_pid or for_pid == str(os.getpid())

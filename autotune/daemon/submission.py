@@ -28,7 +28,6 @@ class WorkerJob:
     """Workers that are to be started on other machines.
 
     Attributes:
-        config: The config as it was typed.
         program: Command line of autotune there, without a subcommand.
         options: Options of ``autotune worker`` that all of them get, the storage included; no password is in them.
         seed: Seed of the first one; each further one has the next number, so that no two draw the same points.
@@ -78,9 +77,7 @@ class Pods:
     """Pods of a Job, beside what they run.
 
     Attributes:
-        count: Their number.
         image: Image with the trainer, the config and autotune.
-        gpus: GPUs of each; 0 for none.
         secret: Name of the Secret whose key ``url`` is the address of the storage.
     """
 
@@ -95,7 +92,6 @@ def manifest(job: WorkerJob, pods: Pods, now: datetime) -> str:
 
     Args:
         job: The workers; its directory does not count, that of the image does.
-        pods: The pods.
         now: Time in UTC, for the Job's name: finished Jobs keep theirs.
 
     Raises:
@@ -265,8 +261,6 @@ def job_script(job: WorkerJob, count: int, output: Path) -> str:
     (``--signal=B:``, ``scancel --batch``) or to all processes of the job.
 
     Args:
-        job: The workers.
-        count: Number of tasks.
         output: Folder of their output, one file for each.
 
     Raises:
@@ -359,7 +353,6 @@ class SharedFolder:
     """Folder that is to be the same one on several machines.
 
     Attributes:
-        path: Its path on all of them.
         inode: Its number in its file system, which network file systems show on each machine alike.
     """
 
@@ -425,7 +418,6 @@ def shared_storage(
 
 
 def _shared_folder(path: Path, where: str | None, *, is_reachable: bool, make: bool) -> SharedFolder | None:
-    """Return a folder of journals; None if it is not there and shall not be made."""
     kind = file_system(path)
     if kind in _LOCAL and not is_reachable:
         raise ConfigError(
@@ -451,7 +443,6 @@ def _shared_folder(path: Path, where: str | None, *, is_reachable: bool, make: b
 
 
 def _own_host(address: StorageAddress) -> str | None:
-    """Return the host of a server that only this machine reaches by that name; None for any other."""
     parts = urlsplit(address.url)
     query = parse_qs(parts.query)
     host = next(iter(query.get("host", [])), None) or parts.hostname or ""

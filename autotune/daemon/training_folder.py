@@ -44,8 +44,6 @@ def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Pat
 
     Args:
         trainings: Folder of all of them; made if it does not exist.
-        header: What is about to be started.
-        now: The time, in UTC.
 
     Returns:
         The folder, with the header and the observer's copy in it.
@@ -73,12 +71,7 @@ def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Pat
 
 
 def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of a training that is watched.
-
-    Args:
-        environ: Its environment without that.
-        folder: Its folder.
-    """
+    """Return the environment of a training that is watched."""
     # In front of the user's own path; an empty entry would mean the working directory.
     path = os.pathsep.join(filter(None, (str(folder / _INJECT), environ.get("PYTHONPATH"))))
     return {**environ, WATCH_VARIABLE: str(folder), "PYTHONPATH": path}
@@ -99,13 +92,7 @@ class TrainingHeader:
 
     Attributes:
         argv: Its command, with secrets masked.
-        cwd: Its working directory.
-        owner: Identity of its process, see `process.owner.this_process`.
-        started_utc: ISO 8601 stamp.
-        hardware: Class of the hardware, for people.
         config: Real path of its config; None if it has none.
-        config_sha256: Hash of the config's bytes.
-        values: Values of the config's knobs.
         code: What of the code is known: the git commit, and size and time of the scripts of the command.
         study: Name of the study that knows the config.
         confirmed: What that study has confirmed for these values; None if nothing.
@@ -223,8 +210,6 @@ class ConfirmedSpeed:
     Attributes:
         samples_per_s: Geometric mean over the trials; steps instead of samples where those are not known.
         low: Lower end of the prediction interval for one more training, over that mean.
-        high: Its upper end.
-        trials: Number of trials.
         samples_per_step: Samples in a step where the steps do not say; None if that is not known either.
         after_first_pass: Whether it is the speed after the first pass over the data, when caches are filled.
     """
@@ -249,11 +234,6 @@ def confirmed_speed(
     The interval is that of one further observation: ``mean ± t · s · √(1 + 1/n)``. Its variance is that between
     trials, pooled over the points of the study, and moderated by the usual spread of 8 % with 6 degrees of freedom
     (Smyth 2004, see `statistics.moderated_interval`).
-
-    Args:
-        records: The study's record.
-        point: Name of the point.
-        samples_per_step: See `ConfirmedSpeed`.
     """
     groups: dict[str, list[float]] = {}
     is_filled = False

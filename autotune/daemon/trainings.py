@@ -46,7 +46,6 @@ class Trainings:
 
     Args:
         folder: The folder of all of them; it need not exist yet.
-        clock: Source of time.
     """
 
     def __init__(self, folder: Path, clock: Clock) -> None:
@@ -168,15 +167,9 @@ class WatchedTraining:
     """Training that was started to be watched.
 
     Args:
-        folder: Its folder.
-        header: What was started.
         this: Identity of this process, see `process.owner.this_process`.
-        clock: Source of time.
 
     Attributes:
-        folder: See above.
-        header: See above.
-        steps: Steps that were seen so far.
         samples: Samples that were seen so far; None before the first, and where not all say how many they have.
         samples_per_s: Its speed in the last window; None before the first.
         is_over: True once its process is gone and that was found.
@@ -206,7 +199,6 @@ class WatchedTraining:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         pid = self.header.owner.get("pid")
         return pid if isinstance(pid, int) else 0
 
@@ -323,7 +315,6 @@ class WatchedTraining:
         return [event]
 
     def _look_for_edits(self) -> tuple[bool, bool]:
-        """Return whether config and code differ from those that the training began with."""
         header = self.header
         config = header.config is not None and file_sha256(Path(header.config), _CONFIG_BYTES) != header.config_sha256
         code = header.code is not None and code_state(header.argv, Path(header.cwd)) != dict(header.code)
@@ -354,9 +345,7 @@ class TrainingEvent:
     """Event of one training.
 
     Attributes:
-        training: Name of its folder.
         name: Name for people: its config, else its command.
-        pid: Its process.
         utc: Time of the event, an ISO 8601 stamp.
     """
 
@@ -372,7 +361,6 @@ class TrainingEvent:
         return {"format": FORMAT, "event": self.kind, **_plain(asdict(self)), "message": self.sentence()}
 
     def sentence(self) -> str:
-        """Return the event as a sentence for people."""
         raise NotImplementedError
 
 
@@ -396,7 +384,6 @@ class TrainingStarted(TrainingEvent):
     confirmed_samples_per_s: float | None
 
     def sentence(self) -> str:
-        """See `TrainingEvent.sentence`."""
         known = (
             f"{self.confirmed_samples_per_s:.3g} samples/s are confirmed for its values"
             if self.confirmed_samples_per_s
@@ -410,12 +397,7 @@ class SlowerThanConfirmed(TrainingEvent):
     """A training is slower in its first minutes than what was confirmed for its values on this hardware.
 
     Attributes:
-        speed_ratio: Its speed over the confirmed one.
         low: Lower end of the interval in which that was expected.
-        high: Its upper end.
-        samples_per_s: Its speed.
-        confirmed_samples_per_s: The confirmed one.
-        trials: Number of trials that this is from.
         cause: Likely cause; None if unknown.
     """
 
@@ -430,7 +412,6 @@ class SlowerThanConfirmed(TrainingEvent):
     cause: Cause | None
 
     def sentence(self) -> str:
-        """See `TrainingEvent.sentence`."""
         return (
             f"{self.name} trains at {self.speed_ratio:.0%} of what was measured; interval {self.low * 100:.0f} to "
             f"{self.high:.0%} ({self.samples_per_s:.3g} samples/s, {self.confirmed_samples_per_s:.3g} in {self.trials} "
@@ -443,7 +424,6 @@ class Slower(TrainingEvent):
     """A training has become slower than itself.
 
     Attributes:
-        speed_ratio: Its speed over its own before.
         since_utc: Estimated time of the change.
         for_s: How long before the event that was.
         cause: Likely cause; None if unknown.
@@ -457,7 +437,6 @@ class Slower(TrainingEvent):
     cause: Cause | None
 
     def sentence(self) -> str:
-        """See `TrainingEvent.sentence`."""
         return (
             f"{self.name} trains at {self.speed_ratio:.0%} of its own speed, for {format_duration(self.for_s)} now. "
             f"{_because(self.cause)}"
@@ -477,19 +456,12 @@ class Recovered(TrainingEvent):
     speed_ratio: float
 
     def sentence(self) -> str:
-        """See `TrainingEvent.sentence`."""
         return f"{self.name} is back to {self.speed_ratio:.0%} of its own speed."
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingEnded(TrainingEvent):
-    """The process of a training is gone.
-
-    Attributes:
-        steps: Steps that were seen; 0 where none could be.
-        train_s: Their time.
-        was_slow: Whether it was slower than itself in the end.
-    """
+    """The process of a training is gone."""
 
     kind: ClassVar[str] = "training_ended"
 
@@ -498,7 +470,6 @@ class TrainingEnded(TrainingEvent):
     was_slow: bool
 
     def sentence(self) -> str:
-        """See `TrainingEvent.sentence`."""
         if not self.steps:
             return f"{self.name} has ended; none of its steps was seen."
         slow = ", slower than itself in the end" if self.was_slow else ""
@@ -534,11 +505,7 @@ _LARGEST = 1e15
 
 
 class PaceReader:
-    """Incremental reader of all ``pace.<pid>.<n>.<part>.jsonl`` of a training's folder.
-
-    Args:
-        folder: The training's folder.
-    """
+    """Incremental reader of all ``pace.<pid>.<n>.<part>.jsonl`` of a training's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -622,7 +589,6 @@ def _window(fields: Mapping[str, Any], process: str) -> PaceWindow | None:
 
 
 def _amount(value: Any) -> float | None:
-    """Return a number from 0 on; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) and 0 <= value < _LARGEST else None
@@ -634,11 +600,7 @@ def _order(name: str) -> tuple[int, ...]:
 
 
 class SurroundingsReader:
-    """Reader of the surroundings of trainings. To be closed.
-
-    Args:
-        clock: Stamps the readings.
-    """
+    """Reader of the surroundings of trainings. To be closed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -35,8 +35,6 @@ class UnitChange:
     """Change to the unit's file.
 
     Attributes:
-        path: The file.
-        is_new: Whether there was none before.
         backup: Copy of what somebody had written or edited there; None if there was nothing to keep.
     """
 
@@ -54,8 +52,6 @@ def write_unit(path: Path, text: str, clock: Clock, *, force: bool) -> UnitChang
     """Write the unit.
 
     Args:
-        path: Its file.
-        text: Its text.
         clock: Source of the time in the name of a backup.
         force: Whether one that somebody wrote or edited is replaced; it is kept beside.
 
@@ -77,7 +73,6 @@ def remove_unit(path: Path, clock: Clock, *, force: bool) -> UnitChange | None:
     """Take the unit away, and the link by which systemd starts it at a login.
 
     Args:
-        path: Its file.
         clock: Source of the time in the name of a backup.
         force: Whether one that somebody edited is taken away too; it is kept beside.
 
@@ -276,7 +271,6 @@ def origin_of(text: str) -> UnitOrigin:
 
 
 def _command_line(command: Sequence[str]) -> str:
-    """Return a command as ``ExecStart=`` takes it; see systemd.service(5), "Command lines"."""
     if _UNFIT.search(command[0]):  # systemd refuses such a program, but not such an argument
         command = ("/bin/sh", "-c", 'exec "$0" "$@"', *command)
     words = [word if _PLAIN.fullmatch(word) else _quoted(word).replace("$", "$$") for word in command]

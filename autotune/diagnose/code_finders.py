@@ -200,7 +200,6 @@ def _dataset_calls(training: Training, *methods: str) -> Iterator[tuple[Unit, as
 
 
 def _dataset_names(unit: Unit) -> set[str]:
-    """Return names of a unit that hold datasets: by what is assigned to them, or by methods that only these have."""
     known: set[str] = set()
     for node in unit.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TELL_DATASETS:
@@ -268,7 +267,6 @@ def _runs_eagerly(unit: Unit, node: ast.AST) -> bool:
 
 
 def _prepares_text(unit: Unit | None) -> bool:
-    """Return whether a function, or what it is in, is there to make a vocabulary, which is not done in training."""
     while unit is not None:
         if not _PREPARING.isdisjoint(words_of(unit.name)):
             return True
@@ -286,13 +284,11 @@ def _has_sessions(training: Training) -> bool:
 
 
 def _is_keras_step(unit: Unit) -> bool:
-    """Return whether a function is the step of a model that ``fit`` compiles, or of an optimizer."""
     is_method = unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef) and bool(unit.outer.node.bases)
     return is_method and unit.name in ("train_step", "apply_gradients", "call", "minimize", "update_step")
 
 
 def _computes_gradients(training: Training, unit: Unit) -> bool:
-    """Return whether a function records gradients, or calls one that does; else it may only set an optimizer up."""
     called = [other for name in unit.names for other in training.code.functions.get(name, ())]
     return any("GradientTape" in one.names for one in (unit, *called))
 
@@ -465,7 +461,6 @@ def _number(unit: Unit, node: ast.expr) -> int | None:
 
 
 def _is_in_memory(unit: Unit, call: ast.Call) -> bool:
-    """Return whether a loader is one of tensors, which processes would only have to send about."""
     data = _argument(call, "dataset", 0)
     if data is None:
         return False
@@ -503,7 +498,6 @@ def _is_numpy(unit: Unit, node: ast.expr) -> bool:
 
 
 def _is_inside_another(unit: Unit, node: ast.Call) -> bool:
-    """Return whether a call is the object of another one that fetches too, as in ``x.cpu().numpy()``."""
     parent = unit.file.parents.get(node)
     return isinstance(parent, ast.Attribute) and parent.attr in _FETCHING
 
@@ -517,8 +511,6 @@ class Surroundings:
     """Surroundings of a trainer that a rule may depend on.
 
     Attributes:
-        cores: CPUs that it may run on.
-        has_gpu: Whether it trains on a GPU.
         tensorflow: Version of TensorFlow; None where it is not known.
     """
 
@@ -533,12 +525,7 @@ class Rule:
 
     Attributes:
         id: Its id, lower-case words with hyphens.
-        sentence: What the code does and what that costs.
-        remedy: What to do.
-        find: Function that yields the places.
-        severity: Weight of a finding.
         limit: Part of the training that it slows down; None for none in particular.
-        applies: Whether it matters in these surroundings.
         case: Name of this case of it, where several rows have one id.
     """
 

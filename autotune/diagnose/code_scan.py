@@ -36,11 +36,7 @@ _NATIVE = "native_loading"  # kind of `space.catalog`
 
 
 def check_code(look: Look) -> CheckResult:
-    """Look for slow code in the script that the command starts, and in the modules beside it.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """Look for slow code in the script that the command starts, and in the modules beside it."""
     problem = look.problem
     if problem is None or not problem.command:
         return CheckResult(check=CODE, why_not=said("code.no-command", "it is not known how training is started"))
@@ -119,7 +115,6 @@ def _words(problem: Problem) -> Iterator[str]:
 
 
 def _native_switch(problem: Problem) -> str | None:
-    """Return the switch of native loading that is off; None if there is none."""
     return next(
         (path for path, value in _native(problem) if value is False and path not in problem.settings.refused), None
     )
@@ -188,8 +183,6 @@ class Scan:
     """Result of a scan.
 
     Attributes:
-        found: What was found, by rule.
-        files: Number of files that were read.
         unread: Why others were not, for people.
     """
 
@@ -205,7 +198,6 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
         paths: The sources, the script first.
         folder: Folder that their names are relative to, where they are in it.
         named: Words of the config, which may name classes and functions.
-        surroundings: What the rules may depend on.
     """
     files: list[SourceFile] = []
     unread: list[str] = []
@@ -255,7 +247,6 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
 
 
 def _words_of_code(content: bytes) -> set[str]:
-    """Return the words of a source that is not parsed, which count as used; those that it only imports do not."""
     return {word.decode() for word in _WORD.findall(_IMPORT.sub(b"", content))}
 
 

@@ -25,8 +25,6 @@ class Unit:
     """Function or class of a source file, or the code of the module itself.
 
     Attributes:
-        file: Its file.
-        node: Its syntax tree.
         outer: The function, class or module that it is defined in; None for a module.
     """
 
@@ -61,7 +59,6 @@ class Unit:
 
     @property
     def calls(self) -> Iterator[ast.Call]:
-        """Calls that it makes."""
         return (node for node in self.nodes if isinstance(node, ast.Call))
 
 
@@ -69,11 +66,9 @@ class LiveCode:
     """Code that runs in training.
 
     Args:
-        files: The sources.
         named: Names that something else uses, such as a config that names a class.
 
     Attributes:
-        files: The sources.
         units: Modules, functions and classes that are reached.
     """
 
@@ -112,7 +107,6 @@ class LiveCode:
                     yield unit, call
 
     def imports(self, package: str) -> bool:
-        """Return whether one of the files imports a package."""
         return any(file.imports(package) for file in self.files)
 
     def _overridden(self) -> set[ast.AST]:
@@ -165,7 +159,6 @@ def _bases(node: ast.AST) -> set[str]:
 
 
 def _bases_in(unit: Unit) -> set[str]:
-    """Return the names of classes that classes in a unit stand on, and that nothing else in it names."""
     bases = [base for node in unit.nodes if isinstance(node, ast.ClassDef) for base in node.bases]
     used = [node.id for node in unit.nodes if isinstance(node, ast.Name) and node not in bases]
     return {base.id for base in bases if isinstance(base, ast.Name)} - set(used)
@@ -206,13 +199,7 @@ def is_evaluation(name: str) -> bool:
 
 
 def is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
-    """Return whether a part of a node does not train: a branch, an argument, what is assigned to ``val_data``.
-
-    Args:
-        file: The file of both.
-        node: The node.
-        part: What is directly in it.
-    """
+    """Return whether a part of a node does not train: a branch, an argument, what is assigned to ``val_data``."""
     if isinstance(node, ast.If) and _asks_for_main(node.test):
         return part in node.body and not file.is_script
     if isinstance(node, ast.If | ast.IfExp):
@@ -300,9 +287,7 @@ class SourceFile:
     """Source file of a trainer.
 
     Attributes:
-        path: Its path.
         name: Its path for people, relative where that is shorter.
-        tree: Its syntax tree.
         is_script: Whether it is what the command starts; else it is imported.
     """
 
@@ -348,7 +333,6 @@ class SourceFile:
         return None if whole is None else _COMPATIBLE.sub("tensorflow.", whole)
 
     def imports(self, package: str) -> bool:
-        """Return whether it imports a package, or something out of it."""
         return any(whole.partition(".")[0] == package for whole in self.imported.values())
 
     def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:

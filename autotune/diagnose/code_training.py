@@ -14,14 +14,7 @@ _RUNNING = frozenset(("run", "experimental_run_v2"))  # of a distribution strate
 
 
 class Training:
-    """Training loops and steps of a trainer.
-
-    Args:
-        code: The code that trains.
-
-    Attributes:
-        code: The same.
-    """
+    """Training loops and steps of a trainer."""
 
     def __init__(self, code: LiveCode) -> None:
         self.code = code
@@ -106,7 +99,6 @@ class Training:
         return False
 
     def _made_into_graphs(self) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the names of functions that ``tf.function`` is put on, and how."""
         for unit in self.code.units:
             if unit.file not in self._makers:
                 continue

@@ -19,11 +19,7 @@ _WEIGHT = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
 def check_configuration(look: Look) -> CheckResult:
-    """Look at the values of the config.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """Look at the values of the config."""
     problem = look.problem
     if problem is None:
         return CheckResult(check=CONFIGURATION, why_not=said("config.none", "no config is given"))
@@ -258,7 +254,6 @@ def _is_a_word_to_pyyaml(leaf: Leaf) -> bool:
 
 
 def _with_point(text: str) -> str:
-    """Return a number so that YAML 1.1 reads a number too: with a point, and a sign in the exponent."""
     mantissa, letter, exponent = re.fullmatch(r"([^eE]*)([eE]?)(.*)", text, re.S).groups()  # type: ignore[union-attr]  # it fits everything
     mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
     sign = "" if exponent[:1] in ("+", "-") or not letter else "+"

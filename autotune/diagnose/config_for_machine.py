@@ -339,7 +339,6 @@ def _is_half(key: Key) -> bool:
 
 
 def _full_precision(key: Key) -> Scalar:
-    """Return the value of a key for full precision, in its spelling; None where that is not known."""
     if key.kind in ("fp16", "bf16"):
         return False
     spelled = {"mixed_float16": "float32", "mixed_bfloat16": "float32", "float16": "float32", "bfloat16": "float32"}
@@ -376,10 +375,8 @@ class GpuClass:
     """Class of GPUs.
 
     Attributes:
-        name: Its name, for people.
         models: Pattern of the names of its models, as the driver gives them.
         bfloat16: Whether its tensor cores compute in bfloat16.
-        float16: Whether they compute in float16.
     """
 
     name: str

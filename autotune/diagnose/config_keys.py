@@ -22,8 +22,6 @@ class Key:
     """Key of a config.
 
     Attributes:
-        path: Its dotted path.
-        value: Its value.
         kind: Row of `space.catalog` that it belongs to.
     """
 
@@ -88,15 +86,8 @@ def issue(
     """Return an issue about a key.
 
     Args:
-        problem: What is diagnosed.
-        path: The key.
-        sentence: What is wrong.
-        remedy: What to do; empty for nothing.
-        severity: Weight of it.
         values: Values to write; keys that cannot be edited are left out.
-        label: What they mean for training.
         limit: Part of the training that it is about.
-        cost: What the values cost besides.
     """
     refused = problem.settings.refused
     kept: Values = {path: value for path, value in (values or {}).items() if path not in refused}

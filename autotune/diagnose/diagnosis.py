@@ -49,7 +49,6 @@ def diagnose_static(problem: Problem | None, clock: Clock) -> Diagnosis:
 
     Args:
         problem: The config and the command; None for the machine alone.
-        clock: The machine's clock.
     """
     results = static_checks(problem, clock)
     return Diagnosis(verdict=static_verdict(results), results=results)
@@ -68,8 +67,6 @@ def diagnose(
 
     Args:
         problem: The config and the command; runnable.
-        options: Budget and the like.
-        clock: The machine's clock.
         on_event: Told everything that happens.
         runner: Makes the trials; None for real ones.
         busy_s: Returns the CPU time of all processes; None for this machine's.
@@ -128,7 +125,6 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
     """Return the verdict that follows from the results of the measured checks.
 
     Args:
-        results: The results of the measured checks.
         why_not_seen: Reason for which no trial gave numbers; empty if one did.
         static: Results of the static checks, for the place in the code that the limit may come from.
     """
@@ -165,7 +161,6 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
 
 
 def _why_no_input(results: Sequence[CheckResult]) -> str:
-    """Return the reason for which it is not known whether the input is the limit; empty where that is known."""
     return next((result.why_not for result in results if result.check == INPUT and result.why_not), "")
 
 
@@ -280,14 +275,7 @@ QUANTITIES: dict[str, Callable[[Diagnosis], float | None]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FailOn:
-    """Condition on one quantity of a diagnosis.
-
-    Attributes:
-        text: As it was typed.
-        quantity: Name of the quantity, one of `QUANTITIES`.
-        comparison: How it is compared.
-        limit: What it is compared with.
-    """
+    """Condition on one quantity of a diagnosis."""
 
     text: str
     quantity: str

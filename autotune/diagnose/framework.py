@@ -16,11 +16,7 @@ _NO_ANSWER = said("framework.no-answer", "it gave no answer")
 
 
 def check_framework(look: Look) -> CheckResult:
-    """See whether the framework loads, and sees the GPUs that are there.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """See whether the framework loads, and sees the GPUs that are there."""
     answers = look.framework
     if not answers.framework:
         return CheckResult(check=FRAMEWORK, why_not=answers.why_not or _UNKNOWN)
@@ -82,11 +78,7 @@ def check_framework(look: Look) -> CheckResult:
 
 
 def check_graph(look: Look) -> CheckResult:
-    """See whether TensorFlow compiles a small function into a graph, and with XLA.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """See whether TensorFlow compiles a small function into a graph, and with XLA."""
     answers = look.framework
     if why_not := _why_not_tensorflow(answers):
         return CheckResult(check=GRAPH, why_not=why_not)
@@ -112,11 +104,7 @@ def check_graph(look: Look) -> CheckResult:
 
 
 def check_native_loader(look: Look) -> CheckResult:
-    """See whether TensorFlow's own ops decode a file of the dataset.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """See whether TensorFlow's own ops decode a file of the dataset."""
     answers = look.framework
     if why_not := _why_not_tensorflow(answers):
         return CheckResult(check=LOADER, why_not=why_not)
@@ -159,7 +147,6 @@ def _why_not_tensorflow(answers: FrameworkAnswers) -> str | None:
 
 
 def _is_meant_for_gpus(look: Look) -> bool:
-    """Return whether nothing hides the GPUs from trials."""
     return look.problem is None or bool(look.problem.machine.gpus)
 
 

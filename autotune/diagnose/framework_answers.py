@@ -32,7 +32,6 @@ class Answer:
     Attributes:
         value: What was said; None where it failed.
         error: The failure in one line; None where there was none.
-        duration_s: Time that it took.
     """
 
     value: object

@@ -13,11 +13,7 @@ from typing import Any
 
 
 class Answers:
-    """File of answers, one JSON object a line.
-
-    Args:
-        path: The file.
-    """
+    """File of answers, one JSON object a line."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -90,8 +86,6 @@ def main(framework: str, path: str, sample: str) -> None:
     """Ask a framework.
 
     Args:
-        framework: ``tensorflow`` or ``torch``.
-        path: File for the answers.
         sample: File to decode; empty for none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

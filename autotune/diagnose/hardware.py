@@ -30,11 +30,7 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI ids: the maker, and the class of dis
 
 
 def check_hardware(look: Look) -> CheckResult:
-    """Look for GPUs, at what holds their clocks down, their limits, and at who is on them.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """Look for GPUs, at what holds their clocks down, their limits, and at who is on them."""
     inventory = look_for_gpus()
     issues = [*_choice(look)]
     if inventory.why_none is not None:
@@ -221,11 +217,7 @@ class GpuCondition:
     """Condition of one GPU; what the driver does not say is None.
 
     Attributes:
-        name: Product name.
-        uuid: Its UUID.
-        driver: Version of the driver.
         clock_reasons: Reasons for which its clocks are held down; see `throttling`.
-        temperature_c: Temperature of the die.
         power_limits_w: Highest power that it may draw now, and the one that it came with.
         pcie_widths: Lanes of its link to the host now, and the most that it and this machine could have.
         is_persistent: Whether the driver stays loaded while nobody uses it.
@@ -303,11 +295,7 @@ _SHARED_BYTES = _GIB  # Docker gives 64 MiB; PyTorch's README asks for --ipc=hos
 
 
 def check_memory(look: Look) -> CheckResult:
-    """Look at the memory that a training may have.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """Look at the memory that a training may have."""
     state = memory_state()
     limit = ""
     if state.limit_bytes is not None:

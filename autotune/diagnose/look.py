@@ -24,7 +24,6 @@ class Look:
 
     Attributes:
         problem: What is diagnosed; None for this machine and this installation alone.
-        clock: The machine's clock.
         is_run: Whether trials of it are made next, so that programs that its config names may be started.
     """
 
@@ -34,7 +33,6 @@ class Look:
 
     @cached_property
     def gpus(self) -> tuple[GpuFacts, ...]:
-        """All GPUs of this machine."""
         return look_for_gpus().gpus if self.problem is None else self.problem.gpus
 
     @cached_property
@@ -85,8 +83,6 @@ class DatasetPlace:
     """Folder or file of a dataset.
 
     Attributes:
-        key: Key of the config that names it.
-        path: The folder or file.
         files: Files in it, with their sizes in bytes, as far as they were counted.
         is_whole: Whether all files were counted; else there are more.
     """
@@ -98,7 +94,6 @@ class DatasetPlace:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the files that were counted."""
         return sum(size for _, size in self.files)
 
     @property

@@ -91,7 +91,6 @@ class Measured:
     Attributes:
         results: One for each check, in the order of their table.
         bounds: What changes of the input, and of the step, can gain at most; None if that was not seen.
-        gains: What each switch gains.
         why_not_seen: Reason for which no trial gave numbers; empty if one did.
     """
 
@@ -117,10 +116,8 @@ class Diagnoser:
     """Maker of the trials of one diagnosis.
 
     Args:
-        parts: What it works on and with.
         consumers: Told everything that happens.
         busy_s: Returns the CPU time of all processes; None where that is not known.
-        cores: Cores that the trainer may use.
     """
 
     def __init__(
@@ -188,7 +185,6 @@ class Diagnoser:
         )
 
     def _take_through_phases(self, values: Values, rounds: int) -> tuple[Execution, TrialRecord]:
-        """Make a trial in phases of training, training on the same batches, and loading."""
         return self._make(
             PlannedTrial(
                 values=values,
@@ -218,7 +214,6 @@ class Diagnoser:
         return steps, record
 
     def _try_switches(self, bounds: Bounds, *, saw_a_pass: bool) -> tuple[SwitchPlan, list[Gain]]:
-        """Try changes of one knob each, in turn with today's config."""
         known = bounds if bounds.speeds else None
         start_s = median(
             [record.measurement.first_step_s for record in self._seen.records if record.measurement] or [5.0]
@@ -268,7 +263,6 @@ class Diagnoser:
         )[1]
 
     def _make(self, trial: PlannedTrial) -> tuple[Execution, TrialRecord]:
-        """Make a trial, and note what is seen of it."""
         seen: list[Execution] = []
 
         def note(done: Execution) -> None:
@@ -309,7 +303,6 @@ class Diagnoser:
         return said("diagnoser.no-time", "no time was left for it") if plan.not_tried else ""
 
     def _not_seen(self, record: TrialRecord) -> Measured:
-        """Return what is known where today's config gave no numbers."""
         why = said("diagnoser.today-ended", "today's config {ending}", ending=_ended(record))
         nothing = said("diagnoser.no-steps", "no steps were measured")
         results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
@@ -342,14 +335,12 @@ def _steps(trial: PhasedTrial, bounds: Bounds) -> ReplayedSteps | None:
 
 
 def _ended(record: TrialRecord) -> Message:
-    """Return how a trial ended, with its details."""
     if not record.detail:
         return said("diagnoser.ended", "{ending}", ending=record.ending.value)
     return said("diagnoser.ended-so", "{ending} ({detail})", ending=record.ending.value, detail=record.detail)
 
 
 def _loads_ahead(problem: Problem) -> bool | None:
-    """Return whether today's config says that batches are loaded ahead of the step; None if it says nothing of it."""
     scalars: Values = {**problem.settings.scalars, **problem.space.baseline}
     rows = [(known_knob(path, value), value) for path, value in scalars.items()]
     said = [bool(value) for row, value in rows if row is not None and row.kind in _AHEAD]

@@ -30,7 +30,6 @@ class BusyReading:
     """CPU time of all processes up to a moment.
 
     Attributes:
-        t_s: The moment.
         busy_s: See `measure.cpu_load.BusyCpu.busy_s`.
     """
 
@@ -42,7 +41,6 @@ class BusyReadings:
     """Readings of the machine's CPU time while trials go on; a consumer of events.
 
     Args:
-        now_s: Returns the time.
         busy_s: Returns the CPU time of all processes; None where the kernel does not tell it.
     """
 
@@ -62,8 +60,6 @@ class BusyReadings:
         """Return the cores that others kept busy between two times, on average; None if that is not known.
 
         Args:
-            t0_s: Begin.
-            t1_s: End.
             own_cores: Returns the cores that the trial kept busy between two times.
         """
         inside = [reading for reading in self._readings if t0_s <= reading.t_s <= t1_s]
@@ -83,9 +79,7 @@ def judge_neighbours(
 
     Args:
         foreign_cores: Cores that others kept busy during each trial.
-        machine_cores: Cores that there are.
         own_cores: Cores that training kept busy; None if that is not known.
-        trials: The trials.
     """
     issues = []
     if foreign_cores and median(foreign_cores) > _MUCH_CPU * machine_cores:
@@ -96,7 +90,6 @@ def judge_neighbours(
 
 
 def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
-    """Return the issue of others on the CPU; they cost something only where the cores are all in use."""
     wanted = None if own is None else own + foreign
     is_short = wanted is not None and wanted > 0.9 * cores
     wants = said("neighbours.wants", "the trainer wants them too")
@@ -205,7 +198,6 @@ def judge_memory(
     """Judge how much room the memory leaves.
 
     Args:
-        machine: The machine.
         measurement: Numbers of a trial of today's config; None if there are none.
         series: Memory of the host, and of the fullest GPU, over a longer trial.
         batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
@@ -266,7 +258,6 @@ def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int
 
     Args:
         batches: Batch sizes with the numbers of a trial of each; two at least are needed.
-        total_bytes: Memory of the GPU.
 
     Returns:
         None where it is not known, or memory does not depend on the batch, as where a framework takes it all.

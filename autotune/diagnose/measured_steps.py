@@ -58,7 +58,6 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
 
     Args:
         bounds: What the phased trial showed.
-        machine_cores: Cores that the trainer may use.
         loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
     """
     gain = bounds.free_data
@@ -159,23 +158,14 @@ _LEAST_FACTOR = 1.5  # between the two batches
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedSteps:
-    """Times of steps with free data at one size of the batch.
-
-    Attributes:
-        batch: Samples in a step.
-        step_s: Time of each step.
-    """
+    """Times of steps with free data at one size of the batch."""
 
     batch: float
     step_s: Sequence[float]
 
 
 def retraced_function(stderr: str) -> str | None:
-    """Return the function that TensorFlow warns about, as it traces it again and again; None without a warning.
-
-    Args:
-        stderr: What the trainer wrote.
-    """
+    """Return the function that TensorFlow warns about, as it traces it again and again; None without a warning."""
     found = _RETRACED.search(stderr)
     return found[1] if found else None
 
@@ -338,7 +328,6 @@ def _pauses(events: Sequence[TraineeEvent], stream: str | None) -> dict[str, lis
 
 
 def _typical_s(spent_s: Sequence[float]) -> float:
-    """Return the time of all pauses of a kind, if the first, which may compile, were as the others."""
     return median(spent_s) * len(spent_s)
 
 
@@ -405,8 +394,6 @@ class TimedStep:
     """Step with the time that it took.
 
     Attributes:
-        number: Its number in the trial.
-        end_s: Its end.
         duration_s: Time since the end of the one before.
         wait_s: Time of this that it waited for data; None if it is not reported.
         begins_epoch: Whether an epoch ended just before it.
@@ -454,7 +441,6 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
     """Judge whether slow steps recur, and cost much of the time.
 
     Args:
-        steps: Steps of training, see `timed_steps`.
         retraced: Function that TensorFlow traces again and again; None if it does not say so. Slow steps that come
             irregularly and do not wait for data are those that trace it.
     """
@@ -507,7 +493,6 @@ def _most(share: float, times: Sequence[TimedStep]) -> float:
 
 
 def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
-    """Return the first of each run of slow steps."""
     return [
         step
         for before, step in zip([None, *slow], slow, strict=False)
@@ -516,11 +501,7 @@ def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
 
 
 def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
-    """Return how slow steps recur, in words; None if they do so irregularly.
-
-    Args:
-        slow: The first of each run of them.
-    """
+    """Return how slow steps recur, in words; None if they do so irregularly."""
     if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
         return said("steadiness.epochs", "at the beginning of each epoch")
     apart = [after.number - before.number for before, after in pairwise(slow)]

@@ -34,10 +34,7 @@ class Switch:
     """Change of one knob, with the others that it needs; or several of these together.
 
     Attributes:
-        knobs: The knobs that are meant, one or more.
-        values: The point.
         changes: Its values, as far as they differ from today's.
-        label: What it means for training.
     """
 
     knobs: tuple[Knob, ...]
@@ -56,7 +53,6 @@ class Gain:
     """Measured gain of a switch.
 
     Attributes:
-        switch: The switch.
         gain: Speed with it over that of today; None if no trial of it gave numbers.
         why_not: How its trials ended, where they gave no numbers.
     """
@@ -85,9 +81,7 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
     """Plan which switches are tried: those that the bounds allow a gain, one value for each knob.
 
     Args:
-        space: The search space.
         bounds: What a change of the input, or of the step, can gain at most; None if that is not known.
-        most: Their number at most.
         may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
     """
     found: list[Switch] = []
@@ -115,12 +109,7 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
 
 
 def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
-    """Return all changes together that leave the training the same and were measured to help; None of fewer than two.
-
-    Args:
-        space: The search space.
-        measured: Gains of the single changes.
-    """
+    """Return all changes that leave the training the same and were measured to help; None of fewer than two."""
     winners = [
         one.switch
         for one in measured
@@ -141,11 +130,7 @@ def _switch(space: Space, knobs: tuple[Knob, ...], values: Values) -> Switch:
 
 
 def in_turn(count: int) -> list[int | None]:
-    """Return the order of trials: a palindrome, None for today's config, so that a steady drift takes part in nothing.
-
-    Args:
-        count: Number of switches.
-    """
+    """Return the order of trials, a palindrome: a steady drift cancels out; None is today's config."""
     there: list[int | None] = [None, *range(count)]
     return [*there, None, *reversed(there)] if count else []
 
@@ -182,8 +167,6 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
     """Judge what the switches gain: one issue for each that helps, and one for those that were not tried.
 
     Args:
-        plan: What was planned.
-        measured: What was measured.
         bounds: What those that were not tried can gain at most; None if that is not known.
         why_not: Reason for which none was tried; empty if some were.
     """
@@ -303,7 +286,6 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
     Args:
         events: Events of a trial that was taken through phases: it reports its settings when these begin.
         space: The search space; its knobs are those that are compared.
-        machine: The machine.
     """
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:

@@ -40,10 +40,6 @@ def translated(text: str, language: Language) -> str:
 
     Numbers, names, paths and what others have said (a driver, the trainer) stand in isolates, so that they keep their
     own direction in a line that runs from right to left (Unicode Standard Annex 9).
-
-    Args:
-        text: A message, or any text.
-        language: The language.
     """
     if language not in TABLES:
         return text
@@ -70,8 +66,6 @@ def _filled(value: Any, form: str, table: Mapping[str, str], language: Language)
 
 
 def _with_isolates(literal: str) -> str:
-    """Return a part of a template with its English terms in isolates."""
-
     def isolated(found: re.Match[str]) -> str:
         term = found[0].rstrip(_BEHIND)
         while term.endswith(")") and term.count(")") > term.count("("):
@@ -99,7 +93,6 @@ class Message(str):
     def __new__(
         cls, text: str, id: str = "", fields: Mapping[str, Any] | None = None, parts: tuple[str, ...] = ()
     ) -> "Message":
-        """Return the message."""
         made = super().__new__(cls, text)
         made.id, made.fields, made.parts = id, fields or {}, parts
         return made
@@ -114,7 +107,6 @@ def said(id: str, template: str, **fields: Any) -> Message:
     Args:
         id: Its id; literal, as a test collects the ids from the source.
         template: What it says in English, with the names of its fields in braces.
-        fields: Their values.
     """
     return Message(template.format(**fields), id, fields)
 
@@ -124,7 +116,6 @@ def listed(separator: str, parts: Iterable[str]) -> Message:
 
     Args:
         separator: What stands between them: ``", "``, ``"; "``, ``" "`` or ``" and "``.
-        parts: The messages.
     """
     kept = tuple(parts)
     return Message(separator.join(kept), separator, parts=kept)

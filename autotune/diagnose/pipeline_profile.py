@@ -58,14 +58,12 @@ class PipelineProfile:
         loading: Times of batches that the loader gave alone, with no step beside it; None if it could not be.
         why_no_loading: Reason for that; None if it could.
         waits: Waits of the training for its batches; None if they are not seen.
-        steps: Times of the steps of the training.
         replayed: Times of steps on batches that are kept: without loading; None if they could not be kept.
         idle_fraction: Share of the training's time in which the step waited for a batch; None if that is not seen.
         gain_if_free: Speed of training on kept batches as a multiple of the training's; None if not known.
         loading_stages: Times of the stages of loading an example, where the trainer wraps them; empty where not.
         stages: Times of a pipeline's two stages, over two devices; None without.
         gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
-        sentence: What it comes to, in a sentence.
     """
 
     batch_samples: float | None
@@ -84,10 +82,6 @@ class PipelineProfile:
 
 def profile_pipeline(problem: Problem, trials: ProfileTrials) -> PipelineProfile:
     """Profile the input pipeline of a trainer with today's values.
-
-    Args:
-        problem: The config and the command.
-        trials: Makes the trial.
 
     Raises:
         TrialError: The trainer made too few steps.
@@ -112,10 +106,6 @@ def profile_pipeline(problem: Problem, trials: ProfileTrials) -> PipelineProfile
 
 def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
     """Return the profile that the events of a trial make.
-
-    Args:
-        trial: The trial.
-        found: Its events by phase.
 
     Raises:
         TrialError: There are too few steps.
@@ -155,7 +145,6 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
 
 
 def _sentence(steps: BatchTimes, loading: BatchTimes | None, replayed: BatchTimes | None, idle: float | None) -> str:
-    """Return what the times come to."""
     waits = "" if idle is None else f"the step waits {idle:.0%} of the time"
     if loading is None:
         return (
@@ -220,7 +209,6 @@ class Cycle:
     """Cycle in the times of successive batches.
 
     Attributes:
-        batches: Batches in one cycle.
         slow_ms: Mean time of the slowest place in it.
         others_ms: Mean time of the other places.
     """
@@ -235,14 +223,6 @@ class BatchTimes:
     """Spread of the times of batches.
 
     Attributes:
-        batches: Number of batches.
-        mean_ms: Mean.
-        sd_ms: Standard deviation.
-        min_ms: Shortest.
-        max_ms: Longest.
-        median_ms: Median.
-        p95_ms: 95th percentile.
-        p99_ms: 99th percentile.
         variation: Standard deviation as a part of the mean; None where that is 0.
         cycle: Cycle that they go in; None if none was found.
     """
@@ -305,7 +285,6 @@ def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
 
 
 def _place_of(count: int, batches: float) -> NDArray[np.intp]:
-    """Return the place of each batch in its cycle."""
     whole = round(batches)  # a period of 8 may be found to be 7.98, and would drift
     exact = whole if abs(batches - whole) <= _ROUNDED * batches else batches
     return np.asarray(np.floor(np.arange(count) % exact), dtype=np.intp)
@@ -336,7 +315,6 @@ class PhasedEvents:
     """Steps and loads of a trial.
 
     Attributes:
-        train: Steady windows of plain training.
         replay: Steady windows of training on kept batches.
         loads_s: Time of each batch that was drawn without a step, by stretch, without those that were ready before.
         load_samples: Samples in these batches; None if not known.
@@ -353,11 +331,7 @@ class PhasedEvents:
 
 
 def phased_events(events: Sequence[TraineeEvent]) -> PhasedEvents:
-    """Sort the events of a trial by phase; without phases all of it is training.
-
-    Args:
-        events: All events.
-    """
+    """Sort the events of a trial by phase; without phases all of it is training."""
     stream = main_stream(events)
     own = [event for event in events if event.stream == stream]
     stretches: list[tuple[TrialPhase, list[TraineeEvent]]] = [(TrialPhase.TRAIN, [])]
@@ -387,7 +361,6 @@ def _windows(stretches: Sequence[tuple[TrialPhase, list[TraineeEvent]]], phase: 
 
 
 def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
-    """Return the time of each batch that was drawn in one stretch, without those that were ready before."""
     known = [(load.duration_s, load.batches) for load in loads if load.duration_s is not None and load.batches]
     times = [(duration_s / batches, batches) for duration_s, batches in known]
     each_s = np.array([time_s for time_s, batches in times for _ in range(batches)])
@@ -420,10 +393,7 @@ class LoadingStage:
     """Stage of loading an example.
 
     Attributes:
-        name: Its name.
-        examples: Examples that went through it.
         mean_ms: Mean time of one, on the worker that did it.
-        fraction: Its part of the time of all stages, 0..1.
     """
 
     name: str

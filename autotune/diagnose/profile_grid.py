@@ -30,7 +30,6 @@ class Cell:
     """Trial of a pair.
 
     Attributes:
-        values: Values of the knobs, by key.
         samples_per_s: Throughput; None if there was none.
         waiting_fraction: Share of the time in which the step waited for a batch; None if not seen.
         variation: Standard deviation of a step's time as a part of its mean; None likewise.
@@ -53,7 +52,6 @@ class Grid:
     Attributes:
         cells: The trials, in the order in which they were made; today's pair is the first.
         recommended: Values to take; None if no trial gave numbers.
-        sentence: What it comes to, in a sentence.
     """
 
     cells: tuple[Cell, ...]
@@ -65,8 +63,6 @@ def profile_grid(problem: Problem, trials: ProfileTrials, tell: Callable[[str], 
     """Make a trial of each pair of a batch size and a number of workers.
 
     Args:
-        problem: The config and the command.
-        trials: Makes the trials.
         tell: Called with a sentence before each.
 
     Raises:
@@ -126,12 +122,7 @@ def _margin(cell: Cell, fastest: Cell) -> float:
 
 
 def values_of(knob: Knob, cores: int) -> list[Scalar]:
-    """Return the values of a knob to try: today's, and those next to it that are not absurd.
-
-    Args:
-        knob: The knob.
-        cores: Cores of this machine.
-    """
+    """Return the values of a knob to try: today's, and those next to it that are not absurd."""
     place = knob.index(knob.baseline) or 0
     near = sorted(range(len(knob.choices)), key=lambda one: (abs(one - place), -one))
     most = 2 * cores if knob.kind == "workers" else None

@@ -44,8 +44,6 @@ class TrialRequest:
 
     Attributes:
         label: Part of the name of its folder.
-        values: The point.
-        environment: Variables that are added to its environment.
         is_over: Says when it has shown what it was made for.
         window_of: Says which part of it is measured.
         longest_s: Longest time from its first step on.
@@ -64,13 +62,8 @@ class MadeTrial:
     """Result of one trial.
 
     Attributes:
-        events: All its events.
         window: The part that was measured; None if there is none.
         measurement: The numbers of that part; None likewise.
-        folder: Its folder.
-        ending: Why it ended.
-        detail: One line on that.
-        stderr_tail: The last lines of its stderr.
     """
 
     events: Sequence[TraineeEvent]
@@ -96,16 +89,8 @@ class ProfileTrials:
     """Maker of trials for a profile; made by `open_trials`.
 
     Args:
-        problem: The config and the command.
-        clock: Source of time.
-        runner: Makes the trials.
         gpus: Watches the GPUs; None if there are none.
-        checkpoints: Copies of the user's checkpoints.
-        name: Begin of the names of the trials' folders.
         ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
-
-    Attributes:
-        remarks: Sentences for the user.
     """
 
     def __init__(
@@ -180,7 +165,6 @@ def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> 
 
     Args:
         problem: The config and the command; runnable.
-        clock: The machine's clock.
         ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
 
     Raises:
@@ -220,7 +204,6 @@ class _Watch:
         self.why_not_started = ""
 
     def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
-        """See `Runner.run`."""
         self._instruments.watch(news)
         self._unseen.note(news)
         self.events.extend(event for event in news if event.kind != "launched")

@@ -32,8 +32,6 @@ def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False
 
     Args:
         problem: What is diagnosed; None for this machine and this installation alone.
-        clock: The machine's clock.
-        is_run: See `Look`.
     """
     look = Look(problem=problem, clock=clock, is_run=is_run)
     return tuple(_FUNCTIONS[check.id](look) for check in STATIC_CHECKS)

@@ -61,12 +61,7 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerStep:
-    """Profile of a trainer's step.
-
-    Attributes:
-        profile: The profile.
-        remarks: Sentences for the user.
-    """
+    """Profile of a trainer's step."""
 
     profile: StepProfile
     remarks: tuple[str, ...]
@@ -77,7 +72,6 @@ def profile_trainer_step(problem: Problem, clock: Clock, *, ends_s: float = math
 
     Args:
         problem: The config and the command; runnable.
-        clock: The machine's clock.
         ends_s: Time at which the trial is ended at the latest, on the clock's monotonic time.
 
     Raises:
@@ -130,7 +124,6 @@ def _is_over(folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool
 
 
 def _first_stretch(folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
-    """Return the steady window of the training before the profile."""
     times = _times(folder)
     if times is None or not times.held:
         return steady_window(events)
@@ -228,7 +221,6 @@ class Phase:
     """Part of a training step.
 
     Attributes:
-        name: Its name.
         mean_ms: Mean over the rounds, with the longest and shortest tenth drawn in; None where it was not measured.
             Means add up, medians of skewed times do not.
         median_ms: Median over the rounds; None where it was not measured. Below 0 it is lost in the noise.
@@ -250,7 +242,6 @@ class Training:
     Attributes:
         steps_ms: Time of each step, or its mean over each of several stretches.
         waits_ms: Time that each waited for data, likewise; None where that is not known.
-        steps: Number of steps.
         gpu_utilization: Share of the time in which a GPU was busy; None if not known.
     """
 
@@ -265,13 +256,9 @@ class StepProfile:
     """Phases of a training step, and the whole step timed by itself.
 
     Attributes:
-        of: Whose step.
-        compiled: Way in which it is executed.
-        device: Where it ran.
         batch_size: Samples in a batch; None if that is not known.
         rounds: How often each part was timed.
         steps: Steps of the training that the whole step was taken from; None where it was timed like its parts.
-        phases: The phases, the rest last.
         step: The whole step, timed by itself.
         adds_up: Sum of the means without the rest, as a part of the step's; None where the phases are not known.
         gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
@@ -434,14 +421,7 @@ _MOST_TENSORS = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Tensors or operations of one kind on one device.
-
-    Attributes:
-        what: Their kind.
-        device: The device.
-        count: How many there are.
-        names: Names of the first of them.
-    """
+    """Tensors or operations of one kind on one device."""
 
     what: str
     device: str
@@ -457,9 +437,6 @@ class StepTimes:
         held: Begin and end of each time for which the trainer was held for it, in their order.
         draws: Whether its loader was at work meanwhile, as in training.
         error: Reason that there are no times; None if there are.
-        of: Whose step.
-        compiled: Way in which it is executed.
-        device: Device that it runs on.
         batch_size: Samples in a batch; None if that is not known.
         times_ms: Function → its time in each round; of each as many, apart from ``copy``.
         marked_ms: Phase → its time in each step with marks, where they make the profile.

@@ -50,11 +50,7 @@ _MEMORY_SHARE = 0.5  # of the available memory that a dataset may take of the pa
 
 
 def check_storage(look: Look) -> CheckResult:
-    """Look at where the dataset is, and read some of it.
-
-    Args:
-        look: What is diagnosed.
-    """
+    """Look at where the dataset is, and read some of it."""
     if look.problem is None:
         why_not = said("storage.no-config", "no config is given, so that it is not known where the dataset is")
         return CheckResult(check=STORAGE, why_not=why_not)
@@ -257,13 +253,7 @@ _MOST_FILES = 400
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
-    """Reads from one source.
-
-    Attributes:
-        files: Number of files.
-        size_bytes: What was read of them.
-        duration_s: Time that it took.
-    """
+    """Reads from one source."""
 
     files: int = 0
     size_bytes: int = 0
@@ -271,7 +261,6 @@ class Reads:
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Rate; None where nothing was read."""
         return self.size_bytes / self.duration_s if self.size_bytes and self.duration_s > 0 else None
 
     def plus(self, size_bytes: int, duration_s: float) -> Reads:
@@ -287,8 +276,6 @@ class ReadingRate:
 
     Attributes:
         disk: Those of files that were not in the page cache, or where that is not known.
-        cache: Those of files that were.
-        failed: Number of files that could not be read.
         knows_cache: Whether the file system tells what is in the page cache.
     """
 
@@ -303,7 +290,6 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
 
     Args:
         files: Files with their sizes; a sample evenly spread over them is read, in a mixed order.
-        clock: The machine's clock.
     """
     disk, cache, failed, knows = Reads(), Reads(), 0, True
     deadline_s, left = clock.now_s() + _LONGEST_S, _MOST_BYTES

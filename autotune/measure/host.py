@@ -36,9 +36,7 @@ class MachineFacts:
     Attributes:
         cores: CPUs that it may run on, a cgroup's quota rounded up; at least 1.
         memory_bytes: Main memory, or a cgroup's limit if that is less.
-        cpu_model: Model of the CPU as the kernel prints it.
         cpu_bfloat16: True if the CPU multiplies bfloat16 itself.
-        hostname: The node's name.
         boot_id: The kernel's name for this boot: it tells a restarted machine from one that went on. None if
             the kernel does not say.
     """
@@ -110,7 +108,6 @@ def memory_state(root: Path = Path("/")) -> MemoryState:
 
 
 def _limit_and_use(folder: Path) -> list[tuple[int, int]]:
-    """Return the limit of a cgroup, and what is in use of it that cannot be taken back."""
     for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
         texts = text_of(folder / limit) or "", text_of(folder / used) or ""
         if texts[0].isdecimal() and texts[1].isdecimal():
@@ -136,11 +133,7 @@ def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
 
 
 def is_in_container(root: Path = Path("/")) -> bool:
-    """Return whether this process runs in a container, as far as Docker, Podman, LXC and Kubernetes let that be seen.
-
-    Args:
-        root: Folder in which all others are.
-    """
+    """Return whether this process runs in a container, as far as Docker, Podman, LXC and Kubernetes show it."""
     marks = (".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io", "run/host/container-manager")
     return any((root / mark).exists() for mark in marks)
 
@@ -230,7 +223,6 @@ class HostProbe:
         return max(_FASTEST_S, (time.thread_time() - began_s) / _COST_SHARE)
 
     def _of_the_trial(self, trial: TrialProcesses, session: int) -> dict[int, ProcessStat]:
-        """Return the processes of a trial that are alive."""
         below = {pid: stat for pid in descendants(os.getpid()) if (stat := process_stat(pid)) is not None}
         own: dict[int, ProcessStat] = {}
         for pid, stat in below.items():
@@ -337,7 +329,6 @@ class BusyCpu:
 
     Attributes:
         cores: Number of these cores, or the quota; above 0.
-        is_whole_machine: Whether they are all cores that the machine has.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -385,8 +376,6 @@ class CpuSample:
     """CPU times at one moment.
 
     Attributes:
-        t_s: Monotonic time.
-        busy_s: See `BusyCpu.busy_s`.
         own: Our processes, by id.
     """
 
@@ -422,8 +411,6 @@ class BusyProcess:
     """Process that uses the CPU.
 
     Attributes:
-        pid: Its id.
-        name: Its command's name.
         cores: Cores that it used on average, with its children that have ended.
     """
 
@@ -451,9 +438,6 @@ def foreign_processes(
     """Return the use of the CPU by others.
 
     Args:
-        before: All processes at the first look.
-        after: All processes at the second look.
-        own: Our processes, which do not count.
         span_s: Time between the looks, above 0.
     """
     kernel_s, busiest = 0.0, None

@@ -30,7 +30,6 @@ class LossLevel:
     """Level of a loss at some time: its mean over the late part before that.
 
     Attributes:
-        mean: The mean.
         error: Its standard error, from the differences of stretches that follow one another, which a falling level
             hardly moves; None where there are too few.
     """
@@ -133,8 +132,6 @@ def level_at(curve: LossCurve, t_s: float, *, from_s: float | None = None) -> Lo
     """Return the level of a loss at some time after the first step.
 
     Args:
-        curve: The curve.
-        t_s: The time.
         from_s: Start of the part that tells it; None for `LATE` of the time.
     """
     begin_s = LATE * t_s if from_s is None else from_s
@@ -163,7 +160,6 @@ def time_of(curve: LossCurve, samples: float) -> float:
     """Return the time after the first step at which training had gone through so many samples.
 
     Args:
-        curve: A curve that tells its samples.
         samples: The number of samples, at most those of the curve.
     """
     points = [(0.0, 0.0), *zip(curve.samples, curve.ends_s, strict=True)]
@@ -175,13 +171,7 @@ def time_of(curve: LossCurve, samples: float) -> float:
 
 
 def time_to(curves: Sequence[LossCurve], level: float, longest_s: float) -> float | None:
-    """Return the time after which the mean level of some curves has come down to a level; None if it has not.
-
-    Args:
-        curves: Curves of like trainings.
-        level: The level.
-        longest_s: Time up to which it is looked for.
-    """
+    """Return the time after which the mean level of some curves has come down to a level; None if it has not."""
     before = None
     for place in range(1, STRETCHES + 1):
         t_s = longest_s * place / STRETCHES

@@ -70,8 +70,6 @@ class Segment:
 
     Attributes:
         asked_s: Length of the steady window that they were taken from.
-        ends_s: End of each driver window.
-        lengths_s: Length of each. There may be gaps between them.
         busy: Share of each in which a kernel ran, 0..1.
     """
 
@@ -125,7 +123,6 @@ class Oscillation:
     """Verdict on utilization over time; levels are shares of time, 0..1, and absent where there was no window.
 
     Attributes:
-        pattern: The verdict.
         low: Level of the lower of the two groups that the driver windows fall into; without the trend if that drifts.
         high: Level of the upper group.
         mean: Average over the time that the windows cover.
@@ -203,7 +200,6 @@ def _centre_s(segment: Segment) -> float:
 
 
 def _slope_per_s(segments: Sequence[Segment]) -> float:
-    """Return the slope of the straight lines through the segments, each at a level of its own but all of one slope."""
     covariance = variance = 0.0
     for segment in segments:
         offsets_s = segment.mids_s - _centre_s(segment)
@@ -226,8 +222,6 @@ class _Levels:
     """Two groups of driver windows.
 
     Attributes:
-        low: Level of the lower group.
-        high: Level of the upper group.
         swing: Distance of the means of the groups.
         split: Share of the variance that lies between the groups.
     """
@@ -239,7 +233,6 @@ class _Levels:
 
     @property
     def are_apart(self) -> bool:
-        """True if the distance counts."""
         return self.swing >= LEAST_SWING - _ROUNDING
 
 
@@ -423,7 +416,6 @@ def _is_beat(period: float, swing: float, mean: float, step: float) -> bool:
     Args:
         period: Period that was found, in driver windows.
         swing: Distance between its groups.
-        mean: Its mean.
         step: Time of a step, in driver windows.
     """
     remainder = (1.0 / step) % 1.0

@@ -48,7 +48,6 @@ class PhasedTrial:
     """Speeds of one trial that was taken through phases.
 
     Attributes:
-        rounds: Its rounds, those that are not whole included.
         counts_samples: Whether speeds are samples per second; else they are batches.
         why_not: Reasons, for people, for which some phase could not be made.
         replay_step_s: Time of each step while data cost nothing.
@@ -184,7 +183,6 @@ class Bounds:
         free_data: Speed with data that costs nothing over that of training; None if it was not measured.
         free_step: Speed of the loader alone over that of training; None if it was not measured.
         speeds: Median speed in each phase, in samples per second, or batches.
-        counts_samples: Whether these are samples.
         cores: Cores that the trial kept busy in each phase; phases in which that is not known are missing.
         batch: Samples in a step, 1 where speeds are batches; None if it is not known.
         wait_s: Time that a step of training waited for data; None if it is not known.
@@ -221,7 +219,6 @@ def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | No
     """Return the bounds that a phased trial shows.
 
     Args:
-        trial: The trial.
         cpu_cores: Returns the cores that it kept busy between two times; None if that is not known.
     """
     train, load, replay = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
@@ -277,7 +274,6 @@ def without(share: float, error: float) -> Ratio:
     """Return the speed without something that takes a share of the time, over the speed with it.
 
     Args:
-        share: Share of the time, 0..1.
         error: Half-width of its 95 % interval.
     """
     low, high = (min(max(bound, 0.0), 0.99) for bound in (share - error, share + error))

@@ -74,7 +74,6 @@ class TrialGpus:
     """GPUs of one trial, in the order in which it sees them.
 
     Attributes:
-        uuids: Their UUIDs, or the beginnings of these.
         reported: True if the trial itself says that it uses them; else it may use them.
         model: Place of the one that the model is on, where the config says so: utilization is that of this one.
         data: Place of the one that prepares the data, where the config says so.
@@ -134,9 +133,6 @@ class GpuProbe(Protocol):
         """Return the usage over a past stretch of monotonic time; None if nothing is measured here.
 
         Args:
-            t0_s: Its start.
-            t1_s: Its end, later than `t0_s`.
-            trial: The GPUs that count.
             own_pids: Processes of the trial; also those that have ended.
             started_s: When the trial was started: from then on memory counts.
         """

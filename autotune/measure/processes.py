@@ -32,13 +32,8 @@ class ProcessStat:
     Attributes:
         name: Its command's name, at most 15 bytes.
         started_s: Time of its start since boot.
-        parent: Process id of its parent.
-        session: Its session.
-        cpu_s: CPU time of its own.
         waited_cpu_s: CPU time of its children that have ended and that it has waited for, with theirs.
-        resident_bytes: Memory in which it resides.
         is_dead: Whether it has ended and only waits to be reaped.
-        is_kernel_thread: Whether it is a thread of the kernel.
     """
 
     name: str
@@ -110,11 +105,7 @@ def descendants_by_scan(pid: int) -> list[int]:
 
 
 class ProcessTree:
-    """Processes below some roots, the roots included: also those whose parents have ended since they were seen.
-
-    Args:
-        roots: Process ids.
-    """
+    """Processes below some roots, the roots included: also those whose parents have ended since they were seen."""
 
     def __init__(self, roots: Iterable[int]) -> None:
         self._known: dict[int, float] = {}  # process id → start

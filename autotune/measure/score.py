@@ -45,7 +45,6 @@ class Objective:
     """Objective of a search: the definition of its score.
 
     Attributes:
-        name: Name in the config and in records.
         measures: Description of the score, for people.
         steadiness_weight: Weight of ln steadiness, where the score is made of speed.
         by_utilization: True if the score is the GPU's utilization instead of speed.
@@ -105,8 +104,6 @@ def ln_score(measurement: Measurement, reference: Measurement, objective: Object
     """Return the ln score ratio: speed, with steadiness where both variations are known; or utilization.
 
     Args:
-        measurement: The trial to score.
-        reference: The trial that scores 0.
         objective: The objective; both trials must tell it (`Objective.is_told_by`).
     """
     if objective.by_utilization:
@@ -128,7 +125,6 @@ class Judgement:
 
     Attributes:
         speed: Ratio of the candidate's samples per second to the baseline's.
-        score: Ratio of the scores.
         better: True if the gain is confirmed: score above `LEAST_SCORE_GAIN` and speed above `LEAST_SPEED`, each with
             its whole interval.
         smallest_gain: Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with
@@ -136,7 +132,6 @@ class Judgement:
         pairs: Number of pairs, those left out included.
         left_out: Number of pairs that were left out because something had slowed down one of their trials.
         standard_error: Standard error of the ln score ratio.
-        df: Its degrees of freedom.
         of_machines: Judgements of the pairs of each machine; empty where one machine made them all.
     """
 
@@ -174,7 +169,6 @@ def confidence_of(pairs: int, planned_pairs: int | None) -> float:
     hold the true ratio as often as that of a confirmation with a fixed number of pairs.
 
     Args:
-        pairs: Number of complete pairs.
         planned_pairs: The most pairs of a sequential confirmation; None for one with a fixed number.
     """
     if planned_pairs is None:
@@ -252,9 +246,6 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
     The ratio is the mean over the machines; the interval reaches from the lowest end to the highest, so that it holds
     on each of them; and the gain is confirmed where it is on every one (an intersection-union test, whose level is that
     of the single ones; Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982).
-
-    Args:
-        judgements: One for each machine, at least one.
     """
     if len(judgements) == 1:
         return judgements[0]
@@ -282,7 +273,6 @@ def _ratio(
     """Return the ratio over some pairs, with its interval.
 
     Args:
-        ln_ratios: ln ratio of each pair.
         estimated: ln of the estimated share of the baseline's and of the candidate's speed, for each pair.
         prior: Prior variance of a pair's difference, and its degrees of freedom.
         confidence: Coverage probability of the interval.
@@ -313,12 +303,10 @@ def pairs_needed(
     """Return the number of pairs that will probably confirm an expected gain.
 
     Args:
-        expected_ln_gain: ln of the expected ratio.
         pair_sd: Standard deviation of one pair's difference.
         least: The ratio that the whole interval has to exceed.
         prior_df: Degrees of freedom of that standard deviation.
         power: Probability of confirming the gain, 0 to 1.
-        at_most: The most pairs there is time for.
         sequential: True if the confirmation may stop as soon as it is sure, from `FEWEST_PAIRS` on.
 
     Returns:

@@ -66,9 +66,6 @@ def integrated_autocorrelation_time(series: ArrayLike) -> float:
     ``1 + 2 * sum(autocorrelation)`` up to Sokal's self-consistent window of 5 such times (Sokal, "Monte Carlo
     methods in statistical mechanics", 1997, section 3).
 
-    Args:
-        series: Observations in order of time.
-
     Returns:
         At least 1 (white noise): a negative correlation is never credited. 1 for a constant series.
     """
@@ -93,10 +90,6 @@ def winsorize(series: ArrayLike, fraction: float) -> Series:
     Quantiles are interpolated, so that short series are clamped, too (a count of ``fraction * n`` values would be 0
     below 20).
 
-    Args:
-        series: Observations in any order.
-        fraction: Share on each side, 0..0.5.
-
     Returns:
         A new array in the same order.
     """
@@ -120,7 +113,6 @@ def block_cv(
     to the work.
 
     Args:
-        durations_s: Time of each step.
         work: Work of each step, positive: frames, tokens, samples, or ones.
         min_steps: Least number of steps in every block.
         min_s: Least time of every block.
@@ -153,7 +145,6 @@ def student_t_quantile(p: float, df: float) -> float:
     number.)
 
     Args:
-        p: Probability, 0 < p < 1.
         df: Degrees of freedom, any positive number, also infinite.
 
     Returns:
@@ -231,7 +222,6 @@ def slow_outliers(baseline: Sequence[float], candidate: Sequence[float]) -> list
 
     Args:
         baseline: ln speed of the baseline's trial of each pair.
-        candidate: The same of the candidate's.
     """
     sides = [[value - median(side) for value in side] for side in (baseline, candidate)]
     limit = max(SLOW_OUTLIER_FLOOR, *(_PAIRED_MADS * median(map(abs, side)) for side in sides))
@@ -271,10 +261,7 @@ def moderated_interval(
     models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004).
 
     Args:
-        differences: One difference for each pair, at least one.
-        prior_variance: Prior variance of such a difference.
         prior_df: Its degrees of freedom; 0 gives the ordinary t interval.
-        confidence: Coverage probability of the interval, 0..1.
 
     Returns:
         The mean and the half-width of the interval around it.
@@ -305,8 +292,6 @@ def optimal_window_s(
         start_cost_s: Time that a trial takes before its window begins.
         within_variance_s: Variance within a trial of a mean over 1 s of steady state (seconds, as it falls with time).
         between_variance: Variance between trials of one point beyond that.
-        min_s: Shortest window.
-        max_s: Longest window.
 
     Returns:
         Seconds, from ``min_s`` to ``max_s``; ``max_s`` where trials do not differ.

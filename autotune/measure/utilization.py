@@ -105,7 +105,6 @@ def pooled_utilization(segments: Sequence[Segment], *, step_s: float | None = No
 
     Args:
         segments: One for each trial, also those without any driver window: their time was asked for.
-        step_s: See `oscillation`.
     """
     asked_s = math.fsum(segment.asked_s for segment in segments)
     covered_s = math.fsum(segment.covered_s for segment in segments)
@@ -142,7 +141,6 @@ def busy_rate(samples_per_s: float, utilization: float) -> float:
     """Return the training samples for each second that the GPU was busy: ``T / U`` of one trial.
 
     Args:
-        samples_per_s: Throughput of the trial.
         utilization: Its utilization over the same steady window, above 0.
 
     Raises:
@@ -159,7 +157,6 @@ class BusyPoint:
 
     Attributes:
         utilization: Utilization over all trials of the point; None while not enough is known.
-        rates: `busy_rate` of each of its trials.
     """
 
     utilization: float | None
@@ -198,10 +195,6 @@ def effective_utilization(samples_per_s: float, best_rate: float) -> float:
     """Return the share of the GPU's shown ability that training really uses: ``E = U · (T/U) / r* = T / r*``.
 
     Utilization cancels: a slower kernel that keeps the GPU busier does not raise it.
-
-    Args:
-        samples_per_s: Throughput.
-        best_rate: ``r*`` of the study, from `best_busy_rate`.
 
     Returns:
         0..1, and above 1 by as much as r*, a lower bound, lies below the truth; it is left so, to keep the order.

@@ -50,10 +50,8 @@ class Window:
     """Steady part of a trial, step by step; steps that contain a pause are left out.
 
     Attributes:
-        first_step_end_s: End of the trial's first step.
         t0_s: Start of the first step of the window.
         t1_s: End of the last step of the window.
-        durations_s: Time of each step.
         waits_s: Time for which each step waited for data; NaN where not reported, None if by none.
         samples: Samples of each step; None unless known for all.
         work: Frames or tokens of each step; None unless known for all.
@@ -69,7 +67,6 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """Number of steps in the window."""
         return len(self.durations_s)
 
     @property
@@ -146,8 +143,6 @@ class WindowGoal:
     of its length later. MSER-5 cuts at most half, so about five looks settle any trial.
 
     Attributes:
-        min_s: Least length.
-        min_steps: Least number of steps.
         target_s: Length that the study's noise makes worthwhile (`statistics.optimal_window_s`).
     """
 
@@ -168,7 +163,6 @@ class WindowGoal:
         """Return the time of the next look, after one that did not meet the goal.
 
         Args:
-            now_s: Time of this look.
             window: Window so far; None if there was none yet.
         """
         if window is None:
@@ -281,9 +275,6 @@ def measure_trial(
     """Condense a window to the numbers that are kept.
 
     Args:
-        window: Steady window of the trial.
-        started_s: Start of the trial's process.
-        default_samples: See `Window.samples_per_s`.
         host: Usage of the host between the window's ends; None if not sampled.
         gpu: Usage of the GPUs between the window's ends; None if not measured.
         filling: True if the trial's caches were still being filled.
@@ -355,9 +346,6 @@ def growth_bytes_per_s(series: MemorySeries) -> float | None:
 
     The medians of the three thirds of the time are compared: a single reading, such as one while workers are
     replaced, says nothing, and growth that has slowed down by half comes to an end by itself.
-
-    Args:
-        series: Memory in use over time.
 
     Returns:
         None if there are too few readings, or too short a time.

@@ -46,12 +46,7 @@ class Failure:
     """First failed trial of a kind of ending.
 
     Attributes:
-        trial: Its record.
         count: Number of trials with that ending.
-        sentence: Explanation of the ending.
-        remedy: Advice to the user.
-        stderr_tail: The last lines of its stderr.
-        folder: Folder of its logs.
     """
 
     trial: TrialRecord
@@ -76,8 +71,6 @@ def print_answer(
     """Print the answer of a search.
 
     Args:
-        console: Console to print on.
-        result: The answer.
         typed: What the user typed to name the study, which the next command needs too.
         elapsed_s: Duration of the search; None when the answer is read from the record.
         applied: True if the config holds the best values by now.
@@ -206,7 +199,6 @@ def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | No
     """Return what else the reader of an answer should know, a sentence or two each.
 
     Args:
-        result: The answer.
         shown: What stands beside today's config; None for nothing.
         elapsed_s: Duration of the search; None if that is not known.
     """
@@ -294,9 +286,7 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
     """Return the table of metrics.
 
     Args:
-        baseline: Today's config.
         other: Side that it is compared with; None, or one without numbers, leaves today's alone.
-        column: Heading of the other.
     """
     sides = _measured(baseline, other)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
@@ -315,7 +305,6 @@ def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
     """Return the rows of that table: the name of what was measured, and its text on each side that has numbers.
 
     Args:
-        baseline: Today's config.
         other: Side that it is compared with; None for none.
     """
     sides = _measured(baseline, other)
@@ -334,7 +323,6 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
     """Return notes on the GPUs below the table: the reason for none, their names, the verdict on today's.
 
     Args:
-        baseline: Today's config.
         why_no_gpu: Reason why utilization is not measured; None if it is.
         other: Side that it is compared with; None without one.
     """
@@ -390,7 +378,6 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
 
 
 def _plain_utilization(side: Side) -> str:
-    """Return the utilization of trials of which no driver windows were kept."""
     value = (side.metrics or {}).get("gpu_utilization")
     return _NOT_MEASURED if value is None else METRICS["gpu_utilization"].text(value)
 
@@ -402,7 +389,6 @@ def _effective_row(sides: Sequence[Side]) -> list[str]:
 
 
 def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
-    """Return the verdicts in words: one row for each GPU that some side shows."""
     devices = [{device.figures.uuid: device for device in side.gpus.devices} if side.gpus else {} for side in sides]
     uuids = list(dict.fromkeys(uuid for side in devices for uuid in side))
     some_are_not_scored = any(not device.scored for side in devices for device in side.values())
@@ -429,7 +415,6 @@ def _range(reference: tuple[float, float]) -> str:
 
 
 def _over_scored(side: Side, name: str) -> float | None:
-    """Return the mean of a figure over the scored GPUs of a side; None unless it is known of each."""
     devices = side.gpus.devices if side.gpus else ()
     values: list[float | None] = [device.value(name) for device in devices if device.scored]
     known = [value for value in values if value is not None]
@@ -443,11 +428,7 @@ _LONGEST = 500
 
 
 def validation_notes(result: SearchResult) -> Iterator[Text]:
-    """Yield what the answer's reader should know of the validation; nothing if there was none.
-
-    Args:
-        result: The answer of the search.
-    """
+    """Yield what the answer's reader should know of the validation; nothing if there was none."""
     for point in result.broken:
         faster = f"{point.speedup.ratio:.2f}x as fast, but " if point.speedup else ""
         broke = plain("; ".join(point.validation.broke), longest=_LONGEST)

@@ -20,7 +20,6 @@ class SafeConsole(Console):
 
     Args:
         kept: Characters without a shape that the texts hold on purpose, as sentences from right to left do.
-        options: See `rich.console.Console`.
     """
 
     def __init__(self, *, kept: frozenset[str] = frozenset(), **options: Any) -> None:
@@ -28,7 +27,6 @@ class SafeConsole(Console):
         self._kept = kept
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """See `Console.render`."""
         if isinstance(renderable, Text) and not is_safe(renderable.plain):
             renderable = self._safe(renderable)  # before its lines are broken, so that they fit
         for segment in super().render(renderable, options):
@@ -59,12 +57,7 @@ def file_console() -> SafeConsole:
 
 
 def text_console(*, stderr: bool = False, kept: frozenset[str] = frozenset()) -> SafeConsole:
-    """Return a console for plain prose, without markup, emoji or automatic highlighting.
-
-    Args:
-        stderr: Whether it prints on stderr.
-        kept: See `SafeConsole`.
-    """
+    """Return a console for plain prose, without markup, emoji or automatic highlighting."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _FILE_WIDTH
     return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, kept=kept)

@@ -22,13 +22,10 @@ class SearchPlan:
     """Plan of a search, for people.
 
     Attributes:
-        knobs: Rows of the knobs.
         skipped: Keys that are not tuned, with the reason.
         combinations: Number of points of the space.
         redirected: Output keys that point into each trial's own folder.
-        notes: Further remarks.
         command: The trainer's command, without secrets.
-        budget_s: The whole budget, in seconds.
         validate_s: Longest training of each of the two validation trials; None for none.
         race_s: Time for the race of the answer; 0 for none.
         races_always: Whether every answer is raced; else one that changes the batch or the precision.
@@ -79,10 +76,6 @@ class KnobRow:
     """Table row of a knob.
 
     Attributes:
-        paths: The keys that it sets.
-        baseline: Present value.
-        choices: Values that may be tried.
-        label: Effect on the training.
         sentence: Description; empty for a knob of the user's own.
         along: Keys that hold something else than the first at a choice, in words: a text for each choice, or none.
     """
@@ -121,7 +114,6 @@ class Inventory:
     """Everything that was found in a config.
 
     Attributes:
-        knobs: Rows of the knobs.
         not_taken: Keys (or flags) with the name of a knob that are none, with the reason.
         redirected: Output keys that point into each trial's own folder.
         left: Keys that look like outputs and stay as they are, with the reason.

@@ -31,9 +31,7 @@ class SearchDisplay:
 
     Args:
         console: Console to draw on; without a terminal it gets plain lines.
-        clock: Clock of the elapsed time.
         started_s: Monotonic start time of the process.
-        budget_s: The whole budget.
     """
 
     def __init__(self, console: Console, clock: Clock, *, started_s: float, budget_s: float) -> None:
@@ -134,7 +132,6 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
     """Return the line for an event; None for events that need none.
 
     Args:
-        event: The event.
         elapsed_s: Time since the search's process started.
     """
     stamp = f"[{format_duration(elapsed_s):>6}]"

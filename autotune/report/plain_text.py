@@ -56,7 +56,6 @@ def safe_text(text: str, kept: frozenset[str] = frozenset()) -> str:
     Printable characters, line ends, tabs and spaces of any width stay; ``\r\n`` is one line end.
 
     Args:
-        text: The text.
         kept: Further characters that stay.
     """
     if text.isprintable():

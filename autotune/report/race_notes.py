@@ -20,11 +20,7 @@ _STYLES = {
 
 
 def race_notes(result: SearchResult) -> Iterator[Text]:
-    """Yield what the answer's reader should know of how it learns; nothing where there was no race to make.
-
-    Args:
-        result: The answer of the search.
-    """
+    """Yield what the answer's reader should know of how it learns; nothing where there was no race to make."""
     race = result.race
     if race is None:
         if result.why_not_raced:

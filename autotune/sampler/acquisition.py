@@ -73,7 +73,6 @@ class Proposal:
     """Proposed next trial.
 
     Attributes:
-        values: Knob values of the point.
         gain: Knowledge gradient: expected gain of the answer, in ln score.
         is_repeat: True if the point was measured before.
     """
@@ -84,12 +83,7 @@ class Proposal:
 
 
 class Acquisition:
-    """Chooser of the next trial of a search; call `learn` first, and again after each trial.
-
-    Args:
-        space: The search space.
-        seed: Seed of the random draws.
-    """
+    """Chooser of the next trial of a search; call `learn` first, and again after each trial."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
@@ -108,7 +102,6 @@ class Acquisition:
         """Fit the model to all observations, in place of the earlier ones.
 
         Args:
-            observations: Observation of each point.
             sd: Standard deviation of ln score between trials of one point, above 0.
             pending: Points that other machines measure now.
         """
@@ -248,9 +241,7 @@ class Acquisition:
         Wu & Frazier 2016); the expectation is a Monte Carlo estimate.
 
         Args:
-            baseline: As for `next_trial`.
             trials: Number of trials that there is time for; beyond some dozens more make no difference.
-            why_not: As for `next_trial`.
         """
         believed = self.believed()
         if not believed:
@@ -306,7 +297,6 @@ class Acquisition:
                 )
 
     def _expected_s(self, points: Indices) -> Array:
-        """Return the expected duration of a trial of each point, in seconds."""
         known_s = np.log([median(observation.durations_s) for observation in self._measured])
         known_s = np.append(known_s, np.full(self._expected_rows, np.median(known_s)))  # pending trials: as usual
         return np.asarray(np.exp(self._speed.regress(known_s, points)))
@@ -341,7 +331,6 @@ def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
     """Return the expected improvement of the answer by one more trial of each point, in ln score.
 
     Args:
-        posterior: Posterior of the points.
         rivals: The mean that each has to exceed, or to fall below.
         sd: Standard deviation of one trial, in ln score.
     """
@@ -401,9 +390,7 @@ def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -
     """Return the candidates: the whole of a small space, else points around the best ones and random ones.
 
     Args:
-        space: The search space.
         best: The points whose neighbourhoods are candidates, as knob values.
-        rng: Random generator for spaces that are not enumerated.
 
     Returns:
         One row for each point, as positions among the choices of each knob, without duplicates; points that cannot work

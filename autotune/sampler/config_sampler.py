@@ -116,7 +116,6 @@ class Grid:
     """Values of a parameter that are worth telling apart.
 
     Attributes:
-        values: The values, as a trial gets them.
         ordered: True if neighbours are alike.
         log: True if equal ratios are.
     """
@@ -127,7 +126,6 @@ class Grid:
 
     @classmethod
     def of(cls, distribution: BaseDistribution) -> Self | None:
-        """Return the grid of a distribution; None for a continuous one."""
         if isinstance(distribution, CategoricalDistribution):
             return cls(values=tuple(distribution.choices), ordered=False)
         if isinstance(distribution, IntDistribution) or (
@@ -157,7 +155,6 @@ class _Model:
     """Model of one space: points are positions on the grids.
 
     Args:
-        grids: The grid of each parameter.
         seed: Makes its draws repeatable.
     """
 
@@ -178,7 +175,6 @@ class _Model:
         self._acquisition = Acquisition(self._space, seed)
 
     def next_point(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> dict[str, int] | None:
-        """Return the positions that promise most after these trials; None if none does."""
         observations = self._observations(trials, direction)
         self._acquisition.learn(observations, expected_trial_sd(observations))
         proposal = self._acquisition.next_trial("", None, lambda _: None)
@@ -206,7 +202,6 @@ class _Model:
         return observations
 
     def _point(self, params: Mapping[str, Any]) -> Values | None:
-        """Return the point of a trial; None if it has not all of the parameters."""
         places = {name: grid.index(params[name]) for name, grid in self.grids.items() if name in params}
         known = {name: place for name, place in places.items() if place is not None}
         return known if len(known) == len(self.grids) else None

@@ -21,9 +21,7 @@ class _Memory:
     """One kind of memory: GPU or host.
 
     Attributes:
-        ending: Ending of a trial that exceeds it.
         more: Knobs whose larger values need more of it.
-        same: Other knobs that it depends on.
     """
 
     ending: Ending
@@ -31,7 +29,6 @@ class _Memory:
     same: Sequence[Knob]
 
     def needs_as_much(self, values: Values, other: Values) -> bool:
-        """Return True if a point is known to need at least as much memory as another one."""
         return (
             bool(self.more)
             and all(_size(values, knob) >= _size(other, knob) for knob in self.more)
@@ -45,7 +42,6 @@ class MemoryHint:
 
     Attributes:
         values: Its values by the knobs of this space; numbers need not be among their choices.
-        ending: Which memory.
     """
 
     values: Values
@@ -56,8 +52,6 @@ class Feasibility:
     """Predictor of failures, from the observations of a search.
 
     Args:
-        space: The search space.
-        observations: Observation of each point.
         machine: Conditions of the machine: its memory is the limit.
         memory_margin: Fraction of that memory that has to stay free, 0 to 1.
         hints: Points that ran out of memory elsewhere.
@@ -146,7 +140,6 @@ class Feasibility:
         return None
 
     def _gpu_limit_bytes(self, observations: Iterable[Observation]) -> float | None:
-        """Memory limit of the GPU that these points filled most; of the smallest GPU if that is unknown."""
         told = [
             observation.gpu_memory_total_bytes
             for observation in observations

@@ -49,7 +49,6 @@ class TrainingData:
     Attributes:
         points: One row for each point, shape (n, knobs).
         scores: Mean observation of each point, e.g. ln score, shape (n,).
-        variances: Variance of each mean, shape (n,).
     """
 
     points: Indices
@@ -59,12 +58,7 @@ class TrainingData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Posterior:
-    """Posterior of some points.
-
-    Attributes:
-        mean: Posterior mean of each.
-        sd: Posterior standard deviation of each.
-    """
+    """Posterior of some points."""
 
     mean: Array
     sd: Array
@@ -74,7 +68,6 @@ class GaussianProcess:
     """Gaussian process over one space; its hyperparameters are kept from fit to fit.
 
     Args:
-        space: The search space.
         advice: Expected effect of each choice of each knob, in the unit of the scores; None for none.
     """
 
@@ -92,12 +85,7 @@ class GaussianProcess:
         self._slopes = np.zeros(len(prior))
 
     def fit(self, data: TrainingData, *, adapts: bool = True) -> None:
-        """Fit the model to these observations, in place of the earlier ones.
-
-        Args:
-            data: The observations.
-            adapts: Whether to adapt the hyperparameters to them.
-        """
+        """Fit the model to these observations, in place of the earlier ones."""
         residuals = data.scores - self._prior(data.points)
         if adapts:
             # Some of many points, evenly from the best to the worst: the effects of knobs show in their differences.
@@ -115,7 +103,6 @@ class GaussianProcess:
         self._weights = self._solve(residuals - self._center)
 
     def predict(self, points: Indices) -> Posterior:
-        """Return the posterior of these points, measured or not."""
         additive, joint, own = np.exp(self._logs[-3:])
         z, expected = self._scaled(points), self._expected(points)
         cross = self._covariance_with(points)
@@ -139,7 +126,6 @@ class GaussianProcess:
         return expected
 
     def _covariance_with(self, points: Indices) -> Array:
-        """Return the prior covariance of these points with the observed ones."""
         cross = self._shared(points, self._scaled(points), self._points, self._z)
         own = np.exp(self._logs[-1])
         for number, row in enumerate(points):
@@ -160,7 +146,6 @@ class GaussianProcess:
         return covariance + _ADVICE_SD**2 * expected @ expected_others.T
 
     def _prior(self, points: Indices) -> Array:
-        """Return the prior mean."""
         mean: Array = self._expected(points).sum(axis=1)
         return mean
 

@@ -46,8 +46,6 @@ def effects_shown(observations: Mapping[str, Observation], space: Space, sd: flo
     """Return the main effects on ln score; an empty list if there are too few points.
 
     Args:
-        observations: Observation of each point.
-        space: The search space.
         sd: Standard deviation of ln score between trials of one point.
     """
     good = [observation for observation in observations.values() if observation.scores]
@@ -68,10 +66,6 @@ def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
     """Return the batch sizes that every trial ignored: the samples in a step did not change with them.
 
     If a trainer does not report the samples of a step, they are taken from the config, and nothing is found.
-
-    Args:
-        records: The trials so far.
-        space: The search space.
     """
     found: dict[str, str] = {}
     measured = [(trial.values, trial.measurement) for trial in records if trial.measurement]
@@ -99,12 +93,7 @@ def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
 
 
 def said_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]], space: Space) -> dict[str, str]:
-    """Return the knobs for which the trainer printed the same value in every trial, whatever was set.
-
-    Args:
-        trials: Knob values and printed values (`printed_values`) of each trial.
-        space: The search space.
-    """
+    """Return the knobs for which the trainer printed the same value in every trial, whatever was set."""
     found: dict[str, str] = {}
     known = list(trials)
     for knob in space.knobs:
@@ -132,9 +121,7 @@ class Sample:
     """Mean of some trials of one point.
 
     Attributes:
-        values: Knob values of the point.
         mean: Mean ln score, or ln speed, of the trials.
-        trials: Their number.
     """
 
     values: Values
@@ -147,8 +134,6 @@ class MainEffect:
     """Effect of one value of a knob in place of the baseline's.
 
     Attributes:
-        path: The knob.
-        choice: The value.
         mean: Posterior mean of the effect, in the samples' unit.
         sd: Posterior standard deviation of the effect.
     """
@@ -167,7 +152,6 @@ def main_effects(samples: Sequence[Sample], baseline: Values, sd: float) -> list
 
     Args:
         samples: All of them with the same knobs as `today`.
-        baseline: Knob values of the baseline.
         sd: Standard deviation between trials of one point, in the samples' unit; above 0.
     """
     columns = _columns((sample.values for sample in samples), baseline)
@@ -226,11 +210,9 @@ def simplified(
     """Take changes back, the one that costs least first, as long as the point stays good enough.
 
     Args:
-        values: The point.
         space: The search space; changes are taken back to the values of its baseline.
         least: The ln score that the result has to be believed to have.
         believed: Returns the ln score that points are believed to have, measured or not.
-        may_try: Returns whether a point may be tried.
 
     Returns:
         The simplified point; the same one if each of its changes is believed to matter.

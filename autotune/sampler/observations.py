@@ -23,13 +23,10 @@ class Observation:
     """Point with the results of its trials.
 
     Attributes:
-        name: Name of the point.
-        values: Its knob values.
         scores: ln score of each comparable trial, relative to the reference.
         ln_speeds: ln speed of the same trials, relative to the reference.
         rough_scores: ln score of trials with too few steps to be compared: they separate slow points from fast ones.
         endings: Endings of its trials that gave no numbers.
-        durations_s: Duration of each of its trials.
         host_memory_bytes: Peak host memory of its comparable trials; None if unknown.
         gpu_memory_bytes: Peak memory in use on its fullest GPU; None if unknown.
         gpu_memory_total_bytes: Memory of that GPU; None if unknown.
@@ -53,7 +50,6 @@ class Observation:
 
     @property
     def trials(self) -> int:
-        """Number of its trials."""
         return len(self.scores) + len(self.rough_scores) + len(self.endings)
 
 
@@ -67,8 +63,6 @@ class Observations(Mapping[str, Observation]):
     first failure of any point is left out: it may have been the machine.
 
     Args:
-        space: The search space.
-        objective: The objective of the search.
         records: The trials so far, oldest first.
         inert: Inert knobs: trials that differ only in them are trials of one point.
     """

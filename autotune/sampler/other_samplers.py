@@ -82,7 +82,6 @@ class OtherSampler:
     Args:
         sampler: ``tpe`` (multivariate, with its defaults), ``gp``, ``random``, or any sampler. Of that a copy is used:
             a search whose space changes begins again with another one.
-        space: The search space.
         seed: Seed of its random numbers; a sampler that is given has its own.
     """
 
@@ -101,7 +100,6 @@ class OtherSampler:
         """Return its next proposal.
 
         Args:
-            observations: Observation of each point.
             baseline: Name of the baseline; it is not proposed, the confirmation measures it.
             may_try: Returns whether a point may be tried: it is feasible, and its trial not too long.
 
@@ -170,13 +168,11 @@ class _Study(optuna.Study):
 
     @classmethod
     def of(cls, sampler: BaseSampler) -> Self:
-        """Return an empty study in memory."""
         storage = InMemoryStorage()
         made = optuna.create_study(direction="maximize", storage=storage)
         return cls(made.study_name, storage, sampler=sampler)
 
     def stop(self) -> None:
-        """See `optuna.Study.stop`."""
         self.is_stopped = True
 
 
@@ -212,8 +208,6 @@ def heuristic_proposals(
     the one before it.
 
     Args:
-        space: The search space.
-        observations: Observation of each point.
         data_wait: Fraction of its time that the baseline's training loop waits for data, 0 to 1; None if unknown.
         has_gpu: True if the step runs on a device of its own. Where step and loader share the processor, the loader may
             slow down even a loop that does not wait.

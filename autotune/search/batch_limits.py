@@ -15,7 +15,6 @@ def limited(problem: Problem, *, same_training: bool = False, batch: str | None 
     """Return a problem as a search takes it; `apply` and `status` take the whole, whatever limits a search had.
 
     Args:
-        problem: The problem with all that may vary.
         same_training: Whether knobs that change the training itself stay as they are.
         batch: Limit of the effective batch, as typed; None takes that of the section. Where neither says one, a batch
             that the user lists under ``knobs:`` is searched as listed, others up to `DEFAULT_BATCH_LIMIT`.

@@ -31,8 +31,6 @@ def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[
     Neighbouring pairs run in opposite order, so that a steady drift of the machine cancels over each two of them.
 
     Args:
-        pairs: Even number of pairs.
-        rng: Decides who starts.
         arms: Number of points that run in each pair.
 
     Yields:
@@ -52,7 +50,6 @@ class Candidate:
     """A point that is believed to be better than today's.
 
     Attributes:
-        observation: What its trials showed.
         gain: By how much, in ln score, as far as all trials together tell.
         speed_gain: How much faster its trials were, in ln speed; None where that is not known.
         speed_sd: Standard deviation of ln speed between trials of one point.
@@ -72,9 +69,7 @@ def better_than_baseline(
     Of those that cannot be told from the best one, the one with the fewest changes is best.
 
     Args:
-        observations: What is known of each point.
         believed: What is believed of those that gave numbers, in ln score.
-        space: The search space.
     """
     baseline = space.name(space.baseline)
     if baseline not in believed:
@@ -104,10 +99,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
     is one of steadiness, that may take more pairs. Where pairs are dear, two are enough for a large gain.
 
     Args:
-        candidate: What would be confirmed.
         sd: Standard deviation of ln score between trials of one point.
-        pair_length_s: How long a pair takes.
-        budget_s: The whole budget.
     """
     if candidate.gain <= math.log(LEAST_SCORE_GAIN):
         return LEAST_PAIRS
@@ -136,7 +128,6 @@ class ConfirmationBasis:
         sd: Standard deviation of ln score between trials of one point.
         usual_window_s: How long trials measure.
         wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
-        budget_s: The whole budget.
         arms: Number of points that run in each pair: three where the standing answer is met, too.
     """
 
@@ -166,8 +157,6 @@ class ConfirmationPlan:
     """Size of a confirmation.
 
     Attributes:
-        candidate: The point that is confirmed.
-        pairs: Number of pairs.
         usual_trial_s: Expected length of a trial that measures as usual.
         longer_s: Extra time of each trial, which shows what a measured GPU does.
         sequential: True if it stops as soon as it is sure, because pairs are dear.
@@ -183,7 +172,6 @@ class ConfirmationPlan:
 
     @property
     def trial_s(self) -> float:
-        """Expected length of each trial."""
         return self.usual_trial_s + self.longer_s
 
     def rest_s(self, done: int) -> float:
@@ -209,7 +197,6 @@ def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
     Args:
         better: Points that are believed to be better than today's, best first.
         basis: Tells how long a pair takes.
-        left_s: The time.
     """
     for caution in (CAUTION, 1.0):
         for candidate in better:
@@ -225,8 +212,6 @@ def plan_confirmation(
 
     Args:
         better: Points that are believed to be better than today's, best first.
-        basis: What its size follows from.
-        left_s: The time for it.
 
     Returns:
         The plan, with an even number of pairs; None if no point can be confirmed.
@@ -244,8 +229,6 @@ def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
 
     Args:
         better: Points that are believed to be better than today's, best first.
-        basis: What the size of the confirmation follows from.
-        left_s: What is left of the budget.
 
     Returns:
         0 while there is nothing to confirm, and where there is no time to: what is learned instead is there for the

@@ -31,13 +31,7 @@ def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
 
 
 def request_for(problem: Problem, values: Values, *, name: str) -> TrialRequest:
-    """Return the request for a trial of a point.
-
-    Args:
-        problem: What is tuned.
-        values: The point.
-        name: Name of the trial.
-    """
+    """Return the request for a trial of a point."""
     return TrialRequest(
         name=name,
         keys=problem.space.keys(values),
@@ -128,7 +122,6 @@ def _place(problem: Problem, values: Values, kind: str) -> int | None:
 
 
 def _why_one_way(problem: Problem) -> str | None:
-    """Return why GPUs for data and model are tried one way round only; None if both ways are, or none is."""
     placement = next((knob for knob in problem.space.knobs if knob.kind == _MODEL and knob.carries), None)
     if placement is None or problem.settings.section.knobs is not None:
         return None

@@ -42,8 +42,6 @@ class InitPlan:
 
     Attributes:
         edit: The change; of a file that is not there yet the whole of it.
-        is_new: Whether the file is not there yet.
-        problem: What a search will read of it.
         flags: What was found on the command line; None where the config was there before.
         why_separate: Reason for which the section gets a file of its own unasked; None if it does not.
     """
@@ -72,8 +70,6 @@ def plan_init(
     """Plan a section for a config.
 
     Args:
-        config: The config.
-        typed: How training is started.
         separate: Whether the section is asked to get a file of its own; of a JSON or TOML config, and where the
             command does not name the config, it does in any case.
         state_dir: Where everything is kept; None finds the place by the config.
@@ -140,8 +136,6 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
     Of a command without flags, it holds a section alone, in which variables of the environment may vary.
 
     Args:
-        config: The config, which is not there yet.
-        typed: How training is started.
         state_dir: Where everything is kept; None finds the place by the config.
 
     Raises:
@@ -172,7 +166,6 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
 
 
 def _plan_environment(config: Path, typed: TypedCommand, flags: Flags, state_dir: Path | None) -> InitPlan:
-    """Plan a config that holds a section alone: of a command without flags, variables of its environment may vary."""
     bare = "\n".join(section_lines(flags.command, env=typed.env, knobs=(), redirected=()))
     argv = fill_command(
         flags.command,
@@ -312,7 +305,6 @@ def environment_offers(
     Args:
         argv: The trainer's command; its script is read, never run.
         environ: The environment that the trainer will have: today's values.
-        machine: The machine of the trials.
         cwd: The folder that trials start in.
     """
     cores = machine.cpu_cores

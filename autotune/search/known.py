@@ -36,13 +36,10 @@ class Study:
     """Study of a config on this machine, as its record has it; nothing is started, and nothing written.
 
     Args:
-        config: The config.
         state_dir: Where everything is kept; None finds the place by the config.
         storage: Where studies are kept, see `autotune.tune`.
 
     Attributes:
-        name: Name of the study.
-        where: Its journal, or the database that it is in.
         trials: Every trial on record, oldest first.
 
     Raises:
@@ -166,9 +163,6 @@ def changes_of_result(
     """Return the changes to a config that an answer stands for, as they were judged.
 
     Args:
-        problem: The config.
-        study: Name of the study.
-        trials: Its trials.
         result: The answer; it has a best point, unless a trial is wanted.
         trial: Trial whose point is wanted instead; None for that of the answer.
 

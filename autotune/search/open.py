@@ -63,7 +63,6 @@ class SearchOptions:
             not validated.
         race_s: Time for the race of the answer, at most half of the budget; 0 for none, None for one where the answer
             calls for it and the budget has the time.
-        lifeline: See `SearchParts`.
         role: Whether it gives an answer, or lends its machine to the searches of others.
         as_long_as_others: Whether the search that is joined says how long it stays, where one goes on.
         warm_start: Whether to begin with the best points of studies of like trainings; a new record never does.
@@ -92,7 +91,6 @@ class SearchOptions:
             raise ConfigError(why, where="race_s", remedy="Give more budget, or less time to race.")
 
     def budget(self, clock: Clock) -> Budget:
-        """Return the budget on that clock."""
         return Budget(clock, started_s=self.started_s, budget_s=self.budget_s)
 
 
@@ -102,7 +100,6 @@ class OpenSearch:
     Attributes:
         name: Name of this process's part of the search; its events and the folders of its trials have it.
         study: The record; on this machine held by this search alone.
-        tuner: The search itself.
     """
 
     def __init__(self, name: str, study: Study, tuner: Tuner, checkpoints: CheckpointBackups, tell: OnEvent) -> None:
@@ -139,10 +136,8 @@ class OpenParts:
     """Parts that trials are made with, put together; made by `open_parts`.
 
     Attributes:
-        parts: The parts.
         consumers: What is to be told everything that happens, the caller's own among them.
         checkpoints: Looks after the user's checkpoints.
-        tell: Tells the caller.
     """
 
     parts: SearchParts
@@ -175,7 +170,6 @@ def tune(
     a user is told goes to `on_event`.
 
     Args:
-        config: The config that the trainer reads.
         budget_s: The wall for everything, in seconds.
         command: How training is started, as in a shell, ``{config}`` in the place of the config's path; None takes the
             command of the config's ``autotune:`` section.
@@ -241,9 +235,6 @@ def open_search(
     """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
 
     Args:
-        problem: What is tuned; runnable.
-        options: Budget and the like.
-        clock: The machine's clock.
         on_event: Told everything that happens, remarks included.
         runner: Makes the trials; None to fork them from a warm interpreter, or start them.
 
@@ -279,9 +270,6 @@ def open_parts(
     """Put the parts together that trials of a study are made with, as `open_search` does.
 
     Args:
-        problem: What the trials are of; runnable.
-        options: Budget and the like.
-        clock: The machine's clock.
         on_event: Told everything that happens, remarks included.
         runner: Makes the trials; None to fork them from a warm interpreter, or start them.
         joins: Whether this process becomes a member of the study, with which others share a search.
@@ -447,8 +435,6 @@ def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler:
 
 
 def _both(one: OnEvent, other: OnEvent) -> OnEvent:
-    """Return what tells each event to both, one after the other."""
-
     def tell(event: Event) -> None:
         one(event)
         other(event)
@@ -474,7 +460,6 @@ class EventLog:
 
     Args:
         path: The file; created by the first event.
-        clock: Clock of the time stamps.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:

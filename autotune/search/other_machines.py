@@ -38,8 +38,6 @@ class OtherMachines:
     """Other machines at work on the study of a search.
 
     Args:
-        parts: The search's.
-        state: Its state.
         tell: Told who comes and goes.
     """
 
@@ -124,11 +122,7 @@ class OtherMachines:
 
     @contextmanager
     def confirming(self, point: str) -> Iterator[None]:
-        """Tell the others that this machine confirms a point, for as long as a ``with`` block lasts.
-
-        Args:
-            point: Its name.
-        """
+        """Tell the others that this machine confirms a point, for as long as a ``with`` block lasts."""
         self._study.describe(phase=Phase.CONFIRMING, point=point)
         try:
             yield
@@ -152,7 +146,6 @@ class OtherMachines:
         return [trial for trial in self._elsewhere() if trial.point == self._state.baseline_point]
 
     def _ln_behind(self) -> float:
-        """Return the ln speed of today's config here, over the median of the other machines; 0 if that is not known."""
         speeds: dict[str, list[float]] = {}
         for trial in self._baseline_elsewhere():
             if measured := trial.comparable:
@@ -162,7 +155,6 @@ class OtherMachines:
 
     @staticmethod
     def _joined(parts: SearchParts) -> list[Member]:
-        """Return the other members of the same search that are at work."""
         return [one for one in parts.study.others() if one.search == parts.search]
 
     def _tell_who_came_and_went(self) -> None:
@@ -180,7 +172,6 @@ class OtherMachines:
         self._known = together
 
     def _name_of(self, member: Member) -> str:
-        """Return the host of a member, for people, with the machine's name where another one is called the same."""
         alike = (one for one in self._study.seen_members() if one.search == self._parts.search)
         return hosts_told_apart((one.machine, one.host) for one in (*alike, member))[member.machine]
 
@@ -205,12 +196,10 @@ class OtherMachines:
         return [one for one in self._together() if one.phase is Phase.CONFIRMING and one.point]
 
     def _confirming_in_time(self) -> list[Member]:
-        """Return those that confirm a point while this machine has not much more time than they have."""
         left_s = self._parts.budget.left_s()
         return [one for one in self._confirming() if left_s <= _MUCH_MORE_TIME * one.left_s]
 
     def _elsewhere(self) -> list[TrialRecord]:
-        """Return the comparable trials of this search on other machines."""
         own = self._study.member.machine if self._study.member else ""
         return [
             trial
@@ -220,5 +209,4 @@ class OtherMachines:
 
 
 def _is_its_own(record: TrialRecord) -> bool:
-    """Return whether a trial failed by itself: nobody ended it."""
     return record.ending is Ending.GPU_LOST or ATTRIBUTIONS[record.ending] is not Attribution.NOTHING

@@ -27,11 +27,7 @@ class SearchParts:
     Attributes:
         name: Name of the search as this process would have begun it; the names of its trials' folders begin with it.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
-        problem: What is tuned, where, and on what.
         study: The record; held by this search alone.
-        runner: Makes the trials.
-        budget: The wall.
-        clock: Source of time.
         sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         race_s: Time for the race of the answer; 0 for none, None for one where the answer calls for it.
@@ -100,10 +96,7 @@ class Narrator:
         """Tell the answer that the study stands by, as it was confirmed; a point is best from now on if it is faster.
 
         Args:
-            values: Its values.
-            changes: Those that differ from today's.
             speedup: Its confirmed speed over today's.
-            name: Name of the point.
         """
         self._best_name, self._least = name, max(1.0, speedup)
         self.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
@@ -112,7 +105,6 @@ class Narrator:
         """Tell which point is best, if that is another one than the last that was told.
 
         Args:
-            state: What the search knows.
             objective: What makes a point better.
         """
         better = state.better()

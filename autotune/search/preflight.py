@@ -56,13 +56,8 @@ class Preflight:
     """Result of one short trial.
 
     Attributes:
-        steps: Steps that were seen.
         first_step_s: From the start of the process to the first of them; None if there was none.
         reached: Whether the config came to the trainer.
-        ending: Why it ended.
-        detail: One line on that.
-        stderr_tail: The last lines of its stderr.
-        folder: Its folder.
     """
 
     steps: int
@@ -89,10 +84,6 @@ def run_preflight(
     """Make one trial of today's config, until a few steps were seen.
 
     Args:
-        problem: The config and the command.
-        runner: Makes the trial.
-        clock: Source of time.
-        name: Name of the trial.
         with_section: Whether its copy of the config holds the section too; then it is over at its first step.
         start_timeout_s: Longest time to the first step; None for that of the section.
         settings: Settings of this trial alone; None for the problem's.
@@ -135,15 +126,10 @@ class _Watch:
     """Watch of a preflight: ends it when enough steps were seen, or when none will be.
 
     Args:
-        clock: Source of time.
         start_timeout_s: Longest time to the first step.
-        enough_steps: Number of steps that end it.
-        instruments: Watch the trial's processes.
-        folder: The trial's folder.
         tell: Called with a sentence if the first step is long in coming.
 
     Attributes:
-        events: All events so far.
         why_not_started: Reason why no step will be seen, for people; empty if one may come.
     """
 
@@ -170,11 +156,9 @@ class _Watch:
 
     @property
     def steps(self) -> list[TraineeEvent]:
-        """Steps so far."""
         return [event for event in self.events if event.kind == "step"]
 
     def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
-        """See `Runner.run`."""
         self._instruments.watch(news)
         self._unseen.note(news)
         self.events.extend(event for event in news if event.kind != "launched")
@@ -216,7 +200,6 @@ class _Unread:
         trial.unlink()
 
     def was_read(self) -> bool | None:
-        """Return True if anybody has read it since; None if that cannot be known."""
         try:
             status = self._path.stat()
         except FileNotFoundError:  # the trainer has cleared up
@@ -240,7 +223,6 @@ class RelativeOutputs:
     Attributes:
         written: The keys with these paths, for people.
         proposed: The same keys, with paths for the section.
-        trial: The trial.
     """
 
     written: Mapping[str, str]
@@ -251,13 +233,7 @@ class RelativeOutputs:
         return ", ".join(f"{key}: {value}" for key, value in self.written.items())
 
     def error(self, detail: str, *, where: str, go_on: str = "") -> TrialError:
-        """Return the error for a trainer that made steps in this trial, and crashed with absolute paths.
-
-        Args:
-            detail: How it crashed.
-            where: Folder of the trial in which it did.
-            go_on: How to go on all the same.
-        """
+        """Return the error for a trainer that made steps in this trial, and crashed with absolute paths."""
         keys, values = ", ".join(self.proposed), ", ".join(f"{key}: {path}" for key, path in self.proposed.items())
         return TrialError(
             f"no step was seen where autotune had pointed {keys} into the trial's folder, by absolute paths "
@@ -275,10 +251,6 @@ def try_relative_outputs(
     """Make one trial of today's config with relative output paths, and delete what it leaves there.
 
     Args:
-        problem: The config and the command.
-        runner: Makes the trial.
-        clock: Source of time.
-        name: Name of the trial, which nothing else has.
         wall_s: Time at which it is ended in any case, on that clock.
 
     Returns:

@@ -53,9 +53,7 @@ class Problem:
     """Subject of one search.
 
     Attributes:
-        config_path: The config as the user typed it.
         settings: The config and its ``autotune:`` section.
-        space: What may vary.
         skipped: Known knobs that are left out, with the reason.
         machine: What the numbers depend on; its GPUs are those that trials can see.
         gpus: All GPUs that are there, as their driver describes them; empty if there is none that can be seen.
@@ -63,7 +61,6 @@ class Problem:
         gpu_remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a
             machine without a driver.
         typed_command: The trainer's command as typed in place of the config's; None if it was not.
-        state: Where everything is kept.
         frameworks: Versions of the frameworks beside the trainer's interpreter.
         address: Where studies are kept; None for journals in the state folder.
         batch_limit: Limit of the effective batch in `space`; None if there is none.
@@ -142,7 +139,6 @@ class Problem:
 
     @cached_property
     def code(self) -> TrainerCode:
-        """Code of the trainer, as it is on disk."""
         return self._code_in(self.settings.folder)
 
     def _code_in(self, folder: Path) -> TrainerCode:
@@ -195,7 +191,6 @@ class Problem:
 
     @property
     def limits(self) -> TrialLimits:
-        """Limits on the length of trials."""
         return self.settings.section.trial
 
     @cached_property
@@ -241,7 +236,6 @@ class Problem:
 
     @property
     def objective(self) -> Objective:
-        """Objective of the search."""
         return OBJECTIVES[self.settings.section.objective]
 
     @property
@@ -251,7 +245,6 @@ class Problem:
         return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
 
     def visible_gpus(self, values: Values) -> VisibleDevices:
-        """The GPUs that a trial of a point will see."""
         environment = self.settings.trial_env(self.space.keys(values))
         return visible_gpus(self.gpus, environment, self.why_no_gpu)
 
@@ -361,7 +354,6 @@ def open_problem(
     """Read the config and this machine.
 
     Args:
-        config: The config.
         command: The trainer's command as typed on the command line, split; None takes the config's.
         state_dir: Where everything is kept; None finds the place by the config.
         machine: The machine to search for, where that is a simulated one; None for this one.
@@ -451,7 +443,6 @@ def visible_gpus(found: Sequence[GpuFacts], environment: Mapping[str, str], why_
     """Return the GPUs that a process of ours sees.
 
     Args:
-        found: All GPUs of this machine.
         environment: Variables that the process gets besides our own.
         why_none: Why there is no GPU, for people; None if there is one.
     """
@@ -466,8 +457,6 @@ def this_machine(
     """Return this machine, with the GPUs of it that some trial can see.
 
     Args:
-        found: All GPUs of this machine.
-        environment: Variables of all trials.
         domains: Choices of the user's own knobs by path; one may be a variable that chooses GPUs.
     """
     facts = machine_facts()

@@ -52,10 +52,6 @@ class Racer:
     """Racer of the answer of a search.
 
     Args:
-        parts: What the search works on and with.
-        state: What the search knows.
-        trials: Makes the trials.
-        narrator: Told of the phase.
         asked_s: Time that was asked for; 0 for no race, None for one where it is called for.
 
     Attributes:
@@ -75,7 +71,6 @@ class Racer:
         self.why_not = ""
 
     def _changes_training(self, values: Values) -> bool:
-        """Return whether a point changes the effective batch or the precision."""
         knobs = self._state.space.knobs
         if abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH:
             return True
@@ -92,9 +87,6 @@ class Racer:
 
         The first training of today's config shows whether the trainer goes on from a copy of the user's newest
         checkpoint. If it does not, all begin from scratch.
-
-        Args:
-            values: The point that is the answer.
         """
         self.why_not = self._why_not(values)
         if self.why_not:
@@ -137,7 +129,6 @@ class Racer:
         return race_s(self._asked_s, self._parts.budget.budget_s)
 
     def _why_not(self, values: Values) -> str:
-        """Return why a point is not raced: it was not asked for, is not called for, or no losses are seen."""
         if self._asked_s == 0.0:
             return "that was left out with --no-race"
         if self._asked_s is None and not self._changes_training(values):
@@ -175,7 +166,6 @@ class Racer:
         )
 
     def _find_checkpoint(self, *, legs: int) -> CheckpointCopy | None:
-        """Copy the newest checkpoint, if there is one that trainings may go on from; return it."""
         problem = self._parts.problem
         into = problem.state.searches / f"{self._parts.name}.checkpoint"
         found = copy_newest_checkpoint(problem.trainer, into, times=legs)
@@ -266,8 +256,6 @@ class LearningRate:
     """Learning rate of a config.
 
     Attributes:
-        path: Its key.
-        value: Its value, above 0.
         is_linear: Whether it is scaled linearly with the batch, as of SGD (Goyal et al., "Accurate, large minibatch
             SGD", 2017); else with its square root, as of Adam and its kin (Malladi et al., "On the SDEs and scaling
             rules for adaptive gradient algorithms", 2022), and where the optimizer is not known.

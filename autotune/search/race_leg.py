@@ -23,8 +23,6 @@ class PlannedLeg:
     """Training of one config in a race, as it is planned.
 
     Attributes:
-        arm: The config.
-        pair: Number of the round, from 0.
         trains_s: Time from its first step for which it trains.
         keys: Further keys of the config that it sets: the seed, the learning rate.
         seed: The seed among them; None without.
@@ -87,7 +85,6 @@ def _evaluation_loss(events: Sequence[TraineeEvent]) -> float | None:
 
 
 def _epoch_samples(events: Sequence[TraineeEvent]) -> float | None:
-    """Return the samples from one end of an epoch to the next; None where two ends were not seen, or no samples."""
     at_ends, samples = [0.0], 0.0
     for event in events:
         if event.kind == "step":

@@ -73,9 +73,7 @@ class Budget:
     """A budget that started with the process.
 
     Args:
-        clock: Source of time.
         started_s: When the process started, on the clock's monotonic time.
-        budget_s: Length of the budget.
     """
 
     def __init__(self, clock: Clock, *, started_s: float, budget_s: float) -> None:
@@ -126,12 +124,7 @@ def pair_s(trials: Sequence[TrialRecord], baseline: str, candidate: str | None) 
 
 
 def is_dear(pair_length_s: float, budget_s: float) -> bool:
-    """Return True if pairs take so much of the budget that a confirmation stops as soon as it is sure.
-
-    Args:
-        pair_length_s: Length of one pair.
-        budget_s: The whole budget.
-    """
+    """Return True if pairs take so much of the budget that a confirmation stops as soon as it is sure."""
     return PAIRS_WITH_TIME_TO_SPARE * pair_length_s > _DEAR * budget_s
 
 
@@ -146,7 +139,6 @@ def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:
 
     Args:
         longest_s: Longest training of each of the two trials.
-        budget_s: The whole budget.
     """
     if longest_s < LEAST_VALIDATION_S:
         return f"{format_duration(longest_s)} is too short to show anything: it takes {LEAST_VALIDATION_S:g}s at least"
@@ -163,7 +155,6 @@ def race_s(asked_s: float | None, budget_s: float) -> float:
 
     Args:
         asked_s: Time that was asked for; 0 for no race, None where nothing was said.
-        budget_s: The whole budget.
     """
     if asked_s is not None:
         return asked_s
@@ -171,12 +162,7 @@ def race_s(asked_s: float | None, budget_s: float) -> float:
 
 
 def why_no_time_to_race(asked_s: float, budget_s: float) -> str:
-    """Return why a race that was asked for is too short, or too long for a budget; empty if it is neither.
-
-    Args:
-        asked_s: Time that was asked for, above 0.
-        budget_s: The whole budget.
-    """
+    """Return why a race that was asked for is too short, or too long for a budget; empty if it is neither."""
     if asked_s < _LEAST_FOR_RACING_S:
         return f"{format_duration(asked_s)} is too short to show anything: it takes {_LEAST_FOR_RACING_S:g}s at least"
     if asked_s <= _MOST_ASKED_FOR_RACING * budget_s:
@@ -192,10 +178,6 @@ def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
 
     Compiling takes time, but not many times all others. A larger batch may have more to do before its first step, e.g.
     evaluate: a trial that is still at work then is waited for, see `StopRule`.
-
-    Args:
-        trials: Trials of this search.
-        limit_s: The limit in the config.
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
     return min(limit_s, max(_LEAST_START_S, _SLOWER_START * max(starts_s))) if starts_s else limit_s
@@ -205,10 +187,7 @@ def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float,
     """Limit the length of one trial while exploring.
 
     Args:
-        trials: Trials of this search.
         settles: Whether it waits for its caches to fill.
-        left_s: What is left of the time for exploring.
-        budget_s: The whole budget.
     """
     if settles:
         return min(left_s, expected_trial_s(trials) + _LEAST_OF_A_PASS_S + _MOST_OF_A_PASS * budget_s)
@@ -224,10 +203,7 @@ def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float,
     """Return the longest expected length of a new point's trial that leaves time to confirm it.
 
     Args:
-        trials: Trials of this search.
         baseline: Name of today's point.
-        left_s: What is left of the budget.
-        budget_s: The whole budget.
     """
     baseline_s = expected_trial_s(trials, baseline)
     pairs = FEWEST_PAIRS if is_dear(2 * baseline_s, budget_s) else LEAST_PAIRS
@@ -254,11 +230,7 @@ def confirming_window_s(
 
     Args:
         usual_s: How long other trials measure; never less.
-        wished_s: What would be good.
         run_s: How long a trial takes that measures as usual.
-        trials: How many there will be.
-        left_s: The time that is left for them.
-        budget_s: The whole budget.
     """
     spare_s = min(left_s / CAUTION, MOST_FOR_CONFIRMING * budget_s) / trials - run_s
     return max(usual_s, min(wished_s, usual_s + spare_s))
@@ -268,9 +240,7 @@ def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget
     """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
 
     Args:
-        trials: Trials of this search.
         baseline: Name of today's point.
-        budget_s: The whole budget.
     """
     pairs = FEWEST_PAIRS if is_dear(2 * expected_trial_s(trials, baseline), budget_s) else LEAST_PAIRS
     measured = [
@@ -293,11 +263,7 @@ def why_exploring_ends(
     """Return the reason why no further point is tried; empty if the proposed one is worth a trial.
 
     Args:
-        trials: Trials of this search.
         proposal: The trial that promises most; None if there is none.
-        space: What is searched.
-        tried_share: Share of its points that were tried.
-        left_s: What is left of the time for exploring.
         worth_the_rest: Gain in ln score that the rest has to promise.
     """
     if nothing_works(trials):
@@ -316,8 +282,6 @@ def promised_by_the_rest(trials: Sequence[TrialRecord], proposal: Proposal, left
 
     Args:
         trials: Trials of this search; tell how long one takes.
-        proposal: The trial that promises most.
-        left_s: What is left of the time for exploring.
     """
     return proposal.gain * trials_ahead(trials, left_s)
 
@@ -327,19 +291,12 @@ def trials_ahead(trials: Sequence[TrialRecord], left_s: float) -> float:
 
     Args:
         trials: Trials of this search; tell how long one takes.
-        left_s: The time; negative if there is none.
     """
     return min(_FORESEEN_TRIALS, max(0.0, left_s) / expected_trial_s(trials))
 
 
 def design_points(trials: Sequence[TrialRecord], points: int, left_s: float) -> int:
-    """Return the number of points of the initial design: some of all trials that there is time for.
-
-    Args:
-        trials: Trials of this search.
-        points: Number of points in the space.
-        left_s: What is left of the time for exploring.
-    """
+    """Return the number of points of the initial design: some of all trials that there is time for."""
     in_all = len(trials) + max(0.0, left_s) / expected_trial_s(trials)
     return min(_MOST_DESIGN_POINTS, int(_SHARE_OF_DESIGN * min(in_all, points)))
 

@@ -46,7 +46,6 @@ class SearchState:
     """State of one search: grows with each trial, and is asked before each.
 
     Args:
-        problem: What is tuned.
         study: The record, with the trials of earlier searches.
         findings: What is found out about the trainer besides its speed.
         sampler: Name of the sampler, as in the config, or a sampler of Optuna.
@@ -55,9 +54,7 @@ class SearchState:
 
     Attributes:
         space: What is searched: the problem's, without what was found to be of no use.
-        baseline_point: Name of today's point.
         filling: True if caches take too long to fill, and are filled in every trial.
-        trials: Those of this search, oldest first.
         standing: The answer that the study stood by when this search began; None without one.
         sd: Standard deviation of ln score between trials of one point.
     """
@@ -145,9 +142,6 @@ class SearchState:
     def leave_alone(self, point: str) -> str:
         """Leave those knobs alone that cannot matter yet, by what phases of a point have shown.
 
-        Args:
-            point: Name of the point.
-
         Returns:
             Which, and why; empty if there are none.
         """
@@ -168,7 +162,6 @@ class SearchState:
             self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
 
     def _pace_of_any(self) -> float:
-        """Return the speed of the fastest trial; 0 before one."""
         return max((trial.comparable.speed for trial in self.trials if trial.comparable), default=0.0)
 
     def leave_caches_alone(self) -> None:
@@ -177,12 +170,7 @@ class SearchState:
         self.search_in(self.space.without_settling())
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
-        """Take one more trial.
-
-        Args:
-            record: The trial, as it stands in the record.
-            done: What was seen of it.
-        """
+        """Take one more trial."""
         self.trials.append(record)
         if not _explores(record):
             if record.validation and record.validation.broke:
@@ -216,7 +204,6 @@ class SearchState:
 
         Args:
             longest_s: How long it may be expected to take.
-            design_points: Number of points of the initial design.
         """
         feasible = self._feasibility()
         why_not = self._why_not(feasible)
@@ -269,11 +256,7 @@ class SearchState:
         return self.gain_of(max(1, int(_TEN_MINUTES_S / expected_trial_s(self.trials))))
 
     def gain_of(self, trials: int) -> float | None:
-        """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell.
-
-        Args:
-            trials: How many more; at least one.
-        """
+        """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell."""
         telling = [trial for trial in self.trials if trial.comparable and trial.purpose is not Purpose.CONFIRM]
         if len(telling) < _FORETELLING_TRIALS:
             return None
@@ -301,7 +284,6 @@ class SearchState:
         return Feasibility(self.space, self._observations, machine, memory_margin=margin, hints=hints)
 
     def _why_not(self, feasible: Feasibility | None = None) -> Callable[[Values], str | None]:
-        """Return what says why a point cannot be tried; None of those that can."""
         feasible = feasible or self._feasibility()
         pending = {self.observed_name(values) for values in self._pending}
         # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
@@ -370,11 +352,7 @@ class SearchState:
         return better_than_baseline(self._observations, self._acquisition.believed(), self.space)
 
     def confirmation_basis(self, *, budget_s: float) -> ConfirmationBasis:
-        """Return the facts that the size of a confirmation follows from.
-
-        Args:
-            budget_s: The whole budget.
-        """
+        """Return the facts that the size of a confirmation follows from."""
         baseline = [trial.comparable for trial in self.good_baseline_trials() if trial.comparable]
         return ConfirmationBasis(
             trials=tuple(self.trials),
@@ -387,7 +365,6 @@ class SearchState:
         )
 
     def is_standing(self, candidate: Candidate) -> bool:
-        """Return whether a candidate is the standing answer itself."""
         return (
             self.standing is not None and self._problem.space.name(candidate.observation.values) == self.standing.point
         )
@@ -429,7 +406,6 @@ class SearchState:
         return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
 
     def _has_seen_a_cache(self) -> bool:
-        """Return True if a trial with filled caches is on record, of whichever machine."""
         return any(one.scores and self.space.settles(one.values) for one in self._observations.values())
 
     def has_settled(self) -> bool:
@@ -437,7 +413,6 @@ class SearchState:
         return any(trial.comparable and self.space.settles(trial.values) for trial in self.trials)
 
     def _data_wait(self) -> float | None:
-        """Return the share of the time that today's training loop waits for data; None if it does not say."""
         waits = [trial.comparable.data_wait_fraction for trial in self.good_baseline_trials() if trial.comparable]
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None
@@ -457,11 +432,8 @@ class LeftAlone:
     """Knobs that cannot matter yet.
 
     Attributes:
-        paths: The knobs.
         point: Name of the point that was taken through phases.
-        values: Its values: those knobs stay at these.
         until: Speed over that point's from which on they may matter.
-        why: Reason, for people.
     """
 
     paths: frozenset[str]
@@ -476,14 +448,7 @@ class LeftAlone:
 
 
 def left_alone(records: Iterable[TrialRecord], space: Space, point: str, machine: str) -> LeftAlone | None:
-    """Return the knobs that cannot matter by what the latest trial in phases of a point has shown, if any.
-
-    Args:
-        records: The study's record.
-        space: The search space.
-        point: Name of the point.
-        machine: Name of this machine.
-    """
+    """Return the knobs that cannot matter by what the latest trial in phases of a point has shown, if any."""
     shown = [
         trial
         for trial in records

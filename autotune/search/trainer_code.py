@@ -150,7 +150,6 @@ def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
 
     Args:
         words: The command, placeholders filled in or not.
-        cwd: The directory that it is started in.
 
     Returns:
         At most 500 files; none where the command starts no Python script that is found.
@@ -161,7 +160,6 @@ def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
 
 
 def _imported_files(script: Script, cwd: Path) -> list[Path]:
-    """Return the script and the modules below its folder, or the working directory, that it imports, and these do."""
     if script.path is None:
         return []
     roots = tuple(dict.fromkeys((str(script.path.parent), _above_package(script.path), str(cwd))))
@@ -176,7 +174,6 @@ def _imported_files(script: Script, cwd: Path) -> list[Path]:
 
 
 def _above_package(script: Path) -> str:
-    """Return the folder from which a module is imported by its whole name."""
     folder = script.parent
     while (folder / "__init__.py").is_file() and folder.parent != folder:
         folder = folder.parent
@@ -213,7 +210,6 @@ def _package(path: str, level: int, roots: Sequence[str]) -> str | None:
 
 
 def _files_of(name: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield the file of a module, and those of the packages that it is in."""
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         return
@@ -227,12 +223,10 @@ def _files_of(name: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _project_of(folder: Path) -> str:
-    """Return the root of the project that a folder is in: of its git repository, else the folder itself."""
     return str(next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder))
 
 
 def _is_in_environment(real: str, project: str) -> bool:
-    """Return whether a file lies in a virtual environment inside of the project."""
     places = Path(real).parents
     return any((place / "pyvenv.cfg").is_file() for place in places if str(place).startswith(project))
 
@@ -248,7 +242,6 @@ def _digest(path: Path) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _digest_at(path: str, _mtime_ns: int, size: int, _inode: int) -> str | None:
-    """Return the digest of a file in the state that these numbers stand for."""
     if path.endswith(".py") and size <= _MOST_BYTES:
         try:
             with warnings.catch_warnings():

@@ -74,12 +74,7 @@ class Failed:
 
 @dataclass(frozen=True, kw_only=True)
 class Phases:
-    """Phases that a trial is taken through.
-
-    Attributes:
-        rounds: How often.
-        phase_s: Length of each.
-    """
+    """Phases that a trial is taken through."""
 
     rounds: int
     phase_s: float
@@ -95,16 +90,12 @@ class PlannedTrial:
     """A trial that the search has decided on.
 
     Attributes:
-        values: The point.
-        purpose: Why it is run.
-        pair: Of a confirming trial, its pair.
         planned_pairs: Of a trial of a sequential confirmation, the most pairs of that.
         ends_s: When it is killed if it still runs, before the wall; on the clock's monotonic time.
         limit_s: Length after which it is stopped with whatever it has shown.
         goal: How long to measure; None for what the study's noise makes worthwhile.
         warms_up: Whether it only warms the machine up, and is not compared with others.
         validate_s: Longest training of a validation trial; None for the others.
-        judge: Judges a validation trial.
         phases: Phases that it is taken through; None for the others.
         leg: Of a trial of a race, its part in that; None for the others.
     """
@@ -127,10 +118,7 @@ class TrialMaker:
     """Maker of the trials of one search.
 
     Args:
-        parts: What the search works on and with.
-        state: What the search knows; learns of each trial.
         findings: What is found out about the trainer besides its speed.
-        narrator: Told of each trial.
 
     Attributes:
         failures: The first trial of each kind that gave no numbers by a fault of the trainer's.
@@ -162,7 +150,6 @@ class TrialMaker:
         """Make a trial, and again, a few times at most, as long as something else is in the way.
 
         Args:
-            trial: The trial.
             kept_s: Time in seconds that has to be left for other trials.
         """
         tries = 0
@@ -183,7 +170,6 @@ class TrialMaker:
         """Make one trial: start, watch, stop, measure, write down.
 
         Args:
-            trial: The trial.
             counts_anyway: Whether it is compared with others also if it was disturbed.
 
         Raises:
@@ -247,7 +233,6 @@ class TrialMaker:
             )
 
     def _two_fit(self, trial: PlannedTrial, kept_s: float) -> bool:
-        """Return whether there is time for a trial and a repeat of it."""
         left_s = min(self._parts.budget.wall_s, trial.ends_s) - self._parts.clock.now_s() - kept_s
         usual_s = expected_trial_s(self._state.trials, self._parts.problem.space.name(trial.values))
         return left_s >= 2 * max(usual_s, trial.goal.length_s if trial.goal else 0.0)
@@ -425,20 +410,11 @@ class Disturbances:
         self._repeats += 1
 
     def accepted(self, how: Validity, detail: str) -> None:
-        """Note that a disturbed trial counts all the same.
-
-        Args:
-            how: One of `records.DISTURBED`.
-            detail: What it was, for people.
-        """
+        """Note that a disturbed trial counts all the same."""
         self._accepted.append((how, detail))
 
     def cautions(self, trials: Sequence[TrialRecord]) -> tuple[str, ...]:
-        """Return what could not be excluded, a sentence for each sort of disturbance.
-
-        Args:
-            trials: All trials of the search.
-        """
+        """Return what could not be excluded, a sentence for each sort of disturbance."""
         counting = sum(trial.comparable is not None for trial in trials)
         sentences = []
         for how, what in _WHAT.items():

@@ -64,7 +64,6 @@ class Tuner:
     """One search.
 
     Args:
-        parts: What it works on and with.
         consumers: Told everything that happens.
 
     Attributes:
@@ -337,7 +336,6 @@ class Tuner:
             return self._make_pairs(plan)
 
     def _make_pairs(self, plan: ConfirmationPlan) -> bool:
-        """Make the pairs of a confirmation, as far as they are needed; return whether all trials can be compared."""
         goal, contender = self._confirming_goal(plan), self._state.contender()
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         points = [self._baseline.values, plan.candidate.observation.values]
@@ -365,7 +363,6 @@ class Tuner:
         return True
 
     def _made_here(self) -> list[TrialRecord]:
-        """Return the search's trials on this machine, also those of an earlier process."""
         member = self._parts.study.member
         if member is None:
             return self._state.trials
@@ -420,7 +417,6 @@ class Tuner:
         return self._state.confirmation_basis(budget_s=self._budget.budget_s)
 
     def _confirming_goal(self, plan: ConfirmationPlan) -> WindowGoal | None:
-        """Return the window of all confirming trials; None if each is measured as usual then."""
         usual = self._state.goal()
         return replace(usual, target_s=usual.length_s + plan.longer_s) if plan.longer_s else None
 
@@ -483,7 +479,6 @@ class Tuner:
         )
 
     def _study_answer(self, *, rates_changes: bool = True) -> SearchResult | None:
-        """Return the answer of the study, as everybody is told it who asks."""
         problem = self._problem
         return answer_of(
             self._state.records(),
@@ -534,9 +529,6 @@ def require_baseline(
     A baseline that failed by itself is let through: another point may do better, and the failure is told in the end.
 
     Args:
-        record: The last trial of the baseline.
-        problem: What is tuned.
-        budget_s: The whole budget.
         earlier: Earlier trials of the search, whose numbers are not compared with others.
 
     Raises:

@@ -19,10 +19,6 @@ class Validator:
     """Validator of the points that a search has confirmed.
 
     Args:
-        parts: What the search works on and with.
-        state: What the search knows.
-        trials: Makes the trials.
-        narrator: Told of the phase.
         longest_s: Longest training of each validation trial.
 
     Attributes:
@@ -75,7 +71,6 @@ class Validator:
         return not broke
 
     def _train_baseline(self) -> Execution | None:
-        """Train today's config; None if that was cut short."""
         seen: list[Execution] = []
 
         def note(done: Execution) -> Validation | None:
@@ -86,7 +81,6 @@ class Validator:
         return seen[0] if record.validation else None
 
     def _train(self, values: Values, baseline: Execution, *, speedup: float) -> TrialRecord:
-        """Train a confirmed point."""
         basis = ValidationBasis(
             baseline=baseline, speedup=speedup, sd=self._state.sd, machine=self._parts.problem.machine
         )
@@ -177,10 +171,6 @@ def findings_alone(done: Execution) -> Validation | None:
 def judge_validation(done: Execution, basis: ValidationBasis) -> Validation | None:
     """Judge the validation trial of a confirmed point.
 
-    Args:
-        done: The trial.
-        basis: What it is compared with.
-
     Returns:
         The findings; None if the trial was cut short by something else.
     """
@@ -209,7 +199,6 @@ class _Judged:
         self._loss_ratio: float | None = None
 
     def validation(self) -> Validation:
-        """Return them all."""
         return replace(
             self._alone,
             speed_ratio=self._speed_ratio,
@@ -311,7 +300,6 @@ class _Judged:
 
 
 def _matched_updates(done: Execution, baseline: Execution) -> list[tuple[float, float]]:
-    """Return the numbers of updates at which two trials are compared: after as many, and after as many samples."""
     ours, others = done.milestones.updates, baseline.milestones.updates
     matched = [(float(min(ours, others)), float(min(ours, others)))]
     batch, other_batch = _samples_per_update(done), _samples_per_update(baseline)
@@ -340,7 +328,6 @@ def _amount(done: Execution) -> str:
 
 
 def _overall_ratio(done: Execution, baseline: Execution) -> float | None:
-    """Return the samples over all the time of training, those of a trial over those of another; None if not known."""
     ours, others = done.milestones, baseline.milestones
     if not ours.samples or not others.samples or not ours.trained_s or not others.trained_s:
         return None
@@ -348,7 +335,6 @@ def _overall_ratio(done: Execution, baseline: Execution) -> float | None:
 
 
 def _samples_per_update(done: Execution) -> float | None:
-    """Estimate the samples in an update of a trial from those in a step of its window; None without a window."""
     measured, passed = done.measurement, done.milestones
     if measured is None or not passed.updates:
         return None

@@ -68,8 +68,6 @@ class WarmStart:
 
         Args:
             heuristics: Proposals of an expert, the most urgent first.
-            space: The space.
-            observations: Observation of each point.
             is_doubtful: Returns whether a point may run out of memory, by what is known from elsewhere.
         """
         waiting, made = self._waiting(space, observations)
@@ -123,9 +121,7 @@ class WarmStart:
         """Return which imported point became the answer, and when it was tried; empty if none did.
 
         Args:
-            values: The answer.
             trials: All trials of the study, oldest first.
-            space: The space.
         """
         name = space.name(values)
         for point in self.points:
@@ -142,7 +138,6 @@ def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmSta
     """Return what a search of a problem may begin with; nothing where no study of a like training is found.
 
     Args:
-        problem: What is tuned.
         records: The study's own record: what trials of the trainer's code as it was before have shown is worth a trial,
             and no more.
     """
@@ -163,11 +158,8 @@ def keep_profile(problem: Problem, study: Study, better: Sequence[Candidate], sd
     """Leave the profile of a study for others, as far as it can be written.
 
     Args:
-        problem: What was tuned.
-        study: Its study.
         better: Points that are believed to be better than today's, best first.
         sd: Standard deviation of ln score between trials of one point.
-        utc: The present, ISO 8601.
     """
     try:
         profile = profile_of(problem, study.records(), better, sd, utc)
@@ -210,7 +202,6 @@ def profile_of(
 
 
 def _of_earlier_code(problem: Problem, records: Sequence[TrialRecord]) -> list[Sibling]:
-    """Return the study's trials of the code before the present one as a sibling of it."""
     current = {trial.number for trial in problem.of_this_code(records)}
     others = [trial for trial in records if trial.number not in current and trial.purpose not in NOT_COMPARED]
     earlier = of_space((trial for trial in others if trial.shares_code_with(others[-1])), problem.space)
@@ -268,8 +259,6 @@ class ImportedPoint:
     """Point of another study that is worth a trial here.
 
     Attributes:
-        values: Its values here.
-        sibling: The study that it is from.
         gain: ln score over the baseline, there.
     """
 
@@ -284,9 +273,6 @@ def imported_points(
     """Return the points to try, the best of each sibling first, those of the nearest in front; no two are the same.
 
     Args:
-        space: The space.
-        found: The siblings, nearest first.
-        machine: This machine.
         memory_margin: Fraction of its memory that has to stay free, 0 to 1.
     """
     columns = [
@@ -309,13 +295,7 @@ def imported_points(
 
 
 def memory_hints(space: Space, found: Iterable[Sibling], machine: Machine) -> list[MemoryHint]:
-    """Return the points that ran out of memory where there was at least as much as here.
-
-    Args:
-        space: The space.
-        found: The siblings.
-        machine: This machine.
-    """
+    """Return the points that ran out of memory where there was at least as much as here."""
     return [
         MemoryHint(values={**space.baseline, **dict(_raw(space, sibling.profile, point.values))}, ending=point.ending)
         for sibling in found
@@ -361,7 +341,6 @@ def _share(memory_bytes: int | None, used_bytes: int | None) -> float:
 
 
 def _gpu_memory_bytes(machine: Machine) -> int | None:
-    """Return the memory of the smallest GPU; None without one, or if it is not known."""
     return min((gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None), default=None)
 
 
@@ -388,7 +367,6 @@ def _placed(space: Space, profile: Profile, values: Values) -> Iterator[tuple[st
 
 
 def _path_there(knob: Knob, space: Space, kinds: Mapping[str, str | None]) -> str | None:
-    """Return the name that a knob has there: its own, else that of the only one of its kind."""
     if knob.path in kinds:
         return knob.path if kinds[knob.path] == knob.kind else None
     there = [path for path, kind in kinds.items() if knob.kind is not None and kind == knob.kind]

@@ -78,7 +78,6 @@ def dividing(knob: Knob, whole: Scalar) -> Knob:
 
     Args:
         knob: The per-device batch.
-        whole: The global batch.
 
     Returns:
         The knob with those sizes that divide it.
@@ -91,8 +90,6 @@ def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], 
     """Couple a batch size with the accumulation steps, so that batch x accumulation stays constant.
 
     Args:
-        knob: The batch size.
-        config: Every scalar of the config.
         taken: Keys that are knobs themselves.
         refused: Keys whose value cannot be edited, with the reason.
 

@@ -93,7 +93,6 @@ class _Builder:
                 self._knobs.append(_knob(path, row, config, wanted[path], machine))
 
     def join_switches(self) -> None:
-        """Merge all switches of one thing into one knob, including those that the user does not list."""
         for kind in (row.kind for row in KNOWN_KNOBS if row.is_one_switch):
             listed = self._of_kind(kind)
             if not listed:
@@ -115,7 +114,6 @@ class _Builder:
             self._put(leader, joined)
 
     def pair_devices(self) -> None:
-        """Merge the GPU of the model and that of the data into one knob, the placement."""
         data = self._only_path("data_gpu")
         if data is None:
             return
@@ -163,7 +161,6 @@ class _Builder:
             self._put(knob, dividing(knob, self._config[wholes[0]]))
 
     def leave_out_excluded(self) -> None:
-        """Remove the choices that are an error together with a key that is no knob."""
         for knob in list(self._knobs):
             whys = [self._why_excluded(knob, choice) for choice in knob.choices]
             left = [
@@ -190,7 +187,6 @@ class _Builder:
         return None
 
     def keep_effective_batch(self) -> None:
-        """Make gradient accumulation compensate for another batch size."""
         for knob in self._of_kind("batch_size"):
             if is_global(knob.path):
                 self._leave_out(knob, "it is the effective batch itself, and keep_effective_batch is on")
@@ -210,7 +206,6 @@ class _Builder:
                 self._leave_out(kept, "no other size of its domain divides batch x accumulation")
 
     def finish(self) -> tuple[Space, tuple[Skipped, ...]]:
-        """Return the space, and the keys that were left out."""
         for knob in [knob for knob in self._knobs if len(knob.choices) == 1]:
             if self._domains is not None:
                 self._skip(knob.path, "its domain holds today's value and no other")
@@ -225,7 +220,6 @@ class _Builder:
         return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
 
     def _only_path(self, kind: str) -> str | None:
-        """Return the one key of the config that is of a kind and can be edited; None if there is none, or several."""
         paths = [
             path
             for path, value in self._config.items()
@@ -297,7 +291,6 @@ def placements(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> tuple[Scalar
 
     Args:
         data: The baseline's GPU of the data, its number; None leaves it to the trainer.
-        model: The same of the model.
         gpus: The GPUs in the order of their numbers.
 
     Returns:
@@ -314,13 +307,7 @@ def placements(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> tuple[Scalar
 
 
 def data_gpu(choice: Scalar, data: Scalar, model: Scalar) -> Scalar:
-    """Return the GPU of the data at a placement.
-
-    Args:
-        choice: The placement: the model's GPU.
-        data: The baseline's GPU of the data.
-        model: The baseline's GPU of the model.
-    """
+    """Return the GPU of the data at a placement."""
     if choice == model or (data is None) != (model is None):
         return data
     if choice is None:
@@ -354,7 +341,6 @@ def shares_gpu(data: Scalar, model: Scalar) -> bool:
 
 
 def _are_unlike(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
-    """Return whether two GPUs differ, or one of them is not among those that are known."""
     pair = [gpus[place] if isinstance(place, int) and place < len(gpus) else None for place in (one, other)]
     return None in pair or len({(gpu.name, gpu.memory_bytes) for gpu in pair if gpu}) > 1
 

@@ -25,12 +25,7 @@ class Label(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """Key that moves with a knob.
-
-    Attributes:
-        path: The key.
-        values: Its value at each of the knob's choices.
-    """
+    """Key that moves with a knob."""
 
     path: str
     values: tuple[Scalar, ...]
@@ -38,12 +33,7 @@ class Carried:
 
 @dataclass(frozen=True, kw_only=True)
 class InertUnder:
-    """Values of another knob under which a knob has no effect.
-
-    Attributes:
-        path: The other knob.
-        values: Its values.
-    """
+    """Values of another knob under which a knob has no effect."""
 
     path: str
     values: tuple[Scalar, ...]
@@ -74,7 +64,6 @@ class Knob:
     """Knob of the config: a key, its choices and its baseline value.
 
     Attributes:
-        path: The key that names it.
         choices: Every value that may be tried, the baseline's included; ascending if `ordered`.
         ordered: Whether neighbours in `choices` are alike.
         baseline: The baseline: the value that the config holds now.
@@ -176,7 +165,6 @@ def ladder(low: float, high: float, *, step: float | None = None, log: bool = Fa
     """Return the values of a range that are worth telling apart, both ends included.
 
     Args:
-        low: Lower end.
         high: Upper end, not below `low`.
         step: Distance of neighbours; None lets the ladder choose.
         log: Equal ratios instead of equal distances; `low` must be above 0. Integers go by doubling.
@@ -238,8 +226,6 @@ class Effects:
     """Effects of a knob, as far as its row says; the defaults are those of a knob that no row describes.
 
     Attributes:
-        gpu_memory: Dependence of the GPU's memory on it.
-        host_memory: The same of the host's.
         on_step: Whether it makes the step itself faster, and not the loading of its data.
     """
 
@@ -253,15 +239,12 @@ class KnownKnob:
     """Row of the table of known knobs.
 
     Attributes:
-        kind: Name of the row.
         names: Last parts of the key paths that mean it, lower case; of ambiguous ones with the section:
             ``trainer.benchmark``.
         accepts: Whether a present value is one that the row understands.
         domain: (present value, machine) → the values worth trying.
         heuristic_values: (present value, machine) → values that an expert would try, best guess first.
         label: Effect of a change on the training itself.
-        sentence: Description for the user.
-        effects: Effects on memory and on the step.
         bundled: Whether the first proposal sets it, with the other bundled rows: the cheap, safe ones.
         settling: Values whose speed shows only after one pass over the data.
         needs: Values of this row → what other rows must then hold, as far as they are knobs too.

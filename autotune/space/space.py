@@ -126,7 +126,6 @@ class Space:
         """Return whether a point leaves the training itself unchanged.
 
         Args:
-            values: The point.
             baseline: The values to compare with; None for the config's present ones (a search may have begun with other
                 values).
         """
@@ -136,7 +135,6 @@ class Space:
         """Return what the changes of a point mean for the training; a key that is no knob is unknown.
 
         Args:
-            values: The point.
             baseline: The values to compare with, as in `is_same_training`.
         """
         start = self.baseline if baseline is None else baseline
@@ -208,7 +206,6 @@ class Space:
         return {**values, **{knob.path: knob.baseline for knob in self.knobs if self.is_inert(knob, values)}}
 
     def _inert_under(self, knob: Knob, values: Values) -> str | None:
-        """Return the knob whose value at a point leaves another one without effect; None if there is none."""
         under = knob.inert_under
         return under.path if under and _is_among(values.get(under.path), under.values) else None
 

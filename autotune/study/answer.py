@@ -88,8 +88,6 @@ class Standing:
     """Answer that a study stands by.
 
     Attributes:
-        search: The search by whose pairs it stands.
-        trial: Its first confirming trial there.
         baseline: Name of the point that it was compared with.
     """
 
@@ -99,7 +97,6 @@ class Standing:
 
     @property
     def point(self) -> str:
-        """Name of its point."""
         return self.trial.point
 
 
@@ -110,7 +107,6 @@ def standing_answer(
 
     Args:
         records: The study's record, oldest first, trials of other code left out.
-        objective: The objective.
         excluded: Kinds of change of the training that are out of the question.
     """
     return standing_answers(records, objective, excluded=excluded)[None]
@@ -143,11 +139,6 @@ def chosen_finalist(
     """Return the finalist of a search that is the study's answer after it; None if no finalist of it is.
 
     Args:
-        judged: The finalists of the search.
-        standing: The standing answer before it.
-        records: The study's record.
-        search: Name of the search.
-        objective: The objective.
         excluded: Kinds of change of the training that are out of the question.
     """
     better = [one for one in judged if _is_better(one) and _kinds(one[0].trial, CHANGES).isdisjoint(excluded)]
@@ -173,13 +164,7 @@ def _is_better(judged: Judged) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldBack:
-    """Finalist that was confirmed, and is not the answer.
-
-    Attributes:
-        finalist: The finalist.
-        judgement: Its pairs with the baseline.
-        why: Reason, a clause.
-    """
+    """Finalist that was confirmed, and is not the answer."""
 
     finalist: Finalist
     judgement: Judgement
@@ -192,10 +177,7 @@ def held_back(
     """Return the finalists of a search that are better than its baseline, and are not what stands after it.
 
     Args:
-        judged: The finalists of the search.
         chosen: The one that is the study's answer after it, see `chosen_finalist`; None for none.
-        standing: The standing answer before it.
-        first: Its first trial.
     """
     if standing is None:
         return []
@@ -217,7 +199,6 @@ def _why_held_back(finalist: Finalist, may_change: Kinds) -> str:
 
 
 def _may_change(standing: Standing, first: TrialRecord) -> Kinds:
-    """Return the kinds of change that what replaces the standing answer may make, in the search of a first trial."""
     # What the answer in force changed is the training of today: another change of the kind is one more.
     granted = _NOTHING if first.point == standing.point else _kinds(standing.trial, CHANGES)
     return _kinds(first, ALLOWED) | granted
@@ -226,7 +207,6 @@ def _may_change(standing: Standing, first: TrialRecord) -> Kinds:
 def _after(
     standing: Standing | None, records: Sequence[TrialRecord], search: str, objective: Objective, excluded: Kinds
 ) -> Standing | None:
-    """Return the standing answer after one more search."""
     trials = [trial for trial in records if trial.search == search]
     if not any(trial.purpose is Purpose.CONFIRM or trial.validation for trial in trials):
         return standing
@@ -258,7 +238,6 @@ _TRIED = (Purpose.EXPLORE, Purpose.REPEAT, Purpose.CONFIRM)
 
 
 def _kinds(trial: TrialRecord, condition: str) -> Kinds:
-    """Return the kinds of change that a condition of a trial names."""
     said = trial.conditions.get(condition)
     return frozenset(said.split(",")) if isinstance(said, str) and said else frozenset()
 
@@ -270,8 +249,6 @@ def judged_finalists(
 
     Args:
         records: The study's record, oldest first.
-        search: Name of the search.
-        objective: The objective of the search.
         against: Name of the point that they are compared with; None for the baseline.
 
     Returns:
@@ -324,7 +301,6 @@ def _judgement(
 def _judged_on_one(
     finalist: Finalist, made: Sequence[Pair], others: Sequence[TrialRecord], search: str, objective: Objective
 ) -> Judgement | None:
-    """Judge a finalist by the pairs of one machine, with the spread between the study's other trials as the prior."""
     pairs = len(made)
     if pairs < FEWEST_PAIRS or (pairs < LEAST_PAIRS and finalist.has_failed):
         return None
@@ -366,9 +342,6 @@ def pair_noise(
 
     Args:
         others: Trials of the study without the confirmation that is judged, oldest first.
-        search: The search that is judged.
-        objective: The objective of the search.
-        pairs: Number of pairs of the confirmation.
     """
     shown = {name: robust_pooled_variance(points) for name, points in _scores(others, objective).items()}
     own, own_df = shown.pop(search, (0.0, 0.0))
@@ -407,13 +380,7 @@ NO_FAILURES = frozenset(
 
 
 def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseline_point: str) -> list[Finalist]:
-    """Return the finalists of a search, in the order of their confirmations.
-
-    Args:
-        good: Its trials with comparable numbers.
-        trials: All its trials.
-        baseline_point: Name of the baseline.
-    """
+    """Return the finalists of a search, in the order of their confirmations."""
     confirming = [trial for trial in good if trial.purpose is Purpose.CONFIRM]
     first: dict[str, TrialRecord] = {}
     for trial in confirming:
@@ -441,7 +408,6 @@ def _planned_pairs(trial: TrialRecord) -> int | None:
 
 
 def _by_machine(halves: Sequence[TrialRecord], baseline_point: str) -> dict[str, Sequence[Pair]]:
-    """Return the complete pairs of each machine that has some: a pair never crosses machines."""
     machines = dict.fromkeys(half.machine for half in halves)
     made = {machine: [half for half in halves if half.machine == machine] for machine in machines}
     pairs = {machine: pairs_of(some, baseline_point) for machine, some in made.items()}

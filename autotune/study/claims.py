@@ -37,9 +37,7 @@ class Owner:
     """Owner of the claims of one process.
 
     Attributes:
-        about: What its claims say of it.
         is_gone: Returns whether the owner of another claim is known to have ended.
-        clock: Source of time.
         ends_s: Time after which it waits for nothing, on that clock.
     """
 
@@ -60,12 +58,8 @@ class Claim:
     Attributes:
         number: Number that the trial has in the study; for want of an answer from the storage, the next one that is
             free here.
-        values: Its point.
-        distributions: Distribution of each parameter.
-        about: What the claim says besides.
         uuid: Name of the trial, whatever its number becomes.
         trial_id: The Optuna trial, which is RUNNING, as the storage names it; None while it has not made it.
-        study: The Optuna study that it belongs to.
         started: Local time of its beginning.
         renewals: Signs of life so far.
         reported: Number of its speeds that were written.
@@ -85,7 +79,6 @@ class Claim:
     asked: bool = False
 
     def attribute(self) -> dict[str, Any]:
-        """Return what is written of it."""
         return {"uuid": self.uuid, **self.about, "n": self.renewals}
 
 
@@ -97,7 +90,6 @@ class LeaseWatch:
     could write a sign of life, or read it.
 
     Args:
-        clock: Source of time.
         is_gone: Asked about each owner.
     """
 
@@ -120,7 +112,6 @@ class LeaseWatch:
 
         Args:
             study: Name of its Optuna study; or of a list of what else is renewed.
-            number: Its number there; or its name.
             claim: Its claim as it was read, whatever that is; None where it has none.
         """
         if isinstance(claim, Mapping) and self._is_gone(claim):
@@ -153,10 +144,6 @@ def distribution_of(choices: Sequence[Scalar]) -> BaseDistribution:
 
 def united(known: Distributions, wanted: Distributions) -> Distributions | None:
     """Return the distributions with which a study that knows some parameters takes trials of others.
-
-    Args:
-        known: The study's.
-        wanted: Those of the trials.
 
     Returns:
         Those of the trials, lists of categories as the study has them; None if it cannot take them.

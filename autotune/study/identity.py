@@ -33,8 +33,6 @@ class StudyIdentity:
         left_out: Dotted paths that do not count: knobs and output paths.
         fixed: Further values that all trials set.
         command: The command before its placeholders are filled in.
-        environment: Environment variables of all trials.
-        objective: Name of the objective.
         machine: The hardware class, with the GPUs that trials see.
         frameworks: Versions of the frameworks that the trainer will import.
     """
@@ -69,7 +67,6 @@ class StudyIdentity:
 
     @property
     def command_hash(self) -> str:
-        """Hash of the command."""
         return _digest(list(self.command))[:16]
 
     def _training(self) -> dict[str, Any]:
@@ -98,7 +95,6 @@ def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[s
     Nothing is started: computing a study's name must not execute anything that a config names.
 
     Args:
-        executable: The interpreter.
         further: Folders of packages besides those of its environment.
     """
     folders = [*executable.parent.parent.glob("lib/python3*/site-packages"), *further]

@@ -50,15 +50,11 @@ class Member:
     """Member of a study.
 
     Attributes:
-        uuid: Its name.
-        role: Reason for which it is there.
         search: Name of the joint search that its trials belong to.
         machine: Name of its machine, see `process.owner.machine_name`.
         baseline: Name of the point that its config holds.
         about: Its process, see `process.owner.this_process`; ``host`` is for people.
         since_utc: Time at which it joined, by its own wall clock.
-        code: State of the trainer's code there.
-        phase: What it does.
         point: Name of the point that it confirms; None before that.
         left_because: Reason for which it left; empty where the study needs no more.
         renewed_utc: Time of its last sign of life, by its own wall clock.
@@ -100,7 +96,6 @@ class Member:
         return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
 
     def attribute(self) -> dict[str, Any]:
-        """Return what is written of it."""
         written = asdict(self)
         times = {name: written[name].isoformat(timespec="seconds") for name in ("since_utc", "renewed_utc")}
         return {**written, **times}
@@ -121,7 +116,6 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
     Args:
         new: The member, with the search that it would begin by itself.
         others: Members that are not known to be gone, who joined first in front.
-        utc: The time now.
     """
     earlier = (one for one in others if (one.since_utc, one.uuid) < (new.since_utc, new.uuid))
     alike = (one for one in earlier if one.baseline == new.baseline and one.seems_at_work(utc))
@@ -129,7 +123,6 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
 
 
 def _read(name: str, written: object) -> Member | None:
-    """Return a member as it was written; None if that is none."""
     if not isinstance(written, Mapping):
         return None
     texts = {key: written.get(key) for key in ("uuid", "search", "machine", "baseline", "left_because")}
@@ -211,7 +204,6 @@ def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -
     """Return trials with the speeds that they would have had on one machine.
 
     Args:
-        records: Trials of a study.
         reference: The machine; None for that of the first trial with numbers.
 
     Returns:
@@ -247,7 +239,6 @@ def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
 
 
 def _weighted(values: Sequence[tuple[str, float, float]]) -> dict[str, float]:
-    """Return the weighted mean of the values of each name, from (name, value, weight)."""
     sums: dict[str, tuple[float, float]] = {}
     for name, value, weight in values:
         total, weights = sums.get(name, (0.0, 0.0))

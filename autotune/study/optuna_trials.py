@@ -60,7 +60,6 @@ class Claimed:
     """Trial that somebody else makes now.
 
     Attributes:
-        values: Its point.
         purpose: Reason for which it is made, as its claim says; empty where it does not.
         machine: Name of the machine that makes it; empty where it is not said.
     """
@@ -83,8 +82,6 @@ class News:
 
     Attributes:
         ended: Trials that have ended, with their numbers, oldest first.
-        pending: Trials that go on.
-        members: Members of the study.
     """
 
     ended: Sequence[tuple[int, FrozenTrial]]
@@ -97,12 +94,8 @@ class OptunaTrials:
 
     Args:
         name: The study's name; it is created if it does not exist.
-        storage: Where it is kept.
-        leases: Watch over the claims of others.
-        reads_only: Whether nothing will be written.
 
     Attributes:
-        connection: The connection to the storage.
         last: Largest number of a trial that is known to be there; -1 for none.
 
     Raises:
@@ -158,7 +151,6 @@ class OptunaTrials:
         somebody has put into Optuna's queue of waiting trials stays there.
 
         Args:
-            claim: The claim, which gets the trial and its number.
             own: UUIDs of the claims of this process.
         """
         self.close_lapsed(own)
@@ -210,11 +202,7 @@ class OptunaTrials:
         ]
 
     def news(self, own: Collection[str]) -> News:
-        """Return what others have written since the last call, or since opening.
-
-        Args:
-            own: UUIDs of the trials of this process.
-        """
+        """Return what others have written since the last call, or since opening."""
         with suppress(KeyError):  # unless somebody has begun a further one
             further = next_member(self._name, [study.study_name for study in self._studies])
             self._storage.get_study_id_from_name(further)
@@ -298,7 +286,6 @@ class OptunaTrials:
         return self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def add(self, finished: FinishedTrial) -> int:
-        """Add a finished trial; return its number."""
         place, distributions = self._place_for(finished.distributions)
         self._studies[place].add_trial(replace(finished, distributions=distributions).frozen())
         self._known[place] = {**self._known[place], **distributions}
@@ -307,7 +294,6 @@ class OptunaTrials:
         return self._trials_of(finished.uuid)[0][0] if CLAIM in finished.attributes else added
 
     def add_imported(self, finished: FinishedTrial) -> None:
-        """Add a finished trial of which it is known that it is not there yet."""
         place, distributions = self._place_for(finished.distributions)
         self._studies[place].add_trial(replace(finished, distributions=distributions).frozen())
         self._known[place] = {**self._known[place], **distributions}
@@ -317,7 +303,6 @@ class OptunaTrials:
         return self._running()
 
     def _trials_of(self, uuid: str) -> list[tuple[int, optuna.Study, FrozenTrial]]:
-        """Return the trials of a UUID with their numbers and Optuna studies."""
         return [
             (place * _FURTHER + trial.number, study, trial)
             for place, study in enumerate(self._studies)
@@ -356,7 +341,6 @@ class OptunaTrials:
                     self._storage.set_trial_user_attr(claim.trial_id, CLAIM, claim.attribute())
 
     def _place_for(self, wanted: Distributions) -> tuple[int, Distributions]:
-        """Return the Optuna study that takes trials with such parameters, the newest that does, else a new one."""
         for place in reversed(range(self._first, len(self._studies))):
             distributions = united(self._known_in(place), wanted)
             if distributions is not None:
@@ -370,7 +354,6 @@ class OptunaTrials:
                 return len(self._studies) - 1, distributions
 
     def _known_in(self, place: int) -> Distributions:
-        """Return the distributions that an Optuna study has fixed; somebody else may have begun one that was empty."""
         if not self._known[place]:
             self._known[place] = _distributions(self._studies[place].get_trials(deepcopy=False))
         return self._known[place]
@@ -383,7 +366,6 @@ def _uuid(trial: FrozenTrial) -> str | None:
 
 
 def _distributions(trials: Sequence[FrozenTrial]) -> Distributions:
-    """Return the distributions that a study has fixed with its trials."""
     found: dict[str, BaseDistribution] = {}
     for trial in trials:
         for path, distribution in trial.distributions.items():
@@ -609,7 +591,6 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     """Read a trial back.
 
     Args:
-        number: Its place in the record.
         attributes: Attributes written there, as JSON gives them.
 
     Raises:
@@ -661,7 +642,6 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
 
 
 def _of_format_1(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return attributes of format 1 as those of format 2; what is no trial of ours stays as it is, to be refused."""
     measurement = attributes.get("measurement")
     if not isinstance(measurement, Mapping) or not isinstance(measurement.get("gpus"), list):
         return attributes

@@ -29,9 +29,6 @@ class FinishedTrial:
 
     Attributes:
         uuid: Its name, whatever its number becomes.
-        values: Its point.
-        distributions: Distribution of each parameter.
-        attributes: Its attributes, the claim among them.
         score: Its score over the baseline's; None if it gave no comparable numbers.
         speeds: Its speed over time, in samples per second.
         started, ended: Local times, as Optuna's are.
@@ -50,7 +47,6 @@ class FinishedTrial:
 
     @property
     def state(self) -> TrialState:
-        """State of the Optuna trial."""
         return TrialState.FAIL if self.score is None else TrialState.COMPLETE
 
     def frozen(self) -> FrozenTrial:

@@ -30,7 +30,6 @@ def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> Poole
     """Pool the GPUs of the trials of a point.
 
     Args:
-        trials: The comparable trials of one point.
         best_rate: ``r*`` of the study, from `study_busy_rate`; None while it is not known.
 
     Returns:
@@ -50,9 +49,6 @@ def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> Poole
 def study_busy_rate(records: Iterable[TrialRecord]) -> float | None:
     """Return the highest rate of samples per busy second that any point has shown: ``r*``.
 
-    Args:
-        records: All trials of the study.
-
     Returns:
         See `measure.utilization.best_busy_rate`; None while no point qualifies.
     """
@@ -70,7 +66,6 @@ def _busy_point(trials: Sequence[Measurement]) -> BusyPoint:
 
 
 def _by_device(trials: Sequence[Measurement]) -> list[_Seen]:
-    """Return all trials for each device that some trial showed: without it, a trial's time counts as not covered."""
     uuids = dict.fromkeys(gpu.figures.uuid for trial in trials for gpu in trial.gpus)
     return [
         [(trial, next((gpu for gpu in trial.gpus if gpu.figures.uuid == uuid), None)) for trial in trials]
@@ -79,7 +74,6 @@ def _by_device(trials: Sequence[Measurement]) -> list[_Seen]:
 
 
 def _scored_utilization(seen: Sequence[_Seen]) -> float | None:
-    """Return the mean of the scored devices; None unless enough is known of each."""
     scored = [_utilization(device).mean for device in seen if _is_scored(device)]
     known = [mean for mean in scored if mean is not None]
     return math.fsum(known) / len(known) if known and len(known) == len(scored) else None
@@ -174,7 +168,6 @@ def _most(values: Iterable[int | None]) -> int | None:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum of those that are known; None where none is."""
     known = [value for value in values if value is not None]
     return math.fsum(known) if known else None
 

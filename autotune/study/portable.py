@@ -71,11 +71,7 @@ class StudyName:
     """Name of a study, taken apart.
 
     Attributes:
-        text: All of it.
-        stem: Stem of the config.
         training: Hash of the training and the class of hardware.
-        frameworks: Hash of the frameworks.
-        command: Hash of the command.
     """
 
     text: str
@@ -96,10 +92,8 @@ class Header:
     """First line of the file.
 
     Attributes:
-        study: Name of the study.
         hardware: Facts on the machines of its trials, for people.
         frameworks: Versions of their frameworks, for people.
-        trials: Number of its trials.
         product: Version of the program that wrote it.
     """
 
@@ -145,13 +139,6 @@ class Header:
 
 class PortableFile:
     """Portable file that is open for reading; use it in a ``with`` statement.
-
-    Args:
-        path: The file, as the user named it.
-
-    Attributes:
-        path: The file.
-        header: Its first line.
 
     Raises:
         StudyError: It cannot be read, is none, or one of a newer version.
@@ -311,7 +298,6 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _facts(said: object) -> Mapping[str, Sequence[Scalar]]:
-    """Return facts for people; what is none is left out."""
     if not isinstance(said, dict):
         return {}
     return {
@@ -366,7 +352,6 @@ class PortableTrial:
 
     Attributes:
         trial: The trial, its times in UTC, its attributes reduced to what travels.
-        record: Its record, whose number is 0.
     """
 
     trial: FinishedTrial
@@ -511,7 +496,6 @@ def _distributions(said: Any) -> dict[str, BaseDistribution]:
 
 
 def _distribution(text: Any) -> BaseDistribution:
-    """Return the distribution that a text describes: one of those that knobs have."""
     if not isinstance(text, str):
         raise ValueError("distributions: not a text")
     said = json.loads(text)

@@ -66,9 +66,6 @@ class Hardware:
     """Class of hardware that a study was made on.
 
     Attributes:
-        cpu_model: As the kernel names it.
-        cpu_cores: Cores that trials may use.
-        memory_bytes: Memory that they may use.
         gpus: Name and memory of each GPU that they see; memory is None if it is not known.
     """
 
@@ -79,7 +76,6 @@ class Hardware:
 
     @classmethod
     def of(cls, machine: Machine) -> "Hardware":
-        """Return the class of a machine."""
         return cls(
             cpu_model=machine.cpu_model[:_LONGEST_TEXT],
             cpu_cores=machine.cpu_cores,
@@ -115,7 +111,6 @@ class ProfilePoint:
     """Point that was better than the baseline of its study.
 
     Attributes:
-        values: Its knob values.
         gain: ln score over that of the baseline, as the model of the study believes it.
         sd: Standard deviation of the mean of its trials, in ln score.
         gpu_memory_bytes: Peak memory in use on its fullest GPU; None if unknown.
@@ -131,12 +126,7 @@ class ProfilePoint:
 
 @dataclass(frozen=True, kw_only=True)
 class ExhaustedPoint:
-    """Point that ran out of memory.
-
-    Attributes:
-        values: Its knob values.
-        ending: Which memory.
-    """
+    """Point that ran out of memory."""
 
     values: Values
     ending: Ending
@@ -147,14 +137,9 @@ class Profile:
     """Profile of one study.
 
     Attributes:
-        study: Name of the study.
         training: Hash of its training without the machine, see `Problem.training`.
-        command: Hash of its command.
-        objective: Name of its objective.
         kinds: Kind of each knob by its path; None for a knob of the user's own.
-        hardware: Class of hardware that it was made on.
         points: Its best points that are not alike, best first; empty where today's values were the best.
-        exhausted: Points that ran out of memory.
         ended_utc: End of its latest search, ISO 8601.
     """
 
@@ -213,12 +198,7 @@ def profile_of_attribute(attribute: Any) -> Profile | None:
 
 
 def distinct(points: Sequence[ProfilePoint], most: int) -> tuple[ProfilePoint, ...]:
-    """Return the first points of which no two are alike: neighbours of the best one tell little beside it.
-
-    Args:
-        points: The points, best first.
-        most: Largest number of them.
-    """
+    """Return the first points of which no two are alike: neighbours of the best one tell little beside it."""
     chosen: list[ProfilePoint] = []
     for point in points:
         if len(chosen) < most and all(_differences(point, other) >= _DIFFERENT_KNOBS for other in chosen):
@@ -268,8 +248,6 @@ class Sibling:
     """Study of a like training.
 
     Attributes:
-        profile: Its profile.
-        likeness: Likeness of its training.
         distance: Distance of its hardware, 0 for the same class.
     """
 
@@ -294,7 +272,6 @@ def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
 
     Args:
         own: The study's own profile, points left out.
-        others: All profiles that there are.
     """
     found = [
         Sibling(profile=other, likeness=likeness, distance=distance(own.hardware, other.hardware))
@@ -363,7 +340,6 @@ class ProfileIndex:
     """Profiles that a study of this storage can see.
 
     Args:
-        storage: The storage of the study.
         journals: Folder of journals of this machine, whose index is read as well.
     """
 

@@ -70,7 +70,6 @@ def judge_race(trials: Sequence[TrialRecord], winner: str, *, changes: Set[Label
 
     Args:
         trials: Trials of one search, oldest first.
-        winner: Name of the point that was raced.
         changes: Labels of what it changes. If all of it is called the same training, it has to learn alike after
             equally many samples.
 
@@ -107,10 +106,8 @@ class _Race:
     """Trainings of one race.
 
     Attributes:
-        legs: Those of each config.
         diverged: Whether one of a config's ended with losses that are no numbers.
         ended: Of each config that broke off otherwise, one such training.
-        changes: Labels of what the winner changes.
     """
 
     legs: Mapping[RaceArm, _Legs]
@@ -156,7 +153,6 @@ class _Race:
             yield f"{called}{unequal}"
 
     def _unequal_epochs(self, arm: RaceArm) -> str:
-        """Return how the samples of an epoch differ from today's, as a clause; empty where they do not."""
         today, other = (self._epoch_samples(side) for side in (RaceArm.BASELINE, arm))
         batch = max((leg.update_samples or 0.0 for legs in self.legs.values() for leg in legs.values()), default=0.0)
         if today is None or other is None or abs(other - today) <= max(_DROPPED * today, 1.5 * batch):
@@ -168,7 +164,6 @@ class _Race:
         return median(sizes) if sizes else None
 
     def _equal_s(self) -> float:
-        """Return the time after which all trainings that went well can be compared."""
         times_s = [leg.trained_s for legs in self.legs.values() for leg in legs.values() if leg.curve is not None]
         if not times_s:
             return 0.0
@@ -287,13 +282,11 @@ class _Race:
         return replace(raced, learning=Learning.UNKNOWN, learning_speed=None, why=why)
 
     def _rate_ratio(self, arm: RaceArm) -> float:
-        """Return the samples per second of a config over today's; 1 where they are not known."""
         pairs = [pair for pair in self._curves(arm) if pair[0].samples and pair[1].samples]
         rates = [[curve.samples[-1] / curve.ends_s[-1] for curve in pair] for pair in pairs]
         return median(other / today for today, other in rates if today) if rates else 1.0
 
     def _batch_ratio(self, arm: RaceArm) -> float:
-        """Return the samples in an update of a config over today's; 1 where they are not known."""
         sides = [
             [leg.update_samples for leg in self.legs[side].values() if leg.update_samples]
             for side in (RaceArm.BASELINE, arm)
@@ -307,7 +300,6 @@ class _Race:
         return max(trained) / min(sizes) if sizes and trained else None
 
     def _held_out(self, arm: RaceArm) -> _Curves:
-        """Return the curves through the evaluations of each round; none unless all of them can be compared."""
         sides = [self.legs[side] for side in (RaceArm.BASELINE, arm)]
         points = [[leg.held_out for _, leg in sorted(side.items())] for side in sides]
         if len(points[0]) != len(points[1]) or len(points[0]) < LEAST_ROUNDS:
@@ -370,7 +362,6 @@ def _last_s(curves: _Curves) -> float:
 
 
 def _after_samples(curves: _Curves, factor: float, *, is_held_out: bool = False) -> LossDifference | None:
-    """Compare a config with today's after so many times more samples of that; None where samples are not known."""
     curves = [pair for pair in curves if pair[0].samples and pair[1].samples]
     if len(curves) < LEAST_ROUNDS:
         return None
@@ -394,7 +385,6 @@ def _fall(curves: _Curves, time_s: float) -> float:
 
 
 def _speed_variance(curves: _Curves, time_s: float) -> float:
-    """Return the variance of a difference of losses by the speeds of like trainings."""
     return 2.0 * (_fall(curves, time_s) * _LN_SPEED_SD) ** 2
 
 
@@ -402,8 +392,6 @@ def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
     """Compare a config with today's after equal time.
 
     Args:
-        curves: Of each round.
-        time_s: The time.
         noise: Least variance of their difference in a round, as far as it is known from elsewhere.
     """
     levels = [(level_at(today, time_s), level_at(other, time_s)) for today, other in curves]
@@ -443,7 +431,6 @@ def _learning(difference: LossDifference, *, alike: float) -> Learning:
 
 
 def _learning_speed(curves: _Curves, difference: LossDifference, time_s: float) -> float | None:
-    """Return how much sooner the one that is ahead came to the loss of the other."""
     is_ahead = difference.other < difference.today
     ahead = [other if is_ahead else today for today, other in curves]
     reached_s = time_to(ahead, difference.today if is_ahead else difference.other, time_s)

@@ -58,15 +58,12 @@ class Study:
     this machine, and written when it answers again.
 
     Args:
-        name: The study's name.
         storage: Where it is kept; it is created there if it does not exist.
         pending: File for what a server has not taken yet; None to raise `StorageAway` instead.
         owner: Who claims trials here.
         reads_only: Whether nothing will be written: then nothing is left beside what is read.
 
     Attributes:
-        name: The study's name.
-        where: Place of the study, in words.
         torn_bytes: Bytes of a torn last entry that were cut off at opening.
         remarks: What the user should know of the storage, not told yet.
 
@@ -146,7 +143,6 @@ class Study:
         """Tell the others what this member does, as far as that can be written; nothing for who is none.
 
         Args:
-            phase: What it does from now on.
             point: Name of the point that it confirms; None for none.
             left_because: Reason for which it leaves; empty where the study needs no more.
         """
@@ -204,11 +200,6 @@ class Study:
     def begin(self, values: Values, choices: Mapping[str, Sequence[Scalar]], **about: Scalar) -> Claim:
         """Claim the next trial; it is in the storage when this returns, unless that is away.
 
-        Args:
-            values: The point.
-            choices: What each knob may be.
-            about: What else the claim says.
-
         Raises:
             StudyError: The storage could not be written.
         """
@@ -241,8 +232,6 @@ class Study:
         """Finish a claimed trial; it is on disk when this returns.
 
         Args:
-            claim: Its claim.
-            record: The trial.
             score: Its score over the baseline's, 1.0 for the baseline itself; None if it gave no comparable numbers.
             speeds: Its speed over time, in samples per second, at even intervals of its window.
 
@@ -279,7 +268,6 @@ class Study:
         """Give up a claim on a trial that was interrupted, as far as that can be written.
 
         Args:
-            claim: The claim.
             why: What was in its way, for people; empty if it was the end of the search.
         """
         self._claims.pop(claim.uuid, None)
@@ -415,7 +403,6 @@ class Study:
                 self._ask_again()
 
     def _ask_again(self) -> None:
-        """Let the next call ask a server that was away."""
         if self._away_until_s is not None:
             self._away_until_s = self._owner.clock.now_s()
 
@@ -457,7 +444,6 @@ class Study:
         raise away
 
     def _renumbered(self, record: TrialRecord, number: int) -> TrialRecord:
-        """Return a record of `records` with the number that the storage gave it."""
         if number == record.number:
             return record
         renumbered = replace(record, number=number)
@@ -484,12 +470,7 @@ def _away(why: str, where: str) -> StorageAway:
 
 
 def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis.
-
-    Args:
-        record: The trial.
-        about: What its claim says.
-    """
+    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis."""
     metrics = values_of(record.measurement) if record.measurement else {}
     attributes = {
         "purpose": record.purpose.value,
@@ -513,7 +494,6 @@ class Membership:
     overwritten by an older state.
 
     Args:
-        trials: The study in its storage.
         owner: Who claims trials here.
         leases: Watch over the signs of life of others.
         where: Place of the study, in words.
@@ -624,7 +604,6 @@ class StorageThread:
     waiting of the caller, never a call halfway.
 
     Args:
-        name: Name of the thread.
         regular: Called between calls, every `period_s`, also while there are many; returns whether it has to be called
             again.
         period_s: Time between two such calls, in seconds.
@@ -649,7 +628,6 @@ class StorageThread:
         """Make a call, wait for its end, and return what it returns.
 
         Args:
-            function: The call.
             patience_s: Longest wait, in seconds; None to wait until it ends.
 
         Raises:

@@ -17,7 +17,6 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
 
     Args:
         path: Lock file of the search; it names the holder for the message to others.
-        study: Name of the study, for the message.
 
     Raises:
         StudyBusy: Another search holds it.

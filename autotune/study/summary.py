@@ -124,11 +124,9 @@ def answer_of(
     Args:
         records: The study's record, trials of other code left out.
         space: The present search space; gives the labels.
-        objective: The objective.
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         today: Name of the point that the config holds now; None takes that of the latest search.
         excluded: Kinds of change of the training that are out of the question.
-        rates_changes: See `summarize`.
 
     Returns:
         The answer; None if no trial gave comparable numbers.
@@ -175,9 +173,7 @@ def summarize(
     Args:
         records: The study's record; trials of other searches only contribute to the spread between trials, and those
             after the search's last trial do not count: its answer stays the same.
-        search: Name of the search.
         space: The present search space; gives the labels, and nothing that the verdict depends on.
-        objective: The objective of the search.
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         excluded: Kinds of change of the training that are out of the question.
         stood: The answer that the study stood by when each search began, see `standing_answers`; None to find out.
@@ -217,7 +213,6 @@ def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: O
     Args:
         records: The study's record, oldest first.
         baseline_point: Name of the point that the config holds now.
-        objective: The objective.
     """
     search = latest_search(records, objective)
     made = [trial for trial in records if trial.search == search]
@@ -231,16 +226,11 @@ class _Searched:
     """Trials of one search that has a baseline on record, and what is needed to read them.
 
     Attributes:
-        trials: All of them, oldest first.
         good: Those with comparable numbers that tell the objective; at least one.
         baseline_trial: The first trial of the baseline, which may have failed.
-        space: The present search space.
-        objective: The objective of the search.
-        busy_rate: See `study_busy_rate`.
         why_no_gpu: Reason why utilization was not measured; None if it was, or that is not known.
         excluded: Kinds of change of the training that are out of the question.
         stood: The answer that the study stood by when each search began; None where that is not known.
-        rates_changes: Whether to tell what each change is worth.
     """
 
     trials: Sequence[TrialRecord]
@@ -256,7 +246,6 @@ class _Searched:
 
     @property
     def baseline_trials(self) -> list[TrialRecord]:
-        """Good trials of the baseline."""
         return [trial for trial in self.good if trial.point == self.baseline_trial.point]
 
     @property
@@ -265,7 +254,6 @@ class _Searched:
         return dict(Counter(trial.ending.value for trial in self.trials))
 
     def baseline(self) -> Side:
-        """Pool the trials of the baseline."""
         return _side(self.baseline_trial, self.baseline_trials, self.busy_rate)
 
     def candidate(self, finalist: Finalist | None) -> Side | None:
@@ -275,7 +263,6 @@ class _Searched:
         return _side(trials[0], trials, self.busy_rate) if trials else None
 
     def changes_of(self, candidate: Side | None, judgement: Judgement | None) -> tuple[Change, ...]:
-        """Return the changes from the baseline to a candidate, with what each is worth."""
         if candidate is None:
             return ()
         baseline = self.baseline_trial
@@ -294,7 +281,6 @@ class _Searched:
         return tuple(changes)
 
     def race(self, candidate: Side | None) -> Race | None:
-        """Judge the race of a candidate; None where there was none."""
         if candidate is None:
             return None
         changes = self.space.labels_of(candidate.values, self.baseline_trial.values)
@@ -302,7 +288,6 @@ class _Searched:
 
 
 def _without_baseline(searched: _Searched) -> SearchResult:
-    """Return the answer of a search whose baseline gave no numbers: the best of what did."""
     candidate, baseline_trial = searched.candidate(None), searched.baseline_trial
     ended = (
         f"{baseline_trial.ending.value}: {baseline_trial.detail}"
@@ -389,20 +374,17 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
 
 
 def _unvalidated(searched: _Searched, answer: Finalist | None) -> tuple[str, ...]:
-    """Return a remark on an answer that was to be validated, and was not."""
     asked = any(VALIDATION_ASKED in trial.conditions for trial in searched.trials)
     return (_UNVALIDATED,) if asked and answer is not None and answer.validation is None else ()
 
 
 def _held_back_text(one: HeldBack, baseline: TrialRecord) -> str:
-    """Return the remark on a finalist that is held back."""
     new = one.finalist.trial.values
     changes = ", ".join(f"{path}={value}" for path, value in new.items() if baseline.values.get(path) != value)
     return f"{changes} was confirmed at {one.judgement.speed.ratio:.2f}x, and is held back: {one.why}."
 
 
 def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], space: Space) -> SearchResult:
-    """Return an answer with what later searches that began with the same values have found out about it."""
     shown = result.best if result.verdict is Verdict.BETTER else None
     if shown is None or result.baseline is None:
         return result
@@ -432,7 +414,6 @@ def _broken(searched: _Searched, finalist: Finalist, judgement: Judgement | None
 
 
 def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
-    """Return why none of these trials shows a utilization, as the last has it; None if one does, or it is not known."""
     if any(trial.comparable and trial.comparable.gpu_utilization is not None for trial in good):
         return None
     reasons = (trial.conditions.get(NOT_MEASURED) for trial in reversed(good))
@@ -440,7 +421,6 @@ def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
 
 
 def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | None) -> Side:
-    """Return the point of a trial with the pooled results of all its trials."""
     measured = [trial.comparable for trial in trials if trial.comparable]
     return Side(
         point=point.point,
@@ -452,7 +432,6 @@ def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | 
 
 
 def _stages(trials: Sequence[Measurement]) -> PipelineTimes | None:
-    """Return the times of a pipeline's stages over all trials of a point; None where it has no such pipeline."""
     times = [trial.stages for trial in trials if trial.stages]
     return reduce(add, times) if times else None
 
@@ -496,7 +475,6 @@ def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Ob
 
 
 def _same_training(searched: _Searched) -> tuple[Side, float] | None:
-    """Return the best point that leaves the training unchanged, with its speedup over the baseline."""
     good, baseline = searched.good, searched.baseline_trials
     baseline_point = baseline[0].point
     means = _mean_scores(good, baseline_point, searched.objective)
@@ -548,7 +526,6 @@ class Evidence:
 
     Attributes:
         judgement: Result of the pairs; None if there were too few.
-        pairs: Number of complete pairs.
         has_candidate: True if a point was confirmed, or looked better than the baseline.
         explored: True if any point but the baseline was tried.
         filling: True if the caches of the trials were still being filled.
@@ -643,8 +620,6 @@ def changes_worth(
 
     Args:
         records: Trials measured under like conditions.
-        baseline: Knob values of the baseline.
-        point: Knob values of the point to explain.
         space: The present space; gives the labels, and what does not work without what.
         sd: Standard deviation of ln throughput between trials of one point.
         whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
@@ -706,7 +681,6 @@ def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
 
 
 def _can_be_told(values: Values) -> bool:
-    """Return False if one of the values is not even the same as itself, as NaN is."""
     return all(same_scalar(value, value) for value in values.values())
 
 
@@ -743,7 +717,6 @@ def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: 
 
 
 def _taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
-    """Return a point without some of its changes, and without those that do not work then."""
     left = {**point, **{path: space.baseline[path] for path in paths}}
     while (why := space.why_infeasible(left)) and (others := list(space.changes(left))):
         fewer = [{**left, path: space.baseline[path]} for path in others]
@@ -792,9 +765,6 @@ def speed_ratios(
 
     Args:
         trials: Values and ln speed of each trial, at least one; all of them points of the space.
-        point: The point.
-        others: The others, each different from it.
-        space: The search space.
         sd: Standard deviation of ln speed between trials of one point, above 0.
     """
     speeds: dict[tuple[int, ...], list[float]] = {}

@@ -52,8 +52,6 @@ class Imported:
     """Outcome of an import.
 
     Attributes:
-        study: Name of the study.
-        added: Number of trials that were added.
         known: Number of trials that were there already.
         differing: Number of those that hold something else in the file; they stay as they are here.
     """
@@ -68,8 +66,6 @@ def contents_of(study: str, storage: Storage, *, pending: Path | None = None) ->
     """Read the trials of a study.
 
     Args:
-        study: Its name.
-        storage: Where it is kept.
         pending: File of trials that wait for the storage, see `PendingTrials`.
 
     Raises:
@@ -135,9 +131,7 @@ def import_files(
     in the middle, the same import adds the rest.
 
     Args:
-        paths: The files, in any order.
         target_of: Returns the study that takes them, or refuses them with a `StudyError`.
-        storage: Where it is kept, or will be.
         prepare: Called before the first trial is added, e.g. to make the folder that the storage lies in.
 
     Raises:
@@ -217,7 +211,6 @@ class Repaired:
     """Outcome of a repair.
 
     Attributes:
-        trials: Number of trials that can be read.
         torn_bytes: Bytes of a torn last entry that were cut off.
         closed: Number of abandoned trials that were closed.
         going_on: Number of trials that others make.
@@ -244,9 +237,6 @@ def repair_study(
     without a sign of life are closed then.
 
     Args:
-        name: The study.
-        storage: Where it is kept.
-        clock: Source of time.
         is_gone: Returns whether the owner of a claim is known to have ended.
         watching: Told the number of trials that are watched, before that begins.
 
@@ -291,9 +281,6 @@ class SearchFacts:
     """Search of a study.
 
     Attributes:
-        name: Its name.
-        trials: Number of its trials.
-        ended_utc: End of its last trial.
         result: Its answer; None if no trial gave numbers.
     """
 
@@ -308,17 +295,11 @@ class StudyFacts:
     """Study in short.
 
     Attributes:
-        name: Its name.
-        trials: Number of its trials with a record.
-        endings: Number of trials of each ending.
         last_utc: End of its last trial; None for no trial.
-        hosts: Hosts of its trials.
         hardware: Class of hardware in words, each of several.
         frameworks: Versions of the frameworks in words, each of several.
         versions: Versions of this program that made the trials.
-        searches: Its searches, oldest first.
         answer: The answer that counts; None if there is none.
-        members: Processes that have worked on it.
     """
 
     name: str
@@ -338,8 +319,6 @@ def describe_study(name: str, storage: Storage, *, objective: Objective | None =
     """Describe a study.
 
     Args:
-        name: Its name.
-        storage: Where it is kept.
         objective: Objective of its config; None where that is not known: the usual one.
 
     Raises:

@@ -33,11 +33,9 @@ class RunnerContract:
     """The clock of the runner."""
 
     def opened(self) -> AbstractContextManager[Runner]:
-        """Return a context manager that opens a runner."""
         raise NotImplementedError
 
     def plan(self, behaviour: Behaviour, folder: Path) -> TrialPlan:
-        """Return the plan of a trial with this behaviour in that folder."""
         raise NotImplementedError
 
     def test_an_end_of_its_own_is_reported_with_all_events(self, tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ class PhaseTimes:
     load_cores: float = 1.0
 
     def cores(self, phase: TrialPhase) -> float:
-        """Return the cores that are busy in a phase."""
         return {
             TrialPhase.TRAIN: self.train_cores,
             TrialPhase.REPLAY: self.replay_cores,

@@ -25,7 +25,6 @@ class SimulatedHostProbe:
         """See `autotune.measure.probe.Probe.open`."""
 
     def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
-        """See `autotune.measure.probe.Probe.between`."""
         training = self._runner.training
         if training is None:
             return None
@@ -58,13 +57,11 @@ class SimulatedGpuProbe:
         """See `autotune.measure.probe.GpuProbe.open`; there are no raw readings."""
 
     def lost(self, trial: TrialGpus) -> str | None:
-        """See `autotune.measure.probe.GpuProbe.lost`."""
         return None
 
     def between(
         self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
     ) -> GpuUsage | None:
-        """See `autotune.measure.probe.GpuProbe.between`."""
         training = self._runner.training
         samples = int((t1_s - t0_s) * _GPU_SAMPLES_PER_S)
         if training is None or training.gpu_utilization is None or samples == 0:

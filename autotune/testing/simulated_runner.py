@@ -180,7 +180,6 @@ class SimulatedRunner:
         self.begun_phases: list[tuple[float, TrialPhase]] = []
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """See `autotune.trial.launch.Runner.run`."""
         started_s = self._clock.now_s()
         if started_s >= deadline_s:
             return TrialExit(started_s=started_s, ended_s=started_s, exit_code=None, stop=Stop.DEADLINE)
@@ -287,7 +286,6 @@ class SimulatedRunner:
 
 
 def _with_accident(training: Training, rng: np.random.Generator) -> Training:
-    """Draw a crash or a hang for this trial."""
     chance, steps = rng.random(), int(rng.exponential(_ACCIDENT_STEPS))
     if training.steps is not None and training.steps <= steps:
         return training

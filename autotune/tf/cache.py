@@ -56,11 +56,9 @@ class MemoryStore:
             self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, default_value="")
 
     def lookup(self, index: tf.Tensor) -> tf.Tensor:
-        """See `Store.lookup`."""
         return self._table.lookup(index)
 
     def insert(self, index: tf.Tensor, entry: tf.Tensor) -> None:
-        """See `Store.insert`."""
         self._table.insert(index, entry)
 
 
@@ -84,16 +82,13 @@ class DiskStore:
         self._warned = threading.Event()
 
     def path(self, index: int) -> Path:
-        """Return the path of the entry of that index."""
         return self._folder / f"{index:08d}.features"
 
     def lookup(self, index: tf.Tensor) -> tf.Tensor:
-        """See `Store.lookup`."""
         entry = tf.numpy_function(self._read, [index], tf.string)
         return tf.ensure_shape(entry, [])
 
     def insert(self, index: tf.Tensor, entry: tf.Tensor) -> None:
-        """See `Store.insert`."""
         tf.numpy_function(self._write, [index, entry], [])
 
     def _read(self, index: np.int64) -> bytes:

@@ -18,7 +18,6 @@ class Fetched:
     """One batch with its wait and its work.
 
     Attributes:
-        batch: The features.
         wait_s: Time that the training loop was blocked on it.
         work: The sum of the feature that counts valid work, e.g. the lengths without padding.
     """
@@ -32,7 +31,6 @@ class BatchFeed(Iterator[Fetched]):
     """Iterator over the batches of a training; a context manager that ends what it started.
 
     Attributes:
-        element_spec: Shapes and dtypes of a batch.
         device: Device on which the batches are ready; None means the host's memory.
     """
 
@@ -115,8 +113,6 @@ def staged_prefetch(
     The options of ``batches`` do not reach behind the copy. So give each buffer a number, as here, and not AUTOTUNE.
 
     Args:
-        batches: The batches, in host memory.
-        device: Name of the device, e.g. ``/GPU:0``.
         host_batches: Finished batches in host memory ahead of the copy, besides those that ``batches`` keeps itself.
         device_batches: Batches copied ahead; each takes its size in device memory.
         ready_batches: Batches on the device that a host thread has fetched ahead of the training loop, which then does

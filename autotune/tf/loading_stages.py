@@ -32,7 +32,6 @@ def in_python(name: str, function: AnyFunction) -> AnyFunction:
 
     Args:
         name: Name of the stage for people: lower-case letters and spaces.
-        function: What it does.
     """
     sums = _wanted()
     if sums is None:
@@ -55,7 +54,6 @@ def in_graph(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
     Args:
         name: Name of the stage for people: lower-case letters and spaces.
-        function: What it does, from tensors to tensors.
     """
     sums = _wanted()
     if sums is None:

@@ -12,7 +12,6 @@ class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
     Keras's takes about a second longer to trace, which every trial of a search would pay.
 
     Args:
-        variables: Variables to be updated.
         learning_rate: Step size, above 0.
         beta_1: Decay of the first moment, 0..1.
         beta_2: Decay of the second moment, 0..1.
@@ -45,7 +44,6 @@ class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self._index = {variable.ref(): index for index, variable in enumerate(variables)}
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]]) -> None:
-        """Update the variables in place."""
         update = tf.cast(self._updates.assign_add(1), tf.float32)
         for gradient, variable in grads_and_vars:
             first, second = self._moments[self._index[variable.ref()]]

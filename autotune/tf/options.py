@@ -54,11 +54,9 @@ class DeviceOptions:
     Attributes:
         data_gpu: Number of the GPU that computes features, as TensorFlow counts them; None, like
             ``model_gpu``, leaves all placement to TensorFlow. The same number as ``model_gpu`` is allowed.
-        model_gpu: Number of the GPU that trains.
         logical_cpu_devices: Split the CPU into so many logical devices, and let the numbers above mean these; 0 means
             GPUs.
         data_gpu_memory_mb: Most memory of the data GPU to use, in MiB; 0 sets no limit.
-        model_gpu_memory_mb: The same for the model GPU.
 
     Raises:
         ValueError: Only one of the GPUs is named; a limit is set for none, or two for the same one.
@@ -104,7 +102,6 @@ class BufferOptions:
     """Buffer between the two stages of a pipeline, on the device of the features.
 
     Attributes:
-        batches: Most batches in it, at least 1.
         megabytes: Most MiB in it; 0 sets no limit. The lower of the two counts.
         warmup_batches: Batches to be there before the first one is handed out, as far as the buffer holds them; 0
             begins at once.
@@ -198,7 +195,6 @@ class StepOptions:
     Attributes:
         graph: Trace the step into a graph once, instead of running it operation by operation.
         xla: Compile that graph with XLA; a new shape of batch is a new compilation.
-        precision: Dtype of its computations.
 
     Raises:
         ValueError: XLA without graph mode: only a traced step can be compiled.

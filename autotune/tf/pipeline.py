@@ -22,9 +22,7 @@ def build(
     """Assemble the endless stream of batches: draw an order, load (or look up), batch, prefetch.
 
     Args:
-        examples: Number of examples.
         load: Function from an index below that to the features of the example, the first dimension of some unknown.
-        options: Settings of the pipeline.
         maxima: Largest first dimension of each such feature.
         length_of: The feature whose first dimension is the length of an example, for buckets.
         store: Store of loaded examples; None loads everything anew in each pass.
@@ -49,9 +47,6 @@ def batched(
 
     Args:
         loaded: Features of single examples, e.g. from `autotune.tf.pipeline.interleaved`.
-        options: Settings of the pipeline.
-        maxima: As for `build`.
-        length_of: As for `build`.
     """
     batches = _batch(loaded, options, maxima, length_of)
     if options.prefetch_batches > 0:
@@ -115,11 +110,8 @@ def interleaved(
     one for each core.
 
     Args:
-        files: The files.
-        read_file: Opens one.
         open_files: Files that records are taken from in turn.
         parallel_calls: Files that are read at the same time; None reads all that are open.
-        block_records: Records in a row from one file.
         in_order: Keep the turns, so that the order depends on the files and the seed alone; off, whichever file has a
             record ready gives it.
         seed: Seed of the order of the files, which differs in each pass; None keeps the order given.
@@ -146,11 +138,7 @@ def interleaved(
 
 
 def as_written(threads: int) -> tf.data.Options:
-    """Return options that keep tf.data from changing a pipeline by itself: each setting has its own effect.
-
-    Args:
-        threads: Threads of the pipeline's own.
-    """
+    """Return options that keep tf.data from changing a pipeline by itself: each setting has its own effect."""
     options = tf.data.Options()
     options.deterministic = True
     options.experimental_optimization.inject_prefetch = False  # else no prefetch becomes one

@@ -14,7 +14,6 @@ def configure(options: RuntimeOptions, devices: DeviceOptions | None = None) -> 
     """Apply the options; call it before the first operation, dataset or variable.
 
     Args:
-        options: Settings of the runtime.
         devices: Devices of the two stages of a pipeline: the memory that they may use, and the logical CPU devices.
 
     Raises:
@@ -56,7 +55,6 @@ class Placement:
 
     Attributes:
         data: Device of the feature work.
-        model: Device of the training.
     """
 
     data: str

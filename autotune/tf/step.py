@@ -16,9 +16,7 @@ Batch = dict[str, tf.Tensor]
 class Optimizer(Protocol):
     """Optimizer of a step: `autotune.tf.optimizer.Adam`, or one of Keras's that has been built."""
 
-    def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]]) -> Any:
-        """Update the variables in place."""
-        ...
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]]) -> Any: ...
 
 
 class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
@@ -49,8 +47,6 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
     Args:
         loss: Function from a batch to a float32 scalar. It casts to the precision's ``compute_dtype`` itself.
-        variables: Variables to train.
-        optimizer: Optimizer that updates them.
         options: Execution mode and precision of the step.
         signature: Shapes and dtypes of a batch, the pipeline's ``element_spec``. The step is traced for
             it once, whatever lengths come; with XLA, dimensions that it leaves open are compiled for as
@@ -58,9 +54,6 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         forward: The part of ``loss`` that makes what is compared, from a batch to tensors; only profiles call it.
 
     Attributes:
-        loss: As given.
-        forward: As given.
-        options: As given.
         loss_scale: Scale of the loss; None where there is none.
 
     Raises:
@@ -93,7 +86,6 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
     @property
     def state(self) -> list[tf.Variable]:
-        """Variables that a step changes."""
         further = [] if isinstance(self._optimizer, tf.Module) else getattr(self._optimizer, "variables", ())
         return [*self.variables, *further]
 

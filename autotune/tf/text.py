@@ -51,7 +51,6 @@ def prepare(
     Repeated lines are prepared once. `docs/tensorflow.md` has the numbers.
 
     Args:
-        lines: The lines.
         prepare_line: Prepares one line. For worker processes it must be a function of a module that can be imported.
         options: Workers; None prepares everything here.
         cache: Tokens of earlier calls; lines that are not in it are prepared and added to it.
@@ -187,9 +186,7 @@ def in_processes(
     """Yield the tokens of each chunk of lines, in the order of the chunks.
 
     Args:
-        chunks: Lines, so many at a time.
         function: Prepares one line; a function at the top of a module that can be imported.
-        workers: Number of processes.
 
     Raises:
         ValueError: The function cannot be found by its name, see `name_of`.
@@ -238,7 +235,6 @@ class _Worker:
         self._output: BinaryIO = self._process.stdout  # type: ignore[assignment]
 
     def prepare(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of these lines."""
         try:
             self._input.write(json.dumps(lines).encode() + b"\n")
             self._input.flush()
@@ -310,10 +306,6 @@ def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> 
     It covers the sources of the function's module and of all modules that this one imports, at whatever remove, of
     the same package or beside it; the version of Python; and what is named. Installed packages are not looked into:
     name their versions.
-
-    Args:
-        function: A function at the top of a module.
-        depends_on: JSON values.
 
     Returns:
         64 hexadecimal digits.

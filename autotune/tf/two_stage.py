@@ -69,9 +69,6 @@ class TwoStageFeed(BatchFeed):
 
     Args:
         batches: Dataset of batches as the host reads them, in fixed shapes.
-        features: Function that makes features of them.
-        placement: The devices.
-        options: Size of the buffer.
         work: The feature *of the host's batches* that counts the valid work, see `autotune.tf.feed.Feed`.
         declared: Shapes and dtypes that the features must have; None takes what they are.
         first_number: Number of the first batch, for a training that is resumed: the steps that it has done.
@@ -177,7 +174,6 @@ class _Batch:
     work: int
 
     def on(self, device: str) -> _Batch:
-        """Return a copy on another device."""
         with tf.device(device):
             tensors = {name: tf.identity(tensor) for name, tensor in self.tensors.items()}
             return _Batch(tensors=tensors, number=tf.identity(self.number), work=self.work)
@@ -452,5 +448,4 @@ class StageClock:
         self.room_s += time.monotonic() - started_s
 
     def times(self) -> StageTimes:
-        """Return the times so far."""
         return StageTimes(batches=self.batches, busy_s=self.busy_s, input_s=self.input_s, room_s=self.room_s)

@@ -30,7 +30,6 @@ class Source:
         of: The dataset, where this is one pass over it; None for a dataset.
 
     Attributes:
-        dataset: The dataset; the source itself if it is one.
         size: Function that returns the samples in one of its batches; None before the first.
     """
 
@@ -146,9 +145,6 @@ class KeptBatches:
     The arrays themselves are kept, where and as they are, in containers of their own, from which a trainer may take
     things. A step that changes an array in place, as some PyTorch trainers do, will be given the changed one: its time
     is the same, whatever becomes of its loss.
-
-    Args:
-        renewed: Returns a batch as it is handed out again.
     """
 
     def __init__(self, renewed: Callable[[Any], Any]) -> None:
@@ -159,14 +155,12 @@ class KeptBatches:
         return len(self._batches)
 
     def clear(self) -> None:
-        """Drop all batches."""
         self._batches: list[Any] = []
         self._added = 0
         self._distance = 1
         self._handed_out = 0
 
     def add(self, batch: Any) -> None:
-        """Add a batch to choose from."""
         if self._added % self._distance == 0:
             if len(self._batches) == MOST_KEPT:
                 del self._batches[1::2]

@@ -35,9 +35,7 @@ def around_fetch(
     """Record each batch that an iterator's method returns.
 
     Args:
-        loop: Receives the fetches.
         instrumentation: Replaces the method, and catches our errors.
-        place: The class and its method.
         careful: Calls around the method in unusual cases; the `End` is given ``(iterator, time)`` where it failed.
         source_of: Returns the dataset that an iterator goes over.
         is_plain: True if batches are fetched now, not by a graph under construction; preferably a C function.
@@ -88,10 +86,8 @@ def around_call(loop: Loop, instrumentation: Instrumentation, owner: Any, functi
     """Record calls of TensorFlow's compiled functions.
 
     Args:
-        loop: Receives the calls.
         instrumentation: Replaces the method, and catches our errors.
         owner: Class of the compiled functions.
-        functions: Knows which of them train.
     """
     original = owner.__call__
     otherwise = instrumentation.observing(original, functions.begin, functions.end)
@@ -147,7 +143,6 @@ def around_step_end(
     """Record the step ends of a loop that calls a method at each, such as ``fit``.
 
     Args:
-        loop: Receives the step ends.
         instrumentation: Replaces the method, and catches our errors.
         owner: Class of the method that is called at the end of a step.
         name: The method; the trainer's own callbacks are called within it, and may report the step themselves.
@@ -186,9 +181,6 @@ def around_in_graphs(
 
     Args:
         instrumentation: Replaces the method, and catches our errors.
-        owner: The class.
-        name: Its method.
-        careful: Calls around the method in a graph.
         is_eager: True if no graph is under construction; preferably a C function.
     """
     original = getattr(owner, name)

@@ -40,7 +40,6 @@ class Hook:
     def find_spec(
         self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        """See importlib.abc.MetaPathFinder."""
         if name not in self._actions:
             return None
         with contextlib.suppress(Exception):  # a finder that fails will do so again when it is asked itself
@@ -72,12 +71,10 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
-        """See importlib.abc.Loader."""
         create = getattr(self._loader, "create_module", None)
         return None if create is None else create(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """See importlib.abc.Loader; the module never sees us."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -33,7 +33,6 @@ class Instrumentation:
 
     Attributes:
         on: True until the observer is switched off.
-        replaced: All replaced functions.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:

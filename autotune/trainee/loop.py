@@ -35,11 +35,7 @@ _OUT_OF_MEMORY = object()  # key of work that was not done
 class Loop:
     """Maker of steps from fetches and work, for all frameworks.
 
-    Args:
-        report: Where the steps go.
-
     Attributes:
-        report: Where the steps go.
         aggregated: The steps whose fetches are only known as sums.
         steps: The steps whose fetches are observed one by one.
         recorded: Recorded calls that are not digested yet: methods of `steps` with their arguments.
@@ -97,8 +93,6 @@ class Loop:
         """Record a fetched batch.
 
         Args:
-            source: Identifies the dataset.
-            begin_s: Start of the fetch.
             samples: Samples in the batch; None if unknown.
         """
         end_s = time.monotonic()
@@ -125,10 +119,8 @@ class Loop:
 
         Args:
             key: Identifies the place in the trainer's code that made the call.
-            begin_s: Start of the call.
             samples: Number of samples in its arguments, where visible.
             is_whole: True if it is the whole step but for the fetch.
-            thread: Thread of the loop, where known.
         """
         if self.is_suspended:
             return
@@ -146,11 +138,7 @@ class Loop:
             self.recorded.append((self.steps.idled, key, begin_s, time.monotonic()))
 
     def ran_out_of_memory(self, error: str) -> None:
-        """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite.
-
-        Args:
-            error: Message of the error.
-        """
+        """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite."""
         now_s = time.monotonic()
         self.report.note(f"memory ran out: {' '.join(error.split())}")
         self.report.loss(now_s, math.inf)
@@ -241,9 +229,6 @@ Sums = tuple[float, float, float]
 
 class AggregatedSteps:
     """Reported steps, made from step ends and from sums over the fetches between them.
-
-    Args:
-        report: Receives the steps.
 
     Attributes:
         counters: Each returns the sums since its last call.

@@ -23,8 +23,6 @@ def observe(package: str, loop: Loop, instrumentation: Instrumentation) -> None:
 
     Args:
         package: ``keras`` or ``tf_keras``; it has been imported.
-        loop: The training loop.
-        instrumentation: Wraps the functions.
     """
     keras = import_module(package)
     is_keras_3 = int(keras.__version__.partition(".")[0]) >= 3
@@ -67,7 +65,6 @@ class _Fit:
         return bool(import_module("tensorflow.python.eager.context").context().num_gpus() == 0)
 
     def begin(self, args: Any, kwargs: Any) -> Any:
-        """Record a call of ``fit``."""
         if self._loop.is_suspended:
             return None
         self._loop.digest()
@@ -76,20 +73,16 @@ class _Fit:
         return True
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record its return, or its exception."""
         self._loop.is_suspended = False
         self._loop.flush()
 
     def training_begins(self, args: Any, kwargs: Any) -> Any:
-        """Discard the fetches of ``fit`` before training: it has only inspected those batches."""
         return True if self._loop.is_suspended else None
 
     def training_has_begun(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of the callbacks at the start of training."""
         self._loop.aggregated.skip(time.monotonic())
 
     def see_loss(self, now_s: float, args: Any) -> None:
-        """Take the loss from the arguments of Keras 2's callbacks at the end of a step."""
         if now_s >= self._loop.report.loss_due_s and self._is_on_cpu:
             shown = loss_in(args[2]) if len(args) > 2 else None
             self._loop.report.loss(now_s, self._losses.since_last(args[0], args[1], shown))
@@ -101,12 +94,10 @@ class _Fit:
         return args[0], args[1], args[2] if len(args) > 2 else kwargs.get("logs")
 
     def logs_were_read(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record that the logs are read, and can be read again without waiting."""
         callbacks, batch, logs = token
         self._loop.report.loss(time.monotonic(), self._losses.since_last(callbacks, batch, loss_in(logs)))
 
     def epoch_ends(self, args: Any, kwargs: Any) -> Any:
-        """Record the end of the epoch's steps and validation; the trainer's callbacks follow."""
         return time.monotonic() if self._loop.is_suspended else None
 
     def epoch_reported(self, t_s: float, result: Any, error: Optional[BaseException]) -> None:
@@ -115,11 +106,9 @@ class _Fit:
         self._loop.report.mark("epoch_end", t_s)
 
     def evaluation_begins(self, args: Any, kwargs: Any) -> float:
-        """Record the start of an evaluation."""
         return self._loop.pause_begins()
 
     def evaluation_ends(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
-        """Record its end, with the loss among its results."""
         self._loop.pause_ends("eval", begin_s, loss_in(result) if error is None else None)
 
     def batch_begins(self, args: Any, kwargs: Any) -> Any:
@@ -130,21 +119,18 @@ class _Fit:
         return time.monotonic()
 
     def batch_fetched(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
-        """Record the batches of one execution: first step, last step, batches."""
         self._loop.is_counted_whole = False
         if error is None:
             for batch in result[2]:
                 self._loop.aggregated.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))
 
     def begin_on_batch(self, args: Any, kwargs: Any) -> Any:
-        """Record a call of ``train_on_batch``."""
         if self._loop.is_suspended:
             return None
         self._loop.is_suspended = True
         return time.monotonic(), (args, kwargs)
 
     def end_on_batch(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record its return."""
         self._loop.is_suspended = False
         begin_s, args = token
         if error is None:

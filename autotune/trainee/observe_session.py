@@ -42,7 +42,6 @@ class _Runs:
         return self._key(args[0].graph, fetches), time.monotonic(), feed
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of a call."""
         (key, trains), begin_s, feed = token
         if trains and isinstance(error, self._out_of_range):
             self._loop.report.mark("epoch_end", time.monotonic())

@@ -120,13 +120,11 @@ class _Fetches:
         return self._begin_in_graph(args[0], optional=False)
 
     def begin_optional(self, args: Any, kwargs: Any) -> Any:
-        """Record the start of a fetch of an optional batch."""
         if self._is_distributing() or self._context.executing_eagerly():
             return None
         return self._begin_in_graph(args[0], optional=True)
 
     def end(self, fetch: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of the fetch."""
         if type(fetch) is not tuple:
             fetch.end(result, error)
             return
@@ -140,32 +138,27 @@ class _Fetches:
             self._loop.exhausted(source, begin_s)
 
     def begin_distributed(self, args: Any, kwargs: Any) -> Any:
-        """Record the start of a fetch of batches for several devices."""
         fetch = self.begin(args, kwargs)
         if fetch is not None:
             self.distributing.add(threading.get_ident())
         return fetch
 
     def begin_distributed_optional(self, args: Any, kwargs: Any) -> Any:
-        """Record the start of a fetch of optional batches for several devices."""
         fetch = self.begin_optional(args, kwargs)
         if fetch is not None:
             self.distributing.add(threading.get_ident())
         return fetch
 
     def end_distributed(self, fetch: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of that fetch."""
         self.distributing.discard(threading.get_ident())
         self.end(fetch, result, error)
 
     def begin_value(self, args: Any, kwargs: Any) -> Any:
-        """Note that an optional is asked for its batch in a graph."""
         if not self._specs or self._is_distributing():
             return None
         return self._counter if args[0].element_spec in self._specs else None
 
     def end_value(self, counter: GraphCounter, result: Any, error: Optional[BaseException]) -> None:
-        """Count the batch of that optional."""
         if error is None:
             counter.count_batch(result)
 
@@ -176,7 +169,6 @@ class _Fetches:
         return self._counter.begin_fetch(optional)
 
     def source_of(self, iterator: Any) -> Source:
-        """Return the dataset that an iterator goes over; in graphs, it is unknown."""
         dataset = getattr(iterator, "_dataset", None)
         return self._sources.of(iterator if dataset is None else dataset)
 
@@ -261,7 +253,6 @@ class GraphCounter:
             self._variables.assign_add_variable_op(self._handle, amounts)
 
     def _samples(self, batch: Any) -> Any:
-        """Return the leading dimension of a batch in the graph; 0 if there is none."""
         leaves = self._flatten(batch)
         replicas = len(getattr(leaves[0], "values", ())) if type(leaves[0]).__name__ == "PerReplica" else 1
         samples: Any = 0.0
@@ -293,7 +284,6 @@ class _Fetch:
         self._order.__enter__()
 
     def end(self, fetched: Any, error: Optional[BaseException]) -> None:
-        """See `GraphCounter.end_fetch`."""
         self._order.__exit__(None, None, None)
         if error is None:
             self._counter.end_fetch(self._begin, fetched, self._optional)

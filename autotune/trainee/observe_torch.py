@@ -50,7 +50,6 @@ def _phase(phased: PhasedLoop, instrumentation: Instrumentation, place: tuple[An
 
 
 def _loader_of(iterator: Any) -> Any:
-    """Return an object that all iterators of one loader share, and no other's."""
     return getattr(iterator, "_index_sampler", iterator)
 
 
@@ -94,7 +93,6 @@ class _Batches:
             self._loop.exhausted(source, begin_s)
 
     def source_of(self, iterator: Any) -> Source:
-        """Return the pass over a dataset that a loader's iterator makes."""
         known = self._iterators.of(iterator)
         if not known:
             known.append(Source(of=self._dataset_of(iterator)))
@@ -123,11 +121,9 @@ class _Backward:
         return (caller.f_code, caller.f_lineno), time.monotonic(), args[0] if args else kwargs.get("tensors")
 
     def ran_out_of_memory(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record an out-of-memory error in a forward or a backward pass."""
         self._loop.ran_out_of_memory(f"OutOfMemoryError: {args[0]}")
 
     def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of a backward pass."""
         if error is not None:
             return
         key, begin_s, loss = token

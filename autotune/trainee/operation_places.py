@@ -41,10 +41,6 @@ def placed_operations(function: Callable[[Any], object], batch: Any) -> list[dic
 
     These are the operations of the graph as it is executed: placed, optimized and divided among the devices. An
     operation that XLA has compiled others into counts as one.
-
-    Args:
-        function: The function, compiled by ``tf.function``.
-        batch: Its argument.
     """
     context = import_module("tensorflow.python.eager.context").context()
     context.enable_graph_collection()

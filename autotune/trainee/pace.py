@@ -49,10 +49,6 @@ _PAUSES = {"epoch_end": "epochs", "eval": "evals", "checkpoint": "checkpoints"}
 class Pace:
     """Sums over the steps of this process, and the files that they are written to.
 
-    Args:
-        folder: The training's folder.
-        source: Reporter of the steps.
-
     Raises:
         OSError: No file can be made there.
     """
@@ -98,7 +94,6 @@ class Pace:
         """Add a step that ended at that time; no error leaves this function.
 
         Args:
-            t_s: Its end.
             wait_s: How long the loop waited for its batch; None if unknown.
             samples: Samples in its batch; None if unknown.
             work: Frames or tokens in its batch; None if unknown.

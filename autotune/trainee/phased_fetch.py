@@ -60,7 +60,6 @@ def phase(loop: Loop, instrumentation: Instrumentation, step: type) -> Optional[
 
     Args:
         loop: The loop, before any framework is observed.
-        instrumentation: Replaces functions.
         step: Class of the steps that a trainer reports itself.
 
     Returns:
@@ -100,14 +99,9 @@ def around_phased_fetch(
     """Have the batches that an iterator's method returns follow the phases.
 
     Args:
-        phased: The phased loop.
-        instrumentation: Replaces the method.
-        place: The class and its method.
         data_of: Returns what an iterator goes over, of which other iterators may follow.
         is_plain: True if batches are fetched now, not by a graph under construction.
-        ends: Exceptions that mean the end of the data.
         renewed: Returns a batch as it is handed out again.
-        arrays_of: Returns the arrays in a batch.
     """
     owner, name = place
     original = getattr(owner, name)
@@ -170,13 +164,6 @@ def draw(
     arrays_of: Callable[[Any], Any] = _same,
 ) -> Any:
     """Draw batches until there are enough, or the data ends: the trainer then meets the end at its next fetch.
-
-    Args:
-        phased: The phased loop.
-        data: Where from.
-        fetch: Fetches a batch.
-        ends: Exceptions that mean the end of the data.
-        arrays_of: Returns the arrays in a batch.
 
     Returns:
         The last batch.

@@ -72,7 +72,6 @@ class Turn(NamedTuple):
     """Fetch of a loop that is trained on.
 
     Attributes:
-        data: Where from.
         phase: The phase that it belongs to; None during the warm-up.
     """
 
@@ -82,10 +81,6 @@ class Turn(NamedTuple):
 
 class PhasedLoop:
     """Training loop that is taken through phases.
-
-    Args:
-        loop: The observed loop.
-        schedule: Which phase it is.
 
     Attributes:
         is_on: True until phases are given up for good.
@@ -190,8 +185,6 @@ class PhasedLoop:
         """Process the request for a batch.
 
         Args:
-            iterator: What is asked.
-            data: What it goes over.
             prepare: Called when `REPLAY` is due; returns whether there is anything to be handed out again.
             is_recorded: True if the loop records the fetch, and knows only then that the step before it has ended.
 
@@ -224,7 +217,6 @@ class PhasedLoop:
             self.say(k="sync")
 
     def begins(self) -> None:
-        """Begin the next phase."""
         if self._schedule.following == TRAIN:
             for data in self._trained:
                 data.forget()

@@ -30,9 +30,6 @@ def phase(phased: PhasedLoop, loop: Loop, instrumentation: Instrumentation, is_e
     """Have TensorFlow's fetches follow the phases, before anything else is put around them.
 
     Args:
-        phased: The phased loop.
-        loop: The observed loop.
-        instrumentation: Replaces functions.
         is_eager: True if no graph is under construction.
     """
     one = import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator
@@ -75,8 +72,6 @@ class _CompiledSteps:
     """Calls of compiled steps that fetch their batches themselves.
 
     Args:
-        phased: The phased loop.
-        loop: The observed loop.
         draws: Classes of iterators → the method that fetches a batch in Python.
         is_eager: True if no graph is under construction.
 
@@ -147,7 +142,6 @@ class _CompiledSteps:
 
 
 def _iterator_over(batches: list[Any], element_spec: Any) -> Any:
-    """Return an iterator over these batches for ever, of the type that the compiled step was traced for."""
     tf = sys.modules["tensorflow"]
     with tf.device("/device:CPU:0"):
         of_one = (tf.data.Dataset.from_tensors(batch) for batch in batches)

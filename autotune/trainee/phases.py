@@ -55,9 +55,6 @@ class Schedule:
     A phase takes about its length, at least `LEAST` steps or batches, and at most four times its length. `LOAD` has its
     length in time of drawing alone, as far as that limit lets it.
 
-    Args:
-        length_s: Seconds of one phase.
-
     Attributes:
         phase: The phase; None during the warm-up.
     """
@@ -74,9 +71,6 @@ class Schedule:
 
     def step(self, now_s: float) -> bool:
         """Process the border between two steps.
-
-        Args:
-            now_s: Monotonic time.
 
         Returns:
             True if the next phase is due; `begin` begins it.

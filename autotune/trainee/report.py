@@ -29,9 +29,6 @@ _STEP = '{"k": "step", "t_s": %.6f, "wait_s": %.6f, "samples": %s}'
 class Report:
     """Observer's part of the stream; reports no more steps once the trainer reports its own.
 
-    Args:
-        stream: The file of this process.
-
     Attributes:
         loss_due_s: Monotonic time from which the loss is read again; never in a training that is only watched.
         held: Steps of the next `flush`: end of each, how long the loop waited for its batch, and samples in that, where
@@ -59,7 +56,6 @@ class Report:
         """Add a step to the next `flush`.
 
         Args:
-            t_s: Its end.
             wait_s: How long the loop waited for its batch; None if unknown.
             samples: Samples in its batch; None if unknown.
             is_update: False if its gradients are only accumulated.
@@ -98,8 +94,6 @@ class Report:
         """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too.
 
         Args:
-            kind: Kind of event.
-            t_s: Its end.
             duration_s: How long it took; None if unknown.
             loss: Of an evaluation, the loss that it found; None if unknown.
         """
@@ -119,11 +113,7 @@ class Report:
             self._stream.write(json.dumps(line))
 
     def unseen(self, text: str) -> None:
-        """Report that the loop trains from now on, and why none of its steps can be seen.
-
-        Args:
-            text: The reason, for people.
-        """
+        """Report that the loop trains from now on, and why none of its steps can be seen."""
         if self._stream.is_observed:
             self._stream.write(json.dumps({"k": "unseen", "t_s": round(time.monotonic(), 6), "text": text}))
 
@@ -163,11 +153,7 @@ Record = TypeVar("Record")
 
 
 class Memory(Generic[Record]):
-    """Record of each object, by weak reference; an id may be reused by another object later.
-
-    Args:
-        make: Makes the record of a new object.
-    """
+    """Record of each object, by weak reference; an id may be reused by another object later."""
 
     def __init__(self, make: Callable[[], Record]) -> None:
         self._make = make

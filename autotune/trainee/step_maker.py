@@ -44,9 +44,6 @@ class _Batch:
 class StepMaker:
     """Maker of steps from the observations of a training loop, in their order, on the monotonic clock.
 
-    Args:
-        report: Receives the steps.
-
     Attributes:
         is_fetching: True if the loop's steps are made of fetches, as far as is known.
         is_trained_on: True if a fetched batch has been trained on since the last fetch.
@@ -296,15 +293,12 @@ class Pending:
     """Line of the batches of one iterator that were fetched and not trained on yet.
 
     Args:
-        key: The iterator.
         like: Line of the iterator before over the same data, whose rounds will have been alike; None for the first.
 
     Attributes:
-        key: The iterator.
         samples: Samples of each batch, the oldest first; None for unknown.
         fresh: Number of batches fetched in this round.
         begin_s: Start of the first of these fetches.
-        wait_s: Time of these fetches.
         exhausted_s: End of the pass over its data; None before that.
     """
 
@@ -386,16 +380,13 @@ class PendingBatches:
 
     @property
     def are_there(self) -> bool:
-        """True if any batch is pending."""
         return any(line.samples for line in self.lines.values())
 
     def clear(self) -> None:
-        """Drop all batches."""
         self.lines.clear()
         self._exhausted.clear()
 
     def add(self, key: Hashable, begin_s: float, end_s: float, samples: Optional[float]) -> None:
-        """Add a fetched batch."""
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = Pending(key, self._last_trained.get(_dataset(key)))
@@ -481,7 +472,6 @@ class PendingBatches:
         return Chosen(chosen[0], wait_s, several, passed_over_s, ended_s)
 
     def _trained_in(self, fresh: list[Pending]) -> list[Pending]:
-        """Return the lines among those fetched from in this round that are trained on, in their order."""
         known = [line for line in fresh if line.key in self._trained]
         if known:
             # Validation comes before the batch, or is more than one; else it is another part of the step's data.

@@ -73,7 +73,6 @@ def _profiling(model: Any, made: Callable[[Any], Any], profiler: StepProfiler) -
 
 
 def _parts_of_fit(model: Any, iterator: Any) -> StepParts:
-    """Return the parts of a step of ``fit``, with batches from the iterator that it trains on."""
     source = iterator
 
     def draw() -> Any:
@@ -99,7 +98,6 @@ def parts_of(model: Any, batches: Sequence[Any]) -> StepParts:
     """Return the parts of a step of a compiled model.
 
     Args:
-        model: The model.
         batches: Batches as ``fit`` gives them to ``train_step``, at least one.
     """
     tf: Any = sys.modules["tensorflow"]
@@ -176,7 +174,6 @@ def _unpacked(data: Any) -> Any:
 
 
 def _as_trained(model: Any, function: Callable[[Any], Any], tf: Any) -> Callable[[Any], Any]:
-    """Return a function of a batch that is executed as ``fit`` executes ``train_step``."""
     if model.run_eagerly:
         return function
     inner = tf.function(function, reduce_retracing=True, jit_compile=model.jit_compile, autograph=False)

@@ -63,11 +63,9 @@ class StepProfiler:
     """Profiler of the steps of this process.
 
     Args:
-        folder: The trial's folder.
         hold: Called with False before a block is made, which nobody is to observe, and with True after it.
 
     Attributes:
-        folder: The trial's folder.
         is_over: True once there is a result.
     """
 
@@ -229,8 +227,6 @@ def time_in_turn(
         functions: The functions of a batch, which have been called before; each returns once its work is done, also
             that on an accelerator.
         batches: The batches; all functions of a round get the same one, the next round the next.
-        rounds: Calls of each.
-        fewest: The least of them.
         limit_s: Time after which there are no more rounds than these.
         draw: Draws a batch from the trainer's loader, before each call and outside its time: so the loader is at work
             as it is in training. It is left out once it has taken up the time limit, or has failed.
@@ -266,9 +262,7 @@ def warmed_up(
     """Call functions until they are traced and compiled.
 
     Args:
-        functions: The functions of a batch.
         batches: Batches of all shapes that they will be called with.
-        calls: Calls of each with each batch.
 
     Returns:
         The functions that can be called, and the errors of the others.
@@ -293,19 +287,13 @@ class StepParts:
     """Functions that do more and more of a training step, and the batches to time them with.
 
     Args:
-        of: Whose step, for people.
         compiled: Way in which it is executed: eager, traced into a graph, compiled by XLA.
-        device: Device that it runs on.
         batch_size: Samples in a batch; None if that is not known.
         functions: Functions of a batch on that device, in the order in which each does one part more: ``forward``,
             ``loss``, ``gradients``, ``update``, ``metrics``; those that there are, or ``whole`` where none can be told
             apart. They may return at once, and `wait` returns when their work is done.
-        batches: Batches on that device.
         warm_up_on: Those of them on which the functions are traced and compiled for all.
-        why_not: Function that there is not → the reason.
-        wait: Waits for the accelerator.
         copy: Copies a batch from the host to the device; None where none is copied in the step.
-        on_host: The batches to copy.
         draw: Draws a batch from the trainer's loader, which then loads the next one; None where it is not known.
         restore: Puts back what the functions have changed.
         places: Returns what is on which device, where there is a GPU, with a step of its own.

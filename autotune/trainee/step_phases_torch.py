@@ -30,7 +30,6 @@ def observe(folder: str, refuse: Callable[[str], object]) -> None:
     """Profile the steps of PyTorch, which has been imported.
 
     Args:
-        folder: The trial's folder.
         refuse: Called with the reason for which there will be no profile.
     """
     profile = _Profile(folder, refuse)
@@ -63,7 +62,6 @@ class _Profile:
     """Profile of the steps of this process.
 
     Args:
-        folder: The trial's folder.
         refuse: Called with the reason for which there will be no profile.
 
     Attributes:
@@ -106,7 +104,6 @@ class _Profile:
     # Borders.
 
     def update_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Process the begin of an optimizer's step: a hook of PyTorch."""
         if self._steps.is_over or not self.instrumentation.on:
             return
         try:
@@ -119,7 +116,6 @@ class _Profile:
             self.instrumentation.failed(error)
 
     def update_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Process its end."""
         if self._steps.is_over or not self.instrumentation.on:
             return
         try:
@@ -131,12 +127,10 @@ class _Profile:
             self.instrumentation.failed(error)
 
     def scaled_step_ends(self, depth: int, result: Any, error: Optional[BaseException]) -> None:
-        """Process the end of a step with scaled gradients, which leaves the optimizer's out where they overflow."""
         self.ends(depth, result, error)
         self._steps.updated(None)
 
     def fetch_begins(self, args: Any, kwargs: Any) -> Any:
-        """Process the begin of a fetch."""
         if not self._is_ours:
             return None
         self._depths.clear()
@@ -144,7 +138,6 @@ class _Profile:
         return self._begin(DATA)
 
     def fetch_ends(self, depth: int, batch: Any, error: Optional[BaseException]) -> None:
-        """Process its end."""
         self.ends(depth, batch, error)
         if error is not None:
             self._steps.disturbed()
@@ -249,7 +242,6 @@ class _Profile:
         return called
 
     def _phase_of(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
-        """Return the phase that a call of a module is; None for one without parameters, such as an augmentation."""
         if isinstance(module, self._torch.nn.modules.loss._Loss):
             return LOSS
         if id(module) not in self._modules:
@@ -395,10 +387,7 @@ class Clock(NamedTuple):
     """Clock of the device that a step runs on.
 
     Attributes:
-        device: The device.
-        now: Returns the present moment.
         elapsed_ms: Returns the milliseconds between two moments, once `wait` has returned.
-        wait: Waits for the device.
     """
 
     device: str
@@ -455,7 +444,6 @@ class MarkedSteps:
     Args:
         clock: Returns the clock to use, at the first stretch.
         mark: Called with True to have the step's phases marked, and with False for that to end.
-        finished: Called with the result.
     """
 
     def __init__(
@@ -524,7 +512,6 @@ class MarkedSteps:
             self._end()
 
     def _next_stretch(self) -> None:
-        """End a stretch; the first step of the next one does not count, since it begins with the change."""
         (self._marked if self.is_marking else self._plain).append(self._stretch)
         self._stretch = []
         if self.is_marking:
@@ -589,7 +576,6 @@ class Mark(NamedTuple):
 
     Attributes:
         at: The moment, as the clock gives it: a number, or an event of an accelerator.
-        phase: The phase.
     """
 
     at: Any
@@ -601,7 +587,6 @@ class MarkedStep(NamedTuple):
 
     Attributes:
         marks: Its phases in their order.
-        end: The moment of its end.
     """
 
     marks: list[Mark]
@@ -625,9 +610,6 @@ class StepMarks:
 
     Phases lie within one another: a closure that an optimizer calls has a forward and a backward pass. A moment belongs
     to the innermost, except that passes within a pass are part of it.
-
-    Args:
-        now: Returns the present moment.
     """
 
     def __init__(self, now: Callable[[], Any]) -> None:
@@ -715,7 +697,6 @@ class TensorPlaces:
         self._names: dict[tuple[str, str], list[str]] = {}
 
     def add_call(self, module: Any, arguments: Any) -> None:
-        """Add a model and what it is called with."""
         for name, parameter in module.named_parameters():
             self._add("parameters", name, parameter)
         for name, buffer in module.named_buffers():

@@ -52,13 +52,7 @@ def observe(profiler: StepProfiler, instrumentation: Instrumentation) -> None:
 
 
 def parts_of(step: Any, batches: Sequence[Any], of: str = "autotune.tf.TrainStep") -> StepParts:
-    """Return the parts of a step.
-
-    Args:
-        step: The `TrainStep`.
-        batches: Batches of it.
-        of: Whose step it is.
-    """
+    """Return the parts of a step."""
     if step.options.graph and step.options.xla:
         batches = same_shapes(batches)
     device = accelerator()

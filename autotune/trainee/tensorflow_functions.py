@@ -36,11 +36,7 @@ class _Known:
 class Functions:
     """Compiled functions and their running calls.
 
-    Args:
-        loop: The training loop.
-
     Attributes:
-        known: Known facts of each function.
         current: The outermost running function, by thread.
     """
 
@@ -108,7 +104,6 @@ class Functions:
         return (caller.f_code, caller.f_lineno), time.monotonic(), None if is_replica else thread, args
 
     def gradient_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of that."""
         if error is None:
             key, begin_s, thread, args = token
             self._loop.worked(key, begin_s, thread=thread)
@@ -143,7 +138,6 @@ class Functions:
         return known, trained
 
     def loop_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of that."""
         known, trained = token
         if known.trains:
             known.hides_steps = True

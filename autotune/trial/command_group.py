@@ -23,7 +23,6 @@ class OutputLine:
     """Line that a command printed, on stdout or stderr.
 
     Attributes:
-        name: Name of the command.
         text: The line, without its end; what is not UTF-8 is replaced.
     """
 
@@ -36,7 +35,6 @@ class CommandEnd:
     """End of a command, after its last line.
 
     Attributes:
-        name: Its name.
         status: Its exit status, negative for a signal.
     """
 
@@ -50,7 +48,6 @@ class CommandGroup:
     To be used in a ``with`` block, whose end ends them all and waits for that.
 
     Args:
-        clock: The machine's clock.
         leave_s: Time from the end of their input to SIGTERM.
     """
 
@@ -71,11 +68,6 @@ class CommandGroup:
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
         """Start a command in a session of its own.
-
-        Args:
-            name: Name of the command, which no other one has.
-            argv: The command.
-            env: Its whole environment.
 
         Raises:
             CommandError: It cannot be started.

@@ -25,7 +25,6 @@ def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool
     Anything on another file system (a mount) stays, and so does anything that the system refuses to delete.
 
     Args:
-        path: The folder.
         is_over: Called between files; once it returns True, the rest stays.
 
     Returns:
@@ -55,8 +54,6 @@ def discard(path: Path, is_over: Callable[[], bool], aside: Path) -> bool:
     """Delete a folder as `delete_tree` does; what there is no time for is moved aside for a process of its own.
 
     Args:
-        path: The folder.
-        is_over: Returns whether no time is left.
         aside: Folder on the same disk. `left_aside` finds there what that process did not come to delete.
 
     Returns:
@@ -118,7 +115,6 @@ def _empty(top: int, is_over: Callable[[], bool]) -> None:
 
 
 def _take_files(folder: int, is_over: Callable[[], bool]) -> list[str]:
-    """Delete everything in a folder but its subfolders; return their names."""
     below = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in list(entries):

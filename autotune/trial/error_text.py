@@ -106,7 +106,6 @@ def last_error(stderr: str, stdout: str = "") -> str:
     """Return the exception that a program ended with and those that caused it; without one, the last lines.
 
     Args:
-        stderr: The tail of its stderr.
         stdout: The tail of its stdout: some trainers print their exceptions there.
 
     Returns:
@@ -158,7 +157,6 @@ def _is_at_the_end(lines: Sequence[str]) -> bool:
 
 
 def _last_words(lines: Sequence[str], *, only_errors: bool = False) -> str:
-    """Return the last lines, or the last one that is marked as an error."""
     said = [line.strip() for line in lines if line.strip() and line != PROGRESS and not _FRAME.search(line)]
     starts = [place for place, line in enumerate(said) if _ABORTED.match(line)]
     if starts and not only_errors:

@@ -43,8 +43,6 @@ class Execution:
     """Result of one executed trial.
 
     Attributes:
-        ending: Reason for which it ended.
-        detail: One line on the ending.
         validity: Fitness of its numbers to be compared.
         window: Its steady window; None if there is none.
         measurement: Its numbers; None if there are none.
@@ -53,9 +51,6 @@ class Execution:
             the runner took to get ready.
         saw_a_pass: Whether it reached the end of a pass over the data.
         stderr_tail: The last lines of its stderr that say something; of its stdout, if that holds the error.
-        folder: Its folder.
-        losses: Its losses by step.
-        milestones: The milestones of training that it came to.
         memory: Of a validation trial, the memory that it used over its window: of the host, and of its fullest GPU.
         events: All that it reported, in the order of time.
         cpu_cores: Returns the cores that its processes kept busy between two of its times, on average; None where that
@@ -82,8 +77,6 @@ class Execution:
         """Write the record into the trial's folder, and delete the trainer's outputs.
 
         Args:
-            record: The trial, as it stands in the study.
-            keep_outputs: Whether the outputs stay.
             is_over: Returns whether no time is left for deleting; thousands of folders take seconds.
         """
         self.folder.write_result(asdict(record))
@@ -97,13 +90,11 @@ class TrialRequest:
     """Request for a trial of one point.
 
     Attributes:
-        name: Name of the trial.
         keys: Every key of the config that the point sets.
         gpus: The GPUs that it may use, as far as is known beforehand.
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
             key says it.
         phase_s: Length of each phase of a trial that is taken through phases; None for the others.
-        reads_each_loss: Whether the loss of each step is wanted.
         fill_outputs: Puts what training starts from into the folder of the trial's outputs.
     """
 
@@ -123,7 +114,6 @@ class TrialTools:
     Attributes:
         runner: Starts the trial and watches its processes.
         instruments: Watch the machine; closed with the trial.
-        clock: Source of time.
     """
 
     runner: Runner
@@ -142,10 +132,6 @@ def execute(
     """Make one trial: plan it, start it, watch it, stop it, measure it.
 
     Args:
-        trainer: The command that is started, and where.
-        request: The point.
-        policy: Limits of the trial.
-        tools: Make and watch it.
         progress: Called with the number of steps so far while it goes on.
 
     Raises:

@@ -48,13 +48,11 @@ class TrialFolder:
         path: The folder; it need not exist yet.
 
     Attributes:
-        path: The folder.
         config: The trial's own copy of a YAML config.
         stdout: File of the trainer's standard output.
         stderr: File of the trainer's standard error.
         result: File of the search's verdict on the trial.
         samples: File of the GPU collector's readings during the trial.
-        outputs: Folder of the trainer's redirected outputs.
         inject: Folder that is put on the trainer's import path.
     """
 
@@ -76,7 +74,6 @@ class TrialFolder:
         Args:
             output_paths: Paths inside ``outputs/`` that the trainer will write to. Their parents are made, they
                 themselves are not: some trainers refuse an existing folder, others a folder without a parent.
-            output_folders: Those of them that are made.
             observed: Whether to make ``inject/`` too: a real process needs it, and it is most of the work.
 
         Raises:
@@ -122,10 +119,6 @@ class TrialFolder:
 
     def write_config(self, text: str, name: str = "config.yaml") -> None:
         """Write the trial's own copy of the config, character for character.
-
-        Args:
-            text: The copy.
-            name: The name of its file.
 
         Raises:
             TrialError: It cannot be written.
@@ -261,11 +254,7 @@ _SHORT_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - the folder is private, and 
 
 
 def temporary_folder(trial: Path) -> Path:
-    """Return the path of a trial's folder for temporary files; it need not exist.
-
-    Args:
-        trial: The trial's folder.
-    """
+    """Return the path of a trial's folder for temporary files; it need not exist."""
     real = os.path.realpath(trial)
     inside = Path(real, "tmp")
     if len(os.fsencode(inside)) <= _LONGEST_BYTES:
@@ -291,7 +280,6 @@ def delete_temporary_folder(trial: Path, is_over: Callable[[], bool] = lambda: F
     """Delete a trial's temporary files; log a warning if that fails.
 
     Args:
-        trial: The trial's folder.
         is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
     """
     folder = temporary_folder(trial)
@@ -310,7 +298,6 @@ def delete_left_temporary_folders(trials: Path, is_over: Callable[[], bool]) -> 
     folder are deleted with it: on a shared disk, that trial may be going on elsewhere.
 
     Args:
-        trials: The folder that holds the trials of the study.
         is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
     """
     with contextlib.suppress(OSError), os.scandir(trials) as entries:

@@ -67,7 +67,6 @@ class GpuCollector:
         guard: The collector process lives below it. Owned by the caller.
         uuids: The devices that trials may use, at least one.
         files: Files that the collector process writes; they are gone at the end.
-        clock: The machine's clock.
 
     Attributes:
         remarks: Sentences for the user, each said once; to be taken off.
@@ -216,7 +215,6 @@ class GpuCollector:
             self._guard.stop_sidecar(self._name)
 
     def _look_after(self, *, trial_begins: bool = False) -> None:
-        """Replace a collector process that is of no use any more; the second one is not replaced."""
         if self._given_up:
             return
         if self._guard.pid != self._guard_pid:  # the guard was replaced, and took the collector with it
@@ -375,9 +373,6 @@ def remove_abandoned(folder: Path) -> None:
     """Remove the files that earlier searches have left in a folder.
 
     Only regular files of exactly our names, whose search locks them no more; what cannot be removed stays.
-
-    Args:
-        folder: Folder of all searches.
     """
     found: defaultdict[Path, list[Path]] = defaultdict(list)
     for path in folder.iterdir():

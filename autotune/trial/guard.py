@@ -46,7 +46,6 @@ class NotStarted:
         step: The step that failed: ``log`` (opening the trial's log files), ``cwd`` (entering the directory),
             ``exec``, or ``fork`` (of a zygote that is gone, or may not be forked any more).
         errno: The system's error number; None if an argument itself is invalid (a NUL in it).
-        error: The system's text for it.
     """
 
     step: str
@@ -66,7 +65,6 @@ class Ended:
         cpu_s: CPU time of all processes of the trial.
         peak_memory_bytes: Largest resident set of one of them.
         killed: Number of processes that needed SIGKILL.
-        left: Processes that SIGKILL did not end.
         waited_for: What the trial still waited for when it was stopped before its main process was forked.
     """
 
@@ -98,8 +96,6 @@ class Program:
 
     Attributes:
         argv: The command, at least one word; a program without a slash is looked up in the ``PATH`` of `env`.
-        cwd: Its working directory.
-        env: Its whole environment.
     """
 
     argv: Sequence[str]
@@ -120,7 +116,6 @@ class Fork:
     """Request to fork a trial from a zygote.
 
     Attributes:
-        zygote: Name of the zygote.
         request: Fields of the fork request besides the trial's arguments, directory and environment; see
             zygote_process.py.
     """
@@ -189,7 +184,6 @@ class Guard:
         """Start a trial; `receive` reports the outcome.
 
         Args:
-            program: The command.
             stdout: File for the first and the last mebibyte of its standard output.
             stderr: The same for its standard error.
             deadline_s: Time on CLOCK_MONOTONIC at which the guard ends it by itself.
@@ -211,8 +205,6 @@ class Guard:
         """Start a zygote; `receive` reports when it is warm.
 
         Args:
-            zygote: Its name from now on.
-            program: The interpreter and its options.
             log: File for the output of the imports.
             request: Names of the modules to import, with their environment; see zygote_process.py.
 
@@ -241,12 +233,6 @@ class Guard:
 
         The guard reports nothing about it, not even a failure to start it: the sidecar's own output has to show that it
         is alive.
-
-        Args:
-            sidecar: Its name from now on.
-            argv: Its command.
-            env: Its whole environment.
-            log: File for its output.
 
         Raises:
             GuardLost: The guard is gone.

@@ -230,11 +230,7 @@ class _Trial:
 
 
 class Guard:
-    """Event loop that starts trials, reads their output, and ends them.
-
-    Args:
-        channel: The socket from the search.
-    """
+    """Event loop that starts trials, reads their output, and ends them."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -554,7 +550,6 @@ class Guard:
     # Sidecars.
 
     def _start_sidecar(self, message: Mapping[str, Any]) -> None:
-        """Start a sidecar; one that cannot be started is treated as one that ended at once."""
         opened: list[int] = []
         try:
             opened.append(_open_log(_bytes(message["log"])))
@@ -646,7 +641,6 @@ def _fork_and_exec(message: Mapping[str, Any], answer: int, descriptors: Sequenc
 def _exec_program(
     message: Mapping[str, Any], guard: int, answer: int, descriptors: Sequence[int]
 ) -> NoReturn:  # pragma: no cover - runs in the child, up to exec
-    """Execute the program in the forked child, or send a message about the failure."""
     step = "exec"
     try:
         os.setsid()

@@ -25,7 +25,6 @@ class Instruments:
     """Probes that watch the host, and the GPUs if there are any, during one trial.
 
     Args:
-        host: Watches the trial's processes.
         gpus: Watches the GPUs; None if there are none.
 
     Attributes:
@@ -48,7 +47,6 @@ class Instruments:
         """Return the instruments of this machine, for one trial.
 
         Args:
-            clock: Stamps the readings.
             gpus: See `autotune.trial.gpu_collector`.
         """
         return cls(HostProbe(clock), gpus)
@@ -90,10 +88,6 @@ class Instruments:
     def recent_utilization(self, now_s: float, *, started_s: float) -> Mapping[GpuRole, float]:
         """Return the utilization of the GPUs of data and model over the last seconds, read anew every other second.
 
-        Args:
-            now_s: The present time.
-            started_s: Start of the trial.
-
         Returns:
             Nothing where data and model do not have a GPU each, or it is not known.
         """
@@ -127,10 +121,6 @@ class Instruments:
         """Return the memory that the trial used over its window: of the host, and of its fullest GPU as far as known.
 
         That of a GPU is the most up to each time, as the driver has no other that is free of gaps.
-
-        Args:
-            window: Steady window of the trial.
-            started_s: Start of the trial's process.
         """
         host = self._host.between(window.t0_s, window.t1_s)
         gpu: list[tuple[float, int]] = []

@@ -40,7 +40,6 @@ class Runner(Protocol):
         exception, ends the trial first.
 
         Args:
-            plan: The plan.
             watch: Called when the trial reports something and at least every 0.25 s, with the events since the
                 last call; a result other than None is the reason to stop the trial. After the end of the trial it is
                 called once more if there are events it has not seen; that result is ignored.
@@ -60,12 +59,6 @@ class Runner(Protocol):
 
 class LaunchRequest:
     """Request to launch one trial.
-
-    Args:
-        plan: The plan.
-        folder: The trial's folder, with its config in it.
-        watch: See `Runner.run`.
-        deadline_s: See `Runner.run`.
 
     Attributes:
         env: The whole environment of the trial.
@@ -159,7 +152,6 @@ class ProcessRunner:
         return ended
 
     def _follow(self, request: LaunchRequest, fork: Fork | None) -> Ended | NotStarted:
-        """Start the trial, and watch it to its end."""
         self._guard.launch(
             Program(argv=request.plan.argv, cwd=request.plan.cwd, env=request.env),
             stdout=request.folder.stdout,

@@ -48,7 +48,6 @@ class Notifier:
 
     Attributes:
         dropped: Number of events that were dropped because too many waited.
-        failed: Number of commands that failed.
     """
 
     def __init__(self, argv: Sequence[str], log: Path, clock: Clock, environ: Mapping[str, str]) -> None:
@@ -141,12 +140,6 @@ _WELL = "well"
 
 class _Command:
     """Command that runs for one event.
-
-    Args:
-        argv: The command.
-        env: Its whole environment.
-        event: What it reads.
-        now_s: The time.
 
     Raises:
         OSError: It cannot be started.

@@ -23,7 +23,6 @@ class OrphanCleanup:
     """Result of an orphan cleanup: process ids.
 
     Attributes:
-        killed: Processes that were killed.
         left: Processes that did not end within 2 s, or may not be signalled.
     """
 
@@ -42,7 +41,6 @@ def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
 
     Args:
         trials: The folder that holds the trials of the study.
-        clock: The machine's clock.
 
     Returns:
         The killed processes, and those that could not be killed.

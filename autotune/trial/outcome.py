@@ -90,8 +90,6 @@ def ending_of(
     """Return the ending of a trial.
 
     Args:
-        trial_exit: Exit of its processes.
-        events: All that it reported.
         evidence: Further evidence; None for none.
 
     Returns:
@@ -248,12 +246,7 @@ _LATEST = 5  # losses that say where it is now: a single bad batch does not coun
 
 @dataclass(frozen=True, kw_only=True)
 class LossLevel:
-    """Level of a loss around some step.
-
-    Attributes:
-        ratio: Level relative to where the loss began.
-        error: Standard error of that.
-    """
+    """Level of a loss around some step."""
 
     ratio: float
     error: float
@@ -303,9 +296,6 @@ class Losses:
         """Return the level of the loss in the last part before a step; None where too few losses tell.
 
         The spread is taken from the differences of losses that follow one another, which a falling level hardly moves.
-
-        Args:
-            step: Number of updates.
         """
         steps = [at for at in self._steps if at <= step]
         until = self._values[: len(steps)]
@@ -348,7 +338,6 @@ class Milestones:
 
     Attributes:
         reached: How often it came to each kind.
-        steps: Number of steps.
         samples: Number of samples in its steps; None if one did not tell.
         updates: Number of steps, those without an update of the optimizer left out.
         trained_s: Time from its first step until the last look.
@@ -369,12 +358,7 @@ class Milestones:
         self.longest_silence_s = 0.0
 
     def look(self, events: Sequence[TraineeEvent], now_s: float) -> None:
-        """Take the new events, possibly none.
-
-        Args:
-            events: The events, in the order of time.
-            now_s: The time.
-        """
+        """Take the new events, possibly none."""
         for event in events:
             if event.kind == "step":
                 self._step(event)

@@ -120,10 +120,6 @@ def users_of_config(config: Path, *, apart_from: Collection[int] = ()) -> list[i
     """Return the ids of the processes whose command line names a config, by any path.
 
     Those of other users are found where the kernel shows where they run.
-
-    Args:
-        config: The config, links resolved.
-        apart_from: Processes that do not count.
     """
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):

@@ -18,10 +18,8 @@ class Trainer:
     """Trainer that trials start: its config, command and working place.
 
     Attributes:
-        config_path: The config as the user typed it.
         settings: The config and its ``autotune:`` section.
         typed_command: The command as typed in place of the config's, placeholders not filled in; None if it was not.
-        state: The state folder.
         study: Name of the study, and of the folder of its trials.
         apart: Folders and files that are autotune's own, the state folder among them.
     """
@@ -58,11 +56,9 @@ def plan_trial(
     """Plan a trial of a point.
 
     Args:
-        trainer: The command that is started, and where.
         keys: Every key of the config that the point sets.
         trial: Name of the trial, which its folder gets too.
         phase_s: Length of each phase of one that is taken through phases; None for the others.
-        reads_each_loss: Whether the loss of each step is wanted.
 
     Raises:
         ConfigError: The trial's copy of the config, or its command line, cannot be made.

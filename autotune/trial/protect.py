@@ -286,9 +286,6 @@ class LeftFiles:
     """Record of the files that the trials of earlier searches have left.
 
     A time alone would not tell them from a file that the user puts there meanwhile.
-
-    Args:
-        path: Its file; need not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -340,7 +337,6 @@ class KeptFile:
     """State of a file before the trials, and its copy.
 
     Attributes:
-        path: The file, no part of it a link.
         stamp: Metadata that show whether it was changed since; None if the file does not exist.
         copy: Its copy; None if there is none.
         digest: SHA-256 of its content; None without a copy.
@@ -355,7 +351,6 @@ class KeptFile:
 
     @property
     def now(self) -> Stamp | None:
-        """Stamp of the file now; None if it is gone."""
         return stamp_of(self.path)
 
     def still_begins_so(self) -> bool:
@@ -506,7 +501,6 @@ class CheckpointCopy:
             raise
 
     def discard(self) -> None:
-        """Delete the copy."""
         for copy, _ in self.files:
             with contextlib.suppress(OSError):
                 copy.unlink()

@@ -38,10 +38,8 @@ class PythonCommand:
 
     Attributes:
         interpreter: The first word, as it was typed.
-        options: The interpreter's own options.
         script: Path of the script as it was typed; None for a module.
         module: Name of the module behind ``-m``; None for a script.
-        arguments: The trainer's own arguments.
     """
 
     interpreter: str
@@ -61,8 +59,6 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
     """Parse ``python [options] script [arguments]`` and ``python [options] -m module [arguments]``.
 
     Args:
-        argv: The command.
-        cwd: Its working directory.
         search_path: The ``PATH`` it will have, in which a first word without a slash is looked up.
 
     Returns:
@@ -140,9 +136,7 @@ def exec_program(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> NoRe
     involved.
 
     Args:
-        argv: The command.
         env: The whole environment; its ``PATH`` says where a bare name is looked up.
-        cwd: Its working directory.
 
     Raises:
         CommandError: It cannot be started.

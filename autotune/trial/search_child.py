@@ -59,7 +59,6 @@ class SearchExit:
     Attributes:
         code: Exit status, negative for a signal; None if not even SIGKILL ended the search itself.
         was_told: Whether it was told to leave before it ended.
-        was_killed: Whether it needed SIGKILL.
         ended_s: Monotonic time at which the last process was seen to be gone.
         left: Processes that SIGKILL did not end.
     """
@@ -75,9 +74,7 @@ class SearchChild:
     """Search that was started by this process; made by `start`. Nothing here blocks but `end`.
 
     Attributes:
-        pid: Its process id.
         identity: Identity of its process, for `owner.is_gone`; it may be kept in a file.
-        started_s: Monotonic time of its start.
     """
 
     def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int, clock: Clock) -> None:
@@ -109,11 +106,9 @@ class SearchChild:
 
         Args:
             argv: The command, at least one word.
-            cwd: Its working directory.
             env: Its whole environment, to which `lifeline.VARIABLE` is added.
             log: File to which its output is appended; made if it is not there.
             output: File to which what it prints on stdout is appended; None for the log.
-            clock: The machine's clock.
             niceness: Its niceness, and that of all processes it starts: 0 to 19.
 
         Raises:
@@ -216,7 +211,6 @@ class SearchChild:
         return ended
 
     def _go_on(self, now_s: float) -> None:
-        """Do what is due while the search itself is there."""
         if self._told_s is None:
             if now_s >= self._look_s:
                 self._tree.look()  # its guard has to be known if it dies
@@ -311,10 +305,8 @@ def run_short(
     """Run a command to its end, without input and without a shell.
 
     Args:
-        argv: The command.
         limit_s: Time limit; then it is killed.
         env: Its whole environment; None for that of this process.
-        cwd: Its working directory.
     """
     try:
         done = subprocess.run(

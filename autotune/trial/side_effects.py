@@ -30,7 +30,6 @@ class SideEffect:
     """Side effect of one trial: files that it left outside its folder.
 
     Attributes:
-        sentence: Description for the user.
         fills_a_cache: Whether new files are among the trial's data: then this trial did work that later ones skip.
     """
 
@@ -104,10 +103,6 @@ def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
     """Yield the folders that a config's values name, by themselves or by a file in them, the most specific first.
 
     Left out are those that the working directory or the user's home lies in: they hold everything.
-
-    Args:
-        values: The config's scalars.
-        beside: Folders that relative paths may be relative to.
     """
     found: set[Path] = set()
     for text in {value for value in values.values() if isinstance(value, str) and "://" not in value}:
@@ -158,11 +153,7 @@ _Stamp = tuple[int, ...]
 
 
 class Below:
-    """Set of paths and everything below them; a lookup takes the same time for any number of them.
-
-    Args:
-        places: The paths.
-    """
+    """Set of paths and everything below them; a lookup takes the same time for any number of them."""
 
     def __init__(self, places: Iterable[Path]) -> None:
         self._holds = dict.fromkeys(places, True)  # and of each folder that was asked for, whether it lies below one
@@ -185,8 +176,6 @@ class SnapshotChanges:
 
     Attributes:
         new: Files and folders that were not there; of a new folder only itself.
-        changed: Files that were written to.
-        gone: Files and folders that were there.
         unseen: Folders that could not be looked at whole.
     """
 
@@ -197,7 +186,6 @@ class SnapshotChanges:
 
     @property
     def any(self) -> bool:
-        """True if there is any change."""
         return bool(self.new or self.changed or self.gone)
 
     def beyond(self, known: Collection[Path]) -> SnapshotChanges:
@@ -223,7 +211,6 @@ class Snapshot:
 
     Args:
         folders: Folders to look at, the most important first; each with everything below it.
-        apart: Folders that do not count.
         clock: Limits the time of a look.
     """
 
@@ -321,7 +308,6 @@ def _stamp(entry: os.DirEntry[str]) -> _Stamp:
 
 
 def _outermost(folders: Iterable[str], roots: Sequence[str]) -> tuple[Path, ...]:
-    """Return the roots that these folders belong to."""
     holding: set[str] = set()
     for folder in folders:
         while folder not in holding:

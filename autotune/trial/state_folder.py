@@ -30,16 +30,10 @@ class StateFolder:
 
     Args:
         path: The folder; it need not exist yet.
-        remarks: See the attribute.
 
     Attributes:
-        path: The folder.
         remarks: Sentences for the user on why it is this one and not another.
-        studies: Folder of the studies' journals.
-        searches: Folder of the searches' event files.
-        cache: Folder of what trainers cache on disk.
         backups: Folder of the configs as they were before they were changed.
-        kept: Folder of checkpoint backups.
         workers: Folder of jobs that were submitted: their scripts and output; made by the first one.
     """
 
@@ -172,7 +166,6 @@ class StateFolder:
         """Delete the oldest trial folders of a study. Never follows links, never touches folders without our marker.
 
         Args:
-            study: The study.
             protected: Names of trials that stay, however old.
             keep: Number of the latest trials that stay besides.
             is_over: Returns whether no time is left for it: then the others stay until the next time.

@@ -74,9 +74,6 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math
 class StepReader:
     """Incremental reader of all ``steps.<pid>.<n>.jsonl`` of a trial's folder.
 
-    Args:
-        folder: The trial's folder.
-
     Attributes:
         ignored: Number of lines so far that were no events of a known kind and form.
     """

@@ -82,8 +82,6 @@ class StopRule:
     """Stop rule of one trial: collects its events and says when to stop it.
 
     Args:
-        policy: The limits.
-        clock: Source of time.
         start_deadline_s: Time by which its first step has to come in any case; later by what its process was waited
             for.
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if the
@@ -93,11 +91,7 @@ class StopRule:
         progress: Called with the number of steps so far.
 
     Attributes:
-        policy: The limits.
         steps: Number of steps so far, those without an update of the optimizer left out.
-        events: All events so far.
-        losses: Its losses so far.
-        milestones: The milestones that it has come to.
         why_not_started: State in which it was stopped before its first step, for people; empty else.
     """
 
@@ -312,9 +306,6 @@ _BETWEEN_LOOKS_S = 5.0
 
 def uses_a_framework(pid: int) -> bool | None:
     """Return whether a process or a descendant of it has loaded a framework whose steps are observed.
-
-    Args:
-        pid: The process.
 
     Returns:
         None if that cannot be known: it has ended, or one of them is another user's.

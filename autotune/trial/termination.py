@@ -27,8 +27,6 @@ class _Received:
 
     Attributes:
         interrupt: The exception for the first signal; None before that.
-        first_s: Time of the first signal.
-        is_pending: Whether it has still to be raised.
         is_lost: Whether it was raised where nothing can be: in a finalizer, or the callback of a weak reference.
         holds: Number of `signals_held` blocks that are active.
         by_force: Called before the process is ended by force.

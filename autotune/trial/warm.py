@@ -115,7 +115,6 @@ class ZygoteRunner(ProcessRunner):
 
     Args:
         guard: Owned by the caller, who closes it; the zygotes end with it.
-        clock: The machine's monotonic clock.
 
     Attributes:
         remarks: Sentences for the user about trials that did not start warm, each once; the caller takes them off.
@@ -175,7 +174,6 @@ class ZygoteRunner(ProcessRunner):
     # The zygote.
 
     def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
-        """Ensure that there is a zygote, if there can be one; return an end only if the trial was stopped meanwhile."""
         self._guard.start()
         if interpreter.zygote is not None and interpreter.guard == self._guard.pid:
             return None
@@ -205,7 +203,6 @@ class ZygoteRunner(ProcessRunner):
     def _start_zygote(
         self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest, *, is_tried: bool
     ) -> str:
-        """Start a zygote, and return its name."""
         self._zygotes_begun += 1
         name = str(self._zygotes_begun)
         # It is no trial, but a later search has to find it if search and guard are killed at once.
@@ -269,7 +266,6 @@ class ZygoteRunner(ProcessRunner):
     # A trial that is forked from it.
 
     def _make_fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
-        """Make the trial as a fork; return None if it has to be made otherwise."""
         if interpreter.zygote is None:
             return None
         folder, is_first = request.folder, interpreter.imports is None
@@ -442,10 +438,6 @@ _LONGEST = 120
 def may_be_the_forks(ended: Ended, stderr_tail: str) -> bool:
     """Return whether a trial that made no step failed in a way that a fresh interpreter may not.
 
-    Args:
-        ended: Its end.
-        stderr_tail: The last lines of its stderr.
-
     Returns:
         False for a trial that was stopped, ended well, was killed from outside, or ran out of memory.
     """
@@ -477,9 +469,6 @@ class Liveness:
     step are held back, so that the watch does not see a trial that is restarted.
 
     Args:
-        watch: The trial's watch.
-        folder: The trial's folder.
-        clock: Source of time.
         limit_s: Longest time without a sign of life.
 
     Attributes:

@@ -105,9 +105,6 @@ class OwnModules:
 
     Args:
         names: Their top-level names.
-
-    Attributes:
-        is_asked: Whether one of them was to be imported.
     """
 
     def __init__(self, names: set[str]) -> None:
@@ -117,7 +114,6 @@ class OwnModules:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See importlib.abc.MetaPathFinder."""
         if name in self._names and _is_import():
             self.is_asked = True
             raise ModuleNotFoundError(f"{name} is the trainer's own", name=name)
@@ -125,7 +121,6 @@ class OwnModules:
 
 
 def _place_of(spec: ModuleSpec | None) -> str | None:
-    """Return the file of a module; of a package without one, its folder."""
     places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
     return next((place for place in places if place), None)
 
@@ -140,7 +135,6 @@ def _try(module: str, why_not: Callable[[tuple[int, int]], str | None]) -> tuple
     """Import a module in a process of its own first, and find out what that would do to this one.
 
     Args:
-        module: Its name.
         why_not: Return the reason for which an import must not be made here, from the threads before it.
 
     Returns:

@@ -75,8 +75,6 @@ class Package:
 
     Args:
         modules: Names in ``sys.modules`` that its import added.
-        before: Environment before the import.
-        after: Environment after it.
 
     Attributes:
         packages: Top-level names among its modules that are not the standard library's.
@@ -103,7 +101,6 @@ class Folders:
     PyTorch sets a variable to a folder below the one for temporary files when it is imported, for instance.
 
     Args:
-        trial_dir: The trial's folder.
         temporary: The folder for temporary files; None if it is the same for all trials.
     """
 
@@ -147,7 +144,6 @@ def _spec_of(module: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _home_of(value: Any) -> str | None:
-    """Return the module that a module's attribute comes from: a module itself, or that of a class or function."""
     kind = type(value)
     if issubclass(kind, ModuleType):
         home = _namespace(value).get("__name__")
@@ -183,7 +179,6 @@ def _is_installed(spec: importlib.machinery.ModuleSpec | None, folders: tuple[st
 
 
 def _is_standard(module: str) -> bool:
-    """Return whether a loaded module is one of the standard library."""
     spec = _spec_of(_top(module))
     if spec is None or not spec.origin:
         return False
@@ -201,7 +196,6 @@ def _import_all(
     """Import the requested modules in order, each in the environment in which the trainer did it.
 
     Args:
-        imports: The modules, with the environment of each.
         left_out: Modules that must not be imported, nor what the trainer imports after them of the same package.
         folders: Those of the trial that waits, and of this interpreter.
         is_tried: Whether each is imported by a process of its own first; those that cannot be are left out, too.
@@ -282,12 +276,6 @@ class ParkedModules:
     Args:
         packages: The packages imported beforehand, in that order.
         unfit: File for the reason for which a fresh interpreter has to make the trial; None in the zygote itself.
-        folders: Folders that no other trial has.
-        trial_dir: The trial's folder.
-
-    Attributes:
-        parked: Modules that were not asked for yet.
-        on_hand_out: Called when modules were handed out.
     """
 
     def __init__(self, packages: Sequence[Package], unfit: str | None, folders: Folders, trial_dir: str = "") -> None:
@@ -319,7 +307,6 @@ class ParkedModules:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """See importlib.abc.MetaPathFinder."""
         if name not in self.parked:
             return None
         if _is_import():
@@ -351,7 +338,6 @@ class ParkedModules:
             self.on_hand_out()
 
     def _load_by_hand(self, name: str, execute: Callable[[ModuleType], None], module: ModuleType) -> None:
-        """Execute a second copy of a parked module, for a trainer that loads it without an import."""
         if name in self.parked:
             self._give_up(_top(name), "copy", name)
         execute(module)
@@ -405,7 +391,6 @@ class ParkedModules:
         """Check that the trainer's own folder, which comes first on its path, holds no module of that name.
 
         Args:
-            names: Top-level names.
             is_wanted: Whether the trainer imports them itself, which needs them to be found.
         """
         for name in names:
@@ -417,7 +402,6 @@ class ParkedModules:
                     self._give_up(name, "module", name)
 
     def _found_behind(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-        """Ask the finders behind this one."""
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(name, path)
             if spec is not None:
@@ -457,7 +441,6 @@ class Recorder:
 
     Args:
         path: The file for it, a line of JSON for each module.
-        folders: Folders that no other trial has.
     """
 
     def __init__(self, path: str, folders: Folders) -> None:

@@ -100,7 +100,6 @@ def explain_command(call: Invocation, id: str, as_json: bool) -> int:
 
 
 def _worth(worth: tuple[float, float, float] | None) -> str:
-    """Return what a change is worth, in words."""
     if worth is None:
         return "not measured by itself"
     ratio, low, high = worth

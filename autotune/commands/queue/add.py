@@ -124,10 +124,6 @@ class AddRequest:
     """Request to add an entry.
 
     Attributes:
-        config: The config as it was typed.
-        budget_s: Budget in seconds.
-        start: The rule that says when it may start.
-        apply: What may be written into the config.
         keep: Names of further variables that are kept.
         options: Further options of the search, as typed.
         checks: Whether the trainer is started once before.
@@ -229,12 +225,7 @@ def _require_new(entries: Sequence[Entry], config: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Checked:
-    """Problem that can be searched.
-
-    Attributes:
-        gpus: UUIDs of the GPUs that it uses.
-        files: Files that values are written into.
-    """
+    """Problem that can be searched."""
 
     gpus: tuple[str, ...]
     files: tuple[Path, ...]

@@ -18,10 +18,7 @@ def change_entries(call: Invocation, numbers: Sequence[int], verb: str, *, as_js
     """Change entries, and return when the daemon has taken account of that: nothing runs that should not.
 
     Args:
-        call: Of the command.
-        numbers: The entries.
         verb: ``remove``, ``pause`` or ``resume``.
-        as_json: Whether the answer is an object.
 
     Returns:
         The exit code.

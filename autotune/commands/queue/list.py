@@ -165,12 +165,6 @@ class QueueRow:
     """Entry as the screen shows it.
 
     Attributes:
-        number: Its number.
-        state: Its state, one word.
-        config: Its config.
-        budget_s: Its whole budget in seconds.
-        left_s: What is left of that.
-        start: When it may start, in a word.
         gain: Confirmed speed over that of the config as it was, with its interval; None where nothing better was found.
         advice: Id of the advice that came of it; None if none did.
         reason: What it waits for, in words; None for nothing.

@@ -73,11 +73,6 @@ _WATCHED_S = 2.0 * RENEWAL_S  # a sign of life may be late
 def delete_study(place: Place, name: str, clock: Clock) -> tuple[Path, str]:
     """Move a study to the trash.
 
-    Args:
-        place: Where it is.
-        name: Its name, which is that of a config's study.
-        clock: Source of time.
-
     Returns:
         The folder that it is in now, and the command that brings it back.
 

@@ -182,7 +182,6 @@ def show_command(
 
 
 def _state(member: "Member", now: datetime) -> str:
-    """Return what a member does, or what became of it."""
     if member.has_left or member.seems_at_work(now):
         return member.phase.value + (f" ({member.left_because})" if member.left_because else "")
     return f"no sign of life since {member.renewed_utc:%Y-%m-%d %H:%M} UTC"

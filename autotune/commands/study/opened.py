@@ -26,9 +26,6 @@ class Place:
     """Place of studies.
 
     Attributes:
-        state: The state folder.
-        storage: Where studies are kept.
-        shown: That place in words.
         problem: The config's; None without a config.
     """
 

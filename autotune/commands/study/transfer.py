@@ -159,7 +159,6 @@ def _of_config(file: PortableFile, problem: Problem) -> StudyName:
 
 
 def _what_differs(file: PortableFile, problem: Problem) -> str:
-    """Return in what two trainings, or their machines, differ, as far as the file says it."""
     here = problem.conditions
     there = file.header.hardware
     names = [name for name in _HARDWARE if there.get(name) and here.get(name) not in there[name]]

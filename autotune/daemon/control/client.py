@@ -33,10 +33,8 @@ def ask(
 
     Args:
         home: Folders of the daemon; they need not exist.
-        op: Name of the operation.
         args: Its arguments, as JSON holds them.
         timeout_s: Time limit for the answer.
-        clock: Clock of the time limit.
 
     Returns:
         The result.

@@ -54,7 +54,6 @@ class Request:
     """Request of a client.
 
     Attributes:
-        op: Name of the operation.
         args: Its arguments, as they came: types and values are to be checked.
         pid: Process that asks; None if it is not visible from here.
     """
@@ -65,11 +64,7 @@ class Request:
 
 
 class BadRequest(Exception):  # noqa: N818 - says what happened, as StudyBusy does
-    """Refusal of a request that cannot be understood.
-
-    Attributes:
-        response: The response that says why.
-    """
+    """Refusal of a request that cannot be understood."""
 
     def __init__(self, kind: str, message: str, remedy: str | None = None) -> None:
         super().__init__(message)
@@ -212,7 +207,6 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _is_deep(value: object, levels: int) -> bool:
-    """Return whether a value has more levels of lists and objects than that."""
     if isinstance(value, dict):
         inside: Iterable[object] = value.values()
     elif isinstance(value, list):
@@ -249,13 +243,7 @@ class Peer:
 
 @dataclass(frozen=True, kw_only=True)
 class Listener:
-    """Listening socket and its file.
-
-    Attributes:
-        socket: The socket, non-blocking.
-        path: Its file.
-        inode: Device and inode of the file.
-    """
+    """Listening socket and its file."""
 
     socket: socket.socket
     path: Path
@@ -338,7 +326,6 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
     """Connect to the daemon's socket.
 
     Args:
-        path: The socket.
         timeout_s: Time limit of the socket's operations from here on.
 
     Raises:

@@ -151,7 +151,6 @@ class ControlServer:
         home: Folders of the daemon; the socket is made at once.
         answer: Answers a request, at once or with a `Deferred`. An `AutotuneError` that it raises is sent to the
             client; any other error is logged, and the client is told that it is a bug.
-        clock: Clock of the time limits.
 
     Raises:
         AutotuneError: The socket cannot be made.
@@ -301,7 +300,6 @@ class ControlServer:
         return None
 
     def _serve_one(self, connection: Connection) -> None:
-        """Do what can be done for a client now."""
         if connection.stage is Stage.OVER:  # dropped for another since the selector named it
             return
         try:
@@ -420,12 +418,8 @@ class Connection:
 
     Args:
         connected: The socket, which belongs to this object from here on.
-        pid: Process of the client.
-        now_s: The time.
 
     Attributes:
-        pid: Process of the client.
-        stage: What it is about.
         since_s: Time at which the stage began.
         deferred: The answer that is to be given later, while it is waited for.
         is_half_closed: Whether the client will send nothing more, but may still read.

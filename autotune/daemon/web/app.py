@@ -36,10 +36,7 @@ class Served:
     """What an application is made of.
 
     Attributes:
-        keys: Keys of the page.
         hosts: What a request may name as its host, with the port.
-        cookie: Name of the cookie.
-        broadcast: The page's state.
         metrics: Returns the metrics in OpenMetrics, and their content type.
         act: Does an action; None where the page may change nothing.
     """
@@ -147,8 +144,6 @@ def act(queue: Queue, advices: Advices, request: object) -> None:
     """Do what a request asks for.
 
     Args:
-        queue: The queue.
-        advices: The advice.
         request: The request's JSON: ``action``, and the ``id`` of an entry, or of an advice for ``apply``. An id is
             looked for among those there are, and is used for nothing else.
 
@@ -208,9 +203,6 @@ class Broadcast:
 
     Args:
         make: Makes the document; called in a thread of its own. None as long as there is none.
-
-    Attributes:
-        streams: Number of streams that are open.
     """
 
     def __init__(self, make: Callable[[], dict[str, Any] | None]) -> None:

@@ -82,10 +82,6 @@ class Visitors:
 class BoundedProtocol(H11Protocol):
     """Protocol of one connection, which is cut where its request is too long or too slow, or an answer is not taken.
 
-    Args:
-        visitors: All connections of this server.
-        uvicorn: As for uvicorn's own protocol.
-
     Attributes:
         uid: User at the other end; None where the system does not tell it, as of other machines.
     """
@@ -101,14 +97,12 @@ class BoundedProtocol(H11Protocol):
         self._full: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self.uid = _user_of(transport)
         self._late = self.loop.call_later(STRANGER_S, transport.abort)
         self._visitors.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         if self.transport.is_closing():
             return
         if self._left_bytes is None:
@@ -136,7 +130,6 @@ class BoundedProtocol(H11Protocol):
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         for timer in (self._late, self._full):
             if timer is not None:
                 timer.cancel()
@@ -149,7 +142,6 @@ class BoundedProtocol(H11Protocol):
         self._full = self.loop.call_later(SLOWEST_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """See `asyncio.BaseProtocol`."""
         super().resume_writing()
         if self._full is not None:
             self._full.cancel()

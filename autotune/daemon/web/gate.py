@@ -60,7 +60,6 @@ class Gate:
         app: The application. It finds the cookie of a request, if that has one, as ``scope["state"]["cookie"]``.
         keys: Judge of cookies and tokens.
         hosts: What a request may name as its host, with the port.
-        cookie: Name of the cookie.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str], cookie: str) -> None:
@@ -93,7 +92,6 @@ class Gate:
         await self._app(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope, headers: _Headers) -> tuple[int, str]:
-        """Return the status and the reason of a refusal; 0 for none."""
         path, way = scope["path"], scope["method"]
         if headers.only("host") not in self._hosts:
             return 421, "This page is served under another name and port."  # also for a name that was rebound
@@ -235,7 +233,6 @@ class Keys:
         return self._clock.utc().timestamp() - int(stamp) <= COOKIE_S
 
     def is_token(self, token: str) -> bool:
-        """Return whether this is the token."""
         return len(token) <= _LONGEST and hmac.compare_digest(token.encode(), self._key)
 
     def csrf(self, cookie: str) -> str:
@@ -243,7 +240,6 @@ class Keys:
         return self._mac("csrf", cookie)
 
     def is_csrf(self, token: str, cookie: str) -> bool:
-        """Return whether a token is that of a cookie."""
         return len(token) <= _LONGEST and hmac.compare_digest(token.encode(), self.csrf(cookie).encode())
 
     def _mac(self, purpose: str, text: str) -> str:
@@ -259,7 +255,6 @@ def _hash(code: str) -> str:
 
 
 def _token(path: Path) -> str:
-    """Return the token in a file, which is made if it is not there."""
     try:
         try:
             return _read(path)

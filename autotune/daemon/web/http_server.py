@@ -44,12 +44,6 @@ class Content:
 class HttpServer:
     """HTTP server that listens from the start, and answers once it is started.
 
-    Args:
-        address: IP address to listen on.
-        port: Port; 0 takes a free one.
-        keys: Keys of the page.
-        content: What is served.
-
     Raises:
         AutotuneError: The port is taken.
     """
@@ -89,7 +83,6 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Port that it listens on."""
         return int(self._socket.getsockname()[1])
 
     @property

@@ -39,7 +39,6 @@ class Metrics(Collector):
         return generate_latest(_One(self)), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # it has none
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
         view = self._view()
         if view is None:
             return
@@ -93,7 +92,6 @@ class _Counts:
         self._counted: dict[str, float] = {}
 
     def count(self, name: str, reading: float) -> float:
-        """Return what was counted so far, with a new reading."""
         last = self._last.get(name, reading)
         grown = reading - last if reading >= last else reading
         self._last[name] = reading

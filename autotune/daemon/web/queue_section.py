@@ -57,7 +57,6 @@ def queue_section(
     """Return the section of the queue.
 
     Args:
-        entries: The queue.
         reasons: By id, what an entry waits for.
         trouble: Why the queue cannot be read, in words; None if it can.
         actions: Whether the page may change something.
@@ -139,7 +138,6 @@ def advice_section(advices: Sequence[Advice], *, actions: bool) -> AdvicesPart:
     """Return the section of the advice.
 
     Args:
-        advices: All advice, the oldest first.
         actions: Whether the page may change something.
     """
     shown = list(reversed(advices))[:_MOST]

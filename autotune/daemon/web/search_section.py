@@ -84,11 +84,7 @@ class SearchPart(TypedDict):
 
 
 class SearchFollower:
-    """Follower of the search that runs, else of the one that ran last; reads what is new in its event files.
-
-    Args:
-        queue: The queue.
-    """
+    """Follower of the search that runs, else of the one that ran last; reads what is new in its event files."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -136,7 +132,6 @@ class SearchFollower:
 
 
 def _entry_to_show(entries: Sequence[Entry]) -> Entry | None:
-    """Return the entry whose search runs, else the one whose search ran last."""
     running = [entry for entry in entries if entry.owner is not None]
     searched = [entry for entry in entries if entry.used_s > 0.0]
     return next(iter([*running, *reversed(searched)]), None)
@@ -280,12 +275,8 @@ class TrialDot:
     """Trial as a picture needs it.
 
     Attributes:
-        number: Its number in the study.
         t_s: Its end, in seconds of search time.
         ratio: Its speed over today's; None where it gave no comparable number.
-        purpose: Reason for which it was made.
-        has_failed: Whether it ended with an error.
-        point: Name of its point.
     """
 
     number: int
@@ -332,23 +323,15 @@ class StudyProgress:
     Attributes:
         study: Name of the study; empty before it is known.
         search: Search whose events came last.
-        started_utc: Its start, ISO 8601.
-        budget_s: Its budget.
-        measures: What its score measures, in words.
         combinations: Number of points in its space.
         t_s: Search time up to the last event.
-        starts_s: Start of each search in search time.
         phase: What it does, and why, in words; None before the first phase.
         running: The trial that goes on; None between two.
-        is_over: Whether it has said that it is over.
         verdict: Its verdict; None before the end, and where it has none.
-        dots: All trials that ended.
         endings: Number of trials by their ending.
         best: Speed of the incumbent over today's, at the search times from which it was the best.
         best_changes: Changes of the incumbent, as text; None before one is known.
         points: By name of a point, its changes as text.
-        recent: The last trials.
-        remarks: The last remarks.
     """
 
     study: str = ""
@@ -375,12 +358,7 @@ class StudyProgress:
     _has_unit: bool = False  # today's config was measured in this search
 
     def add(self, search: str, event: Event) -> None:
-        """Add an event; one that cannot be understood is passed over.
-
-        Args:
-            search: Name of the search that it is of.
-            event: As the event file has it.
-        """
+        """Add an event; one that cannot be understood is passed over."""
         if search != self.search:
             self._begin(search)
         self._pass_time(event.get("utc"))
@@ -520,11 +498,7 @@ Event = Mapping[str, Any]
 
 
 class EventFile:
-    """Event file of one search, which may be written to meanwhile.
-
-    Args:
-        path: The file.
-    """
+    """Event file of one search, which may be written to meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -550,7 +524,6 @@ class EventFile:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes that were read so far."""
         return self._position
 
     def _events(self, chunk: bytes) -> Iterator[Event]:
@@ -566,11 +539,7 @@ class EventFile:
 
 
 class StudyEvents:
-    """Events of all searches of the study that one search works on, as far as their files lie beside its own.
-
-    Args:
-        path: Event file of the search.
-    """
+    """Events of all searches of the study that one search works on, as far as their files lie beside its own."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -607,7 +576,6 @@ def event_file_of(entry: Entry) -> Path | None:
 
 
 def _state_folder(entry: Entry) -> Path | None:
-    """Return the folder that ``--state-dir`` of an entry names."""
     options = entry.options[: entry.options.index("--")] if "--" in entry.options else entry.options
     for place, option in enumerate(options):
         if option == "--state-dir" and place + 1 < len(options):
@@ -627,7 +595,6 @@ def _siblings(path: Path, study: str) -> list[Path]:
 
 
 def _study_of(path: Path) -> str | None:
-    """Return the study of a search, by the beginning of its event file; None if it is not known yet."""
     for one in read_beginning(path, _BEGINNING_BYTES).split(b"\n"):
         event = _event(one)
         if event is not None and event.get("event") == "SearchStarted":

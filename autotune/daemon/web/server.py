@@ -27,8 +27,6 @@ class WebOptions:
     """Options of the page.
 
     Attributes:
-        address: IP address to listen on.
-        port: Port; 0 takes a free one.
         actions: Whether the page may change the queue, and have advice applied.
     """
 
@@ -39,11 +37,6 @@ class WebOptions:
 
 class WebServer:
     """Server of the page and the metrics; see `autotune.daemon.web.view.Page`.
-
-    Args:
-        home: Folders of the daemon.
-        options: Options.
-        clock: The machine's clock.
 
     Raises:
         AutotuneError: The port is taken, or the token cannot be used.
@@ -126,11 +119,9 @@ class GpuPoller:
     """Poller of all GPUs of this machine.
 
     Args:
-        clock: The machine's clock.
         own_pids: Returns the processes of the daemon's own search.
 
     Attributes:
-        samples: The newest reading of each GPU.
         why_none: Reason, for people, why there are none; None otherwise.
     """
 
@@ -145,7 +136,6 @@ class GpuPoller:
         self.why_none: str | None = "not looked at yet"
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def close(self) -> None:

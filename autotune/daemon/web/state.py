@@ -71,10 +71,6 @@ class PageState:
 
     The loop calls `note`, which takes microseconds; `document` reads what is new in the files, and may be called in
     another thread.
-
-    Args:
-        home: The daemon's folders.
-        clock: The machine's clock.
     """
 
     def __init__(self, home: DaemonHome, clock: Clock) -> None:
@@ -101,7 +97,6 @@ class PageState:
         """Return the state; None before the first `note`.
 
         Args:
-            actions: Whether the page may change something.
             csrf: Token that an action has to bring.
         """
         with self._making:
@@ -143,13 +138,7 @@ def web_state(
     """Return the state of the page from its sections.
 
     Args:
-        view: What the daemon knows.
-        now: The time.
-        gpus: Section of the GPUs.
         search: Section of the search; None if none was made.
-        queue: Section of the queue.
-        trainings: Section of the trainings.
-        advices: Section of the advice.
         actions: Whether the page may change something.
         csrf: Token that an action has to bring; None without actions.
     """
@@ -253,7 +242,6 @@ class FilesRead(Generic[Thing]):
     """Things of one folder.
 
     Args:
-        folder: The folder.
         read: Reads all of them; may raise `AutotuneError`.
     """
 

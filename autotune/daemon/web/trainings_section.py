@@ -93,11 +93,7 @@ class TrainingHistories:
 
 
 class ToldAlarms:
-    """Alarms that were told of trainings, by the files beside them; a file is read when it has grown.
-
-    Args:
-        folder: Folder of all trainings.
-    """
+    """Alarms that were told of trainings, by the files beside them; a file is read when it has grown."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -167,7 +163,6 @@ def _training(view: TrainingView, history: HistoryPart) -> TrainingPart:
 
 
 def _alarm(told: bytes) -> AlarmPart | None:
-    """Return the alarm of a line that was told; None if it is none."""
     try:
         event: Any = json.loads(told)
         if event["event"] not in _ALARMS:
@@ -321,11 +316,7 @@ STRETCHES = 120
 
 
 class RecentHour:
-    """Means of some quantities over stretches of 30 s, the last 120 of them.
-
-    Args:
-        names: The quantities.
-    """
+    """Means of some quantities over stretches of 30 s, the last 120 of them."""
 
     def __init__(self, *names: str) -> None:
         self._names = names

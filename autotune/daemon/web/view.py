@@ -12,7 +12,6 @@ class GpuUser:
     """Process on a GPU.
 
     Attributes:
-        pid: Its id, as the driver has it.
         name: Its program; None where that is not known.
         memory_bytes: GPU memory that it holds; None where the driver does not say.
         is_own: Whether it belongs to a search of the daemon.
@@ -29,18 +28,8 @@ class GpuSample:
     """Reading of one GPU; None is "not known", never 0.
 
     Attributes:
-        t_s: Monotonic time.
-        index: The driver's number of the GPU.
-        uuid: Its UUID.
-        name: Its product name.
         utilization: Share of time, 0..1, in which kernels ran since the last reading.
-        memory_used_bytes: Memory in use by all processes.
-        memory_total_bytes: Its memory.
-        power_w: Electric power.
-        power_limit_w: The most that it may draw.
         energy_j: Energy since the driver was loaded.
-        sm_clock_mhz: Clock of its multiprocessors.
-        temperature_c: Temperature of its die.
         throttled_by: Reasons for which its clocks are held down.
         users: Processes on it; a driver in a container may hide them.
         why_unknown: Reason, for people, why nothing is known of it; None otherwise.
@@ -68,13 +57,8 @@ class TrainingView:
     """Watched training that goes on.
 
     Attributes:
-        id: Name of its folder.
         name: Name for people: its config, else its command.
-        pid: Its process.
-        started_utc: ISO 8601 stamp.
-        steps: Steps that were seen.
         samples_per_s: Its speed in the last window; None before the first.
-        is_slow: Whether it is slower than itself.
         confirmed_samples_per_s: Speed that its study has confirmed for its values; None for nothing.
         expected: Interval of its speed over the confirmed one in which it is expected; None for nothing.
         samples: Samples that it has trained on while it was watched; None where its steps do not say.
@@ -93,7 +77,6 @@ class TrainingView:
 
     @classmethod
     def of(cls, training: WatchedTraining) -> "TrainingView":
-        """Return the view of a training."""
         header, confirmed = training.header, training.header.confirmed
         return cls(
             id=training.folder.name,
@@ -114,16 +97,9 @@ class DaemonView:
     """Knowledge of the daemon that is in no file.
 
     Attributes:
-        autotune: Its version.
-        pid: Its process.
-        started_utc: ISO 8601 stamp.
-        hosted: How it is hosted, in words.
-        machine: State of the machine, in words.
         running: Number of the entry whose search runs; None while none does.
         reasons: By id of an entry, what it waits for, in words.
-        gpus: The newest reading of each GPU.
         why_no_gpus: Reason, for people, why nothing is known of any GPU; None otherwise.
-        trainings: Trainings that go on.
         trouble: What goes wrong now, in words; None for nothing.
     """
 

@@ -36,11 +36,7 @@ Answer = TypeVar("Answer")
 
 
 class Questions:
-    """Questions to the driver, asked so that another thread can see which of them has no answer.
-
-    Args:
-        clock: Stamps the questions.
-    """
+    """Questions to the driver, asked so that another thread can see which of them has no answer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -71,12 +67,7 @@ class DeviceReader:
     Its methods raise `DriverError` where the device, or the driver, is lost, and only there.
 
     Args:
-        uuid: Name of the device in the records.
-        device: The device itself.
-        questions: Through which the device is asked.
-        tell: Takes the records.
         clock: Stamps and paces the readings.
-        left_out: Capabilities that are not asked for.
     """
 
     def __init__(
@@ -110,11 +101,9 @@ class DeviceReader:
         return min(self._busy_due_s, self._state_due_s)
 
     def name(self) -> str | None:
-        """Return the name of the device."""
         return self._answer(Capability.NAME, self._device.name)
 
     def memory_total_bytes(self) -> int | None:
-        """Return the total memory of the device."""
         memory = self._answer(Capability.MEMORY, self._device.memory)
         return None if memory is None else memory.total_bytes
 
@@ -178,7 +167,6 @@ class DeviceReader:
         return math.inf if Capability.RATES in self._off else POLL_S
 
     def _keeps_no_samples(self) -> bool:
-        """Return True if the driver has no samples, which it does not say: there only never is a first one."""
         return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > _FIRST_SAMPLE_S
 
     def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:

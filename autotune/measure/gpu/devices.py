@@ -93,12 +93,7 @@ class VisibleDevices:
 
 
 def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> VisibleDevices:
-    """Return the devices that a process with that environment will see.
-
-    Args:
-        gpus: GPUs of the machine, at least one.
-        environment: Environment with which the process will be started.
-    """
+    """Return the devices that a process with that environment will see."""
     ordered = sorted(gpus, key=lambda gpu: (gpu.pci_bus_id, gpu.index))
     # A GPU that is cut into instances is not there itself.
     devices = [uuid for gpu in ordered for uuid in ((gpu.uuid,) if gpu.mig_uuids is None else gpu.mig_uuids)]

@@ -162,9 +162,6 @@ class OccupancyReader:
 
     The session with the driver stays open until `close`: to open it takes seconds where nothing else keeps the driver
     loaded.
-
-    Args:
-        clock: Stamps the readings.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -347,7 +344,6 @@ class OccupancyWatch:
     A driver call that hangs does so in that thread, which is then left to the end of the process.
 
     Args:
-        clock: Stamps the readings.
         wait_s: Longest real time that `look` waits for a reading. It waits no more as long as one hangs.
     """
 

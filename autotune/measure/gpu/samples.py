@@ -43,7 +43,6 @@ class StreamStarted:
     """Start of the stream: the collector has a driver.
 
     Attributes:
-        v: `FORMAT`.
         pid: Process id of the collector.
         driver: The driver's version; empty where it does not say.
     """
@@ -87,7 +86,6 @@ class GpuState:
     """State of a device at one moment.
 
     Attributes:
-        memory_bytes: Memory in use by all processes.
         energy_j: Energy drawn since the driver was loaded.
         reasons: Reasons for which its clocks are held down; see `throttling`.
         holders: Process, its memory, and whether it computes (else draws), of those that hold the device.
@@ -158,7 +156,6 @@ class GpuLost:
     Attributes:
         uuid: The device; None for the driver, and with it every device, and this is the last record.
         name: One of `driver_errors.FATAL_NAMES`.
-        why: A sentence for people.
     """
 
     kind: ClassVar[str] = "lost"
@@ -245,7 +242,6 @@ class Silence:
 
     Attributes:
         uuid: The device that the driver does not answer about; None if it is about none, or the collector is silent.
-        why: The reason, for people.
     """
 
     uuid: str | None

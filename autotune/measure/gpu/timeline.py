@@ -85,8 +85,6 @@ class GpuTimeline:
         """Return the usage of the devices over a past stretch of monotonic time.
 
         Args:
-            t0_s: Its start.
-            t1_s: Its end, later than `t0_s`.
             own_pids: Processes of the trial, as this process numbers them; also those that have ended.
             started_s: When the trial was started. From then on memory counts; and where process ids are those of
                 another namespace, a process that came later is taken for the trial's own. None: memory counts from
@@ -132,7 +130,6 @@ class DeviceTimeline:
     absent: dict[str, str] = field(default_factory=dict)
 
     def keep(self, record: Record) -> None:
-        """Add a record of this device."""
         match record:
             case GpuFound():
                 self.name, self.memory_bytes = record.name, record.memory_bytes
@@ -215,7 +212,6 @@ class DeviceTimeline:
         return max((used for used in memory if used is not None), default=None)
 
     def _mean_activity(self, t0_s: float, t1_s: float) -> tuple[float | None, float | None, float | None]:
-        """Return the mean activity of the SMs, the tensor cores and the DRAM."""
         told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
         return (
             _activity(told, lambda record: record.sm),
@@ -285,7 +281,6 @@ def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[f
 
 
 def _known_part(points: Sequence[tuple[float, float]], t0_s: float, t1_s: float) -> tuple[float, float] | None:
-    """Return the part of a stretch between the first and the last reading; None if that is not most of it."""
     if not points:
         return None
     start_s, end_s = max(t0_s, points[0][0]), min(t1_s, points[-1][0])
@@ -308,7 +303,6 @@ def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
 
 
 def _share_by_reason(reasons: Sequence[tuple[str, ...]]) -> dict[str, float]:
-    """Return the share of the readings that show each reason."""
     return {reason: count / len(reasons) for reason, count in Counter(chain.from_iterable(reasons)).items()}
 
 

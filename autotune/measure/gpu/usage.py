@@ -39,14 +39,9 @@ class DeviceUsage:
         figures: Figures over the stretch. The mean utilization is weighted by time; polled zeros are not believed:
             there are devices without a meter that answer 0 for ever (NVIDIA Thor, seen by the authors of rezolus).
             Memory is of one reading a second, up to the first after the stretch.
-        t0_s: Start of the stretch.
-        t1_s: Its end.
         windows: The driver windows that lie wholly inside, as `oscillation.Segment.within` takes them.
         polled: Whether they come from `PolledWindows`, and lie up to a driver window late.
         energy_counted: Whether the device counted the energy itself; else it is from one reading of power a second.
-        sm_clock_mhz: Mean of the readings.
-        temperature_start_c: Temperature at the start of the stretch.
-        temperature_end_c: Temperature at its end.
         clock_reasons: Share of the readings with each reason that was seen, throttling or not.
         foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
         attribution: Method by which own kernels were told from those of others.
@@ -91,7 +86,6 @@ class DeviceUsage:
 
     @property
     def why_no_utilization(self) -> str | None:
-        """Reason, for people, why there is no utilization; None where there is one."""
         if self.figures.utilization is not None:
             return None
         if self.lost:

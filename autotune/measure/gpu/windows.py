@@ -62,7 +62,6 @@ class SampledWindows:
 
     @property
     def newest_end_s(self) -> float | None:
-        """End of the newest window; None before the first."""
         return None if self._offset_s is None else self.newest_us / 1e6 + self._offset_s
 
     def of(self, samples: Sequence[tuple[int, int]], *, now_s: float, epoch_s: float) -> list[BusyWindow]:
@@ -115,7 +114,6 @@ class SampledWindows:
         return self._of_idleness(since_us, self.newest_us)
 
     def _missing(self, now_s: float) -> float:
-        """Return the number of windows for which there should be samples and are none."""
         usual_us, newest_end_s = self._usual_us(), self.newest_end_s
         if newest_end_s is None or usual_us <= 0:
             return 0.0
@@ -134,7 +132,6 @@ class SampledWindows:
         return ranked[len(ranked) // 4] if ranked else 0
 
     def _follow_the_wall_clock(self, epoch_at_zero_s: float) -> None:
-        """Shift the offset where the stamps are those of a wall clock that was just set."""
         if self._offset_s is None or self._epoch_at_zero_s is None:
             return
         step_s = epoch_at_zero_s - self._epoch_at_zero_s

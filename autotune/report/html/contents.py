@@ -13,8 +13,6 @@ class Advice:
     """Recommendation of a diagnosis.
 
     Attributes:
-        sentence: What it recommends.
-        values: The values, as text.
         gain: What it gains, in words; empty where that was not tried.
     """
 
@@ -28,7 +26,6 @@ class StepPart:
     """Part of a step of today's config, as a profile found it.
 
     Attributes:
-        name: Name of the phase.
         mean_ms: Its mean time; None where it was not measured.
     """
 
@@ -42,7 +39,6 @@ class ConfirmingPair:
 
     Attributes:
         today: Speed of today's config, in samples a second.
-        other: That of what it is compared with.
         is_left_out: Whether something had slowed down one of the two, so that the answer does without this pair.
     """
 
@@ -56,15 +52,9 @@ class StudyContents:
     """Contents of the report of one study.
 
     Attributes:
-        config: The config, as it was named.
-        study: Name of the study.
-        trials: All its trials, oldest first.
         result: Answer of the last search; None where no trial gave numbers.
-        why_no_result: Reason for that, as a clause.
         state: How the last search stands, as a sentence; empty where it came to its end.
         elapsed_s: Time that the last search took; None where that is not known.
-        measures: What the score measures, in words.
-        pairs: Complete pairs of the confirmation.
         step_times_s: Times of steps of today's config, and of what it is compared with; empty where none are kept.
         diff: Change to the config; None where there is none to make.
         commands: Commands that go on from here, by what they do.
@@ -104,7 +94,6 @@ class StudyContents:
 
     @property
     def name_of_shown(self) -> str:
-        """Name of that, as a heading."""
         return "tried" if self.result is not None and self.result.verdict is Verdict.NO_CHANGE else "best"
 
 
@@ -129,8 +118,6 @@ class Section:
     """Section of a report.
 
     Attributes:
-        id: Anchor.
-        title: Heading.
         lead: Sentences that say what is to be seen; of a section without data the reason.
         picture: SVG; None for none.
         table: The picture's numbers, or the section's only content; None for none.
@@ -154,8 +141,6 @@ def element(tag: str, /, *children: Child, **attributes: str) -> Html:
     """Return an element.
 
     Args:
-        tag: Its name.
-        children: Its content.
         attributes: Its attributes; ``class_`` is ``class``, and other underscores are hyphens.
     """
     pairs = "".join(f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
@@ -176,8 +161,6 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], *,
 
     Args:
         caption: What it holds, for those who do not see the page.
-        head: Headings of the columns.
-        rows: Its rows.
         words: Number of columns, from the left, that hold words; the others hold numbers, and stand to the right.
     """
 

@@ -75,8 +75,6 @@ def draw_ratios(name: str, title: str, rows: Sequence[tuple[str, Ratio]], label:
     Args:
         name: Name of the picture, of which there is one on a page.
         title: What it shows, for those who do not see it.
-        rows: Name and ratio of each row.
-        label: What the ratios are.
     """
 
     def draw(axes: Axes) -> None:
@@ -318,7 +316,6 @@ def _svg(name: str, title: str, height: float, *parts: Callable[[Axes], None]) -
 
 
 def _in_page(svg: str, name: str, title: str) -> Html:
-    """Return an SVG document as an element: with ids of its own, a name, and the page's colour for its text."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
@@ -373,11 +370,8 @@ class TrialPoint:
     """One trial.
 
     Attributes:
-        trial: Its record.
         t_s: Its end, in seconds of search time: what lies between two searches is left out.
         ratio: Its speed over that of today's config on its machine; None where it cannot be compared.
-        changes: What it changes, as text.
-        has_failed: Whether it ended with an error.
     """
 
     trial: TrialRecord
@@ -388,11 +382,7 @@ class TrialPoint:
 
 
 def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
-    """Return the trials of a study's searches, in the order of their ends, without those of diagnoses.
-
-    Args:
-        trials: All its trials.
-    """
+    """Return the trials of a study's searches, in the order of their ends, without those of diagnoses."""
     firsts = {trial.search: trial for trial in reversed(trials)}
     # A diagnosis begins with a trial of its own, and goes on with trials that are named as those of a search are.
     diagnoses = {search for search, first in firsts.items() if first.purpose is Purpose.DIAGNOSE}

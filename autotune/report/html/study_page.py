@@ -19,7 +19,6 @@ def study_page(contents: StudyContents, written: str) -> str:
     """Return the report of a study as HTML.
 
     Args:
-        contents: What it holds.
         written: Time at which it is written, in words: all else is the same for the same study.
     """
     sentence = answer_sections.verdict_sentence(contents)
@@ -64,12 +63,7 @@ def _sections(contents: StudyContents, result: SearchResult | None) -> Sequence[
 
 
 def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
-    """Return a page that sets studies side by side: of several configs, or of one on several machines.
-
-    Args:
-        studies: What is known of each.
-        written: Time at which it is written, in words.
-    """
+    """Return a page that sets studies side by side: of several configs, or of one on several machines."""
     rows: list[Sequence[Child]] = []
     for one in studies:
         result, shown = one.result, one.shown

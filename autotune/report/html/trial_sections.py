@@ -145,7 +145,6 @@ def time_parts(contents: StudyContents, result: SearchResult) -> Section:
 
 
 def _where_parts_are(contents: StudyContents) -> list[str]:
-    """Return where the rest of a step is told apart, if not in this report."""
     if contents.step_parts:
         return []
     return [_with_a_diagnosis(contents, "tells what the rest is made of")]
@@ -158,7 +157,6 @@ def _with_a_diagnosis(contents: StudyContents, does: str) -> str:
 
 
 def _step_parts(contents: StudyContents) -> list[Html]:
-    """Return the parts of a step as its profile has them: a picture, and its numbers."""
     known = [(part.name, part.mean_ms) for part in contents.step_parts if part.mean_ms is not None]
     if not known:
         return []

@@ -53,8 +53,6 @@ class StorageAddress:
     """Address of a storage, which shows no password, whatever prints it.
 
     Attributes:
-        kind: Its kind.
-        shown: The address as people may see it.
         path: Folder of journals, or SQLite's file; None for a server.
         url: URL of a server, without its password.
         secrets: Passwords that stood in its URL, decoded, by the name that the driver has for each; without one,
@@ -82,9 +80,6 @@ class SaidAddress:
     """Text of an address, and where it was said.
 
     Attributes:
-        text: The text, which may hold a password.
-        where: The place, for messages.
-        folder: Folder that relative paths start from.
         may_hold_password: Whether nobody else can read that place.
     """
 

@@ -134,7 +134,6 @@ class Database:
         return Connection(storage=storage, expected=expected, is_remote=self._is_server, close=self._close)
 
     def attributes(self, name: str) -> list[object]:
-        """Return this attribute of all studies that have it."""
         with self._expected(reads_only=True), self._in_use():
             if not self._is_there() or not self._has_tables():
                 return []
@@ -177,7 +176,6 @@ class Database:
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Close what was opened for one look."""
         try:
             yield
         finally:
@@ -243,7 +241,6 @@ class Database:
         return sqlalchemy.inspect(self._one_connection()).has_table(last)
 
     def _one_connection(self) -> sqlalchemy.Engine:
-        """Return an engine that keeps no connection open."""
         return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args())
 
     def _last_start(self, name: str, names: list[str]) -> datetime:
@@ -294,7 +291,6 @@ class Database:
             ) from None
 
     def _error(self, error: Exception) -> StudyError:
-        """Return the user's error for one of the driver's."""
         cause = _cause(error)
         said = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = self._remedy(said)

@@ -48,7 +48,6 @@ class JournalFolder:
         return self._folder / f"{study}.journal"
 
     def where(self, study: str) -> str:
-        """Return the journal's path."""
         return str(self.path(study))
 
     def latest(self, pattern: str) -> str | None:
@@ -151,7 +150,6 @@ class JournalFile:
     """Optuna's two-method interface of a journal backend, on one file that must stay the same.
 
     Args:
-        path: The file.
         lock: Lock that is held while appending.
         creates: Whether the file is created, with access for its owner only, if it does not exist.
 
@@ -283,7 +281,6 @@ class JournalFile:
 
 
 def _is_whole(file: BinaryIO) -> bool:
-    """Return whether a file ends with a whole line."""
     size = file.seek(0, os.SEEK_END)
     return not size or os.pread(file.fileno(), 1, size - 1) == b"\n"
 
@@ -317,7 +314,6 @@ def open_storage(address: StorageAddress | None, journals: Path) -> Storage:
 
     Args:
         address: The address; None for journals on this machine.
-        journals: Folder of these.
     """
     if address is None:
         return JournalFolder(journals)

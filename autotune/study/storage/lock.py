@@ -22,8 +22,6 @@ class FileLock:
 
     Args:
         path: The lock file; it is created, never deleted (deleting it would let two holders in).
-        clock: Clock of the wait.
-        timeout_s: Longest wait.
         creates: Whether to create the lock file. Who only reads does not: without one nobody writes, and there is
             nothing to wait for.
     """
@@ -66,28 +64,20 @@ class FileLock:
                 return True
 
     def release(self) -> None:
-        """Release the lock."""
         assert self._file is not None or not self._creates, "released without acquire"
         if self._file is not None:
             self._file.close()
         self._file = None
 
     def __enter__(self) -> None:
-        """Acquire the lock."""
         self.acquire()
 
     def __exit__(self, *_error: object) -> None:
-        """Release the lock."""
         self.release()
 
 
 class LockProbe:
-    """Lock of one member beside a journal.
-
-    Args:
-        journal: The journal.
-        member: UUID of the member, hexadecimal.
-    """
+    """Lock of one member beside a journal."""
 
     def __init__(self, journal: Path, member: str) -> None:
         self._journal = journal

@@ -29,7 +29,6 @@ class Connection:
     """Connection to the storage of one study.
 
     Attributes:
-        storage: The storage as Optuna uses it.
         expected: Returns the context in which each read or write is done. It holds whatever lock that needs, and turns
             what disks, servers and other writers can do into `StudyError`; where the storage cannot be reached for the
             moment, into `StorageAway`.
@@ -66,7 +65,6 @@ class Storage(Protocol):
         """Connect to a study, which need not exist yet; what can be mended is mended.
 
         Args:
-            study: Its name.
             reads_only: Whether nothing will be written: then no file is made, nor a lock beside it.
         """
         ...

@@ -101,7 +101,6 @@ class TrainerConfig:
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
 
     def pipeline_options(self, seed: int) -> PipelineOptions:
-        """Return the settings of the input pipeline."""
         return PipelineOptions(
             batch_size=self.data.batch_size,
             parallel_calls=self.data.num_workers,
@@ -116,11 +115,9 @@ class TrainerConfig:
         )
 
     def text_options(self) -> TextOptions:
-        """Return the settings of the preparation of texts."""
         return TextOptions(workers=self.data.text_workers)
 
     def device_options(self) -> DeviceOptions:
-        """Return the devices of the spectrograms and of the training."""
         return DeviceOptions(
             data_gpu=self.data.data_gpu,
             model_gpu=self.data.model_gpu,
@@ -138,7 +135,6 @@ class TrainerConfig:
         )
 
     def step_options(self) -> StepOptions:
-        """Return the settings of the training step."""
         return StepOptions(
             graph=self.training.enable_graph_mode,
             xla=self.training.enable_xla_compilation,

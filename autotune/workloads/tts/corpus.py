@@ -64,7 +64,6 @@ def write_corpus(folder: Path, *, clips: int = CLIPS, seed: int = 0) -> bool:
     Args:
         folder: Folder of the corpus; does not exist yet, or holds this very corpus.
         clips: Number of clips, of about 1 to 10 seconds.
-        seed: Seed of texts and sound.
 
     Returns:
         False if it existed already.

@@ -40,9 +40,6 @@ def frame_count(samples: int) -> int:
 def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
     """Compute the spectrogram of 16-bit samples, in NumPy.
 
-    Args:
-        pcm: One-dimensional.
-
     Returns:
         Frames by mel bands.
     """

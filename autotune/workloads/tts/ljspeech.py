@@ -36,11 +36,7 @@ class Clip:
     """Clip with its text.
 
     Attributes:
-        wav: The file.
         text: Symbol numbers from 1, without characters that have none.
-        offset_bytes: Offset of the samples in the file.
-        samples: Number of samples, 16 bits each.
-        size_bytes: Size of the file.
         mtime_ns: Time of its last change.
     """
 
@@ -56,7 +52,6 @@ def read_clips(folder: Path, tokens_of: TokensOf | None = None, *, written: bool
     """Read the listing and the header of every file.
 
     Args:
-        folder: The folder.
         tokens_of: Prepares the texts; None encodes each as it is.
         written: Take the texts as they are written, the second column, instead of the last.
 
@@ -100,7 +95,6 @@ def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int
         text: Symbols of the clip, at least 1.
         frames: Spectrogram frames of the clip, at least 1.
         max_text: Most symbols to keep.
-        max_frames: Most frames to keep.
 
     Returns:
         Symbols and frames to keep from the start, at least 1 each.
@@ -149,7 +143,6 @@ def find_samples(start: bytes, size: int) -> tuple[int, int]:
 
     Args:
         start: First bytes of the file, enough to hold all chunks ahead of the samples.
-        size: Size of the whole file.
 
     Returns:
         Offset of the first sample in bytes, and the number of samples.

@@ -21,7 +21,6 @@ class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
     """Model from text to log-mel spectrograms of a given length.
 
     Args:
-        seed: Seed of the initial weights.
         compute_dtype: Dtype of the computations; variables are always float32.
     """
 

@@ -29,7 +29,6 @@ def main(batch_size: int, rounds: int) -> None:
     """Print the times of the step's parts.
 
     Args:
-        batch_size: Sentences in a batch.
         rounds: How often each part is timed.
     """
     model = Speech(seed=0, compute_dtype="float32")

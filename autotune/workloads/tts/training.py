@@ -34,9 +34,6 @@ def train(
     """Train, from the newest checkpoint on if there is one.
 
     Args:
-        config: The settings.
-        config_file: Path of the config.
-        clips: The data.
         steps: End at this step, those before the checkpoint included; None sets no end.
         epochs: End at this pass over the data, likewise; None takes ``training.epochs``.
 
@@ -155,11 +152,8 @@ class _Loop:
     """Training loop.
 
     Args:
-        feed: The batches.
-        train_step: Trains on one.
         checkpoints: Checkpoints, with the progress that the loop goes on from.
         clips: Number of clips in one pass over the data.
-        batch_size: Clips in a batch.
     """
 
     def __init__(
@@ -218,7 +212,6 @@ class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
     """Progress of the training, saved in checkpoints.
 
     Attributes:
-        steps: Steps done.
         clips: Clips trained on, each pass counted.
     """
 
@@ -243,8 +236,6 @@ class Checkpoints:
     """Checkpoints of a training.
 
     Args:
-        model: The model.
-        optimizer: Its optimizer.
         folder: Folder of the checkpoints; made if it is not there.
 
     Attributes:
