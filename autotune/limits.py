@@ -44,9 +44,7 @@ def expected(error: BaseException) -> AutotuneError | None:
 
 # numpy's BLAS library ends the process, or raises an obscure error, where it cannot get memory for its threads.
 _LEAST_ADDRESSES_BYTES = 512 << 20
-_MOST_LIBRARY_THREADS = 64
 _OWN_THREADS = 4
-_MANY_PROCESSES = 4096  # a limit above this is none
 
 
 def require_room() -> None:
@@ -62,8 +60,8 @@ def require_room() -> None:
             remedy="Raise it (ulimit -v, or what a batch system sets), then run the command again.",
         )
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if most != resource.RLIM_INFINITY and most <= _MANY_PROCESSES:
-        _require_threads(_OWN_THREADS + min(os.cpu_count() or 1, _MOST_LIBRARY_THREADS))
+    if most != resource.RLIM_INFINITY and most <= 4096:  # a limit above this is none
+        _require_threads(_OWN_THREADS + min(os.cpu_count() or 1, 64))
 
 
 def _require_threads(number: int) -> None:

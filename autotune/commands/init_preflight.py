@@ -32,7 +32,6 @@ NOT_TRIED = (
 )
 """Sentence for a section that goes into the config unseen."""
 
-_SHOWN_LINES = 5  # of a failed trial's stderr
 _REACHED = {
     Reached.READ: "the trial's copy of the config was read",
     Reached.ON_THE_COMMAND_LINE: "the values are on its command line",
@@ -276,5 +275,5 @@ def _steps(preflight: Preflight) -> str:
 
 
 def _print_stderr(console: Console, preflight: Preflight) -> None:
-    for line in preflight.stderr_tail.splitlines()[-_SHOWN_LINES:]:
+    for line in preflight.stderr_tail.splitlines()[-5:]:  # of a failed trial's stderr
         console.print(f"  | {plain(line)}", soft_wrap=True)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from autotune.search.open import OpenSearch
     from autotune.search.problem import Problem
 
-_CLEARING_S = 0.3  # for a display that may hang as well
-
 
 class SearchAnswer:
     """Answer of a search as it stands at any moment, and the way it is printed.
@@ -163,4 +161,4 @@ class SearchAnswer:
     def _clear(self) -> None:
         clearing = threading.Thread(target=self.clear, daemon=True)
         clearing.start()
-        clearing.join(_CLEARING_S)
+        clearing.join(0.3)  # for a display that may hang as well

@@ -17,7 +17,6 @@ LATE_S = 1.5
 """Time after the end of the budget, when the process is ended by force; it is gone half a second later."""
 
 _PACKAGE = Path(__file__).parents[1]
-_LAST_RESORT_S = 4.0  # after the end of the budget, also where no other thread of Python gets a turn
 
 
 def where_it_is() -> str:
@@ -52,7 +51,8 @@ class Watchdog:
             # A thread of C, if there is room for one and stderr is a file: it ends the process also if a call holds
             # the interpreter's lock.
             with contextlib.suppress(AttributeError, OSError, ValueError, OverflowError, RuntimeError):
-                last_s = max(0.1, self._left_s + _LAST_RESORT_S)
+                # after the end of the budget, also where no other thread of Python gets a turn
+                last_s = max(0.1, self._left_s + 4.0)
                 faulthandler.dump_traceback_later(last_s, exit=True, file=sys.stderr)
         return self
 

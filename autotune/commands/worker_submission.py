@@ -23,8 +23,6 @@ from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
 from autotune.trial.search_child import OWN_COMMAND
 from autotune.trial.state_folder import StateFolder
 
-_LEAVE_S = 15.0  # a worker gives its trial back within a few seconds
-_MOST_FAILED = 100
 _SECRET = "autotune-storage"  # noqa: S105 -- the name of one
 _SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?")
 
@@ -153,7 +151,7 @@ def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
         return 0
     submission.require_ssh()
     failed = []
-    with CommandGroup(clock, _LEAVE_S) as group:
+    with CommandGroup(clock, 15.0) as group:  # a worker gives its trial back within a few seconds
         try:
             for host, words in commands.items():
                 group.start(host, words, inherited_environment())
@@ -168,7 +166,7 @@ def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
             raise
     if failed:
         say_aside(f"autotune: {len(failed)} of {len(commands)} workers failed: {', '.join(failed)}")
-    return min(len(failed), _MOST_FAILED)
+    return min(len(failed), 100)
 
 
 def _show(one: OutputLine | CommandEnd) -> None:

@@ -46,9 +46,6 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
 
 
-_MOST_BITS = 14_000  # 4,214 digits
-
-
 FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
 """Errors that both parsers raise, beside their own, on texts that they were not tested with, e.g. ``%YAML 1.3``."""
 
@@ -147,7 +144,7 @@ def _constructed(constructor: Any, node: Any) -> Scalar:
 
 def is_too_long(value: Scalar) -> bool:
     """Return whether a whole number has more digits than Python formats (4,300, unless configured otherwise)."""
-    return isinstance(value, int) and value.bit_length() > _MOST_BITS
+    return isinstance(value, int) and value.bit_length() > 14_000  # 4,214 digits
 
 
 @lru_cache(maxsize=4096)

@@ -18,7 +18,6 @@ _FLOATS_ARE_EXACT_BELOW = 2**53
 _NULLS = ("null", "Null", "NULL", "~")
 # Words that no YAML construct starts with; all others are quoted.
 _PLAIN = re.compile(r"[^\W\d_](?:[\w./+-]|(?<=\w) (?=\w))*|[./]{1,2}[\w./+-]*[\w/]|_[\w./+-]*")
-_TOML_BITS = 63  # and a sign
 
 
 def write_scalar(value: Scalar, old: Leaf) -> str:
@@ -67,7 +66,7 @@ def _write_plain(value: Scalar, old: Leaf) -> str:
         return str(number)
     if number is None or (isinstance(number, float) and not math.isfinite(number)):
         raise ValueError(f"{old.syntax.value} cannot say {shown(value)}")
-    if isinstance(number, int) and not is_json and number.bit_length() > _TOML_BITS:
+    if isinstance(number, int) and not is_json and number.bit_length() > 63:  # and a sign
         raise ValueError("TOML's whole numbers have 64 bits")
     return _write_float(number, exponent=_has_exponent(old)) if isinstance(number, float) else str(number)
 

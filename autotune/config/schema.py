@@ -42,9 +42,6 @@ MOST_CHOICES = 1000
 """Most values of one knob: more than any search can tell apart."""
 
 
-_LARGEST_WHOLE = 2**53  # above it, whole numbers cannot be told apart as floats
-
-
 _SMALLEST, _LARGEST = 1e-100, 1e100
 
 
@@ -354,7 +351,8 @@ def why_unfit(value: Scalar) -> str | None:
         if not math.isfinite(value):
             return "which is no finite number"
         return None if value == 0 or _SMALLEST <= abs(value) <= _LARGEST else "which is too large or too small"
-    return "which is too large" if value is not None and abs(value) > _LARGEST_WHOLE else None
+    # above it, whole numbers cannot be told apart as floats
+    return "which is too large" if value is not None and abs(value) > 2**53 else None
 
 
 def _kind(value: Scalar) -> str:

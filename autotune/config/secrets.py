@@ -30,7 +30,6 @@ _WITHIN = re.compile(
     r"(?P<name>(?<![\w.-])-{0,2}[A-Za-z][\w.-]*)(?P<between>[\"']?\s*[=:]\s*[\"']?|\s+(?=[^-\s]))"
     r"(?P<value>(?:Bearer\s+)?[^\s\"',;&{}\[\]()]+)"
 )
-_LEAST_HIDDEN = 4  # shortest value, in characters, that is looked for in other text without its name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +69,7 @@ def secrets_of(words: Sequence[str]) -> list[Secret]:
 def without(text: str, secrets: Sequence[Secret]) -> str:
     """Mask these secrets in a text that may quote them; very short ones are not looked for."""
     for value in sorted({secret.value for secret in secrets}, key=len, reverse=True):
-        if len(value) >= _LEAST_HIDDEN:
+        if len(value) >= 4:  # shortest value, in characters, that is looked for in other text without its name
             text = text.replace(value, MASK)
     return text
 

@@ -11,8 +11,6 @@ from autotune.daemon.queue import Entry, EntryState, Hold, Queue, config_sha256
 from autotune.errors import AutotuneError
 from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
-_APPLY_LIMIT_S = 20.0  # it takes two, in which nothing else is done
-_LOOK_S = 0.05
 _WHERE_OPTIONS = ("--state-dir", "--storage")
 
 
@@ -116,11 +114,11 @@ class Advising:
             child = SearchChild.start(argv, cwd=Path(entry.cwd), env=entry.environment, log=log, clock=self._clock)
         except AutotuneError as error:
             return " ".join(str(error).splitlines())
-        until_s = self._clock.now_s() + _APPLY_LIMIT_S
+        until_s = self._clock.now_s() + 20.0  # it takes two, in which nothing else is done
         while (ended := child.poll()) is None:
             if self._clock.now_s() > until_s:
                 child.leave("it takes too long")
-            self._clock.wait(_LOOK_S)
+            self._clock.wait(0.05)
         return None if ended.code == 0 else f"`autotune apply` failed, see `autotune queue log {entry.number}`"
 
     def _note(self, entry: Entry, note: str, state: EntryState, hold: Hold | None = None) -> None:

@@ -13,9 +13,6 @@ from statistics import fmean, median
 
 from autotune.daemon.training_folder import ConfirmedSpeed
 
-_SILENT_S = 60.0  # without a window of the chosen process, after which another one takes its place
-
-
 _SILENT_WINDOWS = 4.0
 
 
@@ -77,7 +74,8 @@ class TrainingWatch:
     def _is_chosen(self, window: PaceWindow) -> bool:
         if window.process != self._process:
             if self._process is not None:
-                if window.t1_s - self._last_s < max(_SILENT_S, _SILENT_WINDOWS * self._length_s):
+                # without a window of the chosen process, after which another one takes its place
+                if window.t1_s - self._last_s < max(60.0, _SILENT_WINDOWS * self._length_s):
                     return False
                 self._slowdown.resume()
                 self._start.restart()
@@ -182,9 +180,6 @@ class StartCheck:
 _CORES = 0.5  # growth of each that is told from its usual ups and downs
 
 
-_CORES_OF_FEW = 0.125  # of a machine with few, where a neighbour can only take what the training leaves to it
-
-
 _CORES_OF_MANY = 0.04
 
 
@@ -198,9 +193,6 @@ _DISK = 0.12
 
 
 _FULL = 0.95
-
-
-_STRONGEST = 6.0
 
 
 _EDITED = 2.0
@@ -285,7 +277,8 @@ def _was(before: float | None, form: str) -> str:
 
 def _least_cores(cores: int | None) -> float:
     """Return the growth of the foreign load that is told from its ups and downs, on a machine of that size."""
-    return _CORES if cores is None else max(min(_CORES, _CORES_OF_FEW * cores), _CORES_OF_MANY * cores)
+    # of a machine with few, where a neighbour can only take what the training leaves to it
+    return _CORES if cores is None else max(min(_CORES, 0.125 * cores), _CORES_OF_MANY * cores)
 
 
 def _growth(before: float | None, after: float | None) -> float | None:
@@ -294,7 +287,7 @@ def _growth(before: float | None, after: float | None) -> float | None:
 
 
 def _cause(kind: CauseKind, text: str, strength: float) -> Cause:
-    return Cause(kind=kind, text=text, strength=min(strength, _STRONGEST))
+    return Cause(kind=kind, text=text, strength=min(strength, 6.0))
 
 
 WARM_UP_S = 60.0
@@ -303,9 +296,6 @@ WARM_UP_S = 60.0
 
 LEAST_WINDOWS = 30
 """Windows (five minutes) that the level is learned from before anything is tested."""
-
-
-_LEVEL_WINDOWS = 2160  # six hours: from then on the level stays, so that a slow creep is seen
 
 
 _PER_MINUTE = 6
@@ -338,13 +328,7 @@ _SLACK = 0.018
 _SLACK_ERRORS = 5.0
 
 
-_LEAST_THRESHOLD = 1.35  # in minutes times ln pace
-
-
 _THRESHOLD_LN = 24.0
-
-
-_PRIOR_VARIANCE = 0.006  # long-run variance of a minute
 
 
 _PRIOR_BATCHES = 3.0
@@ -360,15 +344,6 @@ _LEARNING = 0.05  # of the threshold, up to which the level goes on learning
 
 
 _BACK_WINDOWS = 18  # three minutes
-
-
-_BACK_SHARE = 0.35  # of the slowdown, that may be left after a recovery
-
-
-_BACKOFF = 1.5  # each further alarm of one training needs so much more
-
-
-_MOST_BACKOFF = 4.0
 
 
 _KEPT_WINDOWS = 4096
@@ -518,7 +493,7 @@ class Slowdown:
         self.is_slow = True
         self._recent.clear()
         self._held.clear()
-        self._backoff = min(self._backoff * _BACKOFF, _MOST_BACKOFF)
+        self._backoff = min(self._backoff * 1.5, 4.0)  # each further alarm of one training needs so much more
         return Change(turn=Turn.SLOWER, t_s=t_s, since_s=self._slower_since_s, speed_ratio=exp(-self._size))
 
     def _bounded(self, excess: float) -> float:
@@ -532,7 +507,8 @@ class Slowdown:
         if len(self._recent) < _BACK_WINDOWS:
             return None
         left = median(self._recent) - level
-        if left > max(min(self.slack, 0.5 * self._size), _BACK_SHARE * self._size):
+        # of the slowdown, that may be left after a recovery
+        if left > max(min(self.slack, 0.5 * self._size), 0.35 * self._size):
             return None
         self.is_slow = False
         self._settle_at(level, t_s)
@@ -561,7 +537,7 @@ class Slowdown:
         assert self.level is not None
         # Symmetric, so that the level is the middle; an epoch's slow start and a pause count no more than that.
         deviation = min(max(ln_pace - self.level, -_FLAT), _FLAT)
-        if self._learned < _LEVEL_WINDOWS:
+        if self._learned < 2160:  # six hours: from then on the level stays, so that a slow creep is seen
             self._learned += 1
             self.level += deviation / self._learned
         self._minute.append(self.level + deviation)
@@ -578,11 +554,13 @@ class Slowdown:
     def _set_limits(self) -> None:
         degrees = max(self._batches.count - 1, 0)
         between = _PER_BATCH * self._batches.variance
-        variance = (_PRIOR_BATCHES * _PRIOR_VARIANCE + degrees * between) / (_PRIOR_BATCHES + degrees)
+        # long-run variance of a minute
+        variance = (_PRIOR_BATCHES * 0.006 + degrees * between) / (_PRIOR_BATCHES + degrees)
         variance = max(variance, _MINUTES_FACTOR * self._minutes.variance)
         error = sqrt(variance * _PER_MINUTE / max(self._learned, 1))
         self.slack = _SLACK + _SLACK_ERRORS * error
-        self.threshold = max(_LEAST_THRESHOLD, _THRESHOLD_LN * variance / (2.0 * self.slack)) * self._backoff
+        # in minutes times ln pace
+        self.threshold = max(1.35, _THRESHOLD_LN * variance / (2.0 * self.slack)) * self._backoff
         self._linear = max(_LINEAR + _LINEAR_SDS * sqrt(self._minutes.variance), _LINEAR_SLACKS * self.slack)
 
 

@@ -22,7 +22,6 @@ from autotune.trial.state_folder import user_state_folder, why_exposed, why_not_
 VARIABLE = "AUTOTUNE_DAEMON_DIR"
 """Variable that names the folder of all state of the daemon."""
 
-_LONGEST_NAME = 64
 _ELSEWHERE = f"Name a place that is yours alone, on a local disk, with {VARIABLE}."
 
 
@@ -231,7 +230,7 @@ def _is_own_folder(folder: Path) -> bool:
 
 def _machine(node: str) -> str:
     """Return a machine's name as part of a path; one that had to be changed ends in a hash of the original."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "-", node).lstrip(".")[:_LONGEST_NAME]
+    safe = re.sub(r"[^A-Za-z0-9._-]", "-", node).lstrip(".")[:64]
     if safe == node and node:
         return node
     return f"{safe or 'machine'}-{hashlib.sha256(os.fsencode(node)).hexdigest()[:8]}"

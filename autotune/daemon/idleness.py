@@ -15,12 +15,6 @@ _SLEPT_S = 1.0
 _SHORTEST_S = 1.0  # the utilization of a GPU is that since the last reading, and of this time at least
 
 
-_LONGEST_WINDOW_S = 1.0  # of the driver: a sample is about as much time before it
-
-
-_LATE = 2.5  # times the interval of a close look: a reading may be late on a busy machine
-
-
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
     """Verdict on the machine.
@@ -84,7 +78,8 @@ class Idleness:
         if self._load is None:
             self._load = ForeignLoad(limit_cores=self._policy.cpu_fraction * reading.cores, loud_s=self._policy.loud_s)
         self._load.update(reading)
-        is_close = 0.0 < gap_s <= _LATE * self._policy.close_look_s
+        # times the interval of a close look: a reading may be late on a busy machine
+        is_close = 0.0 < gap_s <= 2.5 * self._policy.close_look_s
         if last is not None and (gap_s > self._policy.longest_gap_s or reading.asleep_s - last.asleep_s > _SLEPT_S):
             self._since_s = None  # nobody knows who was there meanwhile
         self._note_spans(reading)
@@ -143,7 +138,8 @@ class Idleness:
         if held_bytes >= policy.unlisted_bytes and gpu.t_s - self._own_s >= policy.own_gone_s:
             return memory_held(gpu)
         runs = gpu.utilization is not None and gpu.utilization >= policy.busy_fraction
-        if runs and self._spans[gpu.uuid][0] - self._own_s >= _LONGEST_WINDOW_S:
+        # of the driver: a sample is about as much time before it
+        if runs and self._spans[gpu.uuid][0] - self._own_s >= 1.0:
             return kernels_run(gpu)
         return None
 
@@ -152,9 +148,6 @@ class Idleness:
             _, last_s = self._spans.get(gpu.uuid, (0.0, gpu.t_s))
             if gpu.uuid not in self._spans or last_s != gpu.t_s:
                 self._spans[gpu.uuid] = (min(last_s, gpu.t_s - _SHORTEST_S), gpu.t_s)
-
-
-_ANOTHER_S = 0.3  # between two readings of a GPU that count as two
 
 
 class Arrivals:
@@ -241,7 +234,7 @@ class _WatchedGpu:
             return None
         if self._odd_s is None:
             self._odd_s = gpu.t_s
-        return signs if gpu.t_s - self._odd_s >= _ANOTHER_S else None
+        return signs if gpu.t_s - self._odd_s >= 0.3 else None  # between two readings of a GPU that count as two
 
 
 _ROUNDING_S = 1e-6

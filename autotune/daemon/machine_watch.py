@@ -21,18 +21,9 @@ from autotune.measure.host import (
 )
 from autotune.measure.processes import ProcessStat, ProcessTree, all_processes, holders_of, process_stat
 
-_GPU_EVERY_S = 0.5  # process lists and memory take a lock of the whole driver
-
-
 # What others use is looked into above these, well below where they are somebody: then new processes of ours are looked
 # for, and those of others are named. Both cost milliseconds, and are not done on a quiet machine.
 _CURIOUS_FRACTION = 0.05
-
-
-_CURIOUS_CORES = 0.1
-
-
-_SCANS_APART_S = 15.0  # an earlier look at all processes says nothing of now
 
 
 _SHORTEST_S = 0.02  # ticks of the kernel are 10 ms
@@ -79,7 +70,8 @@ class MachineWatch:
         if own_root_pid is not None:
             self._tree.add_roots((own_root_pid,))
         load, busiest, why_no_load = self._load()
-        seen = self._gpus.look(newest_s=self._clock.now_s() - _GPU_EVERY_S)
+        # process lists and memory take a lock of the whole driver
+        seen = self._gpus.look(newest_s=self._clock.now_s() - 0.5)
         gpus = self._attribution.of(seen, self._tree)
         now_s = self._clock.now_s()
         span_s = 0.0 if self._last_s is None else now_s - self._last_s
@@ -113,7 +105,7 @@ class MachineWatch:
         if now.t_s - before.t_s < _SHORTEST_S:
             return *self._last_load, None
         load = foreign_cores(before, now)
-        curious_cores = max(_CURIOUS_CORES, _CURIOUS_FRACTION * self._cpu.cores)
+        curious_cores = max(0.1, _CURIOUS_FRACTION * self._cpu.cores)
         busiest = None
         if load >= curious_cores:
             # The load is often that of new processes of ours.
@@ -134,7 +126,8 @@ class MachineWatch:
         """Look at all processes; return what others did since the last such look, None if that is too long ago."""
         last, found = self._scan, all_processes()
         self._scan = (now.t_s, found)
-        if last is None or not _SHORTEST_S < now.t_s - last[0] <= _SCANS_APART_S:
+        # an earlier look at all processes says nothing of now
+        if last is None or not _SHORTEST_S < now.t_s - last[0] <= 15.0:
             return None
         return foreign_processes(last[1], found, now.own.keys(), span_s=now.t_s - last[0])
 
@@ -145,16 +138,10 @@ _CUDA_DEVICE = "/dev/nvidia-uvm"  # CUDA opens it, and what only reads the drive
 _EXPLAINED_BYTES = 64 << 20
 
 
-_REMEMBERED_S = 5.0  # for a process of ours that has ended between two questions
-
-
-_INITIAL_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
-
-
 def sees_all_pids() -> bool:
     """Return True outside of containers: the driver's process ids are those of /proc then."""
     try:
-        return Path("/proc/self/ns/pid").stat().st_ino == _INITIAL_NAMESPACE
+        return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel's proc_ns.h
     except OSError:
         return False
 
@@ -194,7 +181,8 @@ class GpuAttribution:
         if may_be_hidden or not listed <= own.keys():
             own = tree.look()  # after the driver's list: it cannot hold one of ours that is not found here
         self._own |= dict.fromkeys(own, seen.t_s)
-        self._own = {pid: t_s for pid, t_s in self._own.items() if seen.t_s - t_s <= _REMEMBERED_S}
+        # for a process of ours that has ended between two questions
+        self._own = {pid: t_s for pid, t_s in self._own.items() if seen.t_s - t_s <= 5.0}
         hidden = self._hidden_own(own, listed) if may_be_hidden else 0
         strangers = listed - self._own.keys()
         nowhere = frozenset(pid for pid in strangers if self._is_nowhere(pid))

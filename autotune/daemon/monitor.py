@@ -47,9 +47,6 @@ from autotune.records import TraineeEvent
 from autotune.trial.folder import TrialFolder
 from autotune.trial.step_files import StepReader
 
-_IDLE = 0.005  # prints as 0 %
-
-
 _NOTHING_RUNS = "next to nothing runs on it"
 
 
@@ -247,7 +244,8 @@ def _verdict(gpu: GpuNow) -> ShownVerdict | None:
     oscillation = gpu.utilization.oscillation
     if gpu.utilization.missing or gpu.usage.figures.utilization is None or oscillation.pattern is Pattern.INSUFFICIENT:
         return None
-    is_idle = oscillation.pattern is Pattern.FLAT and oscillation.mean is not None and oscillation.mean < _IDLE
+    # what prints as 0 %
+    is_idle = oscillation.pattern is Pattern.FLAT and oscillation.mean is not None and oscillation.mean < 0.005
     return ShownVerdict(
         pattern=oscillation.pattern.value,
         low=oscillation.low,
@@ -444,9 +442,6 @@ _SILENT = SilenceLimits(start_s=3.0, record_s=3.0, answer_s=3.0)
 _FIRST_S = 2.0  # for the first reading
 
 
-_RETRY_S = 5.0  # until a driver that was lost is asked again
-
-
 _FEW = 4  # GPUs; more are looked at half as often, so that to watch them takes less than 0.5 % of a core
 
 
@@ -456,9 +451,6 @@ _LATE_S = 0.01
 
 
 _POLLED_S = 0.05
-
-
-_VERDICT_LOOKS = 10  # a verdict takes some milliseconds: more than all else of a look
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -561,7 +553,8 @@ class GpuWatch:
 
     def _judge(self, usage: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
         judged_s, judged = self._judged.get(usage.figures.uuid, (-math.inf, None))
-        if judged is None or judged.missing or now_s - judged_s >= _VERDICT_LOOKS * self._every_s:
+        # a verdict takes some milliseconds: more than all else of a look
+        if judged is None or judged.missing or now_s - judged_s >= 10 * self._every_s:
             windows = usage.windows
             if len(windows) < LEAST_SAMPLES:
                 longer = {
@@ -585,7 +578,7 @@ class GpuWatch:
         if wait_s is None:  # the driver is gone; perhaps it is being replaced
             self._poller.close()
             self._poller = self._new_poller()
-            return _RETRY_S
+            return 5.0  # until a driver that was lost is asked again
         return max(wait_s, _POLLED_S if self._polls else self._every_s + _LATE_S)
 
     def _watch_the_reader(self) -> float:

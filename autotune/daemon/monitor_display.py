@@ -90,15 +90,6 @@ _MOST_CELLS = 120
 _VERDICT_WIDTH = 29  # "  2-40 % cyclic, period 2.0 s"
 
 
-_LEAST_PARAGRAPH = 5  # lines, the empty one before it included
-
-
-_LATE_STEPS = 5.0  # usual steps without one
-
-
-_LATE_S = 5.0
-
-
 # Sparkline: a stretch of utilization as one line of characters.
 
 
@@ -119,7 +110,7 @@ def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BL
         lambda: [("", ""), *_rows(reading, width, levels), *_meanings(reading, width)],
         lambda: [("", ""), *_rows(reading, width, levels)],
     ]
-    if len(reading.gpus) * _LEAST_PARAGRAPH > room:
+    if len(reading.gpus) * 5 > room:  # lines, the empty one before it included
         del layouts[0]  # drawing what cannot fit would cost as much as all else
     for layout in layouts:
         lines = layout()
@@ -179,7 +170,8 @@ def _process_words(process: ShownProcess | None) -> list[str]:
         words.append(f"{pace.text(process.samples_per_s).removesuffix('/s')} samples/s")
     if process.data_wait_fraction is not None:
         words.append(f"waits for data {_percent(process.data_wait_fraction)}")
-    if process.silent_s is not None and process.silent_s > max(_LATE_S, _LATE_STEPS / process.steps_per_s):
+    # five usual steps without one
+    if process.silent_s is not None and process.silent_s > max(5.0, 5.0 / process.steps_per_s):
         words.append(f"no step for {format_duration(process.silent_s)}")
     return [f"{name}: {', '.join(words)}"]
 
@@ -342,12 +334,6 @@ ASCII = "_.-:=+*#"
 _LONGEST_CELL_S = 1.0
 
 
-_LEAST_COVERED = 0.25  # of a cell, else nothing is known of it
-
-
-_ROUNDING = 1e-6  # an eighth must be the eighth that it is
-
-
 def span_for(cells: int) -> float:
     """Return the seconds that a line of so many cells shows: a minute, or less where cells would be too long."""
     return next((span_s for span_s in (60.0, 30.0) if span_s <= cells * _LONGEST_CELL_S), 15.0)
@@ -377,9 +363,10 @@ def sparkline(
     knots_s = np.column_stack((starts_s, ends_s)).ravel()
     covered_s = np.diff(np.interp(borders_s, knots_s, _integral(ends_s - starts_s)))
     busy_s = np.diff(np.interp(borders_s, knots_s, _integral((ends_s - starts_s) * busy)))
-    known = covered_s > _LEAST_COVERED * cell_s
+    known = covered_s > 0.25 * cell_s  # of a cell, else nothing is known of it
     shares = np.divide(busy_s, covered_s, out=np.zeros(cells), where=known)
-    steps = np.minimum(len(levels) - 1, (shares * len(levels) + _ROUNDING).astype(int))
+    # an eighth must be the eighth that it is
+    steps = np.minimum(len(levels) - 1, (shares * len(levels) + 1e-6).astype(int))
     return "".join(" " if step < 0 else levels[step] for step in np.where(known, steps, -1).tolist())
 
 

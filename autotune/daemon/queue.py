@@ -29,9 +29,6 @@ KEPT_ENTRIES = 50
 _LOCK_S = 10.0  # a change takes milliseconds; a disk that hangs is said
 
 
-_LOOK_S = 0.02
-
-
 _MOST_BYTES = 16 << 20  # of the file
 
 
@@ -154,7 +151,7 @@ class Queue:
                 except BlockingIOError:
                     if self._clock.now_s() >= until_s:
                         raise self._trouble(f"somebody else has held its lock for {_LOCK_S:.0f} s") from None
-                    self._clock.wait(_LOOK_S)
+                    self._clock.wait(0.02)
             yield
 
     def _read(self) -> tuple[list[Entry], int]:

@@ -249,9 +249,6 @@ MOST_REPLANS = 2
 """Number of times that a search is made again because the config was edited meanwhile."""
 
 
-_RETRY_S = 60.0
-
-
 _PASSING = ("study_busy", "gpu", "storage_away", "code_changed")
 """Kinds of errors that pass by themselves: somebody is at work who will be done."""
 
@@ -354,7 +351,7 @@ def _after_error(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
     if kind == "interrupted":
         return _after_interruption(entry, ending)
     if kind in _PASSING:
-        retry = now + timedelta(seconds=_RETRY_S)
+        retry = now + timedelta(seconds=60.0)
         return replace(
             entry,
             state=EntryState.WAITING,

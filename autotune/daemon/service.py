@@ -38,16 +38,10 @@ from autotune.trial.termination import signals_held
 _PAUSE_S = 5.0  # between looks at the queue's file, which commands change; they also say so
 
 
-_BUSY_PAUSE_S = 0.25
-
-
 _LEAVING_PAUSE_S = 0.05
 
 
 _TRAININGS_S = 2.0
-
-
-_HELD_S = 30.0  # between looks whether a training has ended that an advice waits for
 
 
 _SAID_AGAIN_S = 300.0
@@ -141,7 +135,7 @@ class Service:
             self._trainings_s = now_s + _TRAININGS_S
             self._guarded("trainings", self._watch_trainings)
         if now_s >= self._held_s:
-            self._held_s = now_s + _HELD_S
+            self._held_s = now_s + 30.0  # between looks whether a training has ended that an advice waits for
             self._guarded("apply", self._advising.apply_held)
         self._settle()
         if self._web is not None:
@@ -187,7 +181,7 @@ class Service:
         if self._searches.is_leaving or not self._notifier.is_idle:
             return _LEAVING_PAUSE_S
         if self._searches.running is not None:
-            return min(_BUSY_PAUSE_S, look.due_in_s())
+            return min(0.25, look.due_in_s())
         pause_s = min(_TRAININGS_S if self._trainings.alive else _PAUSE_S, look.due_in_s())
         return pause_s if self._manager.watchdog_s is None else min(pause_s, self._manager.watchdog_s / 4)
 
@@ -423,15 +417,6 @@ def hosted_by(environ: Mapping[str, str], *, is_service: bool, is_on_terminal: b
 _SOCKET, _WATCHDOG_PID, _WATCHDOG_USEC = "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"
 
 
-_LONGEST_PATH_BYTES = 107  # unix(7)
-
-
-_LONGEST_STATUS = 500
-
-
-_SEND_S = 0.2  # a manager that reads no messages must not hold up the loop for longer
-
-
 class ServiceManager:
     """Service manager of this process; None of its methods raises.
 
@@ -491,7 +476,7 @@ class ServiceManager:
             return False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
-                sending.settimeout(_SEND_S)
+                sending.settimeout(0.2)  # a manager that reads no messages must not hold up the loop for longer
                 sending.sendto(message.encode("utf-8", "replace"), self._address)
         except OSError as error:
             _log.debug("the service manager does not listen: %s", error)
@@ -502,7 +487,7 @@ class ServiceManager:
 def _address(name: str) -> bytes | None:
     """Return the address of a socket: a path, or a name in the abstract namespace, which begins with ``@``."""
     raw = os.fsencode(name)
-    if raw[:1] not in (b"/", b"@") or not 1 < len(raw) <= _LONGEST_PATH_BYTES:
+    if raw[:1] not in (b"/", b"@") or not 1 < len(raw) <= 107:  # unix(7)
         if name:
             _log.warning("%s is %r, which is no Unix socket; the service manager is told nothing", _SOCKET, name)
         return None
@@ -510,4 +495,4 @@ def _address(name: str) -> bytes | None:
 
 
 def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)[:_LONGEST_STATUS]
+    return "".join(character if character.isprintable() else " " for character in text)[:500]

@@ -248,9 +248,6 @@ NOTICE_S = 30
 """Time between SIGTERM to the worker and the end of the job's time limit."""
 
 
-_SUBMIT_S = 60.0
-
-
 _JOB = re.compile(r"(\d+)(?:;.*)?")
 
 
@@ -313,7 +310,7 @@ def submit(words: Sequence[str]) -> str:
     Raises:
         CommandError: Slurm does not take it.
     """
-    answered = run_short(words, _SUBMIT_S, env=inherited_environment())
+    answered = run_short(words, 60.0, env=inherited_environment())
     lines = answered.text.splitlines()
     numbers = [match[1] for line in lines if (match := _JOB.fullmatch(line.strip()))]
     if answered.status != 0 or not numbers:

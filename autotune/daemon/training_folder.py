@@ -172,15 +172,12 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 # State of a training's code, read without starting anything, to see later whether it was edited.
 
 
-_MOST_SCRIPTS = 16
-
-
 def code_state(argv: Sequence[str], cwd: Path) -> dict[str, str]:
     """Return what tells one state of the code from another: the commit, and size and time of the command's scripts."""
     state: dict[str, str] = {}
     if (commit := git_commit(cwd)) is not None:
         state["commit"] = commit
-    scripts = [word for word in argv if word.endswith((".py", ".sh"))][:_MOST_SCRIPTS]
+    scripts = [word for word in argv if word.endswith((".py", ".sh"))][:16]
     for script in scripts:
         try:
             status = os.stat(cwd / script)
@@ -194,13 +191,7 @@ CONFIDENCE = 0.95
 """Coverage probability of the interval."""
 
 
-_PRIOR_SD = 0.08  # of ln speed between trials of one config: 7.5 to 9 % on quiet machines
-
-
 _PRIOR_DF = 6.0
-
-
-_FEWEST = 2  # trials; what was seen once is not confirmed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,10 +262,11 @@ def prediction_interval(own: Sequence[float], groups: Sequence[Sequence[float]])
     from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, robust_pooled_variance, student_t_quantile
 
     usual = [value for value in own if value >= median(own) - SLOW_OUTLIER_FLOOR]
-    if len(usual) < _FEWEST:
+    if len(usual) < 2:  # trials; what was seen once is not confirmed
         return None
     pooled, pooled_df = robust_pooled_variance(groups)
     df = _PRIOR_DF + pooled_df
-    variance = (_PRIOR_DF * _PRIOR_SD**2 + pooled_df * pooled) / df
+    # of ln speed between trials of one config: 7.5 to 9 % on quiet machines
+    variance = (_PRIOR_DF * 0.08**2 + pooled_df * pooled) / df
     half = student_t_quantile((1.0 + CONFIDENCE) / 2.0, df) * math.sqrt(variance * (1.0 + 1.0 / len(usual)))
     return math.fsum(usual) / len(usual), half, len(usual)

@@ -32,15 +32,6 @@ KEPT = 50
 """Ended trainings that are kept."""
 
 
-_LOOK_EVERY_S = 2.0  # for new trainings
-
-
-_MOST = 256  # trainings that are looked at
-
-
-_HEADLESS_S = 86400.0  # age at which a folder without a header is no training that is just being made
-
-
 class Trainings:
     """Watched trainings of this user on this machine.
 
@@ -72,7 +63,7 @@ class Trainings:
         """
         now_s = self._clock.now_s()
         if now_s >= self._look_due_s:
-            self._look_due_s = now_s + _LOOK_EVERY_S
+            self._look_due_s = now_s + 2.0  # for new trainings
             self._find()
         events: list[TrainingEvent] = []
         for name, training in list(self._alive.items()):
@@ -97,7 +88,7 @@ class Trainings:
     def _find(self) -> None:
         """Find new trainings; what ended before anybody watched is only counted."""
         for name in self._names():
-            if name in self._alive or name in self._ended or len(self._alive) >= _MOST:
+            if name in self._alive or name in self._ended or len(self._alive) >= 256:  # trainings that are looked at
                 continue
             header = TrainingHeader.read(self._folder / name)
             if header is None:
@@ -140,23 +131,12 @@ class Trainings:
                 status = path.lstat()
             except OSError:
                 continue
-            if stat.S_ISDIR(status.st_mode) and now_s - status.st_mtime > _HEADLESS_S:
+            # age at which a folder without a header is no training that is just being made
+            if stat.S_ISDIR(status.st_mode) and now_s - status.st_mtime > 86400.0:
                 yield path
 
 
 _TOLD = "told.jsonl"
-
-
-_TOLD_BYTES = 1 << 20
-
-
-_CONFIG_BYTES = 16 << 20
-
-
-_READ_EVERY_S = 5.0  # what is reported comes every 10 s
-
-
-_SILENT_S = 900.0  # of a process that cannot be looked at, after which it counts as gone
 
 
 ReadSurroundings = Callable[["WatchedTraining"], Surroundings]
@@ -217,7 +197,8 @@ class WatchedTraining:
         if owner.get("boot_id") != this.get("boot_id"):
             return True
         is_unseen = owner.get("pid_namespace") != this.get("pid_namespace")  # in a container of its own
-        return is_unseen and self._clock.now_s() - self._heard_s > _SILENT_S
+        # of a process that cannot be looked at, after which it counts as gone
+        return is_unseen and self._clock.now_s() - self._heard_s > 900.0
 
     def ended_unseen(self) -> bool:
         """Return whether it ended before anybody watched; nothing is told of it then."""
@@ -229,7 +210,7 @@ class WatchedTraining:
         gone = self.is_gone()
         if now_s < self._read_due_s and not gone:
             return []
-        self._read_due_s = now_s + _READ_EVERY_S
+        self._read_due_s = now_s + 5.0  # what is reported comes every 10 s
         if not gone:
             config_changed, code_changed = self._edited
             reading = surroundings(self)
@@ -316,7 +297,7 @@ class WatchedTraining:
 
     def _look_for_edits(self) -> tuple[bool, bool]:
         header = self.header
-        config = header.config is not None and file_sha256(Path(header.config), _CONFIG_BYTES) != header.config_sha256
+        config = header.config is not None and file_sha256(Path(header.config), 16 << 20) != header.config_sha256
         code = header.code is not None and code_state(header.argv, Path(header.cwd)) != dict(header.code)
         return config, code
 
@@ -324,7 +305,7 @@ class WatchedTraining:
 def _told(folder: Path) -> set[str]:
     """Return what was told of a training by this daemon or an earlier one."""
     keys = set()
-    for line in read_beginning(folder / _TOLD, _TOLD_BYTES).splitlines():
+    for line in read_beginning(folder / _TOLD, 1 << 20).splitlines():
         try:
             key = json.loads(line)["key"]
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -492,13 +473,7 @@ _PROCESSES = 32  # read at most
 _FILES = 4 * _PROCESSES
 
 
-_POLL_BYTES = 1 << 20  # of each file; four hours of a process are less than half of it
-
-
 _LINE_BYTES = 4 << 10
-
-
-_LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
 
 
 _LARGEST = 1e15
@@ -523,7 +498,7 @@ class PaceReader:
             if name not in self._files and not self._begin(name):
                 continue
             process, tail = self._files[name]
-            for line in tail.read(_POLL_BYTES):
+            for line in tail.read(1 << 20):  # of each file; four hours of a process are less than half of it
                 if (window := self._understand(line, name, process)) is not None:
                     windows.append(window)
         windows.sort(key=lambda window: window.t1_s)
@@ -565,7 +540,8 @@ class PaceReader:
 def _window(fields: Mapping[str, Any], process: str) -> PaceWindow | None:
     t0_s, t1_s = _amount(fields.get("t0_s")), _amount(fields.get("t1_s"))
     steps, train_s = _amount(fields.get("steps")), _amount(fields.get("train_s"))
-    if t0_s is None or t1_s is None or steps is None or train_s is None or not t0_s < t1_s < _LATEST_S:
+    # of the monotonic clock, which starts with the machine: thirty years
+    if t0_s is None or t1_s is None or steps is None or train_s is None or not t0_s < t1_s < 1e9:
         return None
     wait_s, waits = _amount(fields.get("wait_s")), _amount(fields.get("waits"))
     wait = None

@@ -21,9 +21,6 @@ from autotune.trial.state_folder import why_exposed, why_not_ours
 _MOST_BYTES = 1 << 20
 
 
-_MODE = 0o644  # systemd warns of a unit that not all may read
-
-
 NAME = "autotune.service"
 
 
@@ -153,7 +150,7 @@ def _replace(path: Path, content: bytes) -> None:
         create_private(new, content)
         descriptor = os.open(new, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            os.fchmod(descriptor, _MODE)
+            os.fchmod(descriptor, 0o644)  # systemd warns of a unit that not all may read
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

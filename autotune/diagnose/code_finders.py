@@ -58,9 +58,6 @@ _PREPARING = frozenset(("tokenizer", "vocab", "vocabulary"))
 _SESSIONS = ("tensorflow.Session", "tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")
 
 
-_MAP_PARALLEL_ARGUMENT = 1  # Dataset.map(map_func, num_parallel_calls=None, ...)
-
-
 def python_functions(training: Training) -> Places:
     """Yield calls of ``tf.numpy_function`` and ``tf.py_function``."""
     return training.code.calls(*(f"tensorflow.{name}" for name in _PYTHON_IN_GRAPH))
@@ -101,7 +98,8 @@ def eager_steps(training: Training) -> Places:
 def serial_maps(training: Training) -> Iterator[tuple[Unit, ast.Call]]:
     """Yield ``map`` of a dataset without ``num_parallel_calls``."""
     for unit, call in _dataset_calls(training, "map"):
-        if len(call.args) <= _MAP_PARALLEL_ARGUMENT and not _has_keyword(call, "num_parallel_calls"):
+        # Dataset.map(map_func, num_parallel_calls=None, ...)
+        if len(call.args) <= 1 and not _has_keyword(call, "num_parallel_calls"):
             yield unit, call
 
 

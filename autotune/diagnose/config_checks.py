@@ -40,9 +40,6 @@ def check_configuration(look: Look) -> CheckResult:
 # Mistakes in a config: mistyped keys and values, and values that do not go together.
 
 
-_SHORTEST_NAME = 7  # shorter ones differ by a letter and mean something else: cache, cached
-
-
 _KEYS_SHOWN = 4
 
 
@@ -67,7 +64,8 @@ def mistyped_keys(problem: Problem) -> Iterator[Issue]:
     for leaf in problem.settings.trial_document.leaves:
         last = str(leaf.path[-1])
         name = key_name(leaf.dotted)
-        if len(name) < _SHORTEST_NAME or has_known_name(leaf.dotted) or why_not_turned(leaf.dotted):
+        # shorter ones differ by a letter and mean something else: cache, cached
+        if len(name) < 7 or has_known_name(leaf.dotted) or why_not_turned(leaf.dotted):
             continue
         meant = next((one for one in sorted(names - present) if is_one_letter_off(name, one)), None)
         if meant is None:

@@ -20,12 +20,6 @@ _MANY_CORES = 4
 _CROWDED = 2  # workers for each core; PyTorch warns from 1 on, and loaders that wait for a disk gain up to here
 
 
-_MOST_WORKERS = 16
-
-
-_SMALL_SHARE = 16  # a batch below this part of the one to begin with is called small
-
-
 _SMALL = 3  # and above this never: models of any size are trained with it
 
 
@@ -60,7 +54,7 @@ def unsuitable_workers(problem: Problem) -> Iterator[Issue]:
         assert isinstance(key.value, int), "the row of workers takes nothing else"
         if any(_PREPARING.match(section.lower()) for section in key.path.split(".")[:-1]):
             continue
-        good = min(cores, _MOST_WORKERS)
+        good = min(cores, 16)
         if key.value == 0 and cores >= _MANY_CORES:
             sentence = said(
                 "config.no-workers",
@@ -260,7 +254,8 @@ def small_batches(problem: Problem) -> Iterator[Issue]:
     gpu = problem.machine.gpus[0]
     good = starting_batch(gpu)
     for key in of_kind(problem, "batch_size"):
-        small = isinstance(key.value, int) and good is not None and key.value <= min(_SMALL, good // _SMALL_SHARE)
+        # a batch below this part of the one to begin with is called small
+        small = isinstance(key.value, int) and good is not None and key.value <= min(_SMALL, good // 16)
         if small and key_name(key.path) in PLAIN_NAMES:
             yield issue(
                 problem,

@@ -23,9 +23,6 @@ from autotune.search.gpus import remarks_on_gpus
 HARDWARE = "hardware"
 
 
-_LEAST_POWER = 0.95  # of the limit that a GPU came with; makers round
-
-
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI ids: the maker, and the class of display controllers, with compute ones
 
 
@@ -109,7 +106,8 @@ def _of_condition(gpu: GpuCondition) -> Iterator[Issue]:
             ),
             limit=Limit.THROTTLING,
         )
-    if gpu.power_limits_w is not None and gpu.power_limits_w[0] < _LEAST_POWER * gpu.power_limits_w[1]:
+    # of the limit that a GPU came with; makers round
+    if gpu.power_limits_w is not None and gpu.power_limits_w[0] < 0.95 * gpu.power_limits_w[1]:
         now_w, usual_w = gpu.power_limits_w
         yield _issue(
             gpu.uuid,
@@ -285,9 +283,6 @@ _LEAST_SHARE = 0.1
 _LEAST_BYTES = 2 * _GIB  # a framework with its libraries takes half a GiB to two
 
 
-_PRESSURE = 0.1  # share of time in which some process waits for memory
-
-
 _SHARED = "/dev/shm"  # noqa: S108 -- it is looked at, and nothing made in it
 
 
@@ -333,7 +328,7 @@ def _of_state(state: MemoryState) -> Iterator[Issue]:
                 ),
             ),
         )
-    if state.pressure is not None and state.pressure > _PRESSURE:
+    if state.pressure is not None and state.pressure > 0.1:  # share of time in which some process waits for memory
         swap = ""
         if state.swap_used_bytes:
             swap = said("memory.swapped", " {size} are swapped out.", size=_gib(state.swap_used_bytes))

@@ -48,9 +48,6 @@ class Look:
         return ask_framework(self.problem, sample, is_run=self.is_run)
 
 
-_MOST_PLACES = 4
-
-
 _MOST_FILES = 20_000
 
 
@@ -119,7 +116,7 @@ def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
                     break
     outer = [path for path in found if not any(other != path and path.is_relative_to(other) for other in found)]
     deadline_s = clock.now_s() + _LONGEST_S
-    return tuple(_counted(found[path], path, clock, deadline_s) for path in outer[:_MOST_PLACES])
+    return tuple(_counted(found[path], path, clock, deadline_s) for path in outer[:4])
 
 
 def missing_data(problem: Problem) -> Iterator[tuple[str, str]]:

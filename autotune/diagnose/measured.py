@@ -42,34 +42,10 @@ from autotune.space.catalog import known_knob
 from autotune.space.knob import Knob
 from autotune.trial.execution import Execution
 
-_PHASE_S = 0.75
-
-
 _ROUNDS, _FEW_ROUNDS = 8, 5  # eight tell a bound of 2 % from the noise of rounds
 
 
-_SHORT_BUDGET_S = 120.0  # below which there are few
-
-
-_BATCH_ROUNDS = 3
-
-
-_LONGEST_WATCH_S = 40.0
-
-
-_WATCH_SHARE = 0.15  # of the budget, for the trial that goes through evaluations and checkpoints
-
-
-_LEAST_WATCH_S = 20.0
-
-
-_LONGEST_PHASED_S = 45.0
-
-
 _ENDING_S = 3.0  # kept for the answer
-
-
-_MOST_SWITCHES = 6
 
 
 _LEAST_WINDOW_S, _LONGEST_WINDOW_S = 2.0, 6.0
@@ -175,7 +151,8 @@ class Diagnoser:
     def _watch(self) -> tuple[Execution, TrialRecord]:
         """Make a longer trial of today's config, through an evaluation and a checkpoint where it comes to these."""
         self._narrator.tell_phase("diagnosing", "today's config, through what it does besides steps")
-        longest_s = min(_LONGEST_WATCH_S, max(_LEAST_WATCH_S, _WATCH_SHARE * self._parts.budget.budget_s))
+        # of the budget, for the trial that goes through evaluations and checkpoints
+        longest_s = min(40.0, max(20.0, 0.15 * self._parts.budget.budget_s))
         return self._make(
             PlannedTrial(
                 values=self._problem.space.baseline,
@@ -189,8 +166,8 @@ class Diagnoser:
             PlannedTrial(
                 values=values,
                 purpose=Purpose.DIAGNOSE,
-                phases=Phases(rounds=rounds, phase_s=_PHASE_S),
-                limit_s=_LONGEST_PHASED_S,
+                phases=Phases(rounds=rounds, phase_s=0.75),
+                limit_s=45.0,
             )
         )
 
@@ -207,7 +184,7 @@ class Diagnoser:
             return None, None
         self._narrator.tell_phase("diagnosing", f"{knob.path}: {larger}, for what a step takes whatever its batch")
         values = self._problem.space.with_heuristic(self._problem.space.baseline, knob.path, larger)
-        done, record = self._take_through_phases(values, _BATCH_ROUNDS)
+        done, record = self._take_through_phases(values, 3)
         trial = phased_trial(done.events)
         factor = float(larger) / float(knob.baseline)  # type: ignore[arg-type]
         steps = ReplayedSteps(batch=bounds.batch * factor, step_s=trial.replay_step_s)
@@ -219,7 +196,7 @@ class Diagnoser:
             [record.measurement.first_step_s for record in self._seen.records if record.measurement] or [5.0]
         )
         trial_s = start_s + _LEAST_WINDOW_S
-        most = min(_MOST_SWITCHES, int((self._left_s() / trial_s - 3) / 2))
+        most = min(6, int((self._left_s() / trial_s - 3) / 2))
         plan = plan_switches(self._problem.space, known, most=max(0, most), may_settle=saw_a_pass)
         order = in_turn(len(plan.tried))
         if not order:
@@ -281,7 +258,7 @@ class Diagnoser:
 
     @property
     def _rounds(self) -> int:
-        return _ROUNDS if self._parts.budget.budget_s >= _SHORT_BUDGET_S else _FEW_ROUNDS
+        return _ROUNDS if self._parts.budget.budget_s >= 120.0 else _FEW_ROUNDS  # below which there are few
 
     def _left_s(self) -> float:
         return self._parts.budget.left_s() - _ENDING_S

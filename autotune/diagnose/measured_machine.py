@@ -16,15 +16,6 @@ from autotune.records import GpuMeasurement, Machine, Measurement, Ratio, TrialR
 NEIGHBOURS = "neighbours"
 
 
-_MUCH_CPU = 0.25  # of the machine's cores: below it a desktop, a monitor, or this program itself
-
-
-_MUCH_GPU = 0.05  # of the time; as `gpu.contamination` has it for trials
-
-
-_THROTTLED = 0.05  # of the readings
-
-
 @dataclass(frozen=True, kw_only=True)
 class BusyReading:
     """CPU time of all processes up to a moment.
@@ -82,7 +73,8 @@ def judge_neighbours(
         own_cores: Cores that training kept busy; None if that is not known.
     """
     issues = []
-    if foreign_cores and median(foreign_cores) > _MUCH_CPU * machine_cores:
+    # of the machine's cores: below it a desktop, a monitor, or this program itself
+    if foreign_cores and median(foreign_cores) > 0.25 * machine_cores:
         issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
     issues += _on_the_gpus(trials)
     why_not = "" if foreign_cores else said("neighbours.unknown", "the CPU time of others is not known here")
@@ -145,7 +137,7 @@ def _devices(trials: Sequence[TrialRecord]) -> list[GpuMeasurement]:
 
 def _on_one(gpu: GpuMeasurement) -> Issue | None:
     figures = gpu.figures
-    if (figures.throttled_fraction or 0.0) > _THROTTLED:
+    if (figures.throttled_fraction or 0.0) > 0.05:  # of the readings
         return Issue(
             check=NEIGHBOURS,
             severity=Severity.WARNING,
@@ -158,7 +150,7 @@ def _on_one(gpu: GpuMeasurement) -> Issue | None:
             place=figures.uuid,
             limit=Limit.THROTTLING,
         )
-    if (figures.foreign_fraction or 0.0) > _MUCH_GPU:
+    if (figures.foreign_fraction or 0.0) > 0.05:  # of the time; as `gpu.contamination` has it for trials
         return Issue(
             check=NEIGHBOURS,
             severity=Severity.WARNING,

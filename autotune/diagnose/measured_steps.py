@@ -24,25 +24,10 @@ WORTH_TELLING = 1.05
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
 
 
-_TAKES_TURNS = 0.9  # of the speed of the slower of loader and step: overlapped, training has that
-
-
 _NO_SLOWER = 0.88  # than one after the other, as far as rounds tell
 
 
-_PART_OF_THE_GAIN = 0.3  # with free data that loading ahead has to bring: else the loader itself is what counts
-
-
-_WHOLE_WAIT = 0.85  # of the time that a batch takes to load: nothing of it passes during the step
-
-
 _HALF_WAIT = 0.5  # the same, where the config itself says that no batch is loaded ahead
-
-
-_WAITING_CORES = 0.5  # below which a loader that works all the time is waiting for something
-
-
-_SATURATED = 0.85  # of the machine's cores
 
 
 _MEANING = {
@@ -105,18 +90,22 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> L
     loading, training = speeds.get(_LOAD), speeds[_TRAIN]
     if loading is None:
         return Limit.LOADING
-    is_saturated = cores.get(_TRAIN, 0.0) >= _SATURATED * machine_cores
+    is_saturated = cores.get(_TRAIN, 0.0) >= 0.85 * machine_cores  # of the machine's cores
     slower = min(loading, speeds[_REPLAY])
     in_turn = loading * speeds[_REPLAY] / (loading + speeds[_REPLAY])
-    may_overlap = _NO_SLOWER * in_turn <= training < _TAKES_TURNS * slower
-    may_overlap &= math.log(slower / training) >= _PART_OF_THE_GAIN * math.log(speeds[_REPLAY] / training)
+    # of the speed of the slower of loader and step: overlapped, training has that
+    may_overlap = _NO_SLOWER * in_turn <= training < 0.9 * slower
+    # with free data that loading ahead has to bring: else the loader itself is what counts
+    may_overlap &= math.log(slower / training) >= 0.3 * math.log(speeds[_REPLAY] / training)
     if may_overlap and not is_saturated and not loads_ahead and bounds.wait_s is not None and bounds.batch is not None:
         batch_s = bounds.batch / loading
-        if bounds.wait_s >= (_WHOLE_WAIT if loads_ahead is None else _HALF_WAIT) * batch_s:
+        # of the time that a batch takes to load: nothing of it passes during the step
+        if bounds.wait_s >= (0.85 if loads_ahead is None else _HALF_WAIT) * batch_s:
             return Limit.OVERLAP
     if _LOAD not in cores:
         return Limit.LOADING
-    return Limit.READING if cores[_LOAD] < _WAITING_CORES else Limit.PREPARING
+    # below which a loader that works all the time is waiting for something
+    return Limit.READING if cores[_LOAD] < 0.5 else Limit.PREPARING
 
 
 def _work(bounds: Bounds) -> str:
@@ -142,18 +131,9 @@ def _unit(bounds: Bounds) -> str:
 FIXED_COST = "fixed-cost"
 
 
-_MUCH_FIXED = 0.6  # of the step for certain: up to there it may be the update of the weights, which is work
-
-
-_STEP_SD = 0.04  # of ln step time between two trials
-
-
 _RETRACED = re.compile(
     r"calls to <(?:bound method|[^>]*?function) ([\w.<>]+?) (?:at|of) [^\n]*triggered tf\.function retracing"
 )
-
-
-_LEAST_FACTOR = 1.5  # between the two batches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,13 +167,13 @@ def judge_fixed_cost(
             why_not=said("fixed-cost.two-sizes", "it takes steps with free data at two sizes of the batch"),
         )
     factor = other.batch / one.batch
-    if factor < _LEAST_FACTOR:
+    if factor < 1.5:  # between the two batches
         why_not = said(
             "fixed-cost.alike", "the two batches are too alike: {one:g} and {other:g}", one=one.batch, other=other.batch
         )
         return CheckResult(check=FIXED_COST, why_not=why_not)
     today_s, larger_s = median(one.step_s), median(other.step_s)
-    ln_ratio, error = math.log(larger_s / today_s), 1.96 * math.sqrt(2.0) * _STEP_SD
+    ln_ratio, error = math.log(larger_s / today_s), 1.96 * math.sqrt(2.0) * 0.04  # of ln step time between two trials
     share, least, most = (_share(math.exp(ln_ratio + shift), factor) for shift in (0.0, error, -error))
     seen = said(
         "fixed-cost.seen",
@@ -205,7 +185,8 @@ def judge_fixed_cost(
         factor=factor,
     )
     bound = _bounded(share, least, most, bounds)
-    if least < _MUCH_FIXED or bound.low <= WORTH_TELLING:
+    # of the step for certain: up to there it may be the update of the weights, which is work
+    if least < 0.6 or bound.low <= WORTH_TELLING:
         return CheckResult(check=FIXED_COST, sentence=said("sentence", "{clause}.", clause=seen))
     issue = Issue(
         check=FIXED_COST,
@@ -264,9 +245,6 @@ _LEAST_STEPS = 5
 
 
 _MOST_SHARE = 0.99
-
-
-_FIRST = 0.5  # of the time of the only one that was seen is certain: the first compiles what it needs
 
 
 _NOUNS = {
@@ -335,7 +313,8 @@ def _issue(kind: str, share: float, spent_s: Sequence[float]) -> Issue:
     times = len(spent_s)
     # What recurs takes at least the share that was seen since the start, as the latest cycle was cut short, and at most
     # that of one time more.
-    low, high = (share if times > 1 else _FIRST * share), min(_MOST_SHARE, share * (times + 1) / times)
+    # of the time of the only one that was seen is certain: the first compiles what it needs
+    low, high = (share if times > 1 else 0.5 * share), min(_MOST_SHARE, share * (times + 1) / times)
     each = milliseconds(median(spent_s))
     one = said("outside.one", "one of {time}", time=each)
     often = said("outside.times", "{times} of {time}", times=times, time=each) if times > 1 else one
@@ -359,13 +338,7 @@ def _issue(kind: str, share: float, spent_s: Sequence[float]) -> Issue:
 STEADINESS = "steadiness"
 
 
-_FAR_SLOWER = 3.0  # times the median step
-
-
 _LEAST_EXCESS_S = 5e-3  # of a slow step over the median: less is the machine's own unrest
-
-
-_MUCH_VARIATION = 0.05  # of the time
 
 
 _LEAST_SLOW = 3  # times that steps are slow, to say that they recur
@@ -378,15 +351,6 @@ _LEAST_STEADY_STEPS = 30
 
 
 _REGULAR = 0.2  # variation of the distances between slow steps
-
-
-_WARM_UP = 0.2  # of the steps; they trace, compile and fill caches
-
-
-_MOST_WARM_UP = 20
-
-
-_IN_THE_LOADER = 0.7  # of the excess is waiting for data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,7 +398,7 @@ def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
                     )
                 )
             before, has_pause, begins_epoch = event, False, False
-    return found[min(_MOST_WARM_UP, int(_WARM_UP * len(found))) :]
+    return found[min(20, int(0.2 * len(found))) :]  # of the steps; they trace, compile and fill caches
 
 
 def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None) -> CheckResult:
@@ -448,12 +412,13 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
         why_not = said("steadiness.few-steps", "{steps} steps are too few for it", steps=len(steps))
         return CheckResult(check=STEADINESS, why_not=why_not)
     usual_s = median(step.duration_s for step in steps)
-    slow = [step for step in steps if step.duration_s > max(_FAR_SLOWER * usual_s, usual_s + _LEAST_EXCESS_S)]
+    # three times the median step
+    slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + _LEAST_EXCESS_S)]
     all_s = sum(step.duration_s for step in steps)
     excess_s = sum(step.duration_s - usual_s for step in slow)
     share = excess_s / all_s
     times = _apart(slow)
-    if share < _MUCH_VARIATION or len(times) < _LEAST_SLOW:
+    if share < 0.05 or len(times) < _LEAST_SLOW:  # of the time
         return CheckResult(check=STEADINESS)
     when = _recurrence(times)
     if when is not None:
@@ -521,7 +486,7 @@ def _waits(slow: Sequence[TimedStep], usual_s: float) -> bool:
     """Return whether the time of slow steps is known to go into waiting for data."""
     waits_s = [step.wait_s for step in slow if step.wait_s is not None]
     excess_s = sum(step.duration_s - usual_s for step in slow)
-    return len(waits_s) == len(slow) and sum(waits_s) >= _IN_THE_LOADER * excess_s
+    return len(waits_s) == len(slow) and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
 
 
 def _cause(slow: Sequence[TimedStep], usual_s: float) -> str:

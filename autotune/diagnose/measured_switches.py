@@ -17,16 +17,10 @@ from autotune.space.space import Space
 SWITCHES = "switches"
 
 
-_TRIAL_SD = 0.025  # of ln speed between trials of one point: the prior of a study's first trials
-
-
 _PRIOR_DF = 3.0
 
 
 _CONFIDENCE = 0.95
-
-
-_INPUT_FIRST = 1.1  # to be gained for certain with free data, for changes of the input to be tried first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +93,8 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
         if space.why_infeasible(values) is None:
             settles = space.settles(values) and not may_settle
             (not_tried if settles else found).append(_switch(space, (knob,), values))
-    input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > _INPUT_FIRST
+    # to be gained for certain with free data, for changes of the input to be tried first
+    input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > 1.1
     found.sort(key=lambda switch: switch.on_step is input_first)  # stable: then as an expert would turn them
     return SwitchPlan(
         tried=tuple(found[:most]),
@@ -144,7 +139,8 @@ def gains(baseline: Sequence[float], tried: Sequence[tuple[Switch, Sequence[floa
     """
     variance, df = pooled_variance([baseline, *(speeds for _, speeds, _ in tried)])
     all_df = df + _PRIOR_DF
-    variance = (df * variance + _PRIOR_DF * _TRIAL_SD**2) / all_df
+    # of ln speed between trials of one point: the prior of a study's first trials
+    variance = (df * variance + _PRIOR_DF * 0.025**2) / all_df
     quantile = student_t_quantile((1.0 + _CONFIDENCE) / 2.0, all_df)
     found = []
     for switch, speeds, ending in tried:

@@ -40,13 +40,7 @@ _LONGEST_S = 60.0  # from the first step on
 _PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
 
 
-_WAITS = 0.05  # share of the time from which on waiting is worth a word
-
-
 _UNSEEN = "the trainer ended before, or its loader is not seen"
-
-
-_LIMITS = 0.9  # rate of the loader as a part of the steps' below which it is the limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +151,9 @@ def _sentence(steps: BatchTimes, loading: BatchTimes | None, replayed: BatchTime
         f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
         f"{1000.0 / computing_ms:.3g} batches/s"
     )
-    if computing_ms < _LIMITS * loading.mean_ms:
+    if computing_ms < 0.9 * loading.mean_ms:  # rate of the loader as a part of the steps' below which it is the limit
         said = "Loading is the limit"
-    elif idle is not None and idle >= _WAITS:
+    elif idle is not None and idle >= 0.05:  # share of the time from which on waiting is worth a word
         said = "Loading is fast enough on its own, and not beside the steps, or not evenly"
     else:
         said = "The loader keeps up"
@@ -186,22 +180,7 @@ def _measured(_folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
     return max(windows, key=lambda window: window.time_s) if windows else steady_window(events)
 
 
-_LEAST_FOR_A_CYCLE = 24  # batches
-
-
 _LEAST_VARIATION = 0.1  # of times that may be said to go in a cycle
-
-
-_LEAST_EXPLAINED = 0.3  # of the variance, by the place in the cycle: bursts may peak at some lag by chance
-
-
-_SHORTEST_PERIOD = 2.0  # batches
-
-
-_ROUNDED = 0.03  # of the period, as far as it may be off a whole number of batches
-
-
-_CLIP = 0.98  # quantile above which times count as this one: a single long batch is no cycle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,18 +246,20 @@ def batch_times(stretches_s: Sequence[Series]) -> BatchTimes | None:
 
 
 def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
-    long_enough = [stretch for stretch in stretches_ms if len(stretch) >= _LEAST_FOR_A_CYCLE]
+    long_enough = [stretch for stretch in stretches_ms if len(stretch) >= 24]
     if not long_enough:
         return None
     rows = []
     for stretch in long_enough:
-        clipped = np.minimum(stretch, max(np.quantile(stretch, _CLIP), 3.0 * np.median(stretch)))
+        # quantile above which times count as this one: a single long batch is no cycle
+        clipped = np.minimum(stretch, max(np.quantile(stretch, 0.98), 3.0 * np.median(stretch)))
         rows.append(clipped - clipped.mean())
     batches = period_of(rows)
-    if batches is None or batches < _SHORTEST_PERIOD - 0.1:
+    if batches is None or batches < 2.0 - 0.1:
         return None
     longest = int(np.argmax([len(row) for row in rows]))
-    if _explained(rows[longest], batches) < _LEAST_EXPLAINED:
+    # of the variance, by the place in the cycle: bursts may peak at some lag by chance
+    if _explained(rows[longest], batches) < 0.3:
         return None
     slow_ms, others_ms = _places(long_enough[longest], batches)
     return Cycle(batches=batches, slow_ms=slow_ms, others_ms=others_ms)
@@ -286,7 +267,8 @@ def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
 
 def _place_of(count: int, batches: float) -> NDArray[np.intp]:
     whole = round(batches)  # a period of 8 may be found to be 7.98, and would drift
-    exact = whole if abs(batches - whole) <= _ROUNDED * batches else batches
+    # of the period, as far as it may be off a whole number of batches
+    exact = whole if abs(batches - whole) <= 0.03 * batches else batches
     return np.asarray(np.floor(np.arange(count) % exact), dtype=np.intp)
 
 
@@ -305,9 +287,6 @@ def _places(stretch_ms: Series, batches: float) -> tuple[float, float]:
     means = np.array([stretch_ms[place == one].mean() for one in range(int(place.max()) + 1)])
     slowest = int(means.argmax())
     return float(means[slowest]), float(np.delete(means, slowest).mean())
-
-
-_FULL_BUFFERS = 0.15  # of the drawing in a phase: what was ready before goes at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -367,7 +346,8 @@ def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
     if not len(each_s):
         return each_s
     drawn_s = np.cumsum(each_s)
-    return np.asarray(each_s[drawn_s > _FULL_BUFFERS * drawn_s[-1]])
+    # of the drawing in a phase: what was ready before goes at once
+    return np.asarray(each_s[drawn_s > 0.15 * drawn_s[-1]])
 
 
 FILE = "loading_stages.json"

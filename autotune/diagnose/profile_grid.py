@@ -21,7 +21,6 @@ MOST = 3
 
 _TRIAL_S, _TRIAL_STEPS = 5.0, 20
 _LONGEST_S = 40.0  # from the first step on
-_LEAST_GAIN = 0.03  # nobody pays for less with more workers, or another training
 _SURE_SD = 2.0
 
 
@@ -118,7 +117,7 @@ def _speed(cell: Cell) -> float:
 def _margin(cell: Cell, fastest: Cell) -> float:
     """Return the share by which one may be slower than the fastest and count as fast."""
     sd = math.hypot(cell.relative_sd or 0.0, fastest.relative_sd or 0.0)
-    return max(_LEAST_GAIN, _SURE_SD * sd)
+    return max(0.03, _SURE_SD * sd)  # nobody pays for less with more workers, or another training
 
 
 def values_of(knob: Knob, cores: int) -> list[Scalar]:

@@ -41,16 +41,10 @@ _LONGEST_S = 300.0  # from the first step on, with the profile
 _LONGEST_WITHOUT_S, _STEPS_WITHOUT = 8.0, 10  # of training, after which it is clear that there will be no profile
 
 
-_REFILLED_STEPS = 8  # after a block, where the loader had time to work ahead
-
-
 _FEW_STEPS = 1
 
 
 _AFTER_S = 2.0
-
-
-_STRETCH_S = 1.0  # on an accelerator, over which steps are averaged: single ones end when they are enqueued
 
 
 _UNKNOWN = (
@@ -134,7 +128,7 @@ def _windows(trial: MadeTrial, times: StepTimes | None) -> list[Window]:
     """Return the steady windows of the training: before the first block of the profile, and after each."""
     if times is None:
         return [trial.window] if trial.window else []
-    skipped = _FEW_STEPS if times.draws else _REFILLED_STEPS
+    skipped = _FEW_STEPS if times.draws else 8  # after a block, where the loader had time to work ahead
     begins_s = [0.0, *(end_s for _, end_s in times.held)]
     ends_s = [*(begin_s for begin_s, _ in times.held), math.inf]
     found, stream = [], main_stream(trial.events)
@@ -180,7 +174,8 @@ def _stretches(values: Series, window: Window, on_cpu: bool) -> list[float]:
     """Return the values of all steps; on an accelerator, the means over stretches of about a second."""
     if on_cpu:
         return [float(value) for value in values]
-    parts = max(1, min(int(window.time_s / _STRETCH_S), window.steps))
+    # on an accelerator, over which steps are averaged: single ones end when they are enqueued
+    parts = max(1, min(int(window.time_s / 1.0), window.steps))
     return [float(part.mean()) for part in np.array_split(values, parts)]
 
 
@@ -198,9 +193,6 @@ def _without(trial: MadeTrial) -> StepTimes:
 
 _ORDER = ("forward", "loss", "gradients", "update", "metrics")
 """Functions in the order in which each does one part more."""
-
-
-_DRAWN_IN = 0.1  # of the times at either end: something else on the machine makes a few of them several times as long
 
 
 _PHASES = {
@@ -382,7 +374,8 @@ def _spread(name: str, values_ms: Sequence[float]) -> Phase:
 
 
 def _mean(values_ms: Sequence[float]) -> float:
-    return float(winsorize(values_ms, _DRAWN_IN).mean())
+    # of the times at either end: something else on the machine makes a few of them several times as long
+    return float(winsorize(values_ms, 0.1).mean())
 
 
 FILE = "step_phases.json"
@@ -404,19 +397,7 @@ _MOST_BYTES = 1 << 20
 _MOST_ROUNDS = 1000
 
 
-_LONGEST_MS = 1e7
-
-
-_MOST_CHARS = 300
-
-
-_LATEST_S = 1e9
-
-
 _MOST_PLACES, _MOST_NAMES = 50, 5
-
-
-_MOST_TENSORS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -545,7 +526,7 @@ def _place(row: Mapping[str, Any]) -> Place:
     return Place(
         what=_text(row.get("what")),
         device=_text(row.get("device")),
-        count=int(_number(row.get("count"), _MOST_TENSORS)),
+        count=int(_number(row.get("count"), 1e9)),
         names=tuple(_text(name) for name in names[:_MOST_NAMES]),
     )
 
@@ -553,7 +534,7 @@ def _place(row: Mapping[str, Any]) -> Place:
 def _step_times(values: Any) -> tuple[float, ...]:
     if not isinstance(values, list) or not 2 <= len(values) <= _MOST_ROUNDS:
         raise ValueError("too few times, or too many")
-    return tuple(_number(value, _LONGEST_MS) for value in values)
+    return tuple(_number(value, 1e7) for value in values)
 
 
 def _held(values: Any) -> tuple[tuple[float, float], ...]:
@@ -563,7 +544,7 @@ def _held(values: Any) -> tuple[tuple[float, float], ...]:
     for pair in values:
         if not isinstance(pair, list) or len(pair) != 2:
             raise ValueError("no time of the trial")
-        begin_s, end_s = (_number(value, _LATEST_S) for value in pair)
+        begin_s, end_s = (_number(value, 1e9) for value in pair)
         if not before_s <= begin_s <= end_s:
             raise ValueError("times of the trial out of order")
         held.append((begin_s, end_s))
@@ -582,7 +563,7 @@ def _number(value: Any, most: float) -> float:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("no text in its place")
-    return "".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:_MOST_CHARS]
+    return "".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:300]
 
 
 # Profile of the step of the shipped text-to-speech model, on random batches, in a process of its own.

@@ -25,16 +25,7 @@ STORAGE = "storage"
 _MIB = 1 << 20
 
 
-_LEAST_FREE_BYTES = 1 << 30  # no trial starts below it
-
-
-_SLOW_BYTES_PER_S = 150e6  # what one disk that rotates reads in sequence; an SSD reads several times that
-
-
 _SLOW_FILES_PER_S = 200.0  # a disk that rotates seeks in 5 to 10 ms
-
-
-_ENOUGH_FILES = 8  # that were read, for a rate to be told of a disk
 
 
 _ENOUGH_BYTES = 32 << 20  # or so much
@@ -44,9 +35,6 @@ _SMALL_BYTES = 256 << 10
 
 
 _MANY_FILES = 10_000
-
-
-_MEMORY_SHARE = 0.5  # of the available memory that a dataset may take of the page cache
 
 
 def check_storage(look: Look) -> CheckResult:
@@ -137,7 +125,7 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
         )
         yield _issue(place, unreadable, said("storage.modes", "See their modes."))
     free = _free_bytes(place.path)
-    if free is not None and free < _LEAST_FREE_BYTES:
+    if free is not None and free < 1 << 30:  # no trial starts below it
         full = said("storage.full", "{free:.0f} MiB are left on its file system.", free=free / _MIB)
         yield _issue(place, full, said("storage.room", "Make room: caches may go there."))
 
@@ -168,15 +156,17 @@ def _is_slow(rate: ReadingRate) -> bool:
     reads = rate.disk
     if not _is_enough(reads) or reads.duration_s <= 0 or not rate.knows_cache:
         return False
-    return (reads.bytes_per_s or 0.0) < _SLOW_BYTES_PER_S and reads.files / reads.duration_s < _SLOW_FILES_PER_S
+    # what one disk that rotates reads in sequence; an SSD reads several times that
+    return (reads.bytes_per_s or 0.0) < 150e6 and reads.files / reads.duration_s < _SLOW_FILES_PER_S
 
 
 def _is_enough(reads: Reads) -> bool:
-    return reads.files >= _ENOUGH_FILES or reads.size_bytes >= _ENOUGH_BYTES
+    return reads.files >= 8 or reads.size_bytes >= _ENOUGH_BYTES  # that were read, for a rate to be told of a disk
 
 
 def _copy(place: DatasetPlace) -> Message:
-    if place.is_whole and place.size_bytes < _MEMORY_SHARE * memory_state().available_bytes:
+    # of the available memory that a dataset may take of the page cache
+    if place.is_whole and place.size_bytes < 0.5 * memory_state().available_bytes:
         return said(
             "storage.fits",
             "Its {size:.1f} GiB fit into memory: cache it there, or copy it to a local SSD before training.",
@@ -245,9 +235,6 @@ _LONGEST_S = 2.0
 _MOST_BYTES = 256 << 20
 
 
-_PIECE_BYTES = 1 << 20
-
-
 _MOST_FILES = 400
 
 
@@ -301,7 +288,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
             with open_regular(Path(os.path.realpath(path))) as file:  # links to files are usual in datasets
                 is_cached = _is_cached(file.fileno())
                 size = 0
-                while left > 0 and clock.now_s() < deadline_s and (piece := file.read(min(_PIECE_BYTES, left))):
+                while left > 0 and clock.now_s() < deadline_s and (piece := file.read(min(1 << 20, left))):
                     size += len(piece)
                     left -= len(piece)
         except OSError:

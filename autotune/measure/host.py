@@ -16,9 +16,6 @@ from autotune.clock import Clock, Poller, SystemClock
 from autotune.measure.probe import HostUsage, Probe, TrialProcesses
 from autotune.measure.processes import ProcessStat, descendants, process_stat
 
-_FASTEST_S = 0.25
-
-
 # Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
 _COST_SHARE = 0.008
 
@@ -220,7 +217,7 @@ class HostProbe:
                     peak_memory_bytes=max(before, memory_bytes),
                 )
             )
-        return max(_FASTEST_S, (time.thread_time() - began_s) / _COST_SHARE)
+        return max(0.25, (time.thread_time() - began_s) / _COST_SHARE)
 
     def _of_the_trial(self, trial: TrialProcesses, session: int) -> dict[int, ProcessStat]:
         below = {pid: stat for pid in descendants(os.getpid()) if (stat := process_stat(pid)) is not None}

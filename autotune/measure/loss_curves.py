@@ -21,8 +21,6 @@ LATE = 0.75
 """Start of the part that tells the level at some time, as a share of that: a loss falls with the logarithm of time."""
 
 _LEAST_LOSSES = 8
-_FIRST = 3  # losses that tell where it began
-_LEAST_FOR_ERROR = 4  # stretches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +61,7 @@ def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCu
             continue
         if math.isfinite(event.loss) and 0.0 <= passed_s <= longest_s:
             seen.append((passed_s, event.loss, samples))
-    first = fmean(loss for _, loss, _ in seen[:_FIRST]) if seen else None
+    first = fmean(loss for _, loss, _ in seen[:3]) if seen else None  # losses that tell where it began
     if len(seen) < _LEAST_LOSSES:
         return None, first
     length_s = seen[-1][0] / STRETCHES
@@ -144,7 +142,7 @@ def level_at(curve: LossCurve, t_s: float, *, from_s: float | None = None) -> Lo
         return LossLevel(mean=parts[-1][0] if t_s > curve.ends_s[-1] else parts[0][0], error=None)
     mean = math.fsum(loss * length_s for loss, length_s in inside) / math.fsum(length_s for _, length_s in inside)
     losses = [loss for loss, _ in inside]
-    if len(losses) < _LEAST_FOR_ERROR:
+    if len(losses) < 4:  # stretches
         return LossLevel(mean=mean, error=None)
     variance = fmean((later - earlier) ** 2 for earlier, later in pairwise(losses)) / 2.0
     return LossLevel(mean=mean, error=math.sqrt(variance / len(losses)))

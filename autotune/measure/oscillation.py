@@ -45,13 +45,8 @@ LEAST_PERIOD_WINDOWS = 3
 """Driver windows in the shortest period that the driver can show."""
 
 _ROUNDING = 1e-9  # 0.40 - 0.25 must be the 15 points that it is
-_EDGE = 1 / 8  # of the swing: a window this much further inside than its group's mean holds an edge
-_LEAST_CYCLES = 3  # in the longest segment: lags up to a third of it
-_SHORTEST = 0.97  # a period is found to 1-2 %: one of exactly 3 windows may be read as a little less
-_SURE_SD = 3.0  # a trend must be this many times its standard error, or bursts would fake one
 _FINE = 16  # points of the interpolated autocorrelation for each lag
 _LANCZOS_LAGS = 8
-_SAME_PERIOD = 0.1  # a beat's period moves quickly with the step time, which varies
 
 
 class Pattern(StrEnum):
@@ -172,7 +167,8 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     rise = slope * max(segment.span_s for segment in filled)
     window_s = float(np.median(lengths_s))
     rows = [_resampled(segment, trend, window_s) for segment, trend in zip(filled, trends, strict=True)]
-    drifts = abs(rise) >= LEAST_RISE and abs(slope) >= _SURE_SD * _slope_error_per_s(rows, window_s)
+    # a trend must be this many times its standard error, or bursts would fake one
+    drifts = abs(rise) >= LEAST_RISE and abs(slope) >= 3.0 * _slope_error_per_s(rows, window_s)
     # A cycle that does not fit the segment a whole number of times has a small trend too: the levels stay raw.
     levelled = busy - np.concatenate(trends) if drifts else busy
     levels = _two_levels(levelled, lengths_s)
@@ -256,7 +252,8 @@ def _two_levels(values: Series, weights: Series) -> _Levels:
     best = int(np.argmax(between))
     low = float(moment[best] / below[best])
     high = float((mean - moment[best]) / (1.0 - below[best]))
-    margin = _EDGE * (high - low)
+    # of the swing: a window this much further inside than its group's mean holds an edge
+    margin = (1 / 8) * (high - low)
     lowest, highest = values <= low + margin, values >= high - margin
     return _Levels(
         low=_quantile(values[lowest], weights[lowest], 0.5),
@@ -271,7 +268,8 @@ def _cycle(rows: Sequence[Series], levels: _Levels) -> float | None:
     if not levels.are_apart or levels.split < LEAST_SPLIT or _swing_within(rows) < levels.swing / 2:
         return None
     period = period_of(rows)
-    return period if period is not None and period >= _SHORTEST * LEAST_PERIOD_WINDOWS else None
+    # a period is found to 1-2 %: one of exactly 3 windows may be read as a little less
+    return period if period is not None and period >= 0.97 * LEAST_PERIOD_WINDOWS else None
 
 
 def _swing_within(rows: Sequence[Series]) -> float:
@@ -332,7 +330,7 @@ def period_of(rows: Sequence[Series]) -> float | None:
         rows: Values at equal distances, without trend and mean, in stretches that have nothing to do with each other;
             NaN where one is missing.
     """
-    lags = 2 * max(len(row) for row in rows) // _LEAST_CYCLES
+    lags = 2 * max(len(row) for row in rows) // 3  # in the longest segment: lags up to a third of it
     correlation = _autocorrelation(rows, lags)
     if correlation is None:
         return None
@@ -421,4 +419,5 @@ def _is_beat(period: float, swing: float, mean: float, step: float) -> bool:
     remainder = (1.0 / step) % 1.0
     apart = min(remainder, 1.0 - remainder)
     most = step * min(apart, mean, 1.0 - mean)
-    return step < 2.0 and swing <= most + 0.01 and abs(period * apart - 1.0) <= _SAME_PERIOD
+    # a beat's period moves quickly with the step time, which varies
+    return step < 2.0 and swing <= most + 0.01 and abs(period * apart - 1.0) <= 0.1

@@ -12,12 +12,6 @@ from autotune.measure.statistics import moderated_interval
 from autotune.measure.window import PAUSES, main_stream
 from autotune.records import FIRST_PHASE, Ratio, Scalar, TraineeEvent, TrialPhase
 
-_LEAST_STEPS = 2  # with a time of their own, in a phase
-
-
-_SETTLING = 0.25  # of the time for which batches are drawn: buffers that were full have run empty by then
-
-
 _LEAST_S = 1e-6
 
 
@@ -141,7 +135,7 @@ def _timed(steps: Sequence[TraineeEvent], pauses_s: Sequence[float]) -> list[tup
 def _training(timed: Sequence[tuple[TraineeEvent, float]], *, counts_samples: bool) -> tuple[float, Span] | None:
     """Return the speed of steps and the time that they lie in; None of too few."""
     time_s = sum(step.t_s - before_s for step, before_s in timed)
-    if len(timed) < _LEAST_STEPS or time_s < _LEAST_S:
+    if len(timed) < 2 or time_s < _LEAST_S:  # with a time of their own, in a phase
         return None
     amount = sum(step.samples or 0.0 for step, _ in timed) if counts_samples else float(len(timed))
     return amount / time_s, (timed[0][1], timed[-1][0].t_s)
@@ -153,7 +147,8 @@ def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[fl
     settled, past_s = [], 0.0
     for event in drawn:
         past_s += event.duration_s or 0.0
-        if past_s > _SETTLING * all_s:
+        # of the time for which batches are drawn: buffers that were full have run empty by then
+        if past_s > 0.25 * all_s:
             settled.append(event)
     time_s = sum(event.duration_s or 0.0 for event in settled)
     if not settled or time_s < _LEAST_S:
@@ -253,9 +248,6 @@ _ROUND_SD = 0.015
 """Prior standard deviation of ln speed between rounds of phases within one trial."""
 
 
-_PRIOR_DF = 2.0
-
-
 def ratio_of(pairs: Sequence[tuple[float, float]], *, sd: float = _ROUND_SD) -> Ratio | None:
     """Return the ratio of the first of each pair to the second, with its 95 % interval; None without pairs.
 
@@ -266,7 +258,7 @@ def ratio_of(pairs: Sequence[tuple[float, float]], *, sd: float = _ROUND_SD) -> 
     differences = [math.log(one / other) for one, other in pairs if one > 0 and other > 0]
     if not differences:
         return None
-    mean, half = moderated_interval(differences, 2.0 * sd**2, _PRIOR_DF)
+    mean, half = moderated_interval(differences, 2.0 * sd**2, 2.0)
     return Ratio(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 

@@ -19,9 +19,6 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's sched.h
-
-
 _DEAD = frozenset("ZXx")
 
 
@@ -64,7 +61,7 @@ def process_stat(pid: int) -> ProcessStat | None:
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
         # One whose first thread alone has ended looks dead too, and still runs.
         is_dead=fields[0] in _DEAD and int(fields[17]) <= 1,
-        is_kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),
+        is_kernel_thread=bool(int(fields[6]) & 0x00200000),  # PF_KTHREAD of the kernel's sched.h
     )
 
 

@@ -35,9 +35,6 @@ _CONFIDENCE = 0.95
 _CONFIDENCE_OF_FEWEST = 0.99
 _CONFIDENCE_BEFORE_LAST = 0.985
 _CONFIDENCE_AT_LAST = 0.965
-_FUTILE = 0.01  # probability that further pairs would still confirm the gain
-
-_LEAST_UTILIZATION = 0.01  # the driver counts in whole percent: below one, all are alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +113,8 @@ def ln_score(measurement: Measurement, reference: Measurement, objective: Object
 
 def _ln_utilization(measurement: Measurement) -> float:
     assert measurement.gpu_utilization is not None, "a trial without utilization has no score by it"
-    return math.log(max(_LEAST_UTILIZATION, measurement.gpu_utilization))
+    # the driver counts in whole percent: below one, all are alike
+    return math.log(max(0.01, measurement.gpu_utilization))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +156,8 @@ class Judgement:
         share = self.pairs / planned_pairs
         last_df = self.df + planned_pairs - self.pairs
         reach = student_t_quantile(0.5 + _CONFIDENCE_AT_LAST / 2.0, last_df) * math.sqrt(share)
-        luck = student_t_quantile(1.0 - _FUTILE, self.df) * math.sqrt(1.0 - share)
+        # probability that further pairs would still confirm the gain
+        luck = student_t_quantile(1.0 - 0.01, self.df) * math.sqrt(1.0 - share)
         return math.log(self.score.ratio) + (luck - reach) * self.standard_error < math.log(LEAST_SCORE_GAIN)
 
 

@@ -22,12 +22,9 @@ SLOW_OUTLIER_FLOOR = 0.3
 At 0.15 the usual spread of 8 % is taken for outliers, and A/A confirmations say "better" in 5.8 %.
 """
 
-_PAIRED_MADS = 4.0  # the median absolute deviation of normal noise is 0.67 standard deviations
-_REPEATED_MADS = 6.0  # groups of two or three repeats lie closer to their own median
 _LARGEST_TRIAL_VARIANCE = SLOW_OUTLIER_FLOOR**2  # beyond it is a disturbed period, not the noise of trials
 
 _INDISTINCT = 1e-6
-_LARGE_DF = 1e6  # from here on the expansion around the normal is exact to 1e-11
 
 
 def mser5_truncation(series: ArrayLike) -> int:
@@ -158,7 +155,7 @@ def student_t_quantile(p: float, df: float) -> float:
     if p < 0.5:
         return -student_t_quantile(1.0 - p, df)
     z = NormalDist().inv_cdf(p)
-    if df > _LARGE_DF:
+    if df > 1e6:  # from here on the expansion around the normal is exact to 1e-11
         return z + (z**3 + z) / (4.0 * df)  # Abramowitz & Stegun 26.7.5, first terms
     tail = 1.0 - p
     log_scale = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
@@ -224,7 +221,8 @@ def slow_outliers(baseline: Sequence[float], candidate: Sequence[float]) -> list
         baseline: ln speed of the baseline's trial of each pair.
     """
     sides = [[value - median(side) for value in side] for side in (baseline, candidate)]
-    limit = max(SLOW_OUTLIER_FLOOR, *(_PAIRED_MADS * median(map(abs, side)) for side in sides))
+    # the median absolute deviation of normal noise is 0.67 standard deviations
+    limit = max(SLOW_OUTLIER_FLOOR, *(4.0 * median(map(abs, side)) for side in sides))
     slow = [min(both) < -limit for both in zip(*sides, strict=True)]
     return slow if 2 * sum(slow) <= len(slow) else [False] * len(slow)
 
@@ -245,7 +243,8 @@ def robust_pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, fl
     if not repeated:
         return 0.0, 0.0
     deviations = [abs(value - median(group)) for group in repeated for value in group]
-    limit = max(SLOW_OUTLIER_FLOOR, _REPEATED_MADS * median(deviations))
+    # groups of two or three repeats lie closer to their own median
+    limit = max(SLOW_OUTLIER_FLOOR, 6.0 * median(deviations))
     kept = [[value for value in group if value >= median_high(group) - limit] for group in repeated]
     variance, df = pooled_variance(kept)
     return min(variance, _LARGEST_TRIAL_VARIANCE), df

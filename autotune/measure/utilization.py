@@ -20,7 +20,6 @@ LEAST_SAMPLES = 60
 LEAST_COVERAGE = 0.9
 """Share of the steady windows that driver windows must cover."""
 
-_ROUNDING = 1e-9  # 13.5 s of 15 s are enough
 
 LEAST_BUSY_TRIALS = 2
 """Trials that a point needs for its rate to be a limit for others."""
@@ -89,7 +88,7 @@ class Utilization:
         """Reason, for people, why there is no verdict yet; None once there is enough."""
         if self.samples < LEAST_SAMPLES:
             return f"{self.samples} of {LEAST_SAMPLES} driver samples"
-        if self.covered_fraction < LEAST_COVERAGE - _ROUNDING:
+        if self.covered_fraction < LEAST_COVERAGE - 1e-9:  # 13.5 s of 15 s are enough
             # Rounded down: 89.9 % must not be shown as the 90 % that it is not.
             return f"{math.floor(self.covered_fraction * 100)} % of the time covered, {LEAST_COVERAGE:.0%} needed"
         return None

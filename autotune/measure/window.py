@@ -38,9 +38,6 @@ _SMALLEST_AMOUNT, _LARGEST_AMOUNT = (
 )  # of samples or work in a step; what a broken trainer reports must not become a speed
 
 
-_LEAST_WORK = 0.005  # share of the time that steps must do something but wait, for that to be told from noise
-
-
 LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
 
@@ -100,7 +97,8 @@ class Window:
         if self.waits_s is None:
             return None
         working_s = self.time_s - float(np.nansum(self.waits_s))
-        if working_s < _LEAST_WORK * self.time_s:
+        # share of the time that steps must do something but wait, for that to be told from noise
+        if working_s < 0.005 * self.time_s:
             return None
         return self.samples_per_s(default_samples) * self.time_s / working_s
 
@@ -332,12 +330,6 @@ _LEAST_READINGS = 12
 _LEAST_S = 8.0
 
 
-_LEAST_SHARE = 0.01  # of the memory in use, in a third of the time: allocators breathe by as much
-
-
-_LEAST_BYTES = 1 << 24
-
-
 _GOES_ON = 0.5  # times the growth of the third before
 
 
@@ -360,6 +352,7 @@ def growth_bytes_per_s(series: MemorySeries) -> float | None:
         return None
     first, second, third = (median(part) for part in thirds)
     growth = third - second
-    if growth < max(_LEAST_BYTES, _LEAST_SHARE * third) or growth < _GOES_ON * (second - first):
+    # of the memory in use, in a third of the time: allocators breathe by as much
+    if growth < max(1 << 24, 0.01 * third) or growth < _GOES_ON * (second - first):
         return 0.0
     return (third - first) / (2 / 3 * length_s)

@@ -29,9 +29,6 @@ from autotune.report.race_notes import race_notes
 _LEAST_WORTH_SAYING = 0.01
 
 
-_LARGE_GAIN = 1.1  # a search that may have missed a gain this large is not done
-
-
 _LONGEST_CAUTION = 500
 
 
@@ -146,7 +143,8 @@ def headline(result: SearchResult) -> Text:
 
 def _is_undecided(result: SearchResult) -> bool:
     broke = result.validation is not None and result.validation.broke
-    return bool(result.candidate and result.score_ratio and result.score_ratio.high > _LARGE_GAIN and not broke)
+    # a search that may have missed a gain this large is not done
+    return bool(result.candidate and result.score_ratio and result.score_ratio.high > 1.1 and not broke)
 
 
 def ratio_text(ratio: Ratio) -> str:

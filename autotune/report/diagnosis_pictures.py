@@ -11,7 +11,6 @@ from autotune.report.plain_text import plain, value_text
 
 _WIDTH, _TITLE, _ROW = 8.0, 0.9, 0.28  # inches
 _LONGEST = 60
-_MOST_ROWS = 12
 _COLOUR, _OTHER = "#0072b2", "#999999"  # of Okabe and Ito's palette, told apart by everybody
 
 
@@ -28,7 +27,7 @@ def diagnosis_pictures(
     Returns:
         The text of the SVG; None if there is nothing to draw.
     """
-    gains = [one for one in recommendations if one.evidence is Evidence.MEASURED and one.gain][:_MOST_ROWS]
+    gains = [one for one in recommendations if one.evidence is Evidence.MEASURED and one.gain][:12]
     parts: list[tuple[int, Callable[[Axes], None]]] = []
     if gains:
         parts.append((len(gains), lambda axes: _draw_gains(axes, gains)))

@@ -14,8 +14,6 @@ from autotune.clock import format_duration
 from autotune.records import Scalar
 from autotune.report.plain_text import plain, value_text
 
-_LONGEST_NOTE = 1000  # characters: a sentence and three paths
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
@@ -61,7 +59,7 @@ def _lines(plan: SearchPlan) -> list[str]:
         race = f"; {format_duration(plan.race_s)} to race both on the loss{calls}"
     return [
         *lines,
-        *(plain(note, _LONGEST_NOTE) for note in plan.notes),
+        *(plain(note, 1000) for note in plan.notes),  # characters: a sentence and three paths
         f"command: {' '.join(plan.command)}",
         f"{plan.combinations:,} combinations; {format_duration(plan.budget_s)} for everything, "
         f"part of it kept back to confirm the best against today's values{validation}{race}",

@@ -35,34 +35,13 @@ _HEURISTIC_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln s
 _LARGEST_FIT = 300  # points in the model: the best ones; the others are far from any useful proposal
 
 
-_EXPLOITED_POINTS = 5  # best points whose neighbours are candidates
-
-
 _EXPECTED_GAIN = 0.08  # of a recommended value, in ln score
-
-
-_MODEL_ERROR_FACTOR = 1.5  # factor on the model's standard deviation, which leaves the error of the model itself out
-
-
-_ROUGH_SD = 0.15  # additional standard deviation of a trial with too few steps
-
-
-_RANDOM_FAILURE_VARIANCE = 0.02  # variance of a success: some failures have nothing to do with the point
-
-
-_LEAST_CHANCE = 0.1  # of success: a point with less is not tried, as long as no other trial says otherwise
-
-
-_LONGEST_LOOKAHEAD = 64  # trials of the look-ahead
 
 
 _DRAWS = 1_000
 
 
 _EVEN_CHANCE = 0.5
-
-
-_DOUBTED = 0.5  # probability of success of a point that ran out of memory on another machine
 
 
 _MOST_DRAWS = 50  # for a point of the initial design
@@ -128,7 +107,8 @@ class Acquisition:
         success = np.array([float(bool(observation.scores or observation.rough_scores)) for observation in tried])
         self._something_failed = not success.all()
         if self._something_failed:
-            variances = np.full(len(tried), _RANDOM_FAILURE_VARIANCE)
+            # variance of a success: some failures have nothing to do with the point
+            variances = np.full(len(tried), 0.02)
             self._success.fit(TrainingData(points=self._rows(tried), scores=success, variances=variances))
 
     def _with_pending(self, data: TrainingData, pending: Sequence[Values]) -> TrainingData:
@@ -204,7 +184,8 @@ class Acquisition:
             doubted = doubted or trial
         else:
             return doubted
-        return doubted if doubted and _DOUBTED * doubted.gain > trial.gain else trial
+        # probability of success of a point that ran out of memory on another machine
+        return doubted if doubted and 0.5 * doubted.gain > trial.gain else trial
 
     def _drawn(self, may_try: Callable[[Values], bool]) -> Values | None:
         """Return a new point drawn at random among those that will rather succeed than fail; None if none is found."""
@@ -247,7 +228,8 @@ class Acquisition:
         if not believed:
             return 0.0
         possible = (trial for trial in self._ranked(baseline) if trial.is_repeat or why_not(trial.values) is None)
-        chosen = [self._space.indices(trial.values) for trial in islice(possible, min(trials, _LONGEST_LOOKAHEAD))]
+        # so many trials are looked ahead at most
+        chosen = [self._space.indices(trial.values) for trial in islice(possible, min(trials, 64))]
         best = self._observations[max(believed, key=lambda name: believed[name])]
         points = np.unique(np.array([*chosen, self._space.indices(best.values)]), axis=0)
         means, covariance = self._posterior(points).mean, self._speed.covariance(points)
@@ -278,7 +260,8 @@ class Acquisition:
         rows = self._rows(good)
         means = self._posterior(rows).mean
         order = np.argsort(-means)
-        points = candidates(self._space, [good[index].values for index in order[:_EXPLOITED_POINTS]], self._rng)
+        # best points whose neighbours are candidates
+        points = candidates(self._space, [good[index].values for index in order[:5]], self._rng)
         posterior = self._posterior(points)
         # A point has to exceed the best one; the best one itself has to fall behind the next.
         rivals = np.full(len(points), means[order[0]])
@@ -309,7 +292,8 @@ class Acquisition:
 
     def _posterior(self, points: Indices) -> Posterior:
         posterior = self._speed.predict(points)
-        return Posterior(mean=posterior.mean, sd=_MODEL_ERROR_FACTOR * posterior.sd)
+        # factor on the model's standard deviation, which leaves the error of the model itself out
+        return Posterior(mean=posterior.mean, sd=1.5 * posterior.sd)
 
     def _rows(self, observations: Iterable[Observation]) -> Indices:
         rows = []
@@ -324,7 +308,8 @@ class Acquisition:
         if not self._something_failed:
             return np.ones(len(points))
         chances = np.clip(self._success.predict(points).mean, 0.0, 1.0)
-        return np.where(chances < _LEAST_CHANCE, 0.0, chances)
+        # of success: a point with less is not tried, as long as no other trial says otherwise
+        return np.where(chances < 0.1, 0.0, chances)
 
 
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
@@ -351,7 +336,8 @@ def _may_repeat(observation: Observation, baseline: str) -> bool:
 
 def _observed(observation: Observation, sd: float) -> tuple[float, float]:
     """Return the mean ln score of a point's trials and the variance of that mean."""
-    weights = [*(sd**-2 for _ in observation.scores), *((sd**2 + _ROUGH_SD**2) ** -1 for _ in observation.rough_scores)]
+    # additional standard deviation of a trial with too few steps
+    weights = [*(sd**-2 for _ in observation.scores), *((sd**2 + 0.15**2) ** -1 for _ in observation.rough_scores)]
     scores = [*observation.scores, *observation.rough_scores]
     return sum(w * s for w, s in zip(weights, scores, strict=True)) / sum(weights), 1 / sum(weights)
 
@@ -380,9 +366,6 @@ LISTED_POINTS = 2_000
 """Largest space, in points, that is enumerated as a whole."""
 
 
-_PAIRS = 300  # points two changes away from one of the best, drawn at random
-
-
 _ANYWHERE = 300  # points drawn from the whole space
 
 
@@ -404,7 +387,7 @@ def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -
     for values in best:
         center = np.array(space.indices(values))
         found.append(_neighbours(center, sizes))
-        pairs = np.tile(center, (_PAIRS // len(best), 1))
+        pairs = np.tile(center, (300 // len(best), 1))  # points two changes away from one of the best, drawn at random
         for row in pairs:
             for column in rng.choice(len(sizes), size=min(2, len(sizes)), replace=False):
                 row[column] = rng.integers(0, sizes[column])

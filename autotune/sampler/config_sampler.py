@@ -26,8 +26,6 @@ from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, point_name
 
 _SPREAD = 0.5  # of the scores of a study whose values have no logarithm
-_FAR_BEHIND = 4.0  # below the best score, all are alike: the model is not for them
-_SEEDS = 2**31
 
 
 class ConfigSampler(BaseSampler):
@@ -104,7 +102,7 @@ class ConfigSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Return the values on these grids that promise most; at random where the model has none."""
         if self._model is None or self._model.grids != grids:
-            self._model = _Model(grids, seed=int(self._seeds.integers(_SEEDS)))
+            self._model = _Model(grids, seed=int(self._seeds.integers(2**31)))
         chosen = self._model.next_point(trials, direction) or {
             name: int(self._seeds.integers(len(grid.values))) for name, grid in grids.items()
         }
@@ -225,7 +223,7 @@ def _scores(trials: Iterable[FrozenTrial], *, maximize: bool) -> dict[int, float
         scores = {number: _SPREAD * (value - center) / spread for number, value in finite.items()}
     if not maximize:
         scores = {number: -score for number, score in scores.items()}
-    least = max(scores.values()) - _FAR_BEHIND
+    least = max(scores.values()) - 4.0  # below the best score, all are alike: the model is not for them
     return {number: max(score, least) for number, score in scores.items()}
 
 

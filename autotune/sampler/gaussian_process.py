@@ -30,7 +30,6 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 """Points as rows: for each knob the position of its value among the choices."""
 
-_LARGEST_HYPER_FIT = 120  # points that hyperparameters are fitted to: the cost of a step is cubic in their number
 _STEPS = 12  # optimizer steps of a fit; the next fit continues from there
 _FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of the logarithm of a hyperparameter
 _LEVEL = 4.0  # prior variance of the level, in (ln score)²: nearly uninformative
@@ -89,7 +88,8 @@ class GaussianProcess:
         residuals = data.scores - self._prior(data.points)
         if adapts:
             # Some of many points, evenly from the best to the worst: the effects of knobs show in their differences.
-            stride = -(-len(data.scores) // _LARGEST_HYPER_FIT)
+            # points that hyperparameters are fitted to: the cost of a step is cubic in their number
+            stride = -(-len(data.scores) // 120)
             some = np.argsort(-data.scores)[::stride]
             self._adapt(data.points[some], residuals[some], data.variances[some])
         self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}

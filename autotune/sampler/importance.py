@@ -25,21 +25,12 @@ SMALLEST_EFFECT = 0.05
 """In ln score: a knob is heeded if the interval of one of its effects lies beyond this on one side."""
 
 
-_SURE = 1.645  # standard deviations to either side: 90 %
-
-
-_LEAST_PRINTED = 3  # least number of trials that print a key
-
-
-_SAME_BATCH = 0.02  # tolerated relative difference of the mean samples of a step: last batches are smaller
-
-
 _LEAST_CHANGE = 1.5  # least ratio of batch sizes that has to be visible
 
 
 def is_large(effect: MainEffect) -> bool:
     """Return True if the 90 % interval of an effect lies beyond `SMALLEST_EFFECT` on one side."""
-    return abs(effect.mean) - _SURE * effect.sd > SMALLEST_EFFECT
+    return abs(effect.mean) - 1.645 * effect.sd > SMALLEST_EFFECT  # standard deviations to either side: 90 %
 
 
 def effects_shown(observations: Mapping[str, Observation], space: Space, sd: float) -> list[MainEffect]:
@@ -76,7 +67,8 @@ def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
             if isinstance(values.get(knob.path), int)
         ]
         sizes, samples = [size for size, _ in seen], [held for _, held in seen]
-        if seen and max(sizes) >= _LEAST_CHANGE * min(sizes) and max(samples) <= (1 + _SAME_BATCH) * min(samples):
+        # tolerated relative difference of the mean samples of a step: last batches are smaller
+        if seen and max(sizes) >= _LEAST_CHANGE * min(sizes) and max(samples) <= (1 + 0.02) * min(samples):
             found[knob.path] = f"each step had {samples[0]:.4g} samples with {min(sizes):g} and with {max(sizes):g}"
     return found
 
@@ -100,7 +92,7 @@ def said_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]],
         seen = [(values[knob.path], said[knob.path]) for values, said in known if knob.path in said]
         words = frozenset().union(*(said for _, said in seen)) if seen else frozenset()
         set_to = {str(value) for value, _ in seen}
-        if len(seen) >= _LEAST_PRINTED and len(words) == 1 and len(set_to) > 1:
+        if len(seen) >= 3 and len(words) == 1 and len(set_to) > 1:  # least number of trials that print a key
             found[knob.path] = f"the trainer printed {next(iter(words))} each time, set to {_listed(set_to)}"
     return found
 
@@ -111,9 +103,6 @@ def _listed(words: Iterable[str]) -> str:
 
 
 _Array = NDArray[np.float64]
-
-
-_PRIOR_SD = 0.5  # of one effect, in ln score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +170,7 @@ def _columns(points: Iterable[Values], baseline: Values) -> list[tuple[str, Scal
 
 def _posterior(design: _Array, means: _Array, weights: _Array, sd: float) -> tuple[_Array, _Array]:
     """Posterior mean and standard deviation of each effect; the first column of the design is the intercept."""
-    prior = np.diag([0.0, *([_PRIOR_SD**-2] * (design.shape[1] - 1))])
+    prior = np.diag([0.0, *([0.5**-2] * (design.shape[1] - 1))])  # of one effect, in ln score
     noise = sd
     for _ in range(2):  # first with the known noise, then with the residual of that fit
         precision = design.T @ (design * (weights / noise**2)[:, None]) + prior

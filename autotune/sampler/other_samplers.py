@@ -43,12 +43,6 @@ _SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
 _NEEDS: Mapping[str, tuple[str, ...]] = {"gp": ("torch", "scipy")}
 
 
-_MOST_ASKS = 30  # for a point that may be tried
-
-
-_GAIN = 1.0  # of a proposal that says nothing of its own gain: worth a trial as long as there is time
-
-
 def require_sampler(sampler: SamplerChoice) -> None:
     """Check that a sampler can be used here.
 
@@ -108,7 +102,7 @@ class OtherSampler:
             the sampler has come to its end, as that of a grid does.
         """
         self._tell(observations)
-        for _ in range(_MOST_ASKS):
+        for _ in range(30):  # for a point that may be tried
             if self._study.is_stopped:
                 return None
             trial = self._study.ask(self._distributions)
@@ -127,7 +121,8 @@ class OtherSampler:
 
     def _proposal(self, observations: Mapping[str, Observation], values: Values) -> Proposal:
         known = observations.get(self._space.name(values))
-        return Proposal(values=values, gain=_GAIN, is_repeat=bool(known and known.scores))
+        # of a proposal that says nothing of its own gain: worth a trial as long as there is time
+        return Proposal(values=values, gain=1.0, is_repeat=bool(known and known.scores))
 
     def _is_exhausted(self, observations: Mapping[str, Observation], values: Values, baseline: str) -> bool:
         name = self._space.name(values)
@@ -185,12 +180,6 @@ def distribution_of(knob: Knob) -> BaseDistribution:
 # Initial design by rules of thumb: the values that an expert would try first, given what the trials showed so far.
 
 
-_MUCH_WAIT = 0.3  # share of the time that the baseline's loop waits for data: the loader is to blame ...
-
-
-_LITTLE_WAIT = 0.05  # ... or, where the loader does not share its processor with the step, it is not
-
-
 def heuristic_proposals(
     space: Space,
     observations: Mapping[str, Observation],
@@ -216,7 +205,8 @@ def heuristic_proposals(
         pending: Points that other machines measure now. While the first proposal is one of them, further ones build on
             it, as if it had kept its promise.
     """
-    loader_is_innocent = has_gpu and data_wait is not None and data_wait < _LITTLE_WAIT
+    # ... or, where the loader does not share its processor with the step, it is not
+    loader_is_innocent = has_gpu and data_wait is not None and data_wait < 0.05
     bundle = space.baseline
     for knob in space.knobs:
         is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not space.is_inert(knob, bundle)
@@ -228,7 +218,8 @@ def heuristic_proposals(
     best = best_observation(observations)
     start = best.values if best and not is_tried_now else bundle
     tried = [*(observation.values for observation in observations.values()), *pending]
-    device_first = loader_is_innocent or (data_wait is not None and data_wait < _MUCH_WAIT)
+    # share of the time that the baseline's loop waits for data: the loader is to blame ...
+    device_first = loader_is_innocent or (data_wait is not None and data_wait < 0.3)
 
     def urgency(knob: Knob) -> tuple[bool, bool]:
         return _settles(knob) and not short_passes, effects_of(knob).on_step != device_first

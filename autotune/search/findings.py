@@ -23,9 +23,6 @@ from autotune.space.space import Space
 from autotune.trial.outcome import Losses
 from autotune.trial.side_effects import TRIALS_LOOKED_AROUND, SideEffects
 
-_READ_BYTES = 1 << 16  # of what a trainer prints: its configuration comes first
-
-
 _NO_LOSS = (
     "the loss of today's config is NaN or infinite, so that of other values does not count against them: only the "
     "speed is compared. See whether that training is meant to learn"
@@ -145,13 +142,11 @@ class Findings:
 
 
 def _beginning(path: Path) -> str:
-    return read_beginning(path, _READ_BYTES).decode("utf-8", "replace")
+    # of what a trainer prints: its configuration comes first
+    return read_beginning(path, 1 << 16).decode("utf-8", "replace")
 
 
 # Check that the steps of a trial held as many samples as the config's batch size says.
-
-
-_MOST_STEPS = 0.5  # share of the steps that have to hold one and the same number of samples
 
 
 def unlike_the_config(
@@ -172,7 +167,8 @@ def unlike_the_config(
     held = float(np.median(samples))
     # Where several steps are only seen together, their samples are means, with smaller last batches in them.
     is_last_batch = size / 2 < held < size
-    if size in samples or is_last_batch or np.mean(samples == held) < _MOST_STEPS:
+    # share of the steps that have to hold one and the same number of samples
+    if size in samples or is_last_batch or np.mean(samples == held) < 0.5:
         return None
     accumulated = batch_count(path, config).accumulated
     expected = {size * many for many in (devices, accumulated, devices * accumulated)}

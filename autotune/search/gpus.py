@@ -17,8 +17,6 @@ from autotune.trial.execution import TrialRequest
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 _MODEL, _DATA = "model_gpu", "data_gpu"  # kinds of `space.catalog`
-_LOOKS = 3  # kernels of a trial that has just ended are still in the driver's last second
-_LOOK_AGAIN_S = 1.0
 
 
 def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
@@ -71,9 +69,10 @@ def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
     """Return a sentence on its occupants for each GPU of the trials that is not free; empty if all are."""
     uuids = watched_gpus(problem)
     busy: tuple[GpuOccupancy, ...] | None = ()
-    for look in range(_LOOKS if uuids else 0):
+    # kernels of a trial that has just ended are still in the driver's last second
+    for look in range(3 if uuids else 0):
         if look:
-            clock.wait(_LOOK_AGAIN_S)
+            clock.wait(1.0)
         try:
             busy = in_time(lambda: busy_gpus(uuids, clock))
         except DriverError as error:

@@ -280,9 +280,6 @@ def _note(knob: Knob) -> str:
 # Environment variables that ``autotune init`` suggests for a trainer whose config has no knobs.
 
 
-_READ_BYTES = 1 << 18
-
-
 _IMPORT = re.compile(
     rb"^[ \t]*(?:import|from)[ \t]+(tensorflow|keras|torch|lightning|pytorch_lightning)\b", re.MULTILINE
 )
@@ -332,7 +329,7 @@ def _offer(
 def _frameworks(argv: Sequence[str], cwd: Path) -> set[bytes]:
     modules = [word.replace(".", "/") + ".py" for before, word in pairwise(argv) if before == "-m"]
     scripts = [*(word for word in argv if word.endswith(".py")), *modules][:1]
-    return {name for script in scripts for name in _IMPORT.findall(read_beginning(cwd / script, _READ_BYTES))}
+    return {name for script in scripts for name in _IMPORT.findall(read_beginning(cwd / script, 1 << 18))}
 
 
 # Keys of a config that are called like a knob and are none, with the reason.

@@ -45,9 +45,6 @@ from autotune.trial.warm import ZygoteRunner
 OnEvent = Callable[[Event], None]
 
 
-_CLEARING_S = 0.5  # for what earlier searches have left, before the first trial
-
-
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
     """Options of one search.
@@ -352,7 +349,7 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
         tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))
     if ended := end_orphans(problem.state.trials(problem.study), clock).killed:
         tell(Remark(text=f"Ended {len(ended)} processes that an earlier search had left running."))
-    over_s = clock.now_s() + _CLEARING_S
+    over_s = clock.now_s() + 0.5  # for what earlier searches have left, before the first trial
     delete_left(problem.state.trials(problem.study), lambda: clock.now_s() > over_s)
     if options.allow_busy_gpu:
         for remark in busy_remarks(problem, clock):

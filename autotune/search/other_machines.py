@@ -26,7 +26,6 @@ BASELINE_EVERY = 12
 _FAILURES_IN_A_ROW = 2  # after which today's config is tried again: is it the machine?
 _SLOW = math.log(0.5)  # of the others' median: two of a class that differ by 20 %, and noise, come to 0.63
 _TRIALS_OF_SLOW = 2  # of today's config, before a machine counts as slow
-_MUCH_MORE_TIME = 2.0  # left than who confirms: it goes on exploring
 _LOOK_S = 2.0  # between looks at what others do
 
 
@@ -197,7 +196,8 @@ class OtherMachines:
 
     def _confirming_in_time(self) -> list[Member]:
         left_s = self._parts.budget.left_s()
-        return [one for one in self._confirming() if left_s <= _MUCH_MORE_TIME * one.left_s]
+        # left than who confirms: it goes on exploring
+        return [one for one in self._confirming() if left_s <= 2.0 * one.left_s]
 
     def _elsewhere(self) -> list[TrialRecord]:
         own = self._study.member.machine if self._study.member else ""

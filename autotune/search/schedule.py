@@ -27,14 +27,12 @@ SLOWER_THAN_USUAL = 3.0
 MOST_OF_THE_REST = 0.1
 """... or this share of the time left, if that is more."""
 
-_LEAST_START_S = 60.0  # that a new point may take to its first step ...
 _SLOWER_START = 5.0  # ... or this many times the longest start so far
 # Share of the budget that one trial may wait for its caches to fill: a confirmation has at least four such trials, and
 # eight where today's config fills caches too.
 _MOST_OF_A_PASS = 0.1
 _MOST_OF_THE_BASELINES_PASS = 0.06
 _LEAST_OF_A_PASS_S = 10.0
-_VERDICT_S = 20.0
 _VERDICT_PERIODS = 3.0
 MOST_FOR_CONFIRMING = 0.4
 """Share of the budget that a confirmation may take."""
@@ -42,7 +40,6 @@ MOST_FOR_CONFIRMING = 0.4
 PAIRS_WITH_TIME_TO_SPARE = 6
 """Pairs of a confirmation that has the time: four show a large gain, but not how large."""
 
-_DEAR = 1 / 6  # of the budget, for those: such a confirmation stops as soon as it is sure
 
 STOPPING_S = 1.0
 """Time that it takes to stop a longer training."""
@@ -53,10 +50,6 @@ RACES_FROM_S = 900.0
 _MOST_FOR_RACING, _MOST_ASKED_FOR_RACING = 0.2, 0.5  # of the budget
 _LEAST_FOR_RACING_S = 40.0
 _FIRST_START_GUESS_S = 5.0
-_MOST_FOR_VALIDATING = 0.25  # of the budget, for each of two trials
-_FORESEEN_TRIALS = 10
-_SHARE_OF_DESIGN = 0.15  # of all trials, and of all points: few make no model, and many leave it no time
-_MOST_DESIGN_POINTS = 10
 MOSTLY_TRIED = 0.5
 """Share of all points that has to be tried before a promise can end exploring.
 
@@ -64,7 +57,6 @@ A model that promises little is right about what it knows: in larger spaces ther
 `python -m scripts.bench promises`.
 """
 
-_MOST_FAILURES = 5  # trials that all gave nothing, before the search gives up
 # Whatever the values.
 _ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED})
 
@@ -125,7 +117,8 @@ def pair_s(trials: Sequence[TrialRecord], baseline: str, candidate: str | None) 
 
 def is_dear(pair_length_s: float, budget_s: float) -> bool:
     """Return True if pairs take so much of the budget that a confirmation stops as soon as it is sure."""
-    return PAIRS_WITH_TIME_TO_SPARE * pair_length_s > _DEAR * budget_s
+    # of the budget, for those: such a confirmation stops as soon as it is sure
+    return PAIRS_WITH_TIME_TO_SPARE * pair_length_s > (1 / 6) * budget_s
 
 
 def expected_start_s(trials: Sequence[TrialRecord]) -> float:
@@ -142,7 +135,7 @@ def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:
     """
     if longest_s < LEAST_VALIDATION_S:
         return f"{format_duration(longest_s)} is too short to show anything: it takes {LEAST_VALIDATION_S:g}s at least"
-    if longest_s <= _MOST_FOR_VALIDATING * budget_s:
+    if longest_s <= 0.25 * budget_s:  # of the budget, for each of two trials
         return ""
     return (
         f"to validate trains two configs for up to {format_duration(longest_s)} each, which leaves too little of a "
@@ -180,7 +173,8 @@ def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
     evaluate: a trial that is still at work then is waited for, see `StopRule`.
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
-    return min(limit_s, max(_LEAST_START_S, _SLOWER_START * max(starts_s))) if starts_s else limit_s
+    # that a new point may take to its first step ...
+    return min(limit_s, max(60.0, _SLOWER_START * max(starts_s))) if starts_s else limit_s
 
 
 def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float, budget_s: float) -> float:
@@ -220,7 +214,7 @@ def verdict_s(gpus: PooledGpus | None) -> float:
         0 where there is nothing to see.
     """
     seen = [device for device in gpus.devices if device.scored and device.samples] if gpus else []
-    return max((max(_VERDICT_S, _VERDICT_PERIODS * (device.period_s or 0.0)) for device in seen), default=0.0)
+    return max((max(20.0, _VERDICT_PERIODS * (device.period_s or 0.0)) for device in seen), default=0.0)
 
 
 def confirming_window_s(
@@ -292,18 +286,19 @@ def trials_ahead(trials: Sequence[TrialRecord], left_s: float) -> float:
     Args:
         trials: Trials of this search; tell how long one takes.
     """
-    return min(_FORESEEN_TRIALS, max(0.0, left_s) / expected_trial_s(trials))
+    return min(10, max(0.0, left_s) / expected_trial_s(trials))
 
 
 def design_points(trials: Sequence[TrialRecord], points: int, left_s: float) -> int:
     """Return the number of points of the initial design: some of all trials that there is time for."""
     in_all = len(trials) + max(0.0, left_s) / expected_trial_s(trials)
-    return min(_MOST_DESIGN_POINTS, int(_SHARE_OF_DESIGN * min(in_all, points)))
+    # of all trials, and of all points: few make no model, and many leave it no time
+    return min(10, int(0.15 * min(in_all, points)))
 
 
 def nothing_works(trials: Sequence[TrialRecord]) -> bool:
     """Return whether the trials of a search give no hope that another one would show numbers."""
-    is_tried = len(trials) >= _MOST_FAILURES
+    is_tried = len(trials) >= 5  # trials that all gave nothing, before the search gives up
     return never_trains(trials) or (is_tried and not any(trial.comparable for trial in trials))
 
 

@@ -39,9 +39,6 @@ REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
 
 
-_FORETELLING_TRIALS = 10  # before these the model promises what its prior mean says
-
-
 class SearchState:
     """State of one search: grows with each trial, and is asked before each.
 
@@ -258,7 +255,7 @@ class SearchState:
     def gain_of(self, trials: int) -> float | None:
         """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell."""
         telling = [trial for trial in self.trials if trial.comparable and trial.purpose is not Purpose.CONFIRM]
-        if len(telling) < _FORETELLING_TRIALS:
+        if len(telling) < 10:  # before these the model promises what its prior mean says
             return None
         gain = self._acquisition.promise(self.baseline_point, trials, self._why_not())
         return math.expm1(REALIZED * max(0.0, gain))

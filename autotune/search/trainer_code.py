@@ -29,7 +29,6 @@ _NAME = re.compile(r"[^\W\d][\w.]*")
 _DIGITS = 16
 _WHOLE = "all files"
 _ELSEWHERE = "(script)/"  # begins the names of files outside of the project
-_MOST_FACTS = 40
 _NAMED = 3
 
 
@@ -73,7 +72,7 @@ class TrainerCode:
         """Return the digest of all files, and those of the first few, for `why_code_differs` on another machine."""
         digests = self.digests()
         whole = hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:_DIGITS]
-        return {_WHOLE: whole, **dict(list(digests.items())[:_MOST_FACTS])} if digests else {}
+        return {_WHOLE: whole, **dict(list(digests.items())[:40])} if digests else {}
 
     def changed(self, code: Mapping[str, str], present: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """Return the names of the files that are not what they were when a trial loaded them, or are gone.

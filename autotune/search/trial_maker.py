@@ -47,13 +47,7 @@ _NO_LIKE_LOSSES = (Purpose.BASELINE, *NOT_COMPARED)  # which are not compared wi
 _SPEEDS = 8  # of a trial over time, in the record
 
 
-_GPU_COMES_BACK_S = 10.0  # between trials, while a GPU that was lost does not answer
-
-
 _OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
-
-
-_CLEARING_S = 0.5  # beyond the wall, for deleting what the last trial wrote
 
 
 _HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
@@ -162,7 +156,7 @@ class TrialMaker:
                 break
             self._disturbances.repeated()
             if lost:
-                self._parts.clock.wait(_GPU_COMES_BACK_S)
+                self._parts.clock.wait(10.0)  # between trials, while a GPU that was lost does not answer
         self.gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
         return record
 
@@ -340,7 +334,8 @@ class TrialMaker:
     def _clear_up(self, record: TrialRecord, done: Execution) -> None:
         """Complete the trial's folder, and delete what the trainer wrote, as far as there is time."""
         # From now on, where the end of the trial itself went beyond the wall: it may have ignored SIGTERM.
-        over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + _CLEARING_S
+        # beyond the wall, for deleting what the last trial wrote
+        over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + 0.5
         done.close(
             record,
             keep_outputs=self._parts.problem.settings.section.keep_outputs,

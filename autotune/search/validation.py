@@ -100,28 +100,10 @@ _OURS = (Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST)
 """Endings that say nothing about the point."""
 
 
-_LEAST_SILENCE_S = 25.0
-
-
-_LONGER_SILENCE = 3.0  # times the longest between two steps of today's config
-
-
 _FULL_WITHIN_S = 24 * 3600.0
 
 
-_FASTER_GROWTH = 2.0  # times that of today's config
-
-
-_KEPT_GAIN = 0.5  # of the confirmed one
-
-
 _AS_FAR = 0.9  # of the samples of today's config
-
-
-_SDS = 2.0  # of the difference of two trials: 1 in 40 is further down by chance
-
-
-_LEAST_FALL = 0.5  # of the fall of today's loss
 
 
 _LEAST_EXCESS = 0.1  # of the loss that training begins with
@@ -227,7 +209,8 @@ class _Judged:
         """Judge whether it hung in what today's config comes through."""
         usual_s = max(baseline.milestones.longest_silence_s, baseline.milestones.silent_s)
         silent_s = done.milestones.silent_s
-        if done.ending is Ending.STOPPED and silent_s > max(_LEAST_SILENCE_S, _LONGER_SILENCE * usual_s):
+        # times the longest between two steps of today's config
+        if done.ending is Ending.STOPPED and silent_s > max(25.0, 3.0 * usual_s):
             self._broke.append(
                 f"no step came in its last {format_duration(silent_s)}; "
                 f"today's config made one within {format_duration(usual_s)}"
@@ -249,7 +232,7 @@ class _Judged:
         level, other = min(compared, key=lambda pair: pair[0].ratio - pair[1].ratio)
         self._loss_ratio = level.ratio / other.ratio
         error = math.hypot(level.error, other.error)
-        allowed = max(_LEAST_EXCESS, _LEAST_FALL * (1.0 - other.ratio), _LOSS_ERRORS * error)
+        allowed = max(_LEAST_EXCESS, 0.5 * (1.0 - other.ratio), _LOSS_ERRORS * error)  # of the fall of today's loss
         if level.ratio - other.ratio > allowed:
             self._broke.append(
                 f"its loss went to {level.ratio:.2f} of where it began, and that of today's config to {other.ratio:.2f}"
@@ -268,7 +251,7 @@ class _Judged:
             usual = growth_bytes_per_s(basis.baseline.memory[place]) or 0.0
             grows = f"its {what} grows by {_a_minute(growth)}, and with today's config by {_a_minute(usual)}"
             full_s = max(0.0, total_bytes - done.memory[place][-1][1]) / growth
-            if full_s < _FULL_WITHIN_S and growth > _FASTER_GROWTH * usual:
+            if full_s < _FULL_WITHIN_S and growth > 2.0 * usual:  # times that of today's config
                 self._broke.append(f"{grows}: it would be full after {format_duration(full_s)}")
             else:
                 self._remarks.append(grows)
@@ -283,8 +266,9 @@ class _Judged:
             return
         self._speed_ratio = ours.speed / others.speed
         self._overall_ratio = _overall_ratio(done, basis.baseline)
-        least = math.log(1.0 + _KEPT_GAIN * (max(1.0, basis.speedup) - 1.0))
-        if math.log(self._speed_ratio) + _SDS * math.sqrt(2) * basis.sd < least:
+        least = math.log(1.0 + 0.5 * (max(1.0, basis.speedup) - 1.0))  # of the confirmed one
+        # of the difference of two trials: 1 in 40 is further down by chance
+        if math.log(self._speed_ratio) + 2.0 * math.sqrt(2) * basis.sd < least:
             self._broke.append(
                 f"it was {self._speed_ratio:.2f}x as fast as today's config in a longer training, and "
                 f"{basis.speedup:.2f}x in short ones"

@@ -36,9 +36,6 @@ from autotune.records import (
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.study.members import on_one_scale
 
-_RECENT_SEARCHES = 12  # more than twice those that `pair_noise` looks at: some of them have repeated nothing
-
-
 Pair = tuple[Measurement, Measurement]
 """A complete pair of a confirmation: the trial of the baseline, that of the point."""
 
@@ -271,7 +268,7 @@ def _recent(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
     names: set[str] = set()
     for place in range(len(records) - 1, -1, -1):
         names.add(records[place].search)
-        if len(names) > _RECENT_SEARCHES:
+        if len(names) > 12:  # more than twice those that `pair_noise` looks at: some of them have repeated nothing
             return records[place + 1 :]
     return records
 
@@ -325,9 +322,6 @@ MOST_PRIOR_DF = 2.0
 """Most degrees of freedom of the prior from other trials: points differ in spread, more so with longer steps."""
 
 
-_MOST_EARLIER_DF = 1.0  # of what earlier searches showed: the machine may have been another one, or busy
-
-
 _SEARCHES_OF_NOISE = 5
 
 
@@ -347,7 +341,7 @@ def pair_noise(
     own, own_df = shown.pop(search, (0.0, 0.0))
     own_df = min(own_df, MOST_PRIOR_DF)
     earlier = [variance for variance, df in shown.values() if df][-_SEARCHES_OF_NOISE:]
-    most_df = _MOST_EARLIER_DF if earlier else 0.0
+    most_df = 1.0 if earlier else 0.0  # of what earlier searches showed: the machine may have been another one, or busy
     expected_df = min(MOST_PRIOR_DF if pairs < LEAST_PAIRS else most_df, MOST_PRIOR_DF - own_df)
     df = own_df + expected_df
     if not df:

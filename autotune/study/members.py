@@ -173,12 +173,6 @@ def _time(written: object) -> datetime:
 # Machines of a study: how much faster one is than another, and the trials of all on one scale.
 
 
-_BETWEEN_SD = 0.2  # standard deviation of ln speed between machines of a class
-
-
-_ROUNDS = 100
-
-
 _PRECISE = 1e-6
 
 
@@ -226,8 +220,8 @@ def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
     if len(offsets) < 2:
         return offsets
     cells = [(machine, point, fmean(some), len(some)) for (machine, point), some in speeds.items()]
-    pull = (TYPICAL_CV / _BETWEEN_SD) ** 2
-    for _ in range(_ROUNDS):
+    pull = (TYPICAL_CV / 0.2) ** 2  # standard deviation of ln speed between machines of a class
+    for _ in range(100):
         levels = _weighted([(point, mean - offsets[machine], count) for machine, point, mean, count in cells])
         rest = [(machine, mean - levels[point], count) for machine, point, mean, count in cells]
         new = _weighted([*rest, *((machine, 0.0, pull) for machine in offsets)])

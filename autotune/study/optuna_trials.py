@@ -470,10 +470,7 @@ FORMAT = 2
 """Version of the attributes of a trial. In 1 the figures of a GPU stood beside its other fields; it is still read."""
 
 
-_A_BIT_MORE = 1e-6  # than 1, which a mean of shares may come to by rounding
-
-
-_SHARE = (0.0, 1.0 + _A_BIT_MORE)
+_SHARE = (0.0, 1.0 + 1e-6)  # than 1, which a mean of shares may come to by rounding
 
 
 _SHARES = (0.0, 1e6)  # sums over processes, whose kernels may run at the same time
@@ -570,9 +567,6 @@ _MOST_FILES = 1_000
 _LONGEST_TEXT = 1_000
 
 
-_LONGEST_REASON = 120  # characters; it may quote what stands there
-
-
 _ADDED = frozenset({"number", "validation", "race", "code"})
 """Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
 
@@ -612,7 +606,8 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         record = msgspec.convert({"code": {}, **attributes, "number": number}, TrialRecord)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
-        raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:_LONGEST_REASON]) from None
+        # characters; it may quote what stands there
+        raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:120]) from None
     except (ValueError, RecursionError) as error:
         raise ValueError("not readable") from error
     _check(record)

@@ -337,9 +337,6 @@ _LONGEST_KEY = 500  # a column of Optuna's tables holds 512
 _LONGEST_TEXT = 10_000
 
 
-_LARGEST_INT = 1 << 53  # Optuna keeps parameters as floats
-
-
 _LARGEST = 1e300
 
 
@@ -510,7 +507,8 @@ def _distribution(text: Any) -> BaseDistribution:
         raise ValueError("distributions: not those of a knob")
     if not is_number(low) or not is_number(high) or not -_LARGEST <= low <= high <= _LARGEST:
         raise ValueError("distributions: no range")
-    if name == "IntDistribution" and all(isinstance(one, int) and abs(one) <= _LARGEST_INT for one in (low, high)):
+    # Optuna keeps parameters as floats
+    if name == "IntDistribution" and all(isinstance(one, int) and abs(one) <= 1 << 53 for one in (low, high)):
         if about["step"] == 1:
             return IntDistribution(low, high)
     elif name == "FloatDistribution" and about["step"] is None:

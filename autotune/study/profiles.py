@@ -40,9 +40,6 @@ MOST_EXHAUSTED = 12
 """Points that ran out of memory that a profile keeps."""
 
 
-_DIFFERENT_KNOBS = 2  # of two points that are worth a trial each elsewhere
-
-
 _MOST_KNOBS = 200
 
 
@@ -201,7 +198,8 @@ def distinct(points: Sequence[ProfilePoint], most: int) -> tuple[ProfilePoint, .
     """Return the first points of which no two are alike: neighbours of the best one tell little beside it."""
     chosen: list[ProfilePoint] = []
     for point in points:
-        if len(chosen) < most and all(_differences(point, other) >= _DIFFERENT_KNOBS for other in chosen):
+        # of two points that are worth a trial each elsewhere
+        if len(chosen) < most and all(_differences(point, other) >= 2 for other in chosen):
             chosen.append(point)
     return tuple(chosen)
 
@@ -214,18 +212,6 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return not isinstance(value, str) or len(value) <= _LONGEST_TEXT
-
-
-_MOST_SIBLINGS = 3
-
-
-_LEAST_SHARED = 0.5  # of all knobs of both: with less, another trainer is meant
-
-
-_LEAST_ALIKE = 0.7  # the same, where the command is another one, too
-
-
-_OTHER_DEVICE = 8.0  # distance of a machine with GPUs from one without
 
 
 _OTHER_GPU = 1.0
@@ -284,7 +270,7 @@ def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
     found = [sibling for sibling in found if sibling.likeness == nearest]
     found.sort(key=lambda sibling: sibling.profile.ended_utc, reverse=True)  # of equals the latest
     found.sort(key=lambda sibling: sibling.distance)
-    return found[:_MOST_SIBLINGS]
+    return found[:3]
 
 
 def distance(one: Hardware, other: Hardware) -> float:
@@ -294,7 +280,7 @@ def distance(one: Hardware, other: Hardware) -> float:
     cpu = 0.5 * _doublings(one.cpu_cores, other.cpu_cores) + 0.25 * _doublings(one.memory_bytes, other.memory_bytes)
     cpu += _OTHER_CPU if one.cpu_model != other.cpu_model else 0.0
     if bool(one.gpus) != bool(other.gpus):
-        return _OTHER_DEVICE + cpu
+        return 8.0 + cpu  # distance of a machine with GPUs from one without
     if not one.gpus:
         return cpu
     gpu = _OTHER_GPU if {name for name, _ in one.gpus} != {name for name, _ in other.gpus} else 0.0
@@ -315,9 +301,9 @@ def _likeness(own: Profile, other: Profile) -> Likeness | None:
         return Likeness.SAME_TRAINING
     mine, theirs = set(own.kinds.items()), set(other.kinds.items())
     shared = len(mine & theirs) / max(1, len(mine | theirs))
-    if other.command == own.command and shared >= _LEAST_SHARED:
+    if other.command == own.command and shared >= 0.5:  # of all knobs of both: with less, another trainer is meant
         return Likeness.SAME_COMMAND
-    return Likeness.SAME_KNOBS if shared >= _LEAST_ALIKE else None
+    return Likeness.SAME_KNOBS if shared >= 0.7 else None  # the same, where the command is another one, too
 
 
 INDEX = "profiles.jsonl"
@@ -327,13 +313,7 @@ INDEX = "profiles.jsonl"
 _MOST_PROFILES = 300
 
 
-_MOST_INDEX_BYTES = 4 << 20
-
-
 _PATIENCE_S = 5.0  # for a server that does not answer: a warm start is not worth more
-
-
-_LOCK_S = 1.0
 
 
 class ProfileIndex:
@@ -366,7 +346,7 @@ class ProfileIndex:
         path = self._own_index()
         if path is None:
             return
-        with FileLock(path.with_name(f".{INDEX}.lock"), timeout_s=_LOCK_S):
+        with FileLock(path.with_name(f".{INDEX}.lock"), timeout_s=1.0):
             others = [other for other in _read(path) if other.study != profile.study]
             kept = [*others, profile][-_MOST_PROFILES:]
             lines = [json.dumps(attribute_of(one), sort_keys=True) + "\n" for one in kept]
@@ -386,7 +366,7 @@ class ProfileIndex:
 def _read(path: Path) -> list[Profile]:
     """Return the profiles of an index, oldest first; lines that are none are left out."""
     attributes = []
-    for line in read_beginning(path, _MOST_INDEX_BYTES).split(b"\n"):
+    for line in read_beginning(path, 4 << 20).split(b"\n"):
         with suppress(ValueError, RecursionError):
             attributes.append(json.loads(line))
     return _of(attributes)

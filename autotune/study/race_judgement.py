@@ -38,19 +38,12 @@ from autotune.space.knob import Label
 
 LEAST_ROUNDS = 2
 
-_LN_SPEED_SD = 0.08  # of like trainings, where trials are short
-_PRIOR_DF = 2.0
-_CONFIDENCE = 0.975  # equal configs are called unlike in less than 2.5 %, to either side
 _ALIKE_LN_TIME = math.log(1.25)
 _LEAST_TRAINED_S = 3.0
-_CUT = 0.8  # of the others' time: a training that is shorter was cut short
 _LONGEST_NEEDED_S = 24 * 3600.0
-_SUMMED = 0.35  # of ln of the ratio of the batches, by which the first losses may differ from it
 _LEAST_BATCH_RATIO = 1.4
-_DROPPED = 0.02  # of the samples of an epoch, and more than a batch
 _ONE_PASS = 1.05
 _PLAUSIBLE = 1.3  # times what is explained, that a learning speed may be: seeds make trainings differ
-_LATE_ENOUGH = 0.5  # of the time, that evaluations have to come to
 _WELL = (Ending.STOPPED, Ending.COMPLETED)
 
 _LOOK_FOR = (
@@ -155,7 +148,8 @@ class _Race:
     def _unequal_epochs(self, arm: RaceArm) -> str:
         today, other = (self._epoch_samples(side) for side in (RaceArm.BASELINE, arm))
         batch = max((leg.update_samples or 0.0 for legs in self.legs.values() for leg in legs.values()), default=0.0)
-        if today is None or other is None or abs(other - today) <= max(_DROPPED * today, 1.5 * batch):
+        # of the samples of an epoch, and more than a batch
+        if today is None or other is None or abs(other - today) <= max(0.02 * today, 1.5 * batch):
             return ""
         return f"an epoch of it has {other:,.0f} samples, and {today:,.0f} today"
 
@@ -167,7 +161,8 @@ class _Race:
         times_s = [leg.trained_s for legs in self.legs.values() for leg in legs.values() if leg.curve is not None]
         if not times_s:
             return 0.0
-        return min(time_s for time_s in times_s if time_s >= _CUT * median(times_s))
+        # of the others' time: a training that is shorter was cut short
+        return min(time_s for time_s in times_s if time_s >= 0.8 * median(times_s))
 
     def _why_unknown(self) -> str:
         """Return why the losses of the winner and of today's config cannot be compared; empty if they can."""
@@ -198,7 +193,8 @@ class _Race:
         loss, batch = (median(pair[0]) / median(pair[1]) for pair in (firsts, batches))
         if loss <= 0.0 or max(batch, 1.0 / batch) < _LEAST_BATCH_RATIO:
             return False
-        return abs(math.log(loss) - math.log(batch)) < _SUMMED * abs(math.log(batch))
+        # of ln of the ratio of the batches, by which the first losses may differ from it
+        return abs(math.log(loss) - math.log(batch)) < 0.35 * abs(math.log(batch))
 
     def _raced(self, arm: RaceArm, why_unknown: str) -> Raced:
         if self.diverged[arm] and not self.diverged[RaceArm.BASELINE]:
@@ -309,7 +305,8 @@ class _Race:
             return ()
         firsts_s = [curve.ends_s[0] for pair in pairs for curve in pair]
         time_s = _last_s(pairs)
-        if time_s < _LATE_ENOUGH * self._equal_s() or max(firsts_s) > LATE * time_s:
+        # of the time, that evaluations have to come to
+        if time_s < 0.5 * self._equal_s() or max(firsts_s) > LATE * time_s:
             return ()
         return [(through_points(one), through_points(other)) for one, other in pairs]
 
@@ -385,7 +382,7 @@ def _fall(curves: _Curves, time_s: float) -> float:
 
 
 def _speed_variance(curves: _Curves, time_s: float) -> float:
-    return 2.0 * (_fall(curves, time_s) * _LN_SPEED_SD) ** 2
+    return 2.0 * (_fall(curves, time_s) * 0.08) ** 2  # of like trainings, where trials are short
 
 
 def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
@@ -415,7 +412,8 @@ def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance
     """
     errors = [(today.error or 0.0) ** 2 + (other.error or 0.0) ** 2 for today, other in levels]
     differences = [other.mean - today.mean for today, other in levels]
-    mean, half = moderated_interval(differences, fmean(errors) + speed_variance, _PRIOR_DF, _CONFIDENCE)
+    # equal configs are called unlike in less than 2.5 %, to either side
+    mean, half = moderated_interval(differences, fmean(errors) + speed_variance, 2.0, 0.975)
     return LossDifference(
         today=fmean(today.mean for today, _ in levels),
         other=fmean(other.mean for _, other in levels),

@@ -39,16 +39,7 @@ _OPENING_S = 30.0
 _PATIENCE_S = 5.0  # for a server, in the middle of a search
 
 
-_LEAST_PATIENCE_S = 0.5
-
-
 _LATE = ("~", "")  # behind all trials whose start is known
-
-
-_RETRY_S = 5.0  # between tries to reach a server that is away
-
-
-_BEGINNING_S = 5.0  # of tries, at the beginning of a search: a server restarts in less, a wrong address is told soon
 
 
 class Study:
@@ -392,7 +383,8 @@ class Study:
     def _insist(self, call: Callable[[], _T]) -> _T:
         """Make a call without which a search cannot begin: for a few seconds, where the server may be restarting."""
         clock = self._owner.clock
-        over_s = clock.now_s() + _BEGINNING_S
+        # of tries, at the beginning of a search: a server restarts in less, a wrong address is told soon
+        over_s = clock.now_s() + 5.0
         while True:
             try:
                 return call()
@@ -420,7 +412,7 @@ class Study:
         if self._thread.is_stuck or (self._away_until_s is not None and now_s < self._away_until_s):
             raise _away(self._why_away, self.where)
         left_s = self._owner.ends_s - now_s
-        patience_s = max(_LEAST_PATIENCE_S, min(_PATIENCE_S, left_s))
+        patience_s = max(0.5, min(_PATIENCE_S, left_s))
         try:
             result = self._thread.call(expecting, patience_s)
         except TimeoutError:
@@ -440,7 +432,7 @@ class Study:
                 f"{away.where}: {away.message}. Finished trials are kept here, and written when it answers."
             )
         self._why_away = away.message
-        self._away_until_s = self._owner.clock.now_s() + _RETRY_S
+        self._away_until_s = self._owner.clock.now_s() + 5.0  # between tries to reach a server that is away
         raise away
 
     def _renumbered(self, record: TrialRecord, number: int) -> TrialRecord:

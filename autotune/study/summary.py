@@ -79,12 +79,6 @@ _UNVALIDATED = (
 _NOT_RACED = "it was not raced"
 
 
-_BEYOND_NOISE = 1.64  # standard errors: one point in twenty that is no better looks so
-
-
-_UNEVEN = 1.3  # trials that differ by 8 % are within that 99 times in 100
-
-
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
     """Return the search to report: the last one with an answer, else the last; None for an empty record.
 
@@ -454,7 +448,8 @@ def _best(good: Sequence[TrialRecord], baseline_point: str, objective: Objective
     counts = Counter(trial.point for trial in good)
     sd = expected_sd_of(good, objective) * math.sqrt(1 / counts[best] + 1 / counts[baseline_point])
     lead = means[best] - means[baseline_point]
-    return best if lead > max(math.log(LEAST_SCORE_GAIN), _BEYOND_NOISE * sd) else None
+    # standard errors: one point in twenty that is no better looks so
+    return best if lead > max(math.log(LEAST_SCORE_GAIN), 1.64 * sd) else None
 
 
 def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> dict[str, float]:
@@ -506,7 +501,7 @@ def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
     """Return remarks on a baseline whose own trials differ widely."""
     speeds = _ln_speeds(baseline, baseline[0])
     ratio = math.exp(max(speeds) - min(speeds))
-    if ratio < _UNEVEN:
+    if ratio < 1.3:  # trials that differ by 8 % are within that 99 times in 100
         return ()
     return (
         f"Of {len(speeds)} trials of today's config, one was {ratio:.2f} times as fast as another: something else may "
@@ -738,12 +733,6 @@ def _label(space: Space, path: str) -> str:
 # Contrasts: the speed of one point over that of others, measured or not, from all trials of a search.
 
 
-_LARGEST_FIT = 300  # points in the model: those most like the point in question
-
-
-_FITS = 3  # each continues to fit the hyperparameters from where the last one stopped
-
-
 # Factors on the model's standard deviation, which leaves out the error of the model itself: where the other point was
 # never measured, and where its own trials speak. On simulated trainers, changed ones included, the intervals hold the
 # truth in 91 % and 98 % then.
@@ -751,9 +740,6 @@ _MODEL_ERROR_FACTOR = 1.5
 
 
 _OWN_TRIALS_FACTOR = 1.1
-
-
-_SURE = 1.96  # standard deviations to either side: 95 %
 
 
 def speed_ratios(
@@ -773,14 +759,15 @@ def speed_ratios(
     speeds = {row: _undisturbed(of_point) for row, of_point in speeds.items()}
     here = np.array(space.indices(point))
     rows = [space.indices(other) for other in others]
-    near = sorted(speeds, key=lambda row: (row not in rows, np.count_nonzero(here != row)))[:_LARGEST_FIT]
+    # points in the model: those most like the point in question
+    near = sorted(speeds, key=lambda row: (row not in rows, np.count_nonzero(here != row)))[:300]
     data = TrainingData(
         points=np.array(near),
         scores=np.array([fmean(speeds[row]) for row in near]),
         variances=np.array([sd**2 / len(speeds[row]) for row in near]),
     )
     model = GaussianProcess(space)
-    for _ in range(_FITS):
+    for _ in range(3):  # each continues to fit the hyperparameters from where the last one stopped
         model.fit(data)
     factors = [_OWN_TRIALS_FACTOR if row in near else _MODEL_ERROR_FACTOR for row in rows]
     return [_ratio(model, np.array([here, row]), factor) for row, factor in zip(rows, factors, strict=True)]
@@ -797,5 +784,6 @@ def _ratio(model: GaussianProcess, points: Indices, factor: float) -> Ratio:
     first, second = model.predict(points).mean
     (own, shared), (_, other) = model.covariance(points)
     mean = float(first - second)
-    margin = _SURE * factor * math.sqrt(max(0.0, float(own - 2 * shared + other)))
+    # standard deviations to either side: 95 %
+    margin = 1.96 * factor * math.sqrt(max(0.0, float(own - 2 * shared + other)))
     return Ratio(ratio=math.exp(mean), low=math.exp(mean - margin), high=math.exp(mean + margin))

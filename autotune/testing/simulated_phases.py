@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from autotune.records import TraineeEvent, TrialPhase
 
 _ORDER = (TrialPhase.REPLAY, TrialPhase.LOAD, TrialPhase.TRAIN)
-_WARM_UP_STEPS = 5
-_CHUNK_S = 0.25  # of loading, for each event
 _LEAST = 3  # steps, or batches, in a phase
 
 
@@ -63,7 +61,7 @@ def phased_events(
         begins: Told when each phase begins.
     """
     t_s = start_s
-    for _ in range(_WARM_UP_STEPS):
+    for _ in range(5):
         t_s += times.train_s * factor()
         yield TraineeEvent(kind="step", t_s=t_s, stream=stream, samples=samples, wait_s=times.wait_s)
     while True:
@@ -73,7 +71,7 @@ def phased_events(
             until_s, made = t_s + phase_s, 0
             while t_s < until_s or made < _LEAST:
                 if phase is TrialPhase.LOAD:
-                    batches = max(1, round(_CHUNK_S / times.load_s))
+                    batches = max(1, round(0.25 / times.load_s))  # of loading, for each event
                     took_s = batches * times.load_s * factor()
                     t_s += took_s
                     made += batches

@@ -8,7 +8,6 @@ from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus, Tri
 from autotune.testing.simulated_runner import SimulatedRunner
 
 _READINGS = 40  # of the memory, between two times
-_GPU_SAMPLES_PER_S = 6.0  # as NVML keeps them
 
 
 class SimulatedHostProbe:
@@ -63,7 +62,7 @@ class SimulatedGpuProbe:
         self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
     ) -> GpuUsage | None:
         training = self._runner.training
-        samples = int((t1_s - t0_s) * _GPU_SAMPLES_PER_S)
+        samples = int((t1_s - t0_s) * 6.0)  # as NVML keeps them
         if training is None or training.gpu_utilization is None or samples == 0:
             return None
         return GpuUsage(utilization=training.gpu_utilization, peak_memory_bytes=training.gpu_memory_bytes)

@@ -30,9 +30,7 @@ _SLOW_SHARE = 0.3
 _MODE_SD = 0.45
 _MODE_DISTANCE = math.sqrt((1 - _MODE_SD**2) / (_SLOW_SHARE * (1 - _SLOW_SHARE)))
 
-_CHUNK_S = 1.0  # of steps that are made at a time: few enough to waste little when the trial is stopped
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 8, 4096
-_ACCIDENT_STEPS = 40.0  # after which, on average, a trial hangs or crashes, if it does
 _DRIFT_GRID_S = 5.0
 _DRIFT_BLOCK = 256  # points of the grid made at a time
 _CRASH = """Traceback (most recent call last):
@@ -286,7 +284,8 @@ class SimulatedRunner:
 
 
 def _with_accident(training: Training, rng: np.random.Generator) -> Training:
-    chance, steps = rng.random(), int(rng.exponential(_ACCIDENT_STEPS))
+    # after which, on average, a trial hangs or crashes, if it does
+    chance, steps = rng.random(), int(rng.exponential(40.0))
     if training.steps is not None and training.steps <= steps:
         return training
     if chance < training.crash_chance:
@@ -313,7 +312,8 @@ class _Pace:
 
     def chunk(self, made: int) -> int:
         """Return how many steps to draw at a time, given the number so far."""
-        return int(min(max(_CHUNK_S / self._step_s(made), _SMALLEST_CHUNK), _LARGEST_CHUNK))
+        # of steps that are made at a time: few enough to waste little when the trial is stopped
+        return int(min(max(1.0 / self._step_s(made), _SMALLEST_CHUNK), _LARGEST_CHUNK))
 
     def steps(self, made: int, count: int) -> tuple[_Array, list[float | None]]:
         """Return the times and the work of the next steps, given the number so far."""

@@ -132,9 +132,6 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 # Summary of the applied options, a few lines for the start of a training.
 
 
-_WIDTH = 120
-
-
 def summary(**sections: Any) -> str:
     """Return one paragraph for each section: its name, then each option with its value.
 
@@ -145,7 +142,7 @@ def summary(**sections: Any) -> str:
     return "\n".join(
         textwrap.fill(
             ", ".join(f"{option} {_text(value)}" for option, value in _items(section)),
-            width=_WIDTH,
+            width=120,
             initial_indent=name.ljust(indent),
             subsequent_indent=" " * indent,
             break_long_words=False,

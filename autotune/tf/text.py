@@ -173,9 +173,6 @@ _BOOT = (
 )
 
 
-_TIME_TO_END_S = 5.0
-
-
 class TextWorkerError(RuntimeError):
     """Failure of a worker process, or of the function in it; the message says which, and on which line."""
 
@@ -251,7 +248,7 @@ class _Worker:
     def _ending(self) -> str:
         """Return how the process ended, after it has closed its pipe."""
         try:
-            code = self._process.wait(_TIME_TO_END_S)
+            code = self._process.wait(5.0)
         except subprocess.TimeoutExpired:
             return "a worker process for text preparation closed its pipe"
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

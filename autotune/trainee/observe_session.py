@@ -12,8 +12,6 @@ from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
 
-_MOST_KNOWN = 100  # kinds of calls remembered; a trainer makes a few
-
 
 def observe(loop: Loop, instrumentation: Instrumentation) -> None:
     """Instrument the sessions of TensorFlow, which has been imported."""
@@ -57,7 +55,7 @@ class _Runs:
     def _key(self, graph: Any, fetches: list[Any]) -> tuple[tuple[int, ...], bool]:
         key = tuple(map(id, fetches))
         if key not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= 100:  # kinds of calls remembered; a trainer makes a few
                 self._known.clear()
             # Kept with the answer: an id may be another object's later.
             self._known[key] = fetches, _updates(graph, fetches)

@@ -6,8 +6,6 @@ from collections import Counter
 from importlib import import_module
 from typing import Any, Callable
 
-_MOST_NAMES = 5
-
 _PLUMBING = frozenset(
     (
         "_Arg",
@@ -60,7 +58,7 @@ def placed_operations(function: Callable[[Any], object], batch: Any) -> list[dic
             "what": "operations",
             "device": device,
             "count": sum(counts.values()),
-            "names": [name for name, _ in counts.most_common(_MOST_NAMES)],
+            "names": [name for name, _ in counts.most_common(5)],
         }
         for device, counts in sorted(operations.items())
     ]

@@ -21,9 +21,6 @@ from autotune.trainee.report import Memory
 _MOST_UNKNOWN = 60  # works without a fetch, or rounds of fetches that have nothing in common, before a loop is given up
 
 
-_MOST_AHEAD = 256  # fetches without work; a validation that is taken for training must come to its end
-
-
 _BLIND = (
     "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
     "compiled step from an iterator among its arguments"
@@ -197,7 +194,8 @@ class PhasedLoop:
             self.worked()
         self._round[one] = of, threading.get_ident()
         self._since_work += 1
-        if of not in self._trained or not one.is_trained_on or self._since_work > _MOST_AHEAD or not self.is_on:
+        # fetches without work; a validation that is taken for training must come to its end
+        if of not in self._trained or not one.is_trained_on or self._since_work > 256 or not self.is_on:
             return None
         if self._is_new_round:
             self._is_new_round = False

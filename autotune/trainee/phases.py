@@ -27,7 +27,6 @@ LEAST = 3
 
 _MOST_WARM_UP = 10
 _LONGEST = 4.0  # phases
-_STEADY = 2.0  # times the shortest step of the warm-up: one that takes longer has traced or compiled something
 _ORDER = (REPLAY, LOAD, TRAIN)
 
 
@@ -91,7 +90,8 @@ class Schedule:
             return False
         self._shortest_s = min(self._shortest_s, last_s)
         steps = self._steps - 1
-        return steps >= _MOST_WARM_UP or (steps >= LEAST and last_s <= _STEADY * self._shortest_s)
+        # times the shortest step of the warm-up: one that takes longer has traced or compiled something
+        return steps >= _MOST_WARM_UP or (steps >= LEAST and last_s <= 2.0 * self._shortest_s)
 
     def begin(self, now_s: float) -> str:
         """Begin the next phase, and return it."""

@@ -19,9 +19,6 @@ EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 """Variable of a trial in which the loss of each step is wanted, where that does not wait for an accelerator."""
 
 
-_NOTE_CHARS = 500
-
-
 # Nearly all steps are formatted in one call: it is most of the cost of a step after its observation.
 _STEP = '{"k": "step", "t_s": %.6f, "wait_s": %.6f, "samples": %s}'
 
@@ -109,7 +106,7 @@ class Report:
         """Write a note for people, each text once."""
         if text not in self._noted and self._stream.is_observed:
             self._noted.add(text)
-            line = {"k": "note", "t_s": round(time.monotonic(), 6), "text": text[:_NOTE_CHARS]}
+            line = {"k": "note", "t_s": round(time.monotonic(), 6), "text": text[:500]}
             self._stream.write(json.dumps(line))
 
     def unseen(self, text: str) -> None:
@@ -146,9 +143,6 @@ def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_upda
     return f'{{"k": "step", "t_s": {t_s:.6f}{wait}{held}{update}}}'
 
 
-_MOST = 1000  # remembered; a trainer that makes a new dataset for each pass makes many
-
-
 Record = TypeVar("Record")
 
 
@@ -168,7 +162,7 @@ class Memory(Generic[Record]):
         known = self._known.get(id(thing))
         if known is not None and known[0]() is thing:
             return known[1]
-        if len(self._known) >= _MOST:
+        if len(self._known) >= 1000:  # remembered; a trainer that makes a new dataset for each pass makes many
             self._known = {key: value for key, value in self._known.items() if value[0]() is not None}
         record = self._make()
         self._known[id(thing)] = (weakref.ref(thing), record)

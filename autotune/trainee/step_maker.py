@@ -21,9 +21,6 @@ from autotune.trainee.report import Report
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
 
 
-_FEW_CALLS = 3  # of a function that does not train, between two steps, are no validation
-
-
 _UNSEEN = "its compiled steps train on batches from neither tf.data nor a DataLoader, so none of them can be seen"
 
 
@@ -76,7 +73,7 @@ class StepMaker:
         self._idle_key: Any = None
         self._idle_begin_s = 0.0
         self._idle_calls = 0
-        self._usual_idle_calls = _FEW_CALLS
+        self._usual_idle_calls = 3  # of a function that does not train, between two steps, are no validation
         self._is_told_unseen = False
 
     def take(self, recorded: Sequence[tuple[Any, ...]]) -> None:
@@ -283,12 +280,6 @@ class StepMaker:
             self._close(batch, batch.source, self._trained_s if now_s is None else now_s)
 
 
-_MOST_AHEAD = 4  # batches that a loop fetches ahead; what it fetches beyond them and does not train on is left out
-
-
-_MOST_ITERATORS = 1000  # remembered; each epoch has a new one
-
-
 class Pending:
     """Line of the batches of one iterator that were fetched and not trained on yet.
 
@@ -328,7 +319,8 @@ class Pending:
         """
         surplus = len(self.samples) - (self._ahead or 0)
         if self._ahead is None:
-            self._ahead = surplus if surplus <= _MOST_AHEAD else 0
+            # batches that a loop fetches ahead; what it fetches beyond them and does not train on is left out
+            self._ahead = surplus if surplus <= 4 else 0
             surplus -= self._ahead
         is_joint, self._is_joint = self._is_joint, surplus > 0
         if is_joint and surplus > 0:  # and what was left after the first round was not fetched ahead
@@ -495,7 +487,8 @@ class PendingBatches:
         # One batch of a validation before the first step looks like a part of that; it will not come again.
         certain = keys if len(keys) == 1 else keys & self._together
         if not certain <= self._trained:
-            self._trained = certain | (self._trained if len(self._trained) < _MOST_ITERATORS else set())
+            # remembered; each epoch has a new one
+            self._trained = certain | (self._trained if len(self._trained) < 1000 else set())
             self._last_trained.update({_dataset(line.key): line for line in chosen if line.key in certain})
         self._together = keys
 

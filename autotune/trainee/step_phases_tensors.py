@@ -10,7 +10,6 @@ MOST_BATCHES = 24
 """Batches that are kept for the profile: they differ in length with many trainers."""
 
 _MOST_BYTES = 256 << 20  # of these
-_MOST_SHAPES = 3  # to trace for: from the second shape on TensorFlow leaves open what differs
 
 
 class KeptBatches:
@@ -36,7 +35,7 @@ def same_shapes(batches: Sequence[Any]) -> list[Any]:
 def one_of_each_shape(batches: Sequence[Any]) -> list[Any]:
     """Return a batch of each shape, for the first few shapes."""
     found = {_shapes(batch): batch for batch in reversed(batches)}
-    return list(found.values())[-_MOST_SHAPES:]
+    return list(found.values())[-3:]  # to trace for: from the second shape on TensorFlow leaves open what differs
 
 
 def accelerator() -> str | None:

@@ -365,9 +365,6 @@ _LEAST_STEPS, _LEAST_S = 20, 4.0  # of training before the first stretch
 _FEW_STEPS, _LONG_S = 4, 30.0  # of it, where steps are long
 
 
-_STRETCHES = 12  # of either kind
-
-
 _STEPS, _MOST_STEPS, _STRETCH_S = 6, 60, 0.75  # of a stretch
 
 
@@ -375,9 +372,6 @@ _LONG_STRETCH_S, _FEWEST_STEPS = 5.0, 2  # of it, where steps are long
 
 
 _LONGEST_S = 150.0
-
-
-_RAREST = 10  # steps of another optimizer for one of an optimizer that makes an end of a step
 
 
 _LEAST_MARKED = 5
@@ -416,7 +410,8 @@ class Borders:
 
     def settle(self) -> None:
         """Decide between fetches and updates, after some steps."""
-        regular = [one for one in reversed(self._updates) if self._updates[one] * _RAREST >= self.steps]
+        # steps of another optimizer for one of an optimizer that makes an end of a step
+        regular = [one for one in reversed(self._updates) if self._updates[one] * 10 >= self.steps]
         fewest = min(regular, key=self._updates.__getitem__)
         self._border_optimizer = None if 2 * self._at_fetches > self._updates[fewest] else fewest
 
@@ -517,7 +512,7 @@ class MarkedSteps:
         if self.is_marking:
             self._held.append((self._stretch_s, time.monotonic()))
         self._stretch_s = 0.0
-        if len(self._marked) == _STRETCHES or time.monotonic() > self._begin_s + _LONGEST_S:
+        if len(self._marked) == 12 or time.monotonic() > self._begin_s + _LONGEST_S:  # of either kind
             self._end()
             return
         self.is_marking = not self.is_marking
@@ -681,13 +676,7 @@ class StepMarks:
         ]
 
 
-_MOST_TENSOR_NAMES = 5
-
-
 _DEPTH = 4
-
-
-_WIDTH = 256
 
 
 class TensorPlaces:
@@ -718,7 +707,7 @@ class TensorPlaces:
                 "what": kind,
                 "device": device,
                 "count": len(names),
-                "names": list(dict.fromkeys(names))[:_MOST_TENSOR_NAMES],
+                "names": list(dict.fromkeys(names))[:5],
             }
             for (kind, device), names in self._names.items()
         ]
@@ -733,5 +722,5 @@ def _tensors(part: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
         yield name, part
     elif depth < _DEPTH and isinstance(part, (Mapping, list, tuple)):
         parts: Iterable[tuple[Any, Any]] = part.items() if isinstance(part, Mapping) else enumerate(part)
-        for key, one in list(parts)[:_WIDTH]:
+        for key, one in list(parts)[:256]:
             yield from _tensors(one, key if isinstance(key, str) else name, depth + 1)

@@ -60,8 +60,6 @@ FORMAT_VERSION = 1
 OBSERVER = "observer"
 """``source`` of steps that were observed, not reported by the trainer."""
 
-_STREAMS_PER_PID = 100  # a pid comes back after exec; more than this is something else going wrong
-_PATHS_BYTES = 8192  # of one line: readers take 16 KiB
 _INSTALLED = ("site-packages", "dist-packages", "_autotune_trainee")  # folders of modules that no project owns
 
 
@@ -209,7 +207,7 @@ def _files_lines() -> Iterator[str]:
             path = os.path.abspath(path)
             if not any(part in _INSTALLED for part in path.split(os.sep)):
                 waiting.append(path)
-        if sum(map(len, waiting)) > _PATHS_BYTES // 2:
+        if sum(map(len, waiting)) > 8192 // 2:  # of one line: readers take 16 KiB
             yield _files_line(waiting)
             waiting = []
     if waiting:
@@ -223,7 +221,7 @@ def _files_line(paths: list[str]) -> str:
 def _create(folder: str) -> tuple[str, int]:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     pid = os.getpid()
-    for n in range(_STREAMS_PER_PID):
+    for n in range(100):  # a pid comes back after exec; more than this is something else going wrong
         try:
             path = os.path.join(os.path.abspath(folder), f"steps.{pid}.{n}.jsonl")
             return path, os.open(path, flags, 0o600)

@@ -12,11 +12,6 @@ from typing import IO
 from autotune.clock import Clock
 from autotune.errors import CommandError
 
-_LONGEST_LINE = 64 << 10
-_LOOK_S = 0.2
-_END_S = 3.0  # between SIGTERM to a command that did not leave, and SIGKILL
-_OUTPUT_S = 1.0  # for what is still in its output when it has ended
-
 
 @dataclass(frozen=True, kw_only=True)
 class OutputLine:
@@ -103,7 +98,8 @@ class CommandGroup:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         began_s = self._clock.now_s()
-        steps = [(self._leave_s, signal.SIGTERM), (self._leave_s + _END_S, signal.SIGKILL)]
+        # between SIGTERM to a command that did not leave, and SIGKILL
+        steps = [(self._leave_s, signal.SIGTERM), (self._leave_s + 3.0, signal.SIGKILL)]
         while self._running:
             if steps and self._clock.now_s() - began_s >= steps[0][0]:
                 number = steps.pop(0)[1]
@@ -115,7 +111,7 @@ class CommandGroup:
         """Yield the next line; or, if none comes for a moment, the ends of those that have no more to say."""
         ended = [name for name in self._running if self._has_ended(name)]
         try:
-            yield self._lines.get(timeout=_LOOK_S)
+            yield self._lines.get(timeout=0.2)
         except queue.Empty:
             for name in ended:
                 del self._running[name]
@@ -127,9 +123,10 @@ class CommandGroup:
             return False
         now_s, seen_s = self._clock.now_s(), self._running[name]
         self._running[name] = now_s if seen_s is None else seen_s
-        return not self._readers[name].is_alive() or (seen_s is not None and now_s - seen_s >= _OUTPUT_S)
+        # for what is still in its output when it has ended
+        return not self._readers[name].is_alive() or (seen_s is not None and now_s - seen_s >= 1.0)
 
     def _read(self, name: str, output: IO[bytes]) -> None:
         with output:
-            while line := output.readline(_LONGEST_LINE):
+            while line := output.readline(64 << 10):
                 self._lines.put(OutputLine(name=name, text=line.decode("utf-8", "replace").rstrip("\r\n")))

@@ -57,9 +57,6 @@ _FRAME = re.compile(
 _IN_USER_CODE = "in user code:"
 
 
-_FEW_UPDATES = 2  # of progress bars that are closed because the program ends
-
-
 # Libraries that cannot allocate their workspace report other errors instead.
 _PERHAPS_GPU_MEMORY = re.compile(
     r"CU(?:DNN|BLAS|SOLVER)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED)|cudnn ?handle"
@@ -153,7 +150,8 @@ def _exception(lines: Sequence[str]) -> str:
 def _is_at_the_end(lines: Sequence[str]) -> bool:
     """Return whether a program ended soon after its last traceback, as far as its progress bars tell."""
     starts = [place for place, line in enumerate(lines) if TRACEBACK in line]
-    return not starts or lines[starts[-1] :].count(PROGRESS) <= _FEW_UPDATES
+    # of progress bars that are closed because the program ends
+    return not starts or lines[starts[-1] :].count(PROGRESS) <= 2
 
 
 def _last_words(lines: Sequence[str], *, only_errors: bool = False) -> str:

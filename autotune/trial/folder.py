@@ -35,9 +35,6 @@ _MARKER_TEXT = f'{{"format": {MARKER_FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
 
 
-_BEGINNING_BYTES = 256 << 10
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -174,7 +171,7 @@ class TrialFolder:
 
     def stderr_beginning(self) -> str:
         """Return the first lines on stderr, at most 256 KiB; empty if there are none."""
-        return read_beginning(self.stderr, _BEGINNING_BYTES).decode("utf-8", "replace")
+        return read_beginning(self.stderr, 256 << 10).decode("utf-8", "replace")
 
     def stdout_tail(self) -> str:
         """Return the last lines on stdout, at most 32 KiB; empty if there are none."""
@@ -241,13 +238,10 @@ def _tail(path: Path) -> str:
 VARIABLE = "TMPDIR"
 
 
-_LONGEST_SOCKET_BYTES = 107  # unix(7)
-
-
 _LONGEST_NAME_BYTES = len("/torch-shm-dir-XXXXXX/manager.sock")  # the longest known, below it
 
 
-_LONGEST_BYTES = _LONGEST_SOCKET_BYTES - _LONGEST_NAME_BYTES
+_LONGEST_BYTES = 107 - _LONGEST_NAME_BYTES  # unix(7)
 
 
 _SHORT_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - the folder is private, and checked before it is used

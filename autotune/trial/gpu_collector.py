@@ -49,12 +49,6 @@ _EXPLAINED = SilenceLimits(start_s=REPLACED.start_s, record_s=3.0, answer_s=3.0)
 """Silences that explain why a trial has no readings."""
 
 
-_LAST_WINDOWS_S = 0.6  # for what the driver has still to say of a trial's end
-
-
-_LOOK_S = 0.05
-
-
 _UNTOLD = "If that is a matter of rights, ask whoever runs the machine; trials are compared by throughput all the same."
 
 
@@ -171,11 +165,11 @@ class GpuCollector:
         return [uuid for uuid in found if uuid is not None]
 
     def _catch_up(self, t1_s: float) -> None:
-        give_up_s = self._clock.now_s() + _LAST_WINDOWS_S
+        give_up_s = self._clock.now_s() + 0.6  # for what the driver has still to say of a trial's end
         while self._timeline.reached_s < t1_s and self._clock.now_s() < give_up_s:
             if self._given_up or not self._timeline.availability.is_undisturbed:
                 return
-            self._clock.wait(_LOOK_S)
+            self._clock.wait(0.05)
             self._take()
 
     def _take(self) -> None:
@@ -280,9 +274,6 @@ class CollectorFiles:
             self._held = None
 
 
-_LONGEST_LINE_BYTES = 1 << 20  # what is longer is none of the collector's
-
-
 class GpuStream:
     """Records of one collector so far.
 
@@ -304,7 +295,7 @@ class GpuStream:
             except OSError:  # not there yet; or something else is, and the collector cannot write either
                 return []
         *lines, self._torn = (self._torn + self._file.read()).split(b"\n")
-        if len(self._torn) > _LONGEST_LINE_BYTES:
+        if len(self._torn) > 1 << 20:  # what is longer is none of the collector's
             self._torn = b""
         told = []
         for line in lines:

@@ -21,8 +21,6 @@ from autotune.trial import guard_process, zygote_forkable, zygote_imports, zygot
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
 """Time limit from the command to end a trial until the guard reports its end; 2 s of it are for a busy machine."""
 
-_SEND_S = 5.0  # the guard reads at once; longer means that it is stuck
-_CHUNK_BYTES = 1 << 16
 
 _log = logging.getLogger(__name__)
 
@@ -175,7 +173,7 @@ class Guard:
                     f"the process that guards the trials could not be started: {error.strerror}",
                     remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
                 ) from error
-        ours.settimeout(_SEND_S)
+        ours.settimeout(5.0)  # the guard reads at once; longer means that it is stuck
         self._channel = ours
 
     def launch(
@@ -268,7 +266,7 @@ class Guard:
             if not select.select([self._channel], [], [], max(timeout_s, 0.0))[0]:
                 return None
             try:
-                data = self._channel.recv(_CHUNK_BYTES)
+                data = self._channel.recv(1 << 16)
             except OSError as error:
                 raise GuardLost(f"no word from the guard: {error}") from error
             if not data:

@@ -58,11 +58,9 @@ CHASE_S = 0.01  # between checks for processes still alive after SIGKILL
 HEAD_BYTES = 1 << 20  # of each output stream, kept as it comes
 TAIL_BYTES = 1 << 20  # of each output stream, the last of it
 
-_CHASES = 500  # rounds of SIGKILL to processes that fork faster than they can be listed, before output is read again
 _CHUNK_BYTES = 1 << 16
 _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -477,7 +475,8 @@ class Guard:
         # Unless each of the chain opens a session. But whose parent is gone is our child, and those are listed
         # in one read, while a look through /proc takes longer than such a process lives.
         before: set[int] = set()
-        for _ in range(_CHASES):
+        # rounds of SIGKILL to processes that fork faster than they can be listed, before output is read again
+        for _ in range(500):
             if self._reap() or self._only_kept_left():
                 return True
             children = _children() - self._given_up - self._kept()
@@ -674,7 +673,7 @@ def _exec_program(
 
 def main() -> int:
     """Serve the search at the other end of standard input."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _prctl(36, 1)
     guard = Guard(socket.socket(fileno=os.dup(0)))
     try:
         guard.serve()

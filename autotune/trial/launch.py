@@ -24,9 +24,6 @@ Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
 LOOK_S = 0.1  # between looks at the trial; well below the 0.25 s that are promised to the watch
 
 
-_LAST_READS = 16  # of about 1 MiB each, for events since the last look
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -185,7 +182,7 @@ class ProcessRunner:
 
 def read_rest(request: LaunchRequest) -> None:
     """Pass on what the trial reported in its last moments, now that none of its processes is left."""
-    for _ in range(_LAST_READS):
+    for _ in range(16):  # of about 1 MiB each, for events since the last look
         events = request.steps.poll()
         if not events:
             break

@@ -25,11 +25,8 @@ GRACE_S = 3.0
 
 MOST_QUEUED = 100
 
-_MOST_OUTPUT_BYTES = 8192  # kept of what one command prints
 _MOST_LOG_BYTES = 1 << 20
-_READ_BYTES = 1 << 16
 _SAID_EVERY_S = 60.0
-_CLOSING_LOOK_S = 0.02
 
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
 _DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY")  # for notify-send
@@ -107,7 +104,7 @@ class Notifier:
         self._running.stop(began_s)
         while self._running is not None and self._clock.now_s() < began_s + 2 * GRACE_S:
             self.tick()
-            self._clock.wait(_CLOSING_LOOK_S)
+            self._clock.wait(0.02)
 
     def _note(self, ended: str, output: bytes) -> None:
         """Write down how a command ended."""
@@ -202,8 +199,8 @@ class _Command:
     def _read(self) -> None:
         """Take what it printed, so that it never waits for us; the beginning is kept."""
         with contextlib.suppress(BlockingIOError, OSError):
-            chunk = os.read(self._output.fileno(), _READ_BYTES)
-            self.output = (self.output + chunk)[:_MOST_OUTPUT_BYTES]
+            chunk = os.read(self._output.fileno(), 1 << 16)
+            self.output = (self.output + chunk)[:8192]  # kept of what one command prints
 
 
 def notifier_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,6 @@ from autotune.clock import Clock
 from autotune.trial.folder import TrialFolder
 
 _LIMIT_S = 2.0
-_LOOK_AGAIN_S = 0.02
 # A process's start counts from the boot time, which the kernel tells in whole seconds.
 _STAMPS_DIFFER_S = 2.0
 
@@ -65,7 +64,7 @@ def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
         # Until a look finds none, since a killed process may have forked in between.
         if not left or clock.now_s() >= give_up_s:
             break
-        clock.wait(_LOOK_AGAIN_S)
+        clock.wait(0.02)
     cleanup = OrphanCleanup(killed=tuple(sorted(signalled - left)), left=tuple(sorted(left)))
     if signalled or left:
         _log.warning(

@@ -52,16 +52,7 @@ _SHELL = 128  # a shell passes the signal that ended its command on as an exit s
 _FAR_ABOVE = "its loss grew far above today's at the same step"
 
 
-_WARM_UP_STEPS = 5
-
-
-_FEWEST_STEPS = 5  # on each side of a jump
-
-
 _SPLITS = 20  # places looked at for a jump
-
-
-_JUMP = 2.0  # times as fast as before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +178,7 @@ def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evi
     if said is None:
         return None
     shown = _diverged(events)
-    if shown is None and (jump := _jump(events)) >= _JUMP:
+    if shown is None and (jump := _jump(events)) >= 2.0:  # times as fast as before
         shown = f"its steps became {jump:.1f} times as fast"
     if shown is None and evidence.outruns:
         shown = "it was more than twice as fast as any other trial"
@@ -197,11 +188,11 @@ def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evi
 def _jump(events: Sequence[TraineeEvent]) -> float:
     """Return the factor by which a trial's steps became faster at some moment after its first few; 1.0 if never."""
     ends_s = [event.t_s for event in events if event.kind == "step"]
-    lengths_s = [after - before for before, after in pairwise(ends_s)][_WARM_UP_STEPS:]
+    lengths_s = [after - before for before, after in pairwise(ends_s)][5:]
     largest = 1.0
     for index in range(1, _SPLITS):
         split = len(lengths_s) * index // _SPLITS
-        if min(split, len(lengths_s) - split) >= _FEWEST_STEPS:
+        if min(split, len(lengths_s) - split) >= 5:  # on each side of a jump
             after_s = median(lengths_s[split:])
             largest = max(largest, median(lengths_s[:split]) / after_s if after_s > 0 else math.inf)
     return largest
@@ -227,18 +218,6 @@ FAR = 10.0
 
 
 _FIRST = 3  # losses whose median is the level at which a trial began
-
-
-_FRESH = 0.75  # of the steps: a loss that is older does not tell where training is
-
-
-_PART = 4  # a quarter of the losses tells the level at its end
-
-
-_NORMAL_MAD = 0.6745  # median absolute deviation of a normal distribution with standard deviation 1
-
-
-_OF_A_MEDIAN = 1.2533  # standard error of a median over that of a mean: sqrt(pi / 2)
 
 
 _LATEST = 5  # losses that say where it is now: a single bad batch does not count
@@ -299,12 +278,15 @@ class Losses:
         """
         steps = [at for at in self._steps if at <= step]
         until = self._values[: len(steps)]
-        latest = until[-max(_LATEST, len(until) // _PART) :]
+        latest = until[-max(_LATEST, len(until) // 4) :]  # a quarter of the losses tells the level at its end
         began = median(self._values[:_FIRST]) if self._values else 0.0
-        if len(until) < _FIRST + _LATEST or began <= 0 or steps[-1] < _FRESH * step:
+        # of the steps: a loss that is older does not tell where training is
+        if len(until) < _FIRST + _LATEST or began <= 0 or steps[-1] < 0.75 * step:
             return None
-        spread = median(abs(after - before) for before, after in pairwise(latest)) / (_NORMAL_MAD * math.sqrt(2))
-        error = _OF_A_MEDIAN * spread * math.sqrt(1 / len(latest) + 1 / _FIRST) / began
+        # median absolute deviation of a normal distribution with standard deviation 1
+        spread = median(abs(after - before) for before, after in pairwise(latest)) / (0.6745 * math.sqrt(2))
+        # standard error of a median over that of a mean: sqrt(pi / 2)
+        error = 1.2533 * spread * math.sqrt(1 / len(latest) + 1 / _FIRST) / began
         return LossLevel(ratio=median(latest) / began, error=error)
 
     def are_far_above(self, baseline: "Losses") -> bool:
@@ -328,9 +310,6 @@ EPOCH_END, EVALUATION, CHECKPOINT = "epoch_end", "eval", "checkpoint"
 
 MILESTONES = (EPOCH_END, EVALUATION, CHECKPOINT)
 """Kinds of event that a training comes to besides its steps."""
-
-
-_STEPS_AFTER = 3  # a milestone, which show that training goes on
 
 
 class Milestones:
@@ -371,7 +350,8 @@ class Milestones:
     @property
     def are_passed(self) -> bool:
         """True if training went on after each kind of milestone."""
-        return all(self._steps_after.get(kind, 0) >= _STEPS_AFTER for kind in MILESTONES)
+        # a milestone, which show that training goes on
+        return all(self._steps_after.get(kind, 0) >= 3 for kind in MILESTONES)
 
     def _step(self, event: TraineeEvent) -> None:
         if self._first_step_s is None:

@@ -12,9 +12,6 @@ import psutil
 from autotune.files import read_beginning
 from autotune.records import Scalar
 
-_STAMPS_DIFFER_S = 1.0  # the kernel's time of a start is worked out from ticks
-
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -40,7 +37,8 @@ def is_gone(owner: Mapping[str, Any]) -> bool:
         return False
     try:
         process = psutil.Process(pid)
-        another = isinstance(started_s, float) and abs(process.create_time() - started_s) > _STAMPS_DIFFER_S
+        # the kernel's time of a start is worked out from ticks
+        another = isinstance(started_s, float) and abs(process.create_time() - started_s) > 1.0
         return another or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
@@ -71,9 +69,6 @@ def _machine() -> dict[str, Scalar]:
 # Commit of a git project, read from git's files: a repository may name programs, which git itself would start.
 
 
-_REF_BYTES = 1 << 20
-
-
 _REF = re.compile(r"ref: (refs/[^\x00-\x20~^:?*\[\\]+)")
 
 
@@ -101,7 +96,7 @@ def _head(git: Path) -> str | None:
         commit = _line(place / match[1])
         if _COMMIT.fullmatch(commit):
             return commit
-    for line in read_beginning(common / "packed-refs", _REF_BYTES).decode(errors="replace").splitlines():
+    for line in read_beginning(common / "packed-refs", 1 << 20).decode(errors="replace").splitlines():
         commit, _, name = line.partition(" ")
         if name == match[1] and _COMMIT.fullmatch(commit):
             return commit

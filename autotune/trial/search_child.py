@@ -43,12 +43,6 @@ the CPU among sessions first (autogroup in sched(7)), who comes gets a fair part
 _POLL_S = 0.02
 
 
-_LONGEST_WHY = 500
-
-
-_LOOK_S = 2.0  # between looks for its guard, while it runs
-
-
 _COST_SHARE = 0.002  # of one core: where a look is dear, with hundreds of threads, the next comes later
 
 
@@ -165,7 +159,7 @@ class SearchChild:
         self._tree.look()  # while the search still is the parent of its guard
         if self._lifeline >= 0:
             with contextlib.suppress(OSError):  # it may have ended, and pipes hold more than this
-                os.write(self._lifeline, why.encode("utf-8", "replace")[:_LONGEST_WHY])
+                os.write(self._lifeline, why.encode("utf-8", "replace")[:500])
         self._process.send_signal(signal.SIGTERM)  # sends nothing if it has ended
         self.finish_trial()
 
@@ -215,7 +209,8 @@ class SearchChild:
             if now_s >= self._look_s:
                 self._tree.look()  # its guard has to be known if it dies
                 looked_s = self._clock.now_s()
-                self._look_s = looked_s + max(_LOOK_S, (looked_s - now_s) / _COST_SHARE)
+                # between looks for its guard, while it runs
+                self._look_s = looked_s + max(2.0, (looked_s - now_s) / _COST_SHARE)
         elif now_s >= self._told_s + KILL_SEARCH_S:
             self._tree.look()
             self._was_killed = True

@@ -22,9 +22,6 @@ TRIALS_LOOKED_AROUND = 2
 """Number of trials of a search that are checked for side effects: the baseline's first, and the one after it."""
 
 
-_NAMED = 5
-
-
 @dataclass(frozen=True, kw_only=True)
 class SideEffect:
     """Side effect of one trial: files that it left outside its folder.
@@ -94,7 +91,7 @@ def folders_looked_at(trainer: Trainer) -> tuple[Path, ...]:
 
 def names_of(paths: Sequence[Path], cwd: Path) -> str:
     """Format some paths for people: the first few, relative to the working directory, and the number of the others."""
-    shown = [str(path.relative_to(cwd) if path.is_relative_to(cwd) else path) for path in paths[:_NAMED]]
+    shown = [str(path.relative_to(cwd) if path.is_relative_to(cwd) else path) for path in paths[:5]]
     more = len(paths) - len(shown)
     return " ".join([*shown, f"and {more} more"] if more else shown)
 

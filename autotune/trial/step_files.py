@@ -35,34 +35,16 @@ _KINDS = frozenset(
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 
 
-_STREAMS = 256  # read at most; a training process has one, each of its workers perhaps another
-
-
 _DEVICES = 64  # of a process, at most
 
 
-_TEXT_CHARS = 200
-
-
-_SETTINGS = 64
-
-
-_PATHS = 1_000  # of one line
-
-
 _SETTING = re.compile(r"[a-z0-9_.]{1,80}")
-
-
-_MOST_BATCHES = 10**12
 
 
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
 
 
 _LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
-
-
-_POLL_BYTES = 1 << 20  # read in one poll, shared by the streams; ten thousand steps
 
 
 _LINE_BYTES = 1 << 14  # longer lines are none of the writer's
@@ -89,7 +71,8 @@ class StepReader:
         A last line without its newline is kept for the next poll.
         """
         self._find_streams()
-        share = max(_POLL_BYTES // max(len(self._streams), 1), _LINE_BYTES)
+        # read in one poll, shared by the streams; ten thousand steps
+        share = max((1 << 20) // max(len(self._streams), 1), _LINE_BYTES)
         events: list[TraineeEvent] = []
         for stream in self._streams.values():
             for line in stream.read(share):
@@ -105,7 +88,8 @@ class StepReader:
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
-                    if len(self._streams) >= _STREAMS:
+                    # read at most; a training process has one, each of its workers perhaps another
+                    if len(self._streams) >= 256:
                         return
                     match = _NAME.fullmatch(entry.name)
                     if match and entry.name not in self._streams:
@@ -200,7 +184,7 @@ def _text(value: Any) -> str | None:
     if not isinstance(value, str):
         return None
     # Escape sequences in what a trainer writes must not reach the user's terminal.
-    return "".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:_TEXT_CHARS]
+    return "".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:200]
 
 
 def _uuids(value: Any) -> tuple[str, ...]:
@@ -209,7 +193,8 @@ def _uuids(value: Any) -> tuple[str, ...]:
 
 
 def _paths(value: Any) -> tuple[str, ...]:
-    return tuple(path for path in value[:_PATHS] if isinstance(path, str)) if isinstance(value, list) else ()
+    # a thousand of one line at most
+    return tuple(path for path in value[:1_000] if isinstance(path, str)) if isinstance(value, list) else ()
 
 
 def _number(value: Any) -> float | None:
@@ -236,7 +221,7 @@ def _phase(value: Any) -> TrialPhase | None:
 
 def _settings(value: Any) -> dict[str, Scalar]:
     """Return the settings of a process: as many, and as long, as any framework has."""
-    pairs = list(value.items())[:_SETTINGS] if isinstance(value, dict) else []
+    pairs = list(value.items())[:64] if isinstance(value, dict) else []
     return {
         name: _text(setting) if isinstance(setting, str) else setting
         for name, setting in pairs
@@ -246,7 +231,7 @@ def _settings(value: Any) -> dict[str, Scalar]:
 
 def _count(value: Any) -> int | None:
     number = _amount(value)
-    return None if number is None else int(min(number, _MOST_BATCHES))
+    return None if number is None else int(min(number, 10**12))
 
 
 def _loss(value: Any) -> float | None:

@@ -26,13 +26,7 @@ _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
 
 
-_LONGEST_WINDOWS = 3.0  # of the longest length that a trial may take to be measured; validation takes time, too
-
-
 _STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # after which a trial that has begun none never will
-
-
-_SHORT_SILENCE_S = 2.0
 
 
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
@@ -221,7 +215,7 @@ class StopRule:
         """
         passed = self.milestones
         is_over = passed.trained_s >= (LEAST_VALIDATION_S if passed.are_passed else longest_s)
-        is_silent = passed.silent_s > max(_SHORT_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s)
+        is_silent = passed.silent_s > max(2.0, _SILENT_STEPS * passed.longest_silence_s)
         return is_over and (not is_silent or (passed.trained_s >= longest_s and passed.silent_s > _LONGEST_SILENCE_S))
 
     @property
@@ -247,7 +241,8 @@ class StopRule:
     def _is_overdue(self, now_s: float) -> bool:
         begin_s = self._settled_s if self.policy.settles and self._settled_s is not None else self._first_step_s
         longest_s = max(self.policy.max_s, self.policy.goal.length_s)
-        return self._has_enough_steps and now_s - begin_s >= _LONGEST_WINDOWS * longest_s
+        # of the longest length that a trial may take to be measured; validation takes time, too
+        return self._has_enough_steps and now_s - begin_s >= 3.0 * longest_s
 
     def window(self) -> Window | None:
         """Return the steady window of the steps so far; None if there is none."""
@@ -287,9 +282,6 @@ before the first step use most of one, also where they wait for an accelerator.
 
 WORKING_S = 10.0
 """Time over which that is looked at."""
-
-
-_UNSEEN_S = 30.0  # for a first step after all
 
 
 _LEAST_GRACE_S = 60.0  # importing a framework takes half a minute on a slow machine
@@ -369,7 +361,7 @@ class UnseenSteps:
         return self._found
 
     def _look(self, now_s: float) -> str:
-        if self._unseen is not None and now_s - self._unseen.t_s >= _UNSEEN_S:
+        if self._unseen is not None and now_s - self._unseen.t_s >= 30.0:  # for a first step after all
             return self._unseen.text or "the trainer trains, and its steps cannot be seen"
         if self._launched is None or not self._is_observed:
             return ""

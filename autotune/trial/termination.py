@@ -18,7 +18,6 @@ from autotune.errors import ToldToEnd
 INSISTING_S = 5.0
 """Time after the first signal from which on another one ends the process by force: the orderly end hangs."""
 
-_LOST_S = 0.01  # until the finalizer has ended in which an interrupt was lost
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -123,7 +122,8 @@ def _take_unraised(error: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(error)
         return
     _received.is_lost = True
-    threading.Timer(_LOST_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+    # until the finalizer has ended in which an interrupt was lost
+    threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _end_by_force(number: int, interrupt: KeyboardInterrupt) -> None:

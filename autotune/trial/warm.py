@@ -46,34 +46,16 @@ SILENCE_S = 8.0
 """Time without a sign of life (output, CPU time) after which a fork that has not reported a step is given up."""
 
 
-_SILENT_AS_EVER = 2.0  # ... or this many times as long as the first trial was silent, if that is more
-
-
-_MOST_FAILURES = 2  # of forks, before there are no more
-
-
-_MOST_UNFIT = 3  # trials in a row that were not like the first, before there are no more forks
-
-
 _MOST_ATTEMPTS = 3  # to make a zygote, before that has failed: the second finds out what cannot be imported beforehand
 
 
 _MOST_NAMED = 4  # modules in a sentence
 
 
-_IMPORTS_SLOWER = 3.0  # importing beforehand may take this many times as long as in the trial where it was noted ...
-
-
 _IMPORTS_BUSY_S = 20.0  # ... and this much more, on a busy machine
 
 
 _ENDED = "it has ended"
-
-
-_RECORD_BYTES = 8 << 20
-
-
-_UNFIT_BYTES = 1 << 16
 
 
 _MODULE = re.compile(r"\w+(\.\w+)*")
@@ -179,7 +161,8 @@ class ZygoteRunner(ProcessRunner):
             return None
         for attempt in range(1, _MOST_ATTEMPTS + 1):
             self._make_room()
-            limit_s = self._clock.now_s() + _IMPORTS_BUSY_S + _IMPORTS_SLOWER * interpreter.imports_s
+            # importing beforehand may take this many times as long as in the trial where it was noted ...
+            limit_s = self._clock.now_s() + _IMPORTS_BUSY_S + 3.0 * interpreter.imports_s
             name = self._start_zygote(interpreter, command, request, is_tried=attempt > 1)
             answer = self._warmed(name, request, limit_s)
             if isinstance(answer, Stop):
@@ -327,7 +310,8 @@ class ZygoteRunner(ProcessRunner):
             if liveness.first_step_s is None or t_s < liveness.first_step_s:
                 interpreter.imports.append(imported)
                 interpreter.imports_s = t_s - started_s
-        interpreter.silence_s = max(SILENCE_S, _SILENT_AS_EVER * liveness.longest_silence_s)
+        # ... or this many times as long as the first trial was silent, if that is more
+        interpreter.silence_s = max(SILENCE_S, 2.0 * liveness.longest_silence_s)
         self._cool(interpreter)  # the bare one
 
     # What went wrong.
@@ -336,7 +320,7 @@ class ZygoteRunner(ProcessRunner):
         self.fallbacks += 1
         self._failures += 1
         self._cool(interpreter)
-        if self._failures >= _MOST_FAILURES:
+        if self._failures >= 2:  # of forks, before there are no more
             self._turn_off(interpreter, what)
         else:
             self._remark(f"{what}; a fresh process made it instead")
@@ -345,7 +329,7 @@ class ZygoteRunner(ProcessRunner):
         self.fallbacks += 1
         self._unfit_in_a_row += 1
         what = _unfit_because(unfit)
-        if self._unfit_in_a_row >= _MOST_UNFIT:
+        if self._unfit_in_a_row >= 3:  # trials in a row that were not like the first, before there are no more forks
             self._turn_off(interpreter, what)
         else:
             self._remark(f"{what}; a fresh process made the trial instead")
@@ -396,7 +380,7 @@ def _stopped_before_start(why: Stop, now_s: float) -> Ended:
 
 def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:
     """Parse a trial's record of imports; the trainer may have written anything into that file."""
-    lines = read_beginning(path, _RECORD_BYTES).splitlines()
+    lines = read_beginning(path, 8 << 20).splitlines()
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     for line in lines:
         try:
@@ -412,7 +396,7 @@ def _read_record(path: Path) -> list[tuple[float, dict[str, Any]]]:
 
 def _unfit_because(path: Path) -> str:
     try:
-        fields = json.loads(read_beginning(path, _UNFIT_BYTES))
+        fields = json.loads(read_beginning(path, 1 << 16))
         package, kind, name = str(fields["package"]), str(fields["kind"]), str(fields["name"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return "a trial was not like the first one"
@@ -429,12 +413,6 @@ def _unfit_because(path: Path) -> str:
 _SENT_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the first also for want of memory
 
 
-_SHELL = 128  # a shell passes the signal that ended its command on as an exit status, with this added
-
-
-_LONGEST = 120
-
-
 def may_be_the_forks(ended: Ended, stderr_tail: str) -> bool:
     """Return whether a trial that made no step failed in a way that a fresh interpreter may not.
 
@@ -443,7 +421,8 @@ def may_be_the_forks(ended: Ended, stderr_tail: str) -> bool:
     """
     if ended.why is not None or ended.status in (None, 0):
         return False
-    if any(ended.status in (-number, _SHELL + number) for number in _SENT_BY_OTHERS):
+    # a shell passes the signal that ended its command on as an exit status, with this added
+    if any(ended.status in (-number, 128 + number) for number in _SENT_BY_OTHERS):
         return False
     return not HOST_MEMORY.search(stderr_tail) and not GPU_MEMORY.search(stderr_tail)
 
@@ -451,11 +430,8 @@ def may_be_the_forks(ended: Ended, stderr_tail: str) -> bool:
 def crash_in_words(ended: Ended, stderr_tail: str) -> str:
     """Return the last line of what a crashed trial said, printable and short; its exit status if it said nothing."""
     line = next((line.strip() for line in reversed(stderr_tail.splitlines()) if line.strip()), "")
-    line = "".join(letter for letter in line if letter.isprintable())[:_LONGEST]
+    line = "".join(letter for letter in line if letter.isprintable())[:120]
     return line or f"exit status {ended.status}"
-
-
-_LOOK_S = 0.5  # between looks at all processes of the trial
 
 
 _AT_ONCE = frozenset({"launched", "start", "reporter", "unseen"})  # true also if another process makes the trial
@@ -516,7 +492,7 @@ class Liveness:
 
     def _is_silent(self) -> bool:
         now_s = self._clock.now_s()
-        if now_s - self._looked_s < _LOOK_S:
+        if now_s - self._looked_s < 0.5:  # between looks at all processes of the trial
             return False
         self._looked_s = now_s
         signs = (_cpu_s(self._pid), _size(self._folder.stdout) + _size(self._folder.stderr))

@@ -58,7 +58,6 @@ BOOTSTRAP = (
 
 _OTHER_PARTS = (4, 5)
 _CHANNEL = 6
-_REQUEST_BYTES = 1 << 24
 _REPARENTED_S = 10.0
 _IS_SAFE_PATH = sys.flags.isolated or getattr(sys.flags, "safe_path", False)  # the latter since Python 3.11
 
@@ -189,7 +188,7 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
         os._exit(0)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
-    request = json.loads(os.pread(descriptors[0], _REQUEST_BYTES, 0))
+    request = json.loads(os.pread(descriptors[0], 1 << 24, 0))
     os.close(descriptors[0])
     return request, descriptors[1:]
 

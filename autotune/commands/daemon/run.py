@@ -7,12 +7,10 @@ import click
 from autotune.errors import AutotuneError
 from autotune.trial.termination import signals_held
 
-_PORT = 8577
-
 
 @click.command(name="run")
 @click.option("--web", is_flag=True, help="Serve a page that shows what goes on, and metrics, on this machine alone.")
-@click.option("--web-port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: a free one.")
+@click.option("--web-port", type=click.IntRange(0, 65535), default=8577, show_default=True, help="0: a free one.")
 @click.option("--web-actions", is_flag=True, help="Let the page pause, resume and remove entries of the queue.")
 @click.option("--web-address", default="127.0.0.1", show_default=True, help="IP address of this machine to serve at.")
 @click.option(

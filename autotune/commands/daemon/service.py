@@ -120,9 +120,6 @@ STOP = ((*_SYSTEMCTL, "stop", NAME), _RELOAD)
 _ASK_S = 10.0
 
 
-_RUN_S = 120.0  # the daemon says when it is up; systemd waits for that
-
-
 _LINGERING = Path("/var/lib/systemd/linger")
 
 
@@ -171,7 +168,7 @@ def run_commands(commands: Sequence[Sequence[str]]) -> None:
         AutotuneError: One fails.
     """
     for words in commands:
-        answered = run_short(words, _RUN_S)
+        answered = run_short(words, 120.0)  # the daemon says when it is up; systemd waits for that
         if answered.status != 0:
             raise AutotuneError(
                 f"it failed: {answered.text or f'status {answered.status}'}",

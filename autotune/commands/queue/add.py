@@ -116,9 +116,6 @@ LEAST_TRIALS = 6
 """Number of starts of the trainer that a budget has to have room for: the baseline, a few points, a confirmation."""
 
 
-_LEAST_TRY_S = 20.0  # to the first step, however small the budget: to import a framework takes half of that
-
-
 @dataclass(frozen=True, kw_only=True)
 class AddRequest:
     """Request to add an entry.
@@ -267,7 +264,8 @@ def _check_start(request: AddRequest, environment: dict[str, str]) -> _Checked:
         say_aside(f"Not tried: {busy[0]}. The trainer is first started when its turn comes.")
         return checked
     say_aside("Trying one start of the trainer, in the environment that the search will have ...")
-    took_s = try_start(problem, longest_s=max(_LEAST_TRY_S, request.budget_s / LEAST_TRIALS))
+    # to the first step, however small the budget: to import a framework takes half of that
+    took_s = try_start(problem, longest_s=max(20.0, request.budget_s / LEAST_TRIALS))
     if LEAST_TRIALS * took_s > request.budget_s:
         least = format_duration(LEAST_TRIALS * took_s)
         raise ConfigError(

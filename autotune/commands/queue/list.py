@@ -69,9 +69,6 @@ def _reason(entry: "Entry", why: Mapping[str, str] | None) -> str | None:
 # ``autotune queue log``: what the searches of an entry printed.
 
 
-_FOLLOW_S = 0.25
-
-
 _LONGEST_LINE_BYTES = 1 << 16  # what is longer is shown in pieces
 
 
@@ -109,13 +106,10 @@ def log_command(number: int, follow: bool) -> int:
             raise AutotuneError(f"the log cannot be read: {error.strerror}", where=str(queue.log(entry))) from error
         if not goes_on:
             return 0
-        clock.wait(_FOLLOW_S)
+        clock.wait(0.25)
 
 
 # ``autotune queue wait``: return when entries are done.
-
-
-_LOOK_S = 0.5
 
 
 @click.command(name="wait")
@@ -148,7 +142,7 @@ def wait_command(call: Invocation, numbers: tuple[int, ...], longest_s: float | 
             break
         if until_s is not None and clock.now_s() >= until_s:
             raise AutotuneError(f"not all were done within {format_duration(longest_s or 0.0)}", remedy="They go on.")
-        clock.wait(_LOOK_S)
+        clock.wait(0.5)
     if as_json:
         call.answer(lambda: say_object(entries_object(entries, {}), indent=2))
     else:

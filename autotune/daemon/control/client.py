@@ -18,7 +18,6 @@ from autotune.daemon.home import DaemonHome
 from autotune.errors import AutotuneError, DaemonAway
 
 _AGAIN_S = 0.02  # between attempts while others are about to connect
-_CHUNK_BYTES = 1 << 16
 
 
 def ask(
@@ -114,7 +113,7 @@ def _line(connected: socket.socket, over_s: float, clock: Clock) -> bytes:
         if left_s <= 0:
             raise TimeoutError
         connected.settimeout(left_s)
-        chunk = connected.recv(_CHUNK_BYTES)
+        chunk = connected.recv(1 << 16)
         position = chunk.find(b"\n")
         if position >= 0:
             return bytes(received + chunk[:position])

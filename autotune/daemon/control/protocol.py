@@ -34,12 +34,6 @@ MOST_REQUEST_BYTES = 1 << 20
 MOST_RESPONSE_BYTES = 1 << 26
 
 
-_DEEPEST = 32
-
-
-_MOST_DIGITS = 19  # of 64 bits; what is longer is no number that anybody counts with
-
-
 _LONGEST_OP = 64
 
 
@@ -96,7 +90,7 @@ def decode_request(line: bytes, pid: int | None) -> Request:
         raise BadRequest("protocol", "the request names no operation (op)")
     if not isinstance(args, dict):
         raise BadRequest("protocol", "the arguments of the request (args) are no JSON object")
-    if _is_deep(args, _DEEPEST):
+    if _is_deep(args, 32):
         raise BadRequest("protocol", "the request is nested too deeply")
     return Request(op=op, args=args, pid=pid)
 
@@ -190,7 +184,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def _whole(text: str) -> int:
-    if len(text) > _MOST_DIGITS + 1:
+    if len(text) > 19 + 1:  # of 64 bits; what is longer is no number that anybody counts with
         raise ValueError("a number in it has too many digits")
     return int(text)
 
@@ -216,13 +210,7 @@ def _is_deep(value: object, levels: int) -> bool:
     return levels == 0 or any(isinstance(item, dict | list) and _is_deep(item, levels - 1) for item in inside)
 
 
-_BACKLOG = 256
-
-
 _CREDENTIALS = struct.Struct("iII")  # ucred of unix(7): process, user, group
-
-
-_LONGEST_PATH_BYTES = 4096
 
 
 _log = logging.getLogger(__name__)
@@ -317,7 +305,7 @@ def withdraw(home: DaemonHome) -> None:
 
 def places(home: DaemonHome) -> tuple[Path, ...]:
     """Return the paths at which the daemon's socket may be, the likeliest first."""
-    written = read_beginning(home.address, _LONGEST_PATH_BYTES).removesuffix(b"\n")
+    written = read_beginning(home.address, 4096).removesuffix(b"\n")
     named = (Path(os.fsdecode(written)),) if written.startswith(b"/") and b"\0" not in written else ()
     return tuple(dict.fromkeys((*named, home.socket, home.own_runtime / home.socket.name)))
 
@@ -365,7 +353,7 @@ def _listen(path: Path) -> Listener:
             finally:
                 os.umask(before)
             status = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
-        listening.listen(_BACKLOG)
+        listening.listen(256)
         listening.setblocking(False)
     except BaseException:
         listening.close()

@@ -124,21 +124,6 @@ MOST_UNSENT_BYTES = 16 << 20
 """Most that is kept for clients that read slowly, all together."""
 
 
-_LOOK_S = 1.0  # between looks at the time limits, while there are clients
-
-
-_CHECK_S = 5.0  # between looks at the socket's file
-
-
-_SAID_EVERY_S = 60.0  # of refusals, which others could cause without end
-
-
-_DEAF_S = 1.0  # where no connection can be accepted: no more open files
-
-
-_ACCEPTED_AT_ONCE = 128  # then those that have sent something get their turn
-
-
 _BUSY = error_response(
     "busy", "the daemon has too many clients", remedy="Run the command again; end commands that hang."
 )
@@ -197,7 +182,7 @@ class ControlServer:
             self._look_after_socket(now_s)
             wait_s = max(over_s - now_s, 0.0)
             if self._connections or self._deaf_until_s is not None:
-                wait_s = min(wait_s, _LOOK_S)
+                wait_s = min(wait_s, 1.0)  # between looks at the time limits, while there are clients
             for key, _ in self._selector.select(wait_s):
                 if isinstance(key.fileobj, Connection):
                     self._serve_one(key.fileobj)
@@ -223,7 +208,7 @@ class ControlServer:
         if self._deaf_until_s is not None and now_s >= self._deaf_until_s:
             self._deaf_until_s = None
             self._selector.register(self._listener.socket, selectors.EVENT_READ)
-        if now_s - self._checked_s < _CHECK_S:
+        if now_s - self._checked_s < 5.0:  # between looks at the socket's file
             return
         self._checked_s = now_s
         if self._listener.is_there:
@@ -241,7 +226,7 @@ class ControlServer:
         _log.info("the daemon's socket was taken away; it is now %s", self._listener.path)
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTED_AT_ONCE):
+        for _ in range(128):  # then those that have sent something get their turn
             try:
                 connected, _address = self._listener.socket.accept()
             except BlockingIOError:
@@ -260,7 +245,7 @@ class ControlServer:
         """Stop accepting for a moment: what cannot be accepted stays readable, and the loop would spin."""
         _log.warning("no client can be accepted: %s", error.strerror)
         self._selector.unregister(self._listener.socket)
-        self._deaf_until_s = self._clock.now_s() + _DEAF_S
+        self._deaf_until_s = self._clock.now_s() + 1.0  # where no connection can be accepted: no more open files
 
     def _admit(self, connected: socket.socket) -> None:
         """Check who a client is, make room for it, and read what it has sent already."""
@@ -287,7 +272,8 @@ class ControlServer:
 
     def _say_refused(self, uid: int) -> None:
         now_s = self._clock.now_s()
-        if self._refused_s is None or now_s - self._refused_s >= _SAID_EVERY_S:
+        # of refusals, which others could cause without end
+        if self._refused_s is None or now_s - self._refused_s >= 60.0:
             self._refused_s = now_s
             _log.warning("a process of user %d was refused; the folder of the socket should be closed to it", uid)
 
@@ -397,9 +383,6 @@ class ControlServer:
         connection.close(farewell)
 
 
-_READ_BYTES = 1 << 16
-
-
 class Stage(Enum):
     """Stage of a connection, which serves one request."""
 
@@ -451,7 +434,7 @@ class Connection:
             OSError: The client is gone; `EOFError` if it went without a whole request.
         """
         try:
-            chunk = self._socket.recv(_READ_BYTES)
+            chunk = self._socket.recv(1 << 16)
         except BlockingIOError:
             return None
         if self.stage is Stage.WAITING:

@@ -32,7 +32,6 @@ SLOWEST_S = 15.0
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST
 _HEADER_BYTES, _UID_AT = 16, 80  # nlmsghdr; nlmsghdr and what stands before idiag_uid in inet_diag_msg
 _ANY = 0xFFFFFFFF
-_KERNEL_S = 0.1  # it answers at once
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
@@ -162,7 +161,7 @@ def _user_of(transport: asyncio.Transport) -> int | None:
         wanted = struct.pack("=BBxxI", family, socket.IPPROTO_TCP, _ANY) + ports + addresses
         wanted += struct.pack("=III", 0, _ANY, _ANY)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as kernel:
-            kernel.settimeout(_KERNEL_S)
+            kernel.settimeout(0.1)  # it answers at once
             kernel.send(struct.pack("=IHHII", _HEADER_BYTES + len(wanted), _BY_FAMILY, _REQUEST, 0, 0) + wanted)
             answer = kernel.recv(4096)
         (kind,) = struct.unpack_from("=H", answer, 4)

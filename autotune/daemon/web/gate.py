@@ -44,9 +44,6 @@ _HEADERS = {
 }
 
 
-_MOST_COOKIES = 8  # of the name; each costs an HMAC
-
-
 _SIGN_IN, _METRICS = "/login", "/metrics"
 
 
@@ -132,7 +129,8 @@ class Gate:
 
 def valid_cookie(header: str, name: str, keys: Keys) -> str:
     """Return the first valid cookie of a name in a ``Cookie`` header, in linear time; empty if there is none."""
-    return next((value for value in islice(_cookies(header, name), _MOST_COOKIES) if keys.is_cookie(value)), "")
+    # of the name; each costs an HMAC
+    return next((value for value in islice(_cookies(header, name), 8) if keys.is_cookie(value)), "")
 
 
 def has_session(head: Iterable[bytes], name: str, keys: Keys) -> bool:

@@ -20,7 +20,6 @@ from autotune.errors import AutotuneError
 
 _BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second
 _AT_ONCE = 8  # accepted in one turn of the loop: the oldest strangers are cut before many more have a file open
-_CLOSING_S = 3.0
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +103,7 @@ class HttpServer:
         self._server.should_exit = True
         self._server.force_exit = True
         if self._thread.is_alive():
-            self._thread.join(timeout=_CLOSING_S)
+            self._thread.join(timeout=3.0)
         self._socket.close()
 
     def new_address(self) -> str:

@@ -109,9 +109,6 @@ class _One:
         yield from self._collector.collect()
 
 
-_MOST_AT_ONCE_BYTES = 8 << 20
-
-
 class TrialEndings:
     """Counter of endings, since it began to look.
 
@@ -140,7 +137,7 @@ class TrialEndings:
         news = Counter(
             ending
             for file in self._files.values()
-            for event in file.news(_MOST_AT_ONCE_BYTES)
+            for event in file.news(8 << 20)
             if (ending := _ending(event)) is not None
         )
         if not self._is_first:

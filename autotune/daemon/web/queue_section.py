@@ -8,12 +8,6 @@ from autotune.daemon.queue import Entry, EntryState, Hold
 from autotune.records import Scalar
 from autotune.report.plain_text import plain, value_text
 
-_MOST_OPEN = 60
-
-
-_MOST_CLOSED = 20
-
-
 _ACTIONS: Mapping[EntryState, tuple[str, ...]] = {
     EntryState.WAITING: ("pause", "remove"),
     EntryState.RUNNING: ("pause", "remove"),
@@ -63,7 +57,7 @@ def queue_section(
     """
     opened = [entry for entry in entries if entry.state.is_open]
     closed = [entry for entry in reversed(entries) if not entry.state.is_open]
-    shown = [*opened[:_MOST_OPEN], *closed[:_MOST_CLOSED]]
+    shown = [*opened[:60], *closed[:20]]
     return QueuePart(
         entries=[_entry(entry, reasons, actions) for entry in shown],
         left_out=len(entries) - len(shown),
@@ -89,15 +83,6 @@ def _entry(entry: Entry, reasons: Mapping[str, str], actions: bool) -> EntryPart
         added_utc=entry.added_utc,
         actions=list(_ACTIONS[entry.state]) if actions else [],
     )
-
-
-_MOST = 12
-
-
-_MOST_CHANGES = 30
-
-
-_DIFF_LETTERS = 3000
 
 
 class ChangePart(TypedDict):
@@ -140,7 +125,7 @@ def advice_section(advices: Sequence[Advice], *, actions: bool) -> AdvicesPart:
     Args:
         actions: Whether the page may change something.
     """
-    shown = list(reversed(advices))[:_MOST]
+    shown = list(reversed(advices))[:12]
     return AdvicesPart(advice=[_advice(one, actions) for one in shown], left_out=len(advices) - len(shown))
 
 
@@ -153,8 +138,8 @@ def _advice(advice: Advice, actions: bool) -> AdvicePart:
         study=line(advice.study, 120) or "",
         state=advice.state.value,
         ratio=advice.ratio,
-        changes=[_change(change) for change in advice.changes[:_MOST_CHANGES]],
-        diff=block(advice.diff, _DIFF_LETTERS),
+        changes=[_change(change) for change in advice.changes[:30]],
+        diff=block(advice.diff, 3000),
         why=[line(sentence, 400) or "" for sentence in advice.why[:8]],
         may_learn_more_slowly=advice.may_learn_more_slowly,
         made_utc=advice.made_utc,

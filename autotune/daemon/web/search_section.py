@@ -29,13 +29,7 @@ _MOST_POINTS = 8
 _MOST_STEPS = 400
 
 
-_PRIOR_SD = 0.08  # of ln speed between trials of one config, as `study.confirmed_speed` has it
-
-
 _PRIOR_DF = 6.0
-
-
-_Z = 1.959964  # 97.5 % quantile of the normal distribution
 
 
 class PointPart(TypedDict):
@@ -201,7 +195,8 @@ def spread_of(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
         squares += math.fsum((value - mean) ** 2 for value in values)
         degrees += len(values) - 1
     total = _PRIOR_DF + degrees
-    return math.sqrt((_PRIOR_DF * _PRIOR_SD**2 + squares) / total), total
+    # of ln speed between trials of one config, as `study.confirmed_speed` has it
+    return math.sqrt((_PRIOR_DF * 0.08**2 + squares) / total), total
 
 
 def half_width(deviation: float, degrees: float, trials: float) -> float:
@@ -215,7 +210,7 @@ def t_quantile(degrees: float) -> float:
     An expansion around the normal quantile (Abramowitz & Stegun 26.7.5): `statistics` has all of it, and loads numpy,
     which the daemon does without.
     """
-    z = _Z
+    z = 1.959964  # 97.5 % quantile of the normal distribution
     return (
         z
         + (z**3 + z) / (4 * degrees)
@@ -249,19 +244,7 @@ def _points(progress: StudyProgress, deviation: float, degrees: float) -> list[P
     return parts
 
 
-_RECENT = 12
-
-
-_REMARKS = 6
-
-
 _LONGEST_PAUSE_S = 6 * 3600.0  # between two events of one search; beyond it a clock was set, or a machine slept
-
-
-_CHANGES_LETTERS = 160
-
-
-_STDERR_LETTERS = 400
 
 
 _UNCOMPARED = frozenset(purpose.value for purpose in NOT_COMPARED)
@@ -351,8 +334,8 @@ class StudyProgress:
     best: list[tuple[float, float]] = field(default_factory=list)
     best_changes: str | None = None
     points: dict[str, str] = field(default_factory=dict)
-    recent: deque[TrialRow] = field(default_factory=lambda: deque(maxlen=_RECENT))
-    remarks: deque[str] = field(default_factory=lambda: deque(maxlen=_REMARKS))
+    recent: deque[TrialRow] = field(default_factory=lambda: deque(maxlen=12))
+    remarks: deque[str] = field(default_factory=lambda: deque(maxlen=6))
     _last: datetime | None = None
     _numbers: set[int] = field(default_factory=set)
     _has_unit: bool = False  # today's config was measured in this search
@@ -445,7 +428,7 @@ class StudyProgress:
                 ending=line(str(trial["ending"]), 40) or "",
                 validity=line(str(trial["validity"]), 40) or "",
                 detail=line(str(trial["detail"]), 200) or "",
-                stderr=tail(str(event["stderr_tail"]), _STDERR_LETTERS) if has_failed else "",
+                stderr=tail(str(event["stderr_tail"]), 400) if has_failed else "",
             )
         )
 
@@ -473,22 +456,13 @@ def _purpose(trial: Mapping[str, Any]) -> str:
 def _changes(changes: Any) -> str:
     """Return the changes of a point as one line; keys and values may hold anything."""
     short = {str(path)[:200]: value for path, value in list(changes.items())[:40]}
-    return line(changes_text(short), _CHANGES_LETTERS) or ""
+    return line(changes_text(short), 160) or ""
 
 
 SUFFIX = ".events.jsonl"
 
 
 _MOST_FILES = 200
-
-
-_BEGINNING_BYTES = 64 << 10  # the study's name stands there, behind a few remarks
-
-
-_CHUNK_BYTES = 4 << 20
-
-
-_MOST_AT_ONCE_BYTES = 32 << 20  # of one call; the rest comes with the next ones
 
 
 _LONGEST_LINE_BYTES = 8 << 20
@@ -516,7 +490,7 @@ class EventFile:
         try:
             with open_regular(self.path) as file:
                 file.seek(self._position)
-                while self._position < end and (chunk := file.read(min(_CHUNK_BYTES, end - self._position))):
+                while self._position < end and (chunk := file.read(min(4 << 20, end - self._position))):
                     self._position += len(chunk)
                     yield from self._events(chunk)
         except OSError:  # it was taken away
@@ -552,7 +526,7 @@ class StudyEvents:
             if study is None:
                 return
             self._files = [EventFile(path) for path in _siblings(self.path, study)]
-        left = _MOST_AT_ONCE_BYTES
+        left = 32 << 20  # of one call; the rest comes with the next ones
         for file in self._files:
             before = file.read_bytes
             for event in file.news(left):
@@ -595,7 +569,7 @@ def _siblings(path: Path, study: str) -> list[Path]:
 
 
 def _study_of(path: Path) -> str | None:
-    for one in read_beginning(path, _BEGINNING_BYTES).split(b"\n"):
+    for one in read_beginning(path, 64 << 10).split(b"\n"):  # the study's name stands there, behind a few remarks
         event = _event(one)
         if event is not None and event.get("event") == "SearchStarted":
             study = event.get("study")

@@ -19,8 +19,6 @@ from autotune.daemon.web.view import DaemonView, GpuSample, GpuUser
 from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts, Trouble, gpus, if_known, reasons_of
 from autotune.measure.processes import descendants
 
-_NOTE_S = 1.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class WebOptions:
@@ -92,7 +90,7 @@ class WebServer:
 
     def _note_for_ever(self) -> None:
         """Keep the last hour, and count the trials, whether a page is open or not."""
-        while not self._ends.wait(_NOTE_S):
+        while not self._ends.wait(1.0):
             self._endings.look(self._entries.now()[0])
             if view := self._view():
                 self._page.note(view)
@@ -107,9 +105,6 @@ class WebServer:
 
 
 _EVERY_S = 1.0
-
-
-_AGAIN_S = 60.0  # after a driver that is not there, or does not answer
 
 
 _PERCENT = 100.0
@@ -157,7 +152,8 @@ class GpuPoller:
     def _run(self) -> None:
         while True:
             self.look()
-            if self._ends.wait(_EVERY_S if self.samples else _AGAIN_S):
+            # after a driver that is not there, or does not answer
+            if self._ends.wait(_EVERY_S if self.samples else 60.0):
                 return
 
     def _open(self) -> None:

@@ -19,16 +19,10 @@ from autotune.files import read_tail
 _MOST_TRAININGS = 40
 
 
-_MOST_ALARMS = 20
-
-
 _NEWEST_FOLDERS = 60
 
 
 _TOLD = "told.jsonl"
-
-
-_TOLD_BYTES = 64 << 10
 
 
 _ALARMS = ("slower_than_confirmed", "slower", "recovered")
@@ -112,7 +106,7 @@ class ToldAlarms:
             for place, alarm in enumerate(told):
                 is_last = place == len(told) - 1 and alarm["kind"] != "recovered"
                 alarms.append({**alarm, "is_open": is_last and name in going_on})
-        return sorted(alarms, key=lambda alarm: (alarm["is_open"], alarm["utc"]), reverse=True)[:_MOST_ALARMS]
+        return sorted(alarms, key=lambda alarm: (alarm["is_open"], alarm["utc"]), reverse=True)[:20]
 
     def _read(self, name: str) -> tuple[tuple[int, int], list[AlarmPart]] | None:
         path = self._folder / name / _TOLD
@@ -124,7 +118,7 @@ class ToldAlarms:
         known = self._known.get(name)
         if known is not None and known[0] == stamp:
             return known
-        content, _ = read_tail(path, _TOLD_BYTES)
+        content, _ = read_tail(path, 64 << 10)
         found = [_alarm(line) for line in content.splitlines()]
         return stamp, [alarm for alarm in found if alarm is not None]
 

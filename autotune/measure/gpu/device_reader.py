@@ -27,7 +27,6 @@ DRAIN_S = 0.25
 POLL_S = 0.1
 """Interval between two readings of a device that keeps no samples."""
 
-_FIRST_SAMPLE_S = 3.0  # drivers make one in a second at most, also of an idle device
 
 BLOCKED_S = 2.0
 """A driver call that takes longer is recorded: the slow ones take milliseconds."""
@@ -167,7 +166,8 @@ class DeviceReader:
         return math.inf if Capability.RATES in self._off else POLL_S
 
     def _keeps_no_samples(self) -> bool:
-        return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > _FIRST_SAMPLE_S
+        # drivers make one in a second at most, also of an idle device
+        return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > 3.0
 
     def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:
         now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()

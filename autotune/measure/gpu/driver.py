@@ -23,9 +23,6 @@ _LIBRARY = "libnvidia-ml.so.1"
 _MIG_PREFIX = "MIG-"
 
 
-_HIGHEST_PERCENT = 100  # drivers are known to give 2147483632, with a process id of 0
-
-
 class Memory(NamedTuple):
     """Memory of a device in bytes; what the driver keeps for itself counts as used."""
 
@@ -304,7 +301,8 @@ class Device:
     def process_shares(self, since_us: int) -> list[tuple[int, float]]:
         """Return each process with the share 0..1 of the time since that stamp in which its kernels ran."""
         rows = self._ask("nvmlDeviceGetProcessUtilization", since_us)
-        return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= _HIGHEST_PERCENT]
+        # drivers are known to give 2147483632, with a process id of 0
+        return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= 100]
 
     def has_gpm(self) -> bool:
         """Return True if it counts the activity of its units (GPM, Hopper and newer)."""

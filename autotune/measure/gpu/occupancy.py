@@ -332,12 +332,6 @@ def _told(ask: Callable[[], Answer]) -> Answer | None:
     return None
 
 
-_WAIT_S = 0.25  # a reading takes milliseconds
-
-
-_CLOSE_S = 1.0
-
-
 class OccupancyWatch:
     """Thread that reads the GPUs when it is asked to, never by itself; see `OccupancyReader`.
 
@@ -347,7 +341,7 @@ class OccupancyWatch:
         wait_s: Longest real time that `look` waits for a reading. It waits no more as long as one hangs.
     """
 
-    def __init__(self, clock: Clock, *, wait_s: float = _WAIT_S) -> None:
+    def __init__(self, clock: Clock, *, wait_s: float = 0.25) -> None:  # a reading takes milliseconds
         self._clock = clock
         self._wait_s = wait_s
         self._reader = OccupancyReader(clock)
@@ -391,7 +385,7 @@ class OccupancyWatch:
             self._closing = True
             self._changed.notify_all()
         if self._thread.ident is not None:
-            self._thread.join(_CLOSE_S)
+            self._thread.join(1.0)
 
     def _is_fresh(self, newest_s: float) -> bool:
         return self._seen is not None and self._seen.t_s >= newest_s

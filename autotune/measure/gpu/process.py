@@ -51,12 +51,6 @@ def collect(path: str, uuids: Sequence[str]) -> None:
         clock.wait(wait_s)
 
 
-_RETRY_S = 5.0  # until a lost GPU is looked for again
-
-
-_TRY_S = 2.0  # with a driver, or a GPU, that fails in passing when it is first asked
-
-
 class GpuPoller:
     """Poller of some devices, driven by `step`; not thread-safe but for `tell_if_blocked`.
 
@@ -165,7 +159,7 @@ class GpuPoller:
         elif self._may_pass(uuid, error):
             self._look_again_s[uuid] = self._clock.now_s() + DRAIN_S
             return
-        self._look_again_s[uuid] = self._clock.now_s() + _RETRY_S
+        self._look_again_s[uuid] = self._clock.now_s() + 5.0  # until a lost GPU is looked for again
         if uuid not in self._told_lost:
             self._told_lost.add(uuid)
             self._tell_lost(uuid, error)
@@ -174,7 +168,8 @@ class GpuPoller:
         """Return True if a driver or device that fails is worth another try before it is called lost."""
         now_s = self._clock.now_s()
         since_s = self._failing_since_s.setdefault(uuid, now_s)
-        return error.trouble is Trouble.PASSING and now_s - since_s < _TRY_S
+        # with a driver, or a GPU, that fails in passing when it is first asked
+        return error.trouble is Trouble.PASSING and now_s - since_s < 2.0
 
     def _tell_lost(self, uuid: str | None, error: DriverError) -> None:
         if uuid is None:

@@ -105,9 +105,6 @@ class GpuTimeline:
 _BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
 
 
-_LEAST_READ = 0.5  # of a stretch must lie between readings, for a mean over it
-
-
 _BUSY_AT_ALL = 0.01
 
 
@@ -284,7 +281,8 @@ def _known_part(points: Sequence[tuple[float, float]], t0_s: float, t1_s: float)
     if not points:
         return None
     start_s, end_s = max(t0_s, points[0][0]), min(t1_s, points[-1][0])
-    return (start_s, end_s) if end_s - start_s > _LEAST_READ * (t1_s - t0_s) else None
+    # of a stretch must lie between readings, for a mean over it
+    return (start_s, end_s) if end_s - start_s > 0.5 * (t1_s - t0_s) else None
 
 
 def _at(points: Sequence[tuple[float, float]], t_s: float) -> float:

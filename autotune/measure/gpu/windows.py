@@ -12,14 +12,7 @@ from itertools import pairwise
 LONGEST_S = 1.5
 """Drivers document windows of 1/6 s to 1 s; more than this between two samples is a gap, not a window."""
 
-_LONGEST_UP_S = 1e9  # some 30 years
 _FUTURE_S = 1.0
-_CLOCK_STEP_S = 0.5  # the wall clock was set; less is the slewing of NTP
-_SPACINGS = 33  # of the last samples, from which the usual one is learned
-_UNUSUAL = 1.75  # times the usual spacing: samples are missing in between
-_OVERDUE = 2.5  # windows: one may be late
-_STALE_S = 5.0  # a newest sample that old was left from before the device was idle
-_LONGEST_SHOWN_S = 1.0  # a driver window is over after this time even if its value stayed
 
 BusyWindow = tuple[float, float, float]
 """End and length in seconds, busy share."""
@@ -38,7 +31,7 @@ def clock_offset_s(stamp_us: int, *, now_s: float, epoch_s: float) -> float:
         epoch_s: Time of that reading in seconds since 1970.
     """
     stamp_s = stamp_us / 1e6
-    offset_s = now_s - epoch_s if stamp_s > _LONGEST_UP_S else 0.0
+    offset_s = now_s - epoch_s if stamp_s > 1e9 else 0.0  # some 30 years
     return offset_s if stamp_s + offset_s <= now_s + _FUTURE_S else now_s - stamp_s
 
 
@@ -56,7 +49,7 @@ class SampledWindows:
         """Stamp of the newest sample, from which the driver is asked to go on."""
         self._offset_s: float | None = None
         self._epoch_at_zero_s: float | None = None  # seconds since 1970 at zero of the monotonic clock
-        self._spacings_us: deque[int] = deque(maxlen=_SPACINGS)
+        self._spacings_us: deque[int] = deque(maxlen=33)  # of the last samples, from which the usual one is learned
         self._lag_s = math.inf  # from the end of a window to when it can be read: the least that was seen
         self._idle = False  # since the newest sample
 
@@ -88,7 +81,8 @@ class SampledWindows:
         usual_us = self._usual_us()
         windows: list[BusyWindow] = []
         for (stamp_us, percent), spacing_us in zip(new, spacings_us, strict=True):
-            length_us = usual_us if spacing_us > _UNUSUAL * usual_us else spacing_us
+            # times the usual spacing: samples are missing in between
+            length_us = usual_us if spacing_us > 1.75 * usual_us else spacing_us
             if self._idle and spacing_us > length_us:
                 windows += self._of_idleness(stamp_us - spacing_us, stamp_us - length_us)
             if percent <= 100 and (spacing_us <= LONGEST_S * 1e6 or self._idle):
@@ -96,13 +90,13 @@ class SampledWindows:
             self._idle = False
         self.newest_us = new[-1][0]
         lag_s = now_s - self.newest_us / 1e6 - self._offset_s
-        if lag_s < _STALE_S:
+        if lag_s < 5.0:  # a newest sample that old was left from before the device was idle
             self._lag_s = max(0.0, min(self._lag_s, lag_s))
         return windows
 
     def overdue(self, now_s: float) -> bool:
         """Return True if samples are overdue, right after all that there are were taken."""
-        return self._missing(now_s) > _OVERDUE
+        return self._missing(now_s) > 2.5  # windows: one may be late
 
     def idle(self, now_s: float) -> list[BusyWindow]:
         """Return the missing windows but the last, right after the driver said that the device is idle."""
@@ -135,7 +129,7 @@ class SampledWindows:
         if self._offset_s is None or self._epoch_at_zero_s is None:
             return
         step_s = epoch_at_zero_s - self._epoch_at_zero_s
-        if abs(step_s) > _CLOCK_STEP_S:
+        if abs(step_s) > 0.5:  # the wall clock was set; less is the slewing of NTP
             self.newest_us += round(step_s * 1e6)
             self._offset_s -= step_s
             self._epoch_at_zero_s = epoch_at_zero_s
@@ -158,7 +152,8 @@ class PolledWindows:
             self._shown = (now_s, now_s, percent) if percent <= 100 else None
             return []
         since_s, _, before = self._shown
-        if percent == before and now_s - since_s < _LONGEST_SHOWN_S:
+        # a driver window is over after this time even if its value stayed
+        if percent == before and now_s - since_s < 1.0:
             self._shown = (since_s, now_s, before)
             return []
         self._shown = (now_s, now_s, percent)

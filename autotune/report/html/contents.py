@@ -101,9 +101,6 @@ Child = object
 """Text, `Html`, None (left out), or a sequence of those."""
 
 
-_NARROW = 3  # columns that fit on a telephone
-
-
 _EMPTY_ELEMENTS = frozenset(("br", "hr", "meta", "link"))
 
 
@@ -181,7 +178,7 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], *,
             element("thead", element("tr", [heading(place, one) for place, one in enumerate(head)])),
             element("tbody", [element("tr", [cell(place, one) for place, one in enumerate(row)]) for row in rows]),
         ),
-        class_="table wide" if len(head) > _NARROW else "table",
+        class_="table wide" if len(head) > 3 else "table",  # columns that fit on a telephone
     )
 
 

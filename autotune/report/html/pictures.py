@@ -21,9 +21,6 @@ from autotune.records import Ending, PooledGpu, Purpose, RaceArm, RaceLeg, Ratio
 from autotune.report.html.contents import ConfirmingPair, Html, text
 from autotune.report.plain_text import changes_text, plain
 
-_WIDTH = 4.6  # inches: at 400 px of a telephone its text is still 10 px high
-
-
 _INK = "#123456"  # stands for the colour of the page's text
 
 
@@ -33,22 +30,10 @@ _BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#808080"
 _ROW, _FRAME = 0.34, 0.75  # inches
 
 
-_LONGEST = 34
-
-
 _MOST_POINTS = 1500
 
 
 _MOST_TICKS = 6
-
-
-_BEGINNING = 0.1  # of a race
-
-
-_FAR = 3.0  # times as high as what comes later
-
-
-_NAME_WIDTH = 0.05  # of a time axis: the height of a line of small text
 
 
 _TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
@@ -249,18 +234,19 @@ def draw_race(legs: Sequence[RaceLeg]) -> Html:
 def _shown_of_race(legs: Sequence[RaceLeg]) -> tuple[float, float] | None:
     """Return the losses to draw, where those of the beginning would leave no room for the others; None for all."""
     curves = [leg.curve for leg in legs if leg.curve is not None]
-    begins_s = _BEGINNING * max(curve.ends_s[-1] for curve in curves)
+    begins_s = 0.1 * max(curve.ends_s[-1] for curve in curves)  # of a race
     low, high = min(min(curve.losses) for curve in curves), max(max(curve.losses) for curve in curves)
     later = [loss for curve in curves for t_s, loss in zip(curve.ends_s, curve.losses, strict=True) if t_s >= begins_s]
     height = max(later, default=high) - low
-    return (low - 0.1 * height, low + 1.3 * height) if 0.0 < _FAR * height < high - low else None
+    # times as high as what comes later
+    return (low - 0.1 * height, low + 1.3 * height) if 0.0 < 3.0 * height < high - low else None
 
 
 def _apart(points: Sequence[TrialPoint], end_s: float) -> list[TrialPoint]:
     """Return those whose names do not hide each other on a time axis of that length."""
     shown: list[TrialPoint] = []
     for point in points:
-        if not shown or point.t_s - shown[-1].t_s >= _NAME_WIDTH * end_s:
+        if not shown or point.t_s - shown[-1].t_s >= 0.05 * end_s:  # of a time axis: the height of a line of small text
             shown.append(point)
     return shown
 
@@ -271,7 +257,7 @@ def _high(times: Sequence[float]) -> float:
 
 
 def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), [plain(name, longest=_LONGEST) for name in names])
+    axes.set_yticks(range(len(names)), [plain(name, longest=34) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
@@ -302,7 +288,8 @@ def _svg(name: str, title: str, height: float, *parts: Callable[[Axes], None]) -
         "hatch.linewidth": 0.6,
     }
     with rc_context(settings):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        # inches: at 400 px of a telephone its text is still 10 px high
+        figure = Figure(figsize=(4.6, height), layout="constrained")
         figure.patch.set_alpha(0.0)
         for axes, draw in zip(
             figure.subplots(len(parts), squeeze=False, sharex=len(parts) > 1)[:, 0], parts, strict=True

@@ -19,7 +19,6 @@ from autotune.errors import ConfigError
 from autotune.files import open_regular
 
 FORMS = "journal:FOLDER, sqlite:FILE, or postgresql://user@host/name"
-_LONGEST_BYTES = 10_000
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+([A-Za-z0-9_.-]+))?:(.*)", re.DOTALL)
 _USER = re.compile(r"//([^:/?@]+):")
 _DATABASE = re.compile(r"\.(db3?|sqlite3?)$", re.IGNORECASE)
@@ -221,7 +220,7 @@ def _read(path: Path, said: SaidAddress) -> SaidAddress:
     try:
         with open_regular(path) as file:
             about = os.fstat(file.fileno())
-            text = file.read(_LONGEST_BYTES).decode(errors="replace").strip()
+            text = file.read(10_000).decode(errors="replace").strip()
     except OSError as error:
         raise ConfigError(
             f"the file with the storage's address cannot be read: {error.strerror}",

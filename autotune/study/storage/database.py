@@ -26,7 +26,6 @@ from autotune.study.storage.storage import DAMAGE, SET_ASIDE, Connection, is_mem
 
 _CONNECT_S = 5
 _STATEMENT_S = 15
-_LOCK_S = 30.0  # of a file: others make a trial under it, in a dozen transactions, and disks may be slow
 _SERVER = {
     "connect_timeout": _CONNECT_S,
     "application_name": "autotune",
@@ -55,7 +54,6 @@ _PASSING = re.compile("08|25006|25P0|40|53|55P03|57|58")
 """SQLSTATEs, or their classes, of what passes: no connection, a standby that takes no writes, a transaction that was
 aborted or idle for too long, a conflict with another one, too few resources (a full disk, too many connections), a lock
 that is held, an operator (a restart, a failover, a statement that was cancelled), the server's own system."""
-_LONGEST_SAID = 200
 _SQLITE = b"SQLite format 3\0"
 _NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
 _REMEDIES = (
@@ -159,7 +157,8 @@ class Database:
         path = self._address.path
         if path is None:
             return nullcontext()
-        return FileLock(path.with_name(path.name + ".flock"), timeout_s=_LOCK_S, creates=creates)
+        # of a file: others make a trial under it, in a dozen transactions, and disks may be slow
+        return FileLock(path.with_name(path.name + ".flock"), timeout_s=30.0, creates=creates)
 
     def _is_there(self) -> bool:
         """Return whether there is something to read; OSError where SQLite's file cannot be one."""
@@ -315,7 +314,7 @@ class Database:
     def _said(self, text: str) -> str:
         """Return the first line of a driver's message as it may be shown."""
         secrets = [Secret(name=name, value=text) for name, text in self._address.secrets.items()]
-        return ascii(without(_first_line(text), secrets))[1:-1][:_LONGEST_SAID]
+        return ascii(without(_first_line(text), secrets))[1:-1][:200]
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -12,9 +12,6 @@ from autotune.files import open_regular
 _TIMEOUT_S = 5.0  # for a lock that is held for one write: a longer wait means that its holder is stopped
 
 
-_LOOK_S = 0.02
-
-
 class FileLock:
     """Lock between processes on ``flock``: the kernel frees it when its holder dies.
 
@@ -55,7 +52,7 @@ class FileLock:
                 if self._clock.now_s() > over_s:
                     file.close()
                     raise OSError(errno.EAGAIN, "another process holds its lock", str(self._path)) from None
-                self._clock.wait(_LOOK_S)
+                self._clock.wait(0.02)
             except BaseException:
                 file.close()
                 raise

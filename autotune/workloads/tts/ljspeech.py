@@ -28,9 +28,6 @@ TokensOf = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 _PCM = 1
 
 
-_EXTENSIBLE = 0xFFFE  # WAVE_FORMAT_EXTENSIBLE: the real format is the first word of the sub-format
-
-
 @dataclass(frozen=True, kw_only=True)
 class Clip:
     """Clip with its text.
@@ -173,7 +170,8 @@ def find_samples(start: bytes, size: int) -> tuple[int, int]:
 
 def _check_format(chunk: bytes) -> None:
     kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
-    if kind == _EXTENSIBLE and len(chunk) >= 26:
+    # WAVE_FORMAT_EXTENSIBLE: the real format is the first word of the sub-format
+    if kind == 0xFFFE and len(chunk) >= 26:
         (kind,) = struct.unpack_from("<H", chunk, 24)
     if kind != _PCM or bits != 16:
         raise ValueError(f"is not 16-bit PCM: format {kind}, {bits} bits")
