@@ -10,7 +10,7 @@ from autotune.diagnose.findings import Issue, Limit, Severity
 from autotune.diagnose.messages import Message, listed, said
 from autotune.records import Gpu, Scalar
 from autotune.search.problem import Problem
-from autotune.space import knob
+from autotune.space import domains
 from autotune.space.batch_sizes import ACCUMULATION_NAMES, PLAIN_NAMES
 from autotune.space.knob import Label, is_number, key_name
 
@@ -345,7 +345,7 @@ def _half(key: Key, problem: Problem, *, bfloat16: bool) -> Scalar:
     """Return the value of a key for 16 bits, in its spelling; None where it has none that is fast here."""
     if isinstance(key.value, bool):
         return True if key.kind in ("precision", "bf16" if bfloat16 else "fp16") else None
-    rows = {"precision": knob.half_precision, "dtype": knob.bfloat16}
+    rows = {"precision": domains.half_precision, "dtype": domains.bfloat16}
     halves = rows[key.kind](key.value, problem.machine) if key.kind in rows else ()
     wanted = [one for one in halves if (one in _BFLOAT16) is bfloat16]
     return wanted[0] if wanted else None

@@ -19,7 +19,7 @@ from autotune.diagnose.findings import (
     ratio_text,
 )
 from autotune.diagnose.measured import MEASURED_CHECKS, Diagnoser
-from autotune.diagnose.measured_steps import INPUT_LIMIT as INPUT
+from autotune.diagnose.measured_steps import INPUT_LIMIT
 from autotune.diagnose.messages import Message, said, uncapitalized
 from autotune.diagnose.static import STATIC_CHECKS, static_checks
 from autotune.events import Event
@@ -161,7 +161,7 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
 
 
 def _why_no_input(results: Sequence[CheckResult]) -> str:
-    return next((result.why_not for result in results if result.check == INPUT and result.why_not), "")
+    return next((result.why_not for result in results if result.check == INPUT_LIMIT and result.why_not), "")
 
 
 def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 from autotune.records import Scalar
-from autotune.space import knob as domains
+from autotune.space import domains
 from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
 from autotune.space.knob import Demand, Effects, Knob, KnownKnob, Label, key_name
 

@@ -235,7 +235,7 @@ def _tail(path: Path) -> str:
 # Folder for the temporary files of one trial: what ``TMPDIR`` names there.
 
 
-VARIABLE = "TMPDIR"
+TEMPORARY_VARIABLE = "TMPDIR"
 
 
 _LONGEST_NAME_BYTES = len("/torch-shm-dir-XXXXXX/manager.sock")  # the longest known, below it

@@ -12,8 +12,7 @@ from autotune.clock import Clock
 from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
-from autotune.trial import folder as temporary_folder
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, make_temporary_folder, temporary_folder
 from autotune.trial.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Program, Started
 from autotune.trial.orphans import end_orphans
 from autotune.trial.step_files import StepReader
@@ -101,8 +100,8 @@ class ProcessRunner:
         folder.create(observed=True)
         for name, text in {plan.config_name: plan.config_text, **plan.further_configs}.items():
             folder.write_config(text, name)
-        if plan.env.get(temporary_folder.VARIABLE) == str(temporary_folder.temporary_folder(folder.path)):
-            temporary_folder.make_temporary_folder(folder.path)
+        if plan.env.get(TEMPORARY_VARIABLE) == str(temporary_folder(folder.path)):
+            make_temporary_folder(folder.path)
         request = LaunchRequest(plan, folder, watch, deadline_s)
         kills_before = oom_kills()
         try:

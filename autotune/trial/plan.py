@@ -8,8 +8,7 @@ from pathlib import Path
 from autotune.config.load import Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
 from autotune.records import EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialPlan, Values
-from autotune.trial import folder as temporary_folder
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, temporary_folder
 from autotune.trial.state_folder import StateFolder
 
 
@@ -97,6 +96,6 @@ def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[st
         **quiet_trackers(folder.outputs),
         # Else every trial would leave Python's own files beside the user's modules.
         "PYTHONDONTWRITEBYTECODE": "1",
-        temporary_folder.VARIABLE: str(temporary_folder.temporary_folder(folder.path)),
+        TEMPORARY_VARIABLE: str(temporary_folder(folder.path)),
     }
     return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

@@ -31,7 +31,7 @@ import psutil
 from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.records import Stop, TraineeEvent
-from autotune.trial.folder import VARIABLE, TrialFolder
+from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder
 from autotune.trial.guard import Ended, Fork, Guard, NotStarted, Program, Warmed, portable
 from autotune.trial.launch import GPU_MEMORY, HOST_MEMORY, LOOK_S, LaunchRequest, ProcessRunner, Watch, read_rest
 from autotune.trial.python_command import PythonCommand, python_command
@@ -191,9 +191,9 @@ class ZygoteRunner(ProcessRunner):
         # It is no trial, but a later search has to find it if search and guard are killed at once.
         env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
         temporary = None
-        if VARIABLE in request.plan.env:
+        if TEMPORARY_VARIABLE in request.plan.env:
             # What an import makes of the place for temporary files has to hold for all trials.
-            env[VARIABLE] = temporary = _shared_temporary_folder()
+            env[TEMPORARY_VARIABLE] = temporary = _shared_temporary_folder()
         self._guard.warm(
             name,
             Program(argv=(command.interpreter, *command.options), cwd=request.plan.cwd, env=env),
@@ -253,7 +253,7 @@ class ZygoteRunner(ProcessRunner):
             return None
         folder, is_first = request.folder, interpreter.imports is None
         record, unfit = folder.path / "imports.jsonl", folder.path / "unfit.json"
-        temporary = request.plan.env.get(VARIABLE)
+        temporary = request.plan.env.get(TEMPORARY_VARIABLE)
         contents = folder.contents()
         watch = request.watch
         request.watch = liveness = Liveness(watch, folder, self._clock, limit_s=interpreter.silence_s)
