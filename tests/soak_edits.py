@@ -24,8 +24,8 @@ from autotune.config.document import Document, Leaf
 from autotune.config.splice import edit_yaml
 from autotune.errors import ConfigError
 from autotune.records import Scalar
+from tests.config.test_real_configs import Opaque, Reader, keys_as_read, place, without
 from tests.conftest import SHARED
-from tests.settings.test_real_configs import Opaque, Reader, keys_as_read, place, without
 
 EDITS_A_CHUNK = 500
 EDITS_A_TEXT = 8

@@ -16,8 +16,8 @@ from autotune.search.problem import open_problem
 from autotune.trial import protect
 from autotune.trial import protect as checkpoints
 from autotune.trial.protect import CheckpointBackups, KeptFile
-from tests.protect.test_snapshot import calls
 from tests.search.simulated import CONFIG
+from tests.trial.test_snapshot import calls
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from autotune.measure.processes import process_stat
 from autotune.trial import search_child
 from autotune.trial.owner import is_gone
 from autotune.trial.search_child import NICENESS, SearchChild, SearchExit
-from tests.process.conftest import until
+from tests.trial.conftest import until
 
 STUBBORN = Path(__file__).with_name("stubborn_search.py")
 SAYS = """

@@ -15,7 +15,7 @@ from autotune.records import Stop, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
-from tests.process.conftest import TRAINER, Trials, running
+from tests.trial.conftest import TRAINER, Trials, running
 
 WORDS = {
     Behaviour.ENDS_WELL: ("trains", "5"),

@@ -9,8 +9,8 @@ from autotune.records import TraineeEvent
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
 from autotune.trial.warm import ZygoteRunner
-from tests.process.conftest import Project, install, site_packages
 from tests.soak_warm import COMPUTATIONS, compared, is_installed
+from tests.trial.conftest import Project, install, site_packages
 
 STANDARD = """
 import sys

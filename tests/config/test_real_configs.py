@@ -1,6 +1,6 @@
 """Real training configs of other projects: every edit is a one-line diff that both parsers confirm, or refused.
 
-``python -m pytest tests/settings/test_real_configs.py -s`` prints the counts.
+``python -m pytest tests/config/test_real_configs.py -s`` prints the counts.
 """
 
 import copy

@@ -14,9 +14,9 @@ from autotune.clock import SystemClock
 from autotune.commands.worker_submission import submit_workers
 from autotune.daemon.submission import plain_name
 from autotune.errors import CommandError, ConfigError
+from tests.daemon.submission.conftest import STAND_IN, Request
 from tests.slurm import Cluster, running_cluster
 from tests.soak_slurm import array
-from tests.submission.conftest import STAND_IN, Request
 
 
 @pytest.fixture(scope="module")

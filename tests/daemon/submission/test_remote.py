@@ -16,10 +16,10 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.commands.worker_submission import submit_workers
 from autotune.errors import CommandError, ConfigError
+from tests.daemon.submission.conftest import STAND_IN, Request
 from tests.sshd import HOSTS, UNKNOWN, running_sshd
-from tests.submission.conftest import STAND_IN, Request
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def start(project: Path, path: str, *words: str) -> "subprocess.Popen[str]":
     """Start a submission in a project, as typed."""
     options = ("--config", "my config.yaml", "--seed", "3", "--reachable", "--submit", "ssh")
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.submission.typed", *options, *words],
+        [sys.executable, "-m", "tests.daemon.submission.typed", *options, *words],
         cwd=project,
         env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,

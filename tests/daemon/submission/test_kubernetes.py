@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from autotune.clock import VirtualClock
 from autotune.commands.worker_submission import submit_workers
 from autotune.errors import ConfigError
-from tests.submission.conftest import Request
+from tests.daemon.submission.conftest import Request
 
 FIELDS: dict[str, Any] = {
     "apiVersion": str,

@@ -15,7 +15,7 @@ from autotune.clock import SystemClock
 from autotune.records import Stop
 from autotune.trial.guard import Ended, Guard, GuardLost, Program, Started
 from autotune.trial.orphans import end_orphans
-from tests.process.conftest import Trials, running, until
+from tests.trial.conftest import Trials, running, until
 
 STAND_IN = Path(__file__).with_name("search_stand_in.py")
 

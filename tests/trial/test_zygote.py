@@ -21,9 +21,9 @@ from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.orphans import end_orphans
 from autotune.trial.warm import MOST_ZYGOTES, ZygoteRunner
-from tests.process.conftest import TRAINER, Project, Trials, install, until
-from tests.process.test_guard import Search, gone
-from tests.process.test_launch import WORDS
+from tests.trial.conftest import TRAINER, Project, Trials, install, until
+from tests.trial.test_guard import Search, gone
+from tests.trial.test_launch import WORDS
 
 SHOWS = Path(__file__).with_name("zygote_trainer.py")
 REPORTS_ONE_STEP = """

@@ -9,8 +9,8 @@ from pathlib import Path
 import autotune
 from autotune.records import Stop
 from autotune.trial.guard import Ended, Guard, Started
-from tests.process.conftest import Trials, running, until
-from tests.process.test_guard import gone, launch
+from tests.trial.conftest import Trials, running, until
+from tests.trial.test_guard import gone, launch
 
 STAYS = """
 import os, signal, sys, time

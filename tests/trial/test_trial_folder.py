@@ -11,7 +11,7 @@ import pytest
 from autotune.errors import TrialError
 from autotune.trial.deletion import left_aside
 from autotune.trial.folder import MARKER, TrialFolder, delete_left
-from tests.folders.test_deletion import nested
+from tests.trial.test_deletion import nested
 
 
 def made(path: Path) -> TrialFolder:

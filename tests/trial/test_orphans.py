@@ -11,7 +11,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.trial.folder import MARKER, TrialFolder
 from autotune.trial.orphans import OrphanCleanup, end_orphans
-from tests.process.conftest import Trials
+from tests.trial.conftest import Trials
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -6,7 +6,7 @@ from autotune.records import Ending, Stop
 from autotune.trial.guard import Ended
 from autotune.trial.outcome import ending_of
 from autotune.trial.warm import ZygoteRunner, crash_in_words, may_be_the_forks
-from tests.process.conftest import Project, install
+from tests.trial.conftest import Project, install
 
 FRAGILE = """
 import os

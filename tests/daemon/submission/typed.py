@@ -1,4 +1,4 @@
-"""Submission on a command line: ``python -m tests.submission.typed --config C --submit ssh HOST...``.
+"""Submission on a command line: ``python -m tests.daemon.submission.typed --config C --submit ssh HOST...``.
 
 The workers are stand-ins, see stand_in.py.
 """
@@ -14,7 +14,7 @@ from autotune.commands.worker import submission_options
 from autotune.commands.worker_submission import SubmissionRequest, submit_workers
 from autotune.errors import AutotuneError, how_it_ended
 from autotune.trial.termination import take_signals
-from tests.submission.conftest import STAND_IN
+from tests.daemon.submission.conftest import STAND_IN
 
 
 @click.command()
