@@ -1,7 +1,7 @@
 """Table of metrics: label, unit, range, direction and printed form of each.
 
 Whoever shows a `records.Measurement` or a `results.PooledGpu` goes through this table. JSON holds all of its metrics,
-the table on the screen those that `report/comparison.py` names.
+the table on the screen those that `report/answer.py` names.
 """
 
 import math

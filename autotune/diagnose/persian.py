@@ -1,6 +1,6 @@
 """Persian: template by the id of the message, with the same fields. Terms of the field stay in English.
 
-Digits are Western ones, as in the configs and logs that they stand beside. `translation.py` puts English terms and the
+Digits are Western ones, as in the configs and logs that they stand beside. `messages.py` puts English terms and the
 values of fields in isolates, so the templates here are plain sentences.
 """
 

@@ -71,7 +71,7 @@ STATIC_CHECKS: tuple[Check, ...] = (
         id="configuration",
         question="Is the config free of mistakes, and does it suit this machine?",
         how="its values are read, and compared with the known knobs and with this machine's cores and GPUs",
-        threshold="config_mistakes.py, config_for_machine.py and gpu_classes.py name each with its source",
+        threshold="config_checks.py and config_for_machine.py name each with its source",
     ),
     Check(
         id="code",

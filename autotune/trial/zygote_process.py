@@ -1,6 +1,6 @@
 """Zygote: a warm interpreter that imports what the trainer will import, then forks one trial per request.
 
-The guard starts it as ``python <the trainer's options> -c BOOTSTRAP`` (see zygote.py): with the trainer's interpreter,
+The guard starts it as ``python <the trainer's options> -c BOOTSTRAP`` (see warm.py): with the trainer's interpreter,
 environment and directory, with the standard library and nothing of autotune on its path, in Python 3.9 syntax. The
 text of this file comes on descriptor 3, those of zygote_forkable.py and zygote_imports.py on 4 and 5; all are executed
 in one namespace. Descriptor 6 is a socket from the guard, the lifeline as well: each message on it is one byte with
