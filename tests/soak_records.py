@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.commands.apply_answer import apply_values
-from autotune.commands.showing import text_console
 from autotune.config.typed import TypedOptions
 from autotune.errors import AutotuneError
 from autotune.records import Verdict
 from autotune.report.answer import print_answer
+from autotune.report.console import text_console
 from autotune.report.json_answer import answer_document
 from autotune.search.known import Study
 from autotune.search.problem import Problem, open_problem

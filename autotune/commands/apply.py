@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option, storage_option
+from autotune.commands.printing import say_remarks
 from autotune.trial.termination import signals_held
 
 
@@ -45,7 +46,6 @@ def command(
             named_answer,
             proposed_rate,
         )
-        from autotune.commands.showing import show_remarks
         from autotune.records import Verdict
         from autotune.report.console import text_console
         from autotune.report.race_notes import why_it_may_learn_more_slowly
@@ -53,7 +53,7 @@ def command(
         from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
-    show_remarks(problem.state)
+    say_remarks(problem.state.remarks)
     study, console = Study.of(problem), text_console()
     result = study.answer() if answer is None else named_answer(study, answer, config)
     if trial is not None:

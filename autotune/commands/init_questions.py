@@ -4,8 +4,8 @@ from rich.console import Console
 
 from autotune.clock import SystemClock
 from autotune.commands.init_preflight import NOT_TRIED, show_preflight
-from autotune.commands.printing import ask
-from autotune.commands.showing import command_notes, knob_rows, show_remarks
+from autotune.commands.printing import ask, say_remarks
+from autotune.commands.showing import command_notes, knob_rows
 from autotune.config.apply import create_file, write_edit
 from autotune.config.secrets import masked
 from autotune.config.typed import read_typed, refuse_secrets
@@ -43,7 +43,7 @@ def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> 
 def show_inventory(console: Console, plan: InitPlan) -> None:
     """Show the knobs that were found, the keys that only look like knobs, the outputs, and the command."""
     problem = plan.problem
-    show_remarks(problem.state)
+    say_remarks(problem.state.remarks)
     left_flags = plan.flags.left if plan.flags else {}
     inventory = Inventory(
         knobs=knob_rows(problem),

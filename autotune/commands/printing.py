@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import termios
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -30,6 +30,12 @@ def say_document(text: str) -> None:
 def say_object(document: Mapping[str, Any], *, indent: int | None = None) -> None:
     """Prints a JSON object on stdout; what is not ASCII is escaped."""
     print(json.dumps(document, indent=indent), flush=True)
+
+
+def say_remarks(remarks: Iterable[str]) -> None:
+    """Prints remarks on stderr, such as where the state is kept if that is not the usual place."""
+    for remark in remarks:
+        say_aside(remark)
 
 
 def ask(question: str, *, must: bool = False) -> bool:

@@ -47,7 +47,7 @@ def command(
     """
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.commands.printing import say, say_document
+        from autotune.commands.printing import say, say_document, say_remarks
         from autotune.commands.report_page import (
             STDOUT,
             comparison_text,
@@ -58,11 +58,10 @@ def command(
             report_text,
             write_report,
         )
-        from autotune.commands.showing import show_remarks
         from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
-    show_remarks(problem.state)
+    say_remarks(problem.state.remarks)
     clock = SystemClock()
     advice = read_diagnosis(diagnosis) if diagnosis is not None else None
     contents = contents_of(problem, clock, advice)

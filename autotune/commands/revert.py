@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
-from autotune.commands.printing import ask
+from autotune.commands.printing import ask, say_remarks
 from autotune.errors import ConfigError
 from autotune.trial.termination import signals_held
 
@@ -24,7 +24,6 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     """
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.commands.showing import show_remarks
         from autotune.config.apply import plan_reverts, write_edits
         from autotune.config.load import load_settings
         from autotune.errors import AutotuneError
@@ -32,7 +31,7 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         from autotune.trial.state_folder import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
-    show_remarks(state)
+    say_remarks(state.remarks)
     console = text_console()
     try:
         files = load_settings(config).paths

@@ -14,7 +14,6 @@ from autotune.config.secrets import masked, masked_text
 from autotune.options import SearchRequest
 from autotune.records import Ending, Scalar
 from autotune.report.answer import Failure
-from autotune.report.console import text_console
 from autotune.report.knob_tables import KnobRow, SearchPlan, print_plan
 from autotune.report.plain_text import plain, value_text
 from autotune.search.gpus import busy_remarks, remarks_on_gpus
@@ -28,7 +27,6 @@ from autotune.space.knob import Knob, key_name, same_scalar
 from autotune.study.identity import framework_versions
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.python_command import python_command
-from autotune.trial.state_folder import StateFolder
 
 _FRAMEWORKS = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
@@ -37,13 +35,6 @@ _FRAMEWORKS = {
     "keras": ("keras",),
 }
 """Frameworks by the names that they are imported by, and installed by."""
-
-
-def show_remarks(state: StateFolder) -> None:
-    """Says on stderr why the state is kept in this folder, where that is not the usual one."""
-    console = text_console(stderr=True)
-    for remark in state.remarks:
-        console.print(remark, soft_wrap=True)
 
 
 def show_plan(console: Console, problem: Problem, request: SearchRequest) -> None:

@@ -7,7 +7,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import config_option, json_option, state_dir_option, storage_option
-from autotune.commands.printing import say_object
+from autotune.commands.printing import say_object, say_remarks
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
         from autotune.commands.apply_answer import changes_to_offer, diff_of
-        from autotune.commands.showing import show_remarks
         from autotune.events import TrialEnded
         from autotune.records import Verdict
         from autotune.report.answer import print_answer
@@ -40,7 +39,7 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
         from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
-    show_remarks(problem.state)
+    say_remarks(problem.state.remarks)
     study = Study.of(problem)
     result = study.answer()
     if as_json:

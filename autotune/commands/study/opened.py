@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from autotune.commands.parameters import config_if_any_option, json_option, state_dir_option, storage_option
-from autotune.commands.showing import show_remarks
+from autotune.commands.printing import say_remarks
 from autotune.errors import StudyError
 from autotune.search.problem import Problem, open_problem
 from autotune.study.portable import StudyName
@@ -47,12 +47,12 @@ def open_place(config: Path | None, state_dir: Path | None, storage: str | None)
     """
     if config is not None:
         problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
-        show_remarks(problem.state)
+        say_remarks(problem.state.remarks)
         shown = problem.address.shown if problem.address else str(problem.state.studies)
         return Place(state=problem.state, storage=problem.storage, shown=shown, problem=problem)
     here = Path.cwd()
     state = StateFolder.locate(here / "config.yaml", explicit=state_dir, environ=os.environ)
-    show_remarks(state)
+    say_remarks(state.remarks)
     typed = SaidAddress(text=storage, where="--storage", folder=here) if storage else None
     address = address_of(typed, said_by_environment(os.environ, here))
     return Place(
