@@ -31,7 +31,8 @@ from autotune.cli import run
 from autotune.clock import Clock, VirtualClock
 from autotune.commands import search_run
 from autotune.commands.apply_answer import changes_to_offer
-from autotune.daemon import advising, searches
+from autotune.daemon import advice as advising
+from autotune.daemon import searches
 from autotune.daemon.advice import Advices
 from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, fingerprint
 from autotune.events import Event, TrialEnded

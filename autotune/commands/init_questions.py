@@ -5,7 +5,7 @@ from rich.console import Console
 from autotune.clock import SystemClock
 from autotune.commands.init_preflight import NOT_TRIED, show_preflight
 from autotune.commands.printing import ask, say_remarks
-from autotune.commands.showing import command_notes, knob_rows
+from autotune.commands.search_plan import command_notes, knob_rows
 from autotune.config.apply import create_file, write_edit
 from autotune.config.secrets import masked
 from autotune.config.typed import read_typed, refuse_secrets

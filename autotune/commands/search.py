@@ -126,8 +126,8 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     """Carry out a request; return the exit code."""
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
         from autotune.commands.report_page import require_report
+        from autotune.commands.search_plan import show_dry_run
         from autotune.commands.search_run import ask_to_apply, is_question, open_requested, search_with_display
-        from autotune.commands.showing import show_dry_run
         from autotune.report.console import text_console
 
     problem = open_requested(request)

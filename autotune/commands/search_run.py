@@ -10,7 +10,7 @@ from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values, changes_to_offer
 from autotune.commands.printing import ask, forget_typed, is_attended
 from autotune.commands.search_answer import SearchAnswer
-from autotune.commands.showing import failures, show_plan
+from autotune.commands.search_plan import failures, show_plan
 from autotune.config.typed import typed_tokens
 from autotune.errors import AutotuneError, ToldToEnd
 from autotune.options import SearchRequest

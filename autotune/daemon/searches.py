@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock, format_duration
-from autotune.daemon.advice import Advice, Tell
-from autotune.daemon.advising import Advising
+from autotune.daemon.advice import Advice, Advising, Tell
 from autotune.daemon.queue import (
     ApplyScope,
     Entry,

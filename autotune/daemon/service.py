@@ -17,8 +17,7 @@ from typing import Any, Self
 from autotune import __version__
 from autotune.clock import Clock
 from autotune.config.daemon_settings import DaemonSettings
-from autotune.daemon.advice import Advices
-from autotune.daemon.advising import Advising
+from autotune.daemon.advice import Advices, Advising
 from autotune.daemon.control.protocol import Request, unknown_operation
 from autotune.daemon.control.server import ControlServer, Deferred
 from autotune.daemon.home import DaemonHome, sole_daemon

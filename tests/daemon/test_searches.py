@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.daemon.advice import Advices
-from autotune.daemon.advising import Advising
+from autotune.daemon.advice import Advices, Advising
 from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, SearchAnswerSummary, config_sha256
 from autotune.daemon.searches import MOST_REPLANS, Searches, search_arguments
 from autotune.trial.owner import this_process
