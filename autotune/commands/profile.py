@@ -36,9 +36,6 @@ def pipeline_command(
     return 0
 
 
-# ``autotune profile step``: the phases of a training step.
-
-
 @click.command(name="step", short_help="data, copy to device, forward, loss, backward, optimizer, the rest")
 @config_if_any_option
 @json_option

@@ -1,4 +1,4 @@
-"""Searches of the daemon: started, watched and ended, one at a time."""
+"""Searches of the daemon: started, watched and ended, one at a time, and what their ends mean for the queue."""
 
 from __future__ import annotations
 

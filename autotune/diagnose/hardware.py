@@ -1,4 +1,4 @@
-"""Check of the GPUs and their driver, as they are right now."""
+"""Checks of the machine as it is right now: GPUs and their driver, and the host's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of a study: the processes that make its trials, on whichever machine, as they describe themselves there.
+"""Members and machines of a study: the processes that make its trials, as they describe themselves there.
 
 Each member keeps one attribute of the study, and renews it every few seconds as long as it is at work. Nothing that a
 member says is executed or used as a path.

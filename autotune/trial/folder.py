@@ -1,4 +1,4 @@
-"""Folder of one trial: file names, creation and deletion."""
+"""Folder of one trial: file names, creation and deletion, its temporary folder, the observer that is copied into it."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""Parser of Python command lines, as CPython reads them, as far as a zygote can carry them out."""
+"""Python command lines: parsed as CPython reads them, as far as a warm interpreter can carry them out, and executed."""
 
 import os
 import re

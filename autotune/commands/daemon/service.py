@@ -1,4 +1,4 @@
-"""``autotune daemon install``: the systemd unit of this user's daemon."""
+"""``autotune daemon install`` and ``uninstall``: the systemd unit of this user's daemon."""
 
 import os
 import pwd
@@ -60,9 +60,6 @@ def install_command(now: bool, web: bool, force: bool) -> int:
         say("It ends with your last login. To have it run at all times, from the boot of the machine on:")
         say("  loginctl enable-linger")
     return 0
-
-
-# ``autotune daemon uninstall``: takes the systemd unit of this user's daemon away.
 
 
 @click.command(name="uninstall")

@@ -1,4 +1,4 @@
-"""``autotune daemon status``: whether the daemon runs, how it is hosted, and what it does."""
+"""``autotune daemon status``, ``url`` and ``explain``: what the daemon does, its page, and what an advice is based on."""
 
 from datetime import datetime
 
@@ -46,9 +46,6 @@ def command(call: Invocation, as_json: bool) -> int:
     return 0
 
 
-# ``autotune daemon url``: a fresh address of the daemon's page.
-
-
 @click.command(name="url")
 def url_command() -> int:
     """Prints an address of the daemon's page that signs one browser in, once, within two minutes."""
@@ -61,9 +58,6 @@ def url_command() -> int:
 
     say(ask(locate_home(os.environ), "url", {}, timeout_s=_ASK_S)["url"])
     return 0
-
-
-# ``autotune daemon explain``: what an advice is based on.
 
 
 @click.command(name="explain")

@@ -1,4 +1,4 @@
-"""Steps of ``autotune queue remove``, ``pause`` and ``resume``: the entries are changed, and the daemon follows."""
+"""``autotune queue remove``, ``pause`` and ``resume``: the entries are changed, and the daemon follows."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,6 @@ from autotune.commands.parameters import entries_argument, json_option
 from autotune.commands.printing import say, say_object
 from autotune.commands.queue.opened import NO_DAEMON, entries_object, open_queue, settle
 from autotune.daemon.queue import CHANGES, Entry, find_entries
-from autotune.trial.termination import signals_held
 
 _DONE = {"remove": "removed", "pause": "paused", "resume": "resumed"}
 
@@ -47,22 +46,13 @@ def change_entries(call: Invocation, numbers: Sequence[int], verb: str, *, as_js
     return 0
 
 
-# ``autotune queue pause``: keep entries from starting.
-
-
 @click.command(name="pause")
 @entries_argument
 @json_option
 @click.pass_obj
 def pause_command(call: Invocation, numbers: tuple[int, ...], as_json: bool) -> int:
     """Keeps entries from starting. A search that runs is ended; its trials and the rest of its budget stay."""
-    with signals_held():
-        pass
-
     return change_entries(call, numbers, "pause", as_json=as_json)
-
-
-# ``autotune queue remove``: take entries out of the queue.
 
 
 @click.command(name="remove")
@@ -71,13 +61,7 @@ def pause_command(call: Invocation, numbers: tuple[int, ...], as_json: bool) -> 
 @click.pass_obj
 def remove_command(call: Invocation, numbers: tuple[int, ...], as_json: bool) -> int:
     """Takes entries out of the queue. A search that runs is ended first; its finished trials stay in the study."""
-    with signals_held():
-        pass
-
     return change_entries(call, numbers, "remove", as_json=as_json)
-
-
-# ``autotune queue resume``: let paused entries go on.
 
 
 @click.command(name="resume")
@@ -86,7 +70,4 @@ def remove_command(call: Invocation, numbers: tuple[int, ...], as_json: bool) ->
 @click.pass_obj
 def resume_command(call: Invocation, numbers: tuple[int, ...], as_json: bool) -> int:
     """Lets paused entries go on, tries failed ones again, and applies what is held because a value was edited."""
-    with signals_held():
-        pass
-
     return change_entries(call, numbers, "resume", as_json=as_json)

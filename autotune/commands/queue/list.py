@@ -1,4 +1,4 @@
-"""``autotune queue list``: the entries, and what each of them waits for."""
+"""``autotune queue list``, ``log`` and ``wait``: the entries, what their searches printed, and their ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,9 +66,6 @@ def _reason(entry: "Entry", why: Mapping[str, str] | None) -> str | None:
     return why.get(entry.id) if entry.state.is_open and not says_itself else None
 
 
-# ``autotune queue log``: what the searches of an entry printed.
-
-
 _LONGEST_LINE_BYTES = 1 << 16  # what is longer is shown in pieces
 
 
@@ -107,9 +104,6 @@ def log_command(number: int, follow: bool) -> int:
         if not goes_on:
             return 0
         clock.wait(0.25)
-
-
-# ``autotune queue wait``: return when entries are done.
 
 
 @click.command(name="wait")

@@ -1,4 +1,4 @@
-"""``autotune study delete``: moves a study to the trash."""
+"""``autotune study delete`` and ``repair``: a study goes to the trash, or is mended as far as that goes."""
 
 import shlex
 from contextlib import ExitStack
@@ -138,9 +138,6 @@ def _members(place: Place, name: str) -> list[Member]:
         return members_of(study)
     finally:
         study.close()
-
-
-# ``autotune study repair``: mends what can be mended in a study, and says what cannot be read.
 
 
 _NAMED = 20

@@ -1,4 +1,4 @@
-"""``autotune study list``: the studies of a storage."""
+"""``autotune study list`` and ``show``: the studies of a storage, and one of them."""
 
 from datetime import datetime
 from pathlib import Path
@@ -117,9 +117,6 @@ def facts_object(facts: StudyFacts) -> dict[str, Any]:
             for one in facts.members
         ],
     }
-
-
-# ``autotune study show``: one study, from its record.
 
 
 @click.command(name="show")

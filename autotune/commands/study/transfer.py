@@ -1,4 +1,4 @@
-"""``autotune study export``: writes a study into a file that another machine imports."""
+"""``autotune study export`` and ``import``: a study in a file, for another machine."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,9 +56,6 @@ def export_command(
     if contents.unread:
         say(f"Left out: {len(contents.unread)} trials that cannot be read; `autotune study repair` lists them.")
     return 0
-
-
-# ``autotune study import``: adds the trials of exported files to a study.
 
 
 @click.command(name="import")
