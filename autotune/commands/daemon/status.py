@@ -1,4 +1,4 @@
-"""``autotune daemon status``, ``url`` and ``explain``: what the daemon does, its page, and what an advice is based on."""
+"""``autotune daemon status``, ``url`` and ``explain``: what it does, its page, and what an advice is based on."""
 
 from datetime import datetime
 
