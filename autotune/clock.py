@@ -59,8 +59,6 @@ class VirtualClock:
 
 
 _PARTS = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?")
-
-
 _LARGEST_S = 365 * 24 * 3600.0
 
 

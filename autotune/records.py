@@ -19,7 +19,6 @@ from autotune.stage_times import PipelineTimes
 Scalar = bool | int | float | str | None
 """One value of a config: any YAML scalar."""
 
-
 Values = Mapping[str, Scalar]
 """Knob values by dotted key path, e.g. ``{"data.batch_size": 32}``."""
 
@@ -73,35 +72,27 @@ class Validity(StrEnum):
 VALIDATION_ASKED = "validation asked for, s"
 """Condition of the trials of a search whose answer is to be validated: the longest training of that."""
 
-
 PAIRS_PLANNED = "pairs planned at most"
 """Condition of the trials of a sequential confirmation: the intervals that it is judged by depend on it."""
-
 
 CHANGES = "changes of the training"
 """Condition of a trial: kinds of change of the training that its point makes against its search's baseline, commas
 between; empty for the same training."""
 
-
 ALLOWED = "changes allowed"
 """Condition of a trial: the kinds of change that the user has allowed its search, in the same way."""
-
 
 DOCUMENT = "document"
 """Condition of a trial: hash of the training that its config describes, knobs left out."""
 
-
 LEFT_OUT = "answer left out"
 """Condition of a trial: the point of the standing answer, where a limit of its search leaves that out."""
-
 
 OUTSIDE = "answer outside the domains"
 """Condition of a trial: the point of the standing answer, where the config's own domains do not have it any more."""
 
-
 MACHINE = "machine"
 """Condition of a trial that names the machine it was made on."""
-
 
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
 """Something else interfered: such a trial says nothing about its point, and is worth repeating."""
@@ -165,7 +156,6 @@ class TrialPhase(StrEnum):
 
 PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
 """Variable that has the observer take a trial through phases, each of so many seconds."""
-
 
 FIRST_PHASE = TrialPhase.REPLAY
 """Phase that each round begins with. Loading comes after it and empties the buffers that have filled meanwhile, so that

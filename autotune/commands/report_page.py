@@ -31,11 +31,7 @@ from autotune.trial.owner import git_commit, is_gone
 from autotune.trial.step_files import StepReader
 
 _MOST_BYTES = 64 << 20
-
-
 _MOST_STEPS = 20_000
-
-
 _GIB = 1 << 30
 
 
@@ -269,14 +265,8 @@ def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tup
 
 
 STDOUT = Path("-")
-
-
 _MARK = "Written by autotune "
-
-
 _NAME = "report.html"
-
-
 _REMEDY = "Name another file."
 
 

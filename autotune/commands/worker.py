@@ -30,8 +30,6 @@ _USUAL_S = 1800.0
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
 _OPTIONS = (
     click.option(
         "--submit",

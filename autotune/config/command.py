@@ -18,17 +18,9 @@ from autotune.errors import CannotEditYaml, CommandError, ConfigError
 from autotune.files import read_beginning
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
-
-
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
-
-
 _OVERRIDE = re.compile(r"(?P<key>[^-{}=][^{}=]*)=(?P<field>\{[^{}?]+\})")
-
-
 _OPERATORS = "|&;<>()"
-
-
 IN_A_SHELL = """put the line into a script and name that, or name a shell yourself:
   bash -c 'python train.py --config "$0" | tee log' {config}"""
 """Remedy for a command that needs a shell."""
@@ -253,14 +245,8 @@ def _shell_syntax(text: str) -> str | None:
 
 
 _LARGEST_BYTES = 2**20
-
-
 _SHORT = re.compile(r"-[A-Za-z][\w-]*")
-
-
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
-
-
 _LONG = re.compile(r"--[A-Za-z][\w.-]*")
 
 

@@ -51,20 +51,10 @@ from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 
 BOM = "\ufeff"
-
-
 _LARGEST_FILE_BYTES = 2**20
-
-
 _MOST_VALUES = 100_000  # a file within both limits can be set up in seconds
-
-
 _DEEPEST = 100
-
-
 _MULTILINE_STYLES = ("|", ">", '"""', "'''")
-
-
 _NUMBER_LIKE = re.compile(r"[-+.]?[0-9][-+.\w]*", re.ASCII)
 
 
@@ -566,11 +556,7 @@ def _why_fixed(spot: _Spot, node: yaml.ScalarNode, written: str, *, plain: bool,
 
 
 _BOM = "\ufeff"
-
-
 _REMEDY = "Mend this line; it cannot be trained with as it stands either."
-
-
 LoadedPath = tuple[str | int, ...]
 
 

@@ -29,25 +29,12 @@ from autotune.records import Scalar
 DEFAULTS = "defaults"
 """Key of a config's defaults list."""
 
-
 _REMEDY = "Type the values that are to be tuned on the command line instead: autotune init --from-flags"
-
-
 _HEADER = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
-
-
 _NAME = re.compile(r"/?\w[\w.+-]*(?:/\w[\w.+-]*)*")
-
-
 _GROUP = re.compile(r"(?:(?P<word>optional|override)\s+)?(?P<group>/?[\w-]+(?:/[\w-]+)*)(?:@(?P<package>[\w.]*))?")
-
-
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
-
-
 _PLACEHOLDER = re.compile(r"(?<!\{)\{(?!\{|python\})")
-
-
 _MOST_FILES = 200
 
 
@@ -485,7 +472,6 @@ def _not_alone(why: str, values: Mapping[str, Scalar]) -> ConfigError:
 RUN_FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
 """Keys of the folder that a run, or a series of runs, writes into."""
 
-
 OWN_FLAGS = frozenset(
     (
         *("cfg", "config-dir", "config-name", "config-path", "experimental-rerun", "help", "hydra-help", "info"),
@@ -494,19 +480,10 @@ OWN_FLAGS = frozenset(
 )
 """Names of the flags that Hydra takes for itself."""
 
-
 _MAIN = ("hydra.main", "nemo.core.config.hydra_runner")  # NeMo's is a `hydra.main` with a schema
-
-
 _BARE = re.compile(r"[\w/.:@%+-]*", re.ASCII)
-
-
 _WORD = re.compile(r"(?!(?:true|false|null|inf|nan)$)[A-Za-z_./][\w/.:@%+-]*", re.ASCII | re.IGNORECASE)
-
-
 _TYPED_OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", re.DOTALL)
-
-
 _RUN_FOLDER = re.compile(r"\+{0,2}hydra\.(?:run|sweep)\.dir=.*", re.DOTALL)
 
 

@@ -11,7 +11,6 @@ from autotune.records import Scalar
 KeyPath = str | tuple[str | int, ...]
 """A dotted path (``data.batch_size``, ``callbacks.0.every``), or its parts, for keys that contain dots."""
 
-
 NewValues = Mapping[str, Scalar] | Mapping[tuple[str | int, ...], Scalar] | Mapping[KeyPath, Scalar]
 """Values to be written, by key path; spelled out because a Mapping's key type allows no other."""
 

@@ -19,46 +19,23 @@ _WHAT = (
     "artifacts?|checkpoints?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"
     "|runs?|saves?|saved_models?|save_model|snapshots?|summary|summaries|tb|tensorboard|wandb|work"
 )
-
-
 _PLACE = "dir|directory|folder|path|root|file|filename"
-
-
 _OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})")
-
-
 _PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
-
-
 _NO_PATH = re.compile("none|null|nil|~|true|false|yes|no|on|off", re.IGNORECASE)
 """Words for nothing and for switches that YAML reads as texts, as Python writes them or in quotes."""
 
-
 _QUOTED = re.compile(r"""(?P<quote>['"])(?P<path>[^'"\\]+)(?P=quote)""")
-
-
 _READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
-
-
 _OUTPUT_ALONE = re.compile("artifacts|checkpoints|ckpts|logs|out|outputs?|results|runs|save|snapshots|tensorboard")
-
-
 _MODEL_FILE = re.compile(r"[\w.-]+\.(?:bin|ckpt|h5|keras|npz|onnx|pickle|pkl|pt|pth|safetensors)")
-
-
 _BUILT_ON = re.compile(r"\$\{(?P<key>[\w.]+)\}/[^$]+")
-
-
 _PATH = re.compile(r"\.{0,2}/.*|[^/:]+/[^:]*", re.DOTALL)
 
 
 # Keys that make a trainer upload something.
 _UPLOADS = re.compile(r"(?:.*_)?push_to_hub|(?:.*_)?upload(?:_(?:artifacts|checkpoints?|models?))?")
-
-
 _SERVER = re.compile(r"(?:mlflow_)?tracking_ur[il]")
-
-
 _TRACKER_MODE = re.compile(r"(?:.*_)?(?:wandb|swanlab|neptune|comet)_mode")
 
 
@@ -236,7 +213,6 @@ def _asked(document: Document, key: str, where: str) -> Leaf:
 
 _LONGEST_BYTES = 4096
 """Longest path: PATH_MAX of Linux, the zero byte at the end included."""
-
 
 _NEVER_A_PATH = (OSError, ValueError, RecursionError)  # RecursionError: a chain of a thousand links
 

@@ -27,25 +27,12 @@ from autotune.records import Scalar
 Outline = dict[tuple[int, ...], tuple[Any, ...]]
 """Node tree laid flat: position → node. Equal outlines mean equal trees, aliases included."""
 
-
 MERGE_TAG = "tag:yaml.org,2002:merge"
-
-
 SET_TAG = "tag:yaml.org,2002:set"
-
-
 _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
-
-
 _STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("bool", "int", "float", "null", "str"))
-
-
 _TEXT_TAG = "tag:yaml.org,2002:str"
-
-
 _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
-
-
 FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
 """Errors that both parsers raise, beside their own, on texts that they were not tested with, e.g. ``%YAML 1.3``."""
 
@@ -290,11 +277,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str, name: str) -> ConfigError:
 # Line ends that both parsers count alike; a line with another one in it is left to them. The group is not repeated
 # possessively: early versions of Python 3.11, such as 3.11.2, then keep the blanks of a repetition that fails.
 _COMMENT_LINES = re.compile("(?: *+(?:#[^\0\r\n\x85\u2028\u2029]*+)?+(?:\n|\r\n))+")
-
-
 _NOT_ONE_COLUMN = "\n\r\x85\u2028\u2029\ufeff"
-
-
 _COUNTED = re.compile(f"[{_NOT_ONE_COLUMN}]")
 
 

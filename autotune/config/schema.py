@@ -22,32 +22,19 @@ from autotune.errors import ConfigError
 from autotune.records import Scalar
 
 SECTION = "autotune"
-
-
 ENV = f"{SECTION}.env."
 """Prefix of knobs that are environment variables of the trials, not keys of the config."""
 
-
 Objective = Literal["effective_utilization", "utilization", "throughput"]
-
-
 Sampler = Literal["autotune", "tpe", "gp", "random"]
-
-
 UTILIZATION_MIN_S = 5.0
 """Shortest measuring window of the objective `utilization`: some 30 of a driver's samples, or 5 of the slowest."""
-
 
 MOST_CHOICES = 1000
 """Most values of one knob: more than any search can tell apart."""
 
-
 _SMALLEST, _LARGEST = 1e-100, 1e100
-
-
 _LONGEST_NUMBER = 300
-
-
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 
@@ -415,26 +402,12 @@ def _fixed(path: str, value: Any, source: Source) -> Scalar:
 
 
 _COMPLAINT = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.S)
-
-
 _KEY = re.compile(r"\.(\w+)|\[([0-9]+)\]")
-
-
 _UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.S)
-
-
 _MISSING = re.compile("Object missing required field `(.*)`")
-
-
 _EXPECTED = re.compile("Expected `(.*?)`(?: (>=?|<=?) (.*?))?(?:, got .*)?")
-
-
 _KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
-
-
 _LIMITS = {">": "greater than", ">=": "of at least", "<": "less than", "<=": "of at most"}
-
-
 _WORDS = {"objective": get_args(Objective), "sampler": get_args(Sampler)}
 
 
@@ -489,8 +462,6 @@ def _expectation(what: str, name: str) -> str:
 
 
 SAME, FREE = "same", "free"
-
-
 _FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
 
 

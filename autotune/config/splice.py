@@ -203,11 +203,7 @@ def _line_in(where: str | None) -> int | None:
 
 
 _CUT_REMEDY = "Move the section into a file of its own: <name of the config>.autotune.yaml, beside it."
-
-
 _NEWLINE = "\n"
-
-
 _REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\n]*)?\r?\n?")
 
 
@@ -273,8 +269,6 @@ def _pruned(root: Any, key: str) -> Any:
 
 
 _TEMPLATE_NAME = re.compile(r".*\.(?:j2|jinja2?|tmpl|tpl|template|in|erb|mustache)", re.IGNORECASE)
-
-
 _APPEND_REMEDY = "Give it a file of its own beside the config: autotune init --separate ..."
 
 

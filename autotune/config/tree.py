@@ -73,8 +73,6 @@ def collections(root: yaml.Node) -> Iterator[yaml.Node]:
 
 
 _TAG = "tag:yaml.org,2002:"
-
-
 DATE_TAG = "date"
 """Tag of a date or a time, which is no text to a trainer."""
 
@@ -111,17 +109,9 @@ class Nodes:
 
 
 _JSON_BLANK = re.compile(r"[ \t\r\n]*")
-
-
 _JSON_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-
-
 _WORD = re.compile(r"[-+.\w]+")
-
-
 _WORDS = {"true": "bool", "false": "bool", "null": "null", "NaN": "float", "Infinity": "float", "-Infinity": "float"}
-
-
 _DEEPEST = 200
 
 
@@ -195,25 +185,13 @@ class _JsonComposer:
 
 
 _TOML_BLANK = re.compile(r"[ \t]*")
-
-
 _BLANK_LINES = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-
-
 _KEY = re.compile(r"""[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
-
-
 _BLOCK = re.compile(r'"""(?:[^\\]|\\.)*?"""(?:"{0,2}(?!"))|\'\'\'.*?\'\'\'(?:\'{0,2}(?!\'))', re.DOTALL)
-
-
 _TOML_TEXT = re.compile(r"""(?P<quote>")(?:[^"\\\n]|\\.)*"|'[^'\n]*'""")
-
-
 _DATE = re.compile(
     r"\d{4}-\d\d-\d\d(?:[ Tt]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[Zz]|[-+]\d\d:\d\d)?)?|\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
 )
-
-
 _INT = re.compile(r"[-+]?(?:0x[0-9A-Fa-f_]+|0o[0-7_]+|0b[01_]+|[0-9_]+)")
 
 

@@ -12,14 +12,8 @@ from autotune.config.secrets import is_secret_name, secrets_of
 from autotune.errors import ConfigError
 
 _WHERE = "command line"
-
-
 _OPERATORS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
-
-
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-
-
 _PLACEHOLDER = re.compile(r"(\{(?:config:|!)?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
 
 
@@ -153,8 +147,6 @@ def _with_config(word: str, fields: Mapping[str, Path], cwd: Path) -> str:
 
 
 _WITHOUT_STATE = frozenset({"run"})
-
-
 _WITHOUT_STORAGE = frozenset({"init", "revert", "run"})
 
 

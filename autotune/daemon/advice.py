@@ -20,10 +20,7 @@ from autotune.trial.search_child import OWN_COMMAND, SearchChild
 FORMAT = 1
 """Format version of an advice on disk."""
 
-
 _ID = re.compile(r"[0-9a-f]{8}")
-
-
 _MOST_BYTES = 4 << 20
 
 

@@ -91,10 +91,8 @@ class TrainingWatch:
 START_WARM_UP_S = 30.0
 """Training time that is not looked at."""
 
-
 LOOK_S = 150.0
 """Training time of one look. There are two, and only a training that is slower in both is said to be."""
-
 
 _FEWEST_WINDOWS = 5
 
@@ -178,23 +176,11 @@ class StartCheck:
 
 
 _CORES = 0.5  # growth of each that is told from its usual ups and downs
-
-
 _CORES_OF_MANY = 0.04
-
-
 _SHARE_OF_TIME = 0.25
-
-
 _DATA_WAIT = 0.08
-
-
 _DISK = 0.12
-
-
 _FULL = 0.95
-
-
 _EDITED = 2.0
 
 
@@ -293,59 +279,25 @@ def _cause(kind: CauseKind, text: str, strength: float) -> Cause:
 WARM_UP_S = 60.0
 """Training time after a start that is not looked at."""
 
-
 LEAST_WINDOWS = 30
 """Windows (five minutes) that the level is learned from before anything is tested."""
 
-
 _PER_MINUTE = 6
-
-
 _PER_BATCH = 10  # minutes
-
-
 _LONGEST_S = 20.0  # weight of one window at most
-
-
 _LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower
-
-
 _LINEAR_SDS = 2.0
-
-
 _LINEAR_SLACKS = 1.5
-
-
 _FLAT = 0.25  # and from which it counts more again
-
-
 _MOST = 1.0  # what it counts at most
-
-
 _SLACK = 0.018
-
-
 _SLACK_ERRORS = 5.0
-
-
 _THRESHOLD_LN = 24.0
-
-
 _PRIOR_BATCHES = 3.0
-
-
 _MINUTES_FACTOR = 2.5
-
-
 _LEAST_SIZE_SLACKS = 0.5
-
-
 _LEARNING = 0.05  # of the threshold, up to which the level goes on learning
-
-
 _BACK_WINDOWS = 18  # three minutes
-
-
 _KEPT_WINDOWS = 4096
 
 
@@ -616,17 +568,9 @@ class PaceWindow:
 
 
 _EVERY_S = 10.0
-
-
 _KEPT = 2160  # six hours
-
-
 _BEFORE_S = 1800.0
-
-
 _FEWEST = 3
-
-
 _LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhile
 
 

@@ -10,8 +10,6 @@ from autotune.clock import format_duration
 from autotune.measure.host import BusyProcess
 
 _SLEPT_S = 1.0
-
-
 _SHORTEST_S = 1.0  # the utilization of a GPU is that since the last reading, and of this time at least
 
 
@@ -238,8 +236,6 @@ class _WatchedGpu:
 
 
 _ROUNDING_S = 1e-6
-
-
 _RECENT_S = 2.0  # over which the load is averaged that people are told
 
 

@@ -24,8 +24,6 @@ from autotune.measure.processes import ProcessStat, ProcessTree, all_processes, 
 # What others use is looked into above these, well below where they are somebody: then new processes of ours are looked
 # for, and those of others are named. Both cost milliseconds, and are not done on a quiet machine.
 _CURIOUS_FRACTION = 0.05
-
-
 _SHORTEST_S = 0.02  # ticks of the kernel are 10 ms
 
 
@@ -133,8 +131,6 @@ class MachineWatch:
 
 
 _CUDA_DEVICE = "/dev/nvidia-uvm"  # CUDA opens it, and what only reads the driver does not
-
-
 _EXPLAINED_BYTES = 64 << 20
 
 

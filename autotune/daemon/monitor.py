@@ -48,8 +48,6 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.step_files import StepReader
 
 _NOTHING_RUNS = "next to nothing runs on it"
-
-
 _SHOWN = (
     Capability.MEMORY,
     Capability.POWER,
@@ -258,11 +256,7 @@ def _verdict(gpu: GpuNow) -> ShownVerdict | None:
 
 
 _LOOK_S = 5.0  # between looks for the place where it reports its steps
-
-
 _NO_STEPS = "reports no steps (trials of autotune do)"
-
-
 _NO_PACE = "no two steps in the last minute"
 
 
@@ -342,11 +336,7 @@ class MonitoredProcess:
 _COST_SHARE = (
     0.001  # of one core: where a look is expensive, on a machine with thousands of processes, it is made less often
 )
-
-
 _REMEMBERED_S = 120.0
-
-
 _STEPS = re.compile(r"steps\.[0-9]+\.[0-9]+\.jsonl")
 
 
@@ -425,31 +415,19 @@ class WatchedProcess:
 MINUTE_S = 60.0
 """Stretch of time that the figures and the verdict are about."""
 
-
 KEPT_S = 1.5 * MINUTE_S
 """Time for which readings are kept; the verdict looks back this far where driver windows are long and so are few."""
 
-
 _NOW_S = 1.0
-
-
 _STALE_S = 3.0  # a reading that old says nothing of now
-
-
 _SILENT = SilenceLimits(start_s=3.0, record_s=3.0, answer_s=3.0)
-
-
 _FIRST_S = 2.0  # for the first reading
-
-
 _FEW = 4  # GPUs; more are looked at half as often, so that to watch them takes less than 0.5 % of a core
 
 
 # A little more than the second after which everything is due, so that all GPUs are read at once. The driver keeps its
 # samples for 16 s; only a device that keeps none has to be read as often as it wants.
 _LATE_S = 0.01
-
-
 _POLLED_S = 0.05
 
 

@@ -77,16 +77,9 @@ class _Lines:
 Line = tuple[str, str]
 """Text, and its style in the words of ``rich``; empty for none."""
 
-
 _GAP = "   "
-
-
 _INDENT = "  "
-
-
 _MOST_CELLS = 120
-
-
 _VERDICT_WIDTH = 29  # "  2-40 % cyclic, period 2.0 s"
 
 
@@ -329,7 +322,6 @@ def _cut(text: str, width: int) -> str:
 
 ASCII = "_.-:=+*#"
 """For terminals that cannot show `BLOCKS`."""
-
 
 _LONGEST_CELL_S = 1.0
 

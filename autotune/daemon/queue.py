@@ -25,10 +25,7 @@ from autotune.trial.owner import git_commit
 KEPT_ENTRIES = 50
 """Number of entries that are done and still listed."""
 
-
 _LOCK_S = 10.0  # a change takes milliseconds; a disk that hangs is said
-
-
 _MOST_BYTES = 16 << 20  # of the file
 
 
@@ -398,11 +395,7 @@ class Entry:
 
 
 _TEXT = ("id", "config", "cwd", "added_utc", "note")
-
-
 _COUNTS = ("number", "kills", "replans")
-
-
 _SECONDS = ("budget_s", "used_s", "running_s")
 
 

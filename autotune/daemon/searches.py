@@ -239,18 +239,14 @@ def _has_ended(owner: Mapping[str, Any]) -> bool:
 LEAST_REST_S = 20.0
 """Rest of a budget that is not worth another start."""
 
-
 MOST_KILLS = 3
 """Number of searches that end without a word before the entry is given up."""
-
 
 MOST_REPLANS = 2
 """Number of times that a search is made again because the config was edited meanwhile."""
 
-
 _PASSING = ("study_busy", "gpu", "storage_away", "code_changed")
 """Kinds of errors that pass by themselves: somebody is at work who will be done."""
-
 
 _MOST_BYTES = 16 << 20
 

@@ -35,17 +35,9 @@ from autotune.trial.owner import users_of_config
 from autotune.trial.termination import signals_held
 
 _PAUSE_S = 5.0  # between looks at the queue's file, which commands change; they also say so
-
-
 _LEAVING_PAUSE_S = 0.05
-
-
 _TRAININGS_S = 2.0
-
-
 _SAID_AGAIN_S = 300.0
-
-
 _log = logging.getLogger(__name__)
 
 

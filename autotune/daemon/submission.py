@@ -67,8 +67,6 @@ def plain_name(config: Path) -> str:
 
 
 _UNPRINTED = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
-
-
 _MOST_TRIES = 2
 
 
@@ -165,14 +163,8 @@ def _scalar(text: str) -> str:
 
 
 _SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
-
-
 _ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
-
-
 _HOST = re.compile(r"[^\s\x00-\x1f\x7f-]\S*")
-
-
 UNREACHED = 255
 """Exit status of ssh itself, where it did not reach the host or lost it."""
 
@@ -246,7 +238,6 @@ def require_ssh() -> None:
 
 NOTICE_S = 30
 """Time between SIGTERM to the worker and the end of the job's time limit."""
-
 
 _JOB = re.compile(r"(\d+)(?:;.*)?")
 
@@ -336,8 +327,6 @@ def _pattern(output: Path) -> str:
 
 
 _SAY_OTHER = "Name a database, --storage postgresql://user@host/name, or a folder that all of them see, --storage "
-
-
 _LOCAL = frozenset(
     {"aufs", "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "reiserfs"}
     | {"squashfs", "tmpfs", "vfat", "xfs", "zfs"}

@@ -24,13 +24,8 @@ from autotune.trial.state_folder import why_exposed, why_not_ours
 WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
 """Variable that names a training's folder to the observer inside the training."""
 
-
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
-
-
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
-
-
 _INJECT = "inject"
 
 
@@ -78,11 +73,7 @@ def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, s
 
 
 FILE = "training.json"
-
-
 FORMAT = 1
-
-
 _MOST_BYTES = 256 << 10
 
 
@@ -189,7 +180,6 @@ def code_state(argv: Sequence[str], cwd: Path) -> dict[str, str]:
 
 CONFIDENCE = 0.95
 """Coverage probability of the interval."""
-
 
 _PRIOR_DF = 6.0
 

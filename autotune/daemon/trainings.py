@@ -137,8 +137,6 @@ class Trainings:
 
 
 _TOLD = "told.jsonl"
-
-
 ReadSurroundings = Callable[["WatchedTraining"], Surroundings]
 """Reader of what goes on beside a training now."""
 
@@ -316,8 +314,6 @@ def _told(folder: Path) -> set[str]:
 
 
 FORMAT = 1
-
-
 _UNKNOWN = "The cause is not known: nothing that is watched changed with it."
 
 
@@ -462,20 +458,10 @@ def _because(cause: Cause | None) -> str:
 
 
 VERSION = 1
-
-
 _NAME = re.compile(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
-
-
 _PROCESSES = 32  # read at most
-
-
 _FILES = 4 * _PROCESSES
-
-
 _LINE_BYTES = 4 << 10
-
-
 _LARGEST = 1e15
 
 

@@ -19,11 +19,7 @@ from autotune.files import create_private, open_regular
 from autotune.trial.state_folder import why_exposed, why_not_ours
 
 _MOST_BYTES = 1 << 20
-
-
 NAME = "autotune.service"
-
-
 _DROP_IN = f"Keep changes in a file beside it (systemctl --user edit {NAME})"
 
 
@@ -179,14 +175,11 @@ def _unusable(path: Path, error: OSError) -> AutotuneError:
 _CARRIED = (VARIABLE, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 """Variables that say where state and settings are: the user manager does not read the shell's start files."""
 
-
 _HEAD = """\
 # Written by `autotune daemon install` (autotune {version}), which writes it anew when it is asked again.
 # Changes belong into a file beside it: systemctl --user edit autotune.service
 # sha256 of what follows: {digest}
 """
-
-
 _BODY = """\
 [Unit]
 Description=autotune: tunes configs on idle GPUs, watches trainings
@@ -213,14 +206,8 @@ OOMPolicy=continue
 [Install]
 WantedBy=default.target
 """
-
-
 _PLAIN = re.compile(r"[\w/.:=+-]+", re.ASCII)
-
-
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\'\"$]")
-
-
 _PARTS = re.compile(r"(?:# [^\n]*\n)*# sha256 of what follows: ([0-9a-f]{64})\n(.*)", re.DOTALL)
 
 

@@ -11,17 +11,9 @@ from autotune.diagnose.code_training import FUNCTION, Training, innermost_loop, 
 from autotune.diagnose.findings import Limit, Severity
 
 _PYTHON_IN_GRAPH = ("numpy_function", "py_function", "py_func")
-
-
 _OWN_KINDS = ("tensorflow.data.", "tensorflow_datasets.", "tensorflow.keras.utils.", "keras.utils.")
-
-
 _MAKE_DATASETS = ("_dataset_from_directory", "tensorflow_datasets.load")
-
-
 _TELL_DATASETS = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
-
-
 _CHAINED = (
     frozenset(
         (
@@ -41,20 +33,10 @@ _CHAINED = (
     )
     | _TELL_DATASETS
 )
-
-
 _STATEFUL = frozenset((*_PYTHON_IN_GRAPH, "random"))
-
-
 _OTHER_ROUNDS = frozenset(("fold", "model", "config", "cfg", "seed", "trial", "lr", "name", "device", "gpu", "split"))
-
-
 _ON_THE_HOST = frozenset(("iterations", "step", "global_step", "epoch"))  # TensorFlow keeps whole numbers there
-
-
 _PREPARING = frozenset(("tokenizer", "vocab", "vocabulary"))
-
-
 _SESSIONS = ("tensorflow.Session", "tensorflow.disable_eager_execution", "tensorflow.disable_v2_behavior")
 
 
@@ -337,17 +319,9 @@ def _counters(loop: ast.AST) -> Iterator[str]:
 
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
-
-
 _WORKERS_ARGUMENT, _PINNING_ARGUMENT = 5, 7  # places in DataLoader(dataset, batch_size, shuffle, ...)
-
-
 _IN_MEMORY = frozenset(("TensorDataset",))
-
-
 _FETCHING = frozenset(("item", "numpy", "cpu", "tolist"))
-
-
 _CLEANING = ("torch.cuda.empty_cache", "gc.collect")
 
 

@@ -23,14 +23,8 @@ from autotune.search.trainer_code import trainer_files
 from autotune.space.catalog import known_knob
 
 CODE = "code"
-
-
 _PLACES_SHOWN = 4
-
-
 _PYTHON_IN_GRAPH = "python-in-graph"
-
-
 _NATIVE = "native_loading"  # kind of `space.catalog`
 
 
@@ -131,8 +125,6 @@ def _native(problem: Problem) -> Iterator[tuple[str, object]]:
 
 
 _LARGEST_BYTES = 1 << 20  # of one file: what is larger was not written by hand
-
-
 _MOST_BYTES = 2 << 20  # of all that are parsed: some seconds
 
 
@@ -142,19 +134,11 @@ _TELLING = re.compile(
     rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
     rb"|check_numerics|detect_anomaly|\.function\b|import function"
 )
-
-
 _FRAMEWORKS = frozenset(
     (name,) for name in ("keras", "tensorflow", "torch", "transformers", "accelerate", "lightning", "jax", "flax")
 )
-
-
 _OWN = ("autotune", "workloads")
-
-
 _IMPORT = re.compile(rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]*(?:\([^)]*\)|[^\n]*)", re.MULTILINE)
-
-
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 
 

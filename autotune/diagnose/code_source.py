@@ -174,22 +174,12 @@ def _called(file: SourceFile, decorator: ast.expr) -> str | None:
 _EVALUATION = frozenset(
     ("val", "valid", "validate", "validation", "eval", "evaluate", "evaluation", "evaluator", "test", "testing")
 ) | frozenset(("infer", "inference", "predict", "predictor", "demo", "export", "visualize", "visualise", "plot", "dev"))
-
-
 _WRITTEN_TOGETHER = re.compile(
     r"(?:val|valid|validation|eval|test|dev)(?:set|loader|data|dataset|ds|dl|iter|step|gen)s?"
 )
-
-
 _TRAINING = frozenset(("train", "training", "trainer", "fit"))
-
-
 _TELLING_MODE = frozenset(("is", "train", "training", "self", "mode", "args", "cfg", "config"))
-
-
 _DEBUGGING = frozenset(("debug", "debugging", "eager"))  # of a switch: what the config says is no matter of the code
-
-
 _GRADIENTS_OFF = frozenset(("torch.no_grad", "torch.inference_mode"))
 
 
@@ -271,14 +261,8 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
 Definition = Function | ast.ClassDef
-
-
 Loop = ast.For | ast.AsyncFor | ast.While
-
-
 _COMPATIBLE = re.compile(r"^tensorflow\.compat\.v[12]\.")
 
 

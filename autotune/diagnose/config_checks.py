@@ -45,14 +45,8 @@ _KEYS_SHOWN = 4
 
 # Parsers that read 1e-4 as a number, as YAML 1.2 has it.
 _READS_1_2 = re.compile(rb"\b(?:omegaconf|hydra|ruamel|hyperpyyaml|strictyaml|pydantic|lightning|jsonargparse)\b", re.I)
-
-
 _OF_1_2 = re.compile(r"\$\{|: \?\?\?|^\s*_target_:|@package|^defaults:|: !(?:ref|new|apply|name|include)\b", re.M)
-
-
 _READS_1_1 = re.compile(rb"\byaml\.(?:safe_load|load|full_load|unsafe_load)\b")
-
-
 _BATCHES = frozenset((*PLAIN_NAMES, *PER_DEVICE_NAMES, *GLOBAL_NAMES))
 
 
@@ -228,8 +222,6 @@ _WHY_NEEDED = {
     ),
     "graph_mode": said("mistake.graphs", "XLA compiles graphs only"),
 }
-
-
 _NO_EFFECT = said("mistake.no-effect", "without it, it has no effect")
 
 

@@ -15,35 +15,15 @@ from autotune.space.batch_sizes import ACCUMULATION_NAMES, PLAIN_NAMES
 from autotune.space.knob import Label, is_number, key_name
 
 _MANY_CORES = 4
-
-
 _CROWDED = 2  # workers for each core; PyTorch warns from 1 on, and loaders that wait for a disk gain up to here
-
-
 _SMALL = 3  # and above this never: models of any size are trained with it
-
-
 _ON_GPU_ALONE = ("pin_memory", "prefetch_to_gpu", "gpu_prefetch_strategy", "tf32", "cudnn_benchmark", "fp16")
-
-
 _PRECISIONS = ("precision", "dtype", "fp16", "bf16")
-
-
 _FLOAT16 = ("mixed_float16", "float16", "fp16", "16-mixed", "16", 16)
-
-
 _BFLOAT16 = ("mixed_bfloat16", "bfloat16", "bf16", "bf16-mixed")
-
-
 _DEVICES = ("device", "devices", "accelerator")
-
-
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA's driver, of WSL2, of AMD's
-
-
 _PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|prep")  # before training, once
-
-
 _GPU_WORDS = re.compile(r"cuda(?::\d+)?|gpu(?::\d+)?", re.IGNORECASE)
 
 
@@ -360,8 +340,6 @@ def _accumulations(problem: Problem) -> list[tuple[str, int]]:
 
 
 _GIB = 1 << 30
-
-
 _SAMPLES_PER_GIB = 1.5
 
 

@@ -95,17 +95,14 @@ def diagnose(
 WORTH_DOING = 1.05
 """Lower end of a bound from which on something is worth doing."""
 
-
 _SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)
 """Limits that make all other numbers doubtful, and come first."""
-
 
 _SIDES = (
     frozenset({Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING}),
     frozenset({Limit.HOST, Limit.STEP}),
 )
 """Limits that the same place in the code may be the reason for."""
-
 
 _NAMES = {
     **dict.fromkeys(
@@ -246,8 +243,6 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "==": operator.eq,
 }
-
-
 _CONDITION = re.compile(r"\s*([a-z]+)\s*(>=|<=|==|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*")
 
 

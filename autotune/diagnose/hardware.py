@@ -21,8 +21,6 @@ from autotune.measure.host import MemoryState, memory_state, text_of
 from autotune.search.gpus import remarks_on_gpus
 
 HARDWARE = "hardware"
-
-
 _NVIDIA, _DISPLAY = "0x10de", "0x03"  # PCI ids: the maker, and the class of display controllers, with compute ones
 
 
@@ -272,20 +270,10 @@ def _if_told(ask: Callable[[], Answer]) -> Answer | None:
 
 
 MEMORY = "memory"
-
-
 _GIB = 1 << 30
-
-
 _LEAST_SHARE = 0.1
-
-
 _LEAST_BYTES = 2 * _GIB  # a framework with its libraries takes half a GiB to two
-
-
 _SHARED = "/dev/shm"  # noqa: S108 -- it is looked at, and nothing made in it
-
-
 _SHARED_BYTES = _GIB  # Docker gives 64 MiB; PyTorch's README asks for --ipc=host or --shm-size
 
 

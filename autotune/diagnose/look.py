@@ -49,29 +49,15 @@ class Look:
 
 
 _MOST_FILES = 20_000
-
-
 _LONGEST_S = 1.0
-
-
 _DATA = re.compile(
     r"(?:.*_)?(?:data|dataset|datasets|corpus|train|training|wavs?|audios?|images?|manifests?|filelists?|records?"
     r"|tfrecords?|features?|dumps?)(?:_.*)?"
 )
-
-
 _PLACE = re.compile(r"(?:.*_)?(?:dir|directory|folder|path|paths|root|file|files)")
-
-
 _TEMPLATE = re.compile(r"[${}<>\n]")
-
-
 _WILDCARD = re.compile(r"[*?\[]")
-
-
 _NO_DATA = re.compile(r".*\.(?:py|sh|ya?ml|json5?|toml|ckpt|pth?|h5|keras|onnx|safetensors|model|vocab)")
-
-
 _DECODABLE = (".wav", ".png", ".jpg", ".jpeg", ".tfrecord", ".tfrecords")
 
 

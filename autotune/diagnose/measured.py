@@ -43,20 +43,10 @@ from autotune.space.knob import Knob
 from autotune.trial.execution import Execution
 
 _ROUNDS, _FEW_ROUNDS = 8, 5  # eight tell a bound of 2 % from the noise of rounds
-
-
 _ENDING_S = 3.0  # kept for the answer
-
-
 _LEAST_WINDOW_S, _LONGEST_WINDOW_S = 2.0, 6.0
-
-
 _WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
-
-
 _AHEAD = ("prefetch", "prefetch_switch")  # kinds of `space.catalog`
-
-
 _BATCH = "batch_size"  # kind of `space.catalog`
 
 

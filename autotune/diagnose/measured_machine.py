@@ -170,14 +170,8 @@ def _on_one(gpu: GpuMeasurement) -> Issue | None:
 
 
 MEMORY_ROOM = "memory-room"
-
-
 _NEARLY_FULL = 0.92  # of the memory: an odd batch, or a cache that grows, ends the training
-
-
 _FULL_WITHIN_S = 24 * 3600.0
-
-
 _GIB = 1 << 30
 
 

@@ -15,21 +15,12 @@ from autotune.measure.window import PAUSES, main_stream
 from autotune.records import Ratio, TraineeEvent, TrialPhase
 
 INPUT_LIMIT = "input"
-
-
 WORTH_TELLING = 1.05
 """Gain from which on it is an issue: less is not told from the noise of a few short trials."""
 
-
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
-
-
 _NO_SLOWER = 0.88  # than one after the other, as far as rounds tell
-
-
 _HALF_WAIT = 0.5  # the same, where the config itself says that no batch is loaded ahead
-
-
 _MEANING = {
     Limit.OVERLAP: said("input.overlap", "Loading and the step take turns: loading ahead of the step is what helps"),
     Limit.READING: said("input.reading", "Reading is the limit, not preparing"),
@@ -129,8 +120,6 @@ def _unit(bounds: Bounds) -> str:
 
 
 FIXED_COST = "fixed-cost"
-
-
 _RETRACED = re.compile(
     r"calls to <(?:bound method|[^>]*?function) ([\w.<>]+?) (?:at|of) [^\n]*triggered tf\.function retracing"
 )
@@ -236,23 +225,13 @@ def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
 
 
 OUTSIDE_STEPS = "outside-steps"
-
-
 _MUCH_OUTSIDE = 0.05  # of the time
-
-
 _LEAST_STEPS = 5
-
-
 _MOST_SHARE = 0.99
-
-
 _NOUNS = {
     "eval": said("outside.evaluation", "evaluation"),
     "checkpoint": said("outside.checkpoint", "checkpoint"),
 }
-
-
 _REMEDIES = {
     "eval": said("outside.evaluate-less", "evaluate more seldom, on fewer samples, or in a process of its own"),
     "checkpoint": said("outside.save-less", "save more seldom, less, or while training goes on"),
@@ -336,20 +315,10 @@ def _issue(kind: str, share: float, spent_s: Sequence[float]) -> Issue:
 
 
 STEADINESS = "steadiness"
-
-
 _LEAST_EXCESS_S = 5e-3  # of a slow step over the median: less is the machine's own unrest
-
-
 _LEAST_SLOW = 3  # times that steps are slow, to say that they recur
-
-
 _IN_A_ROW = 3  # steps: slow ones no further apart are one event, such as something else on the machine
-
-
 _LEAST_STEADY_STEPS = 30
-
-
 _REGULAR = 0.2  # variation of the distances between slow steps
 
 

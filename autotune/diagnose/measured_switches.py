@@ -15,11 +15,7 @@ from autotune.space.knob import Knob, Label, same_scalar
 from autotune.space.space import Space
 
 SWITCHES = "switches"
-
-
 _PRIOR_DF = 3.0
-
-
 _CONFIDENCE = 0.95
 
 
@@ -261,18 +257,13 @@ def _outcome(one: Gain) -> Message:
 
 
 IN_FORCE = "in-force"
-
-
 _THREADS = {
     "intra_op_threads": ("tensorflow.intra_op_threads", "torch.threads"),
     "inter_op_threads": ("tensorflow.inter_op_threads", "torch.interop_threads"),
 }
 """Kind of knob → the settings that it is meant to set."""
 
-
 _GPUS = ("tensorflow.gpus", "torch.gpus")
-
-
 _SINGLE, _HALF = "float32", ("mixed_float16", "mixed_bfloat16")
 
 

@@ -9,18 +9,11 @@ from typing import Any
 from autotune.diagnose.persian import PERSIAN
 
 ISOLATE, END_OF_ISOLATE = "\u2068", "\u2069"  # first strong isolate, pop directional isolate
-
-
 JOINER = "\u200c"  # the zero-width non-joiner of Persian spelling
-
-
 INVISIBLE = frozenset((ISOLATE, END_OF_ISOLATE, JOINER))
 """Characters without a shape of their own that a translated text holds."""
 
-
 _LATIN = re.compile(r"[A-Za-z@][^\s\u0600-\u06ff،؛؟]*(?: +[A-Za-z@][^\s\u0600-\u06ff،؛؟]*)*")
-
-
 _BEHIND = ".,:;!?"
 
 

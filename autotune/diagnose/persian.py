@@ -58,8 +58,6 @@ _SCREEN = {
     "check.memory-room": "چقدر جا در حافظه می‌ماند؟",
     "check.switches": "کدام تغییر تکی کمک می‌کند؟",
 }
-
-
 _VERDICT = {
     "verdict.name.input": "محدودیت از ورودی است (input-bound)",
     "verdict.name.host": "محدودیت از هزینهٔ ثابت هر step است",
@@ -80,8 +78,6 @@ _VERDICT = {
     "verdict.errors": "{errors}، اولی: {first}",
     "verdict.warnings": "خطایی نیست؛ {warnings}، اولی: {first}",
 }
-
-
 _MEASURED = {
     "diagnoser.ended": "{ending}",
     "diagnoser.ended-so": "{ending} ({detail})",
@@ -171,8 +167,6 @@ _MEASURED = {
 
 
 _AUTOTUNE_CALLS = "num_parallel_calls=tf.data.AUTOTUNE یا عددی از config بدهید."
-
-
 RULES: Mapping[str, str] = {
     "code.no-command": "معلوم نیست آموزش چطور شروع می‌شود",
     "code.no-script": "دستور، هیچ script از Python را اجرا نمی‌کند که اینجا پیدا شود",
@@ -227,10 +221,7 @@ RULES: Mapping[str, str] = {
 }
 """Templates of the rules about sources."""
 
-
 _OWN_THREADS = "اینکه kernelهای GPU را threadهایی جدا راه بیندازند یا نه"
-
-
 KNOBS: Mapping[str, str] = {
     "knob.native_loading": "خواندن و decode در TensorFlow به جای Python",
     "knob.cache": "نگه داشتن featureهای آماده، به جای حساب کردن دوباره در هر epoch",
@@ -311,8 +302,6 @@ _HARDWARE = {
     "memory.fewer-workers": "آنچه حافظه را گرفته ببندید، یا worker کمتری بگذارید.",
     "memory.ipc": "container را با --ipc=host یا --shm-size=8g اجرا کنید.",
 }
-
-
 _STORAGE = {
     "storage.no-config": "config داده نشده، پس معلوم نیست dataset کجاست",
     "storage.none": "config هیچ datasetی را نام نمی‌برد که روی این ماشین باشد",
@@ -340,8 +329,6 @@ _STORAGE = {
     "storage.from-memory": "از حافظه",
     "storage.rate": "{speed:,.0f} MB/s و {files:,.0f} فایل در ثانیه {source} ({count} فایل)",
 }
-
-
 _FRAMEWORK = {
     "framework.unknown": "هیچ frameworkی شناخته نشد",
     "framework.no-answer": "جوابی نداد",
@@ -373,8 +360,6 @@ _FRAMEWORK = {
     "framework.not-ours": "بدون trial هیچ برنامه‌ای از پروژه اجرا نمی‌شود، و Python آن یکی از آنهاست",
     "framework.none": "نه TensorFlow کنار آن نصب است و نه PyTorch",
 }
-
-
 _CONFIG = {
     "config.none": "config داده نشده",
     "config.values": "{values} مقدار، که {known} تایش knobهای شناخته‌شده است",
@@ -425,11 +410,8 @@ _CONFIG = {
     "mistake.graphs": "XLA فقط graph را compile می‌کند",
     "mistake.no-effect": "بدون آن اثری ندارد",
 }
-
-
 MACHINE: Mapping[str, str] = {**_HARDWARE, **_STORAGE, **_FRAMEWORK, **_CONFIG}
 """Templates by id."""
-
 
 PERSIAN: Mapping[str, str] = {**_SCREEN, **_VERDICT, **_MEASURED, **MACHINE, **RULES, **KNOBS}
 """All templates."""

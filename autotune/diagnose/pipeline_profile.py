@@ -23,23 +23,11 @@ from autotune.search.problem import Problem
 from autotune.stage_times import PipelineTimes
 
 PHASE_S = 2.0
-
-
 VARIABLE = "AUTOTUNE_PROFILE_STAGES"
-
-
 _ENVIRONMENT = {"AUTOTUNE_PHASE_S": f"{PHASE_S:g}", "AUTOTUNE_PHASE_CHUNK_S": "0", VARIABLE: "1"}
-
-
 _CYCLES = 3  # of the phases
-
-
 _LONGEST_S = 60.0  # from the first step on
-
-
 _PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
-
-
 _UNSEEN = "the trainer ended before, or its loader is not seen"
 
 
@@ -351,20 +339,10 @@ def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
 
 
 FILE = "loading_stages.json"
-
-
 VERSION = 1
-
-
 _MOST_BYTES = 1 << 16
-
-
 _MOST_STAGES = 32
-
-
 _NAME = re.compile(r"[a-z][a-z ]{0,30}")
-
-
 _MOST_CALLS, _LONGEST_STAGE_S = 10**12, 1e9
 
 

@@ -26,27 +26,16 @@ from autotune.trial.search_child import run_short
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
 """Environment variable that asks the code inside the trainer for a profile."""
 
-
 NO_PROFILE = "no profile of the step: "
 """Begin of its notes on why there is none."""
-
 
 BEGINS = "the parts of the step will be timed"
 """Note of a process that makes one."""
 
-
 _LONGEST_S = 300.0  # from the first step on, with the profile
-
-
 _LONGEST_WITHOUT_S, _STEPS_WITHOUT = 8.0, 10  # of training, after which it is clear that there will be no profile
-
-
 _FEW_STEPS = 1
-
-
 _AFTER_S = 2.0
-
-
 _UNKNOWN = (
     "its steps are made neither by Keras's fit or train_on_batch, nor by autotune.tf.TrainStep, nor by an optimizer of "
     "PyTorch"
@@ -194,7 +183,6 @@ def _without(trial: MadeTrial) -> StepTimes:
 _ORDER = ("forward", "loss", "gradients", "update", "metrics")
 """Functions in the order in which each does one part more."""
 
-
 _PHASES = {
     "forward": "forward",
     "loss": "loss",
@@ -203,7 +191,6 @@ _PHASES = {
     "metrics": "metrics",
 }
 """Function → the phase that it ends with."""
-
 
 _REST = "rest"
 
@@ -379,24 +366,13 @@ def _mean(values_ms: Sequence[float]) -> float:
 
 
 FILE = "step_phases.json"
-
-
 VERSION = 1
-
-
 FUNCTIONS = frozenset({"data", "copy", "forward", "loss", "gradients", "update", "metrics", "whole", "step"})
-
-
 PHASES = ("data", "copy", "forward", "loss", "backward", "optimizer", "rest")
 """Phases of a step with marks."""
 
-
 _MOST_BYTES = 1 << 20
-
-
 _MOST_ROUNDS = 1000
-
-
 _MOST_PLACES, _MOST_NAMES = 50, 5
 
 
@@ -570,17 +546,9 @@ def _text(value: Any) -> str:
 
 
 BATCH_SIZE = 8
-
-
 ROUNDS = 20
-
-
 _PROGRAM = "autotune.workloads.tts.step_profile"
-
-
 _MARKER = "autotune-step-profile "
-
-
 _LIMIT_S = 300.0
 
 

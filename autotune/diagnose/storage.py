@@ -20,20 +20,10 @@ from autotune.measure.host import memory_state
 from autotune.trial.mounts import file_system, is_network, is_rotating
 
 STORAGE = "storage"
-
-
 _MIB = 1 << 20
-
-
 _SLOW_FILES_PER_S = 200.0  # a disk that rotates seeks in 5 to 10 ms
-
-
 _ENOUGH_BYTES = 32 << 20  # or so much
-
-
 _SMALL_BYTES = 256 << 10
-
-
 _MANY_FILES = 10_000
 
 
@@ -230,11 +220,7 @@ def _issue(
 
 
 _LONGEST_S = 2.0
-
-
 _MOST_BYTES = 256 << 20
-
-
 _MOST_FILES = 400
 
 

@@ -18,11 +18,7 @@ from autotune.measure.processes import ProcessStat, descendants, process_stat
 
 # Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
 _COST_SHARE = 0.008
-
-
 _LEAST_COVERED = 0.5
-
-
 _BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16", "bf16")  # x86, and ARM's in the end
 
 

@@ -13,8 +13,6 @@ from autotune.measure.window import PAUSES, main_stream
 from autotune.records import FIRST_PHASE, Ratio, Scalar, TraineeEvent, TrialPhase
 
 _LEAST_S = 1e-6
-
-
 Span = tuple[float, float]
 """Begin and end, in seconds of the monotonic clock."""
 
@@ -161,10 +159,8 @@ def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[fl
 CANNOT_MATTER = 1.02
 """Gain below which a bound says that a change cannot matter; points that differ by less cannot be told apart."""
 
-
 FREE_DATA, FREE_STEP = "free data, speed over today's", "free step, speed over today's"
 """Conditions of a trial that was taken through phases, with the two ratios."""
-
 
 HIGH = ", at most"
 """Behind the name of either: the upper end of its interval."""

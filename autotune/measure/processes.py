@@ -14,11 +14,7 @@ from stat import S_ISREG
 import psutil
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
 _DEAD = frozenset("ZXx")
 
 

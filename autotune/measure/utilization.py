@@ -20,7 +20,6 @@ LEAST_SAMPLES = 60
 LEAST_COVERAGE = 0.9
 """Share of the steady windows that driver windows must cover."""
 
-
 LEAST_BUSY_TRIALS = 2
 """Trials that a point needs for its rate to be a limit for others."""
 
@@ -43,7 +42,6 @@ MEANINGS: Mapping[Pattern, str] = MappingProxyType(
     }
 )
 """Usual cause of each pattern, and its usual remedy."""
-
 
 REFERENCES: Mapping[GpuRole, tuple[float, float]] = MappingProxyType(
     {GpuRole.DATA: (0.60, 0.80), GpuRole.MODEL: (0.85, 0.95)}

@@ -28,16 +28,11 @@ PAUSES = frozenset({"eval", "checkpoint"})
 """Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
 of the config."""
 
-
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
-
-
 _SMALLEST_AMOUNT, _LARGEST_AMOUNT = (
     1e-9,
     1e12,
 )  # of samples or work in a step; what a broken trainer reports must not become a speed
-
-
 LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
 
@@ -325,11 +320,7 @@ def _data_wait_fraction(window: Window) -> float | None:
 
 
 _LEAST_READINGS = 12
-
-
 _LEAST_S = 8.0
-
-
 _GOES_ON = 0.5  # times the growth of the third before
 
 

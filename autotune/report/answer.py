@@ -27,14 +27,8 @@ from autotune.report.plain_text import changes_text, plain, short_names, value_t
 from autotune.report.race_notes import race_notes
 
 _LEAST_WORTH_SAYING = 0.01
-
-
 _LONGEST_CAUTION = 500
-
-
 _UNBOUNDED = 10_000  # columns
-
-
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
 
@@ -269,14 +263,8 @@ def _next_step(result: SearchResult, typed: TypedOptions, *, applied: bool, answ
 
 
 _NOT_MEASURED = "not measured"
-
-
 _OF_THE_TRIAL = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
-
-
 _OF_THE_GPU = ("utilization", "p10", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity")
-
-
 _OF_THE_TRIAL_ON_A_GPU = ("energy_per_sample_j", "gpu_memory_bytes")
 
 

@@ -15,14 +15,8 @@ from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import value_text
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
-
-
 _WHAT_TO_DO = said("screen.what-to-do", "What to do, the most certain gain first")
-
-
 _LOOKED_AT = said("screen.looked-at", "Looked at as well")
-
-
 _COLUMNS = (
     said("screen.change", "change"),
     said("screen.gain", "gain"),

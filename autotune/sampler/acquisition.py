@@ -24,26 +24,14 @@ from autotune.space.space import Space
 MOST_TRIALS_OF_A_POINT = 6
 """Most trials of one point during the search."""
 
-
 WORTH_THE_REST = 0.002
 """Expected gain in ln score of the remaining trials, below which the search ends."""
 
-
 _HEURISTIC_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln score
-
-
 _LARGEST_FIT = 300  # points in the model: the best ones; the others are far from any useful proposal
-
-
 _EXPECTED_GAIN = 0.08  # of a recommended value, in ln score
-
-
 _DRAWS = 1_000
-
-
 _EVEN_CHANCE = 0.5
-
-
 _MOST_DRAWS = 50  # for a point of the initial design
 
 
@@ -364,7 +352,6 @@ def _advice(knob: Knob) -> Array:
 
 LISTED_POINTS = 2_000
 """Largest space, in points, that is enumerated as a whole."""
-
 
 _ANYWHERE = 300  # points drawn from the whole space
 

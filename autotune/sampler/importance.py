@@ -24,7 +24,6 @@ from autotune.space.space import Space
 SMALLEST_EFFECT = 0.05
 """In ln score: a knob is heeded if the interval of one of its effects lies beyond this on one side."""
 
-
 _LEAST_CHANGE = 1.5  # least ratio of batch sizes that has to be visible
 
 

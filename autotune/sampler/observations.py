@@ -14,7 +14,6 @@ from autotune.space.space import Space
 TYPICAL_CV = 0.08
 """Spread of ln throughput between trials of one config, as observed on several machines; the prior of estimates."""
 
-
 _TYPICAL_CV_TRIALS = 4.0  # degrees of freedom of that prior
 
 

@@ -28,18 +28,14 @@ from autotune.space.space import Space
 OURS = "autotune"
 """Name of the sampler that is no other: the acquisition."""
 
-
 SamplerChoice = str | BaseSampler
 """Name of a sampler, `OURS` or one of those here, or any of Optuna's samplers for one objective."""
-
 
 _SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
     "gp": lambda seed: GPSampler(seed=seed),
     "random": lambda seed: RandomSampler(seed=seed),
 }
-
-
 _NEEDS: Mapping[str, tuple[str, ...]] = {"gp": ("torch", "scipy")}
 
 

@@ -283,14 +283,8 @@ def _note(knob: Knob) -> str:
 _IMPORT = re.compile(
     rb"^[ \t]*(?:import|from)[ \t]+(tensorflow|keras|torch|lightning|pytorch_lightning)\b", re.MULTILINE
 )
-
-
 _TENSORFLOW = {b"tensorflow", b"keras"}
-
-
 _LIBRARY_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
 _NO_XLA, _XLA = "--tf_xla_auto_jit=0", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
 
 

@@ -448,7 +448,6 @@ def _tell_all(remarks: Iterable[deque[str]], tell: OnEvent) -> None:
 FORMAT = 2
 """Format version of the lines; in format 1 the figures of a GPU were not a record of their own."""
 
-
 _log = logging.getLogger(__name__)
 
 

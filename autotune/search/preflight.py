@@ -30,14 +30,8 @@ from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import UnseenSteps
 
 _ENOUGH_STEPS = 3
-
-
 _TIME_LIMIT_S = 60.0  # from the first step to the third
-
-
 _LONG_S = 30.0  # without a step, after which somebody who waits wants to know why
-
-
 _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 

@@ -40,11 +40,7 @@ if TYPE_CHECKING:
     from autotune.study.storage.storage import Storage
 
 _PYTHON_FIELD = "{python}"
-
-
 _HASH = "[0123456789abcdef]" * 4  # in a pattern of names; others may give studies of a database any name
-
-
 _SIMULATED = GpuInventory(gpus=(), why_none="the machine is simulated")
 
 

@@ -24,17 +24,9 @@ from autotune.space.space import effective_batch_ratio
 from autotune.trial.protect import CheckpointCopy, copy_newest_checkpoint
 
 _ROUNDS, _FEWEST_ROUNDS = 4, 2
-
-
 _LONG_S = 20.0  # a training that is shorter shows little: rather fewer rounds
-
-
 _LEAST_S = 5.0
-
-
 _OTHER_BATCH = 1e-9
-
-
 _RACED = (Label.BATCH, Label.PRECISION)
 
 
@@ -231,23 +223,11 @@ def _order(rounds: int, arms: Sequence[_Arm]) -> Iterator[tuple[int, _Arm]]:
 
 
 _LEARNING_RATE = re.compile(r"(?:.*_)?(?:learning_?rate|(?:base|init|initial|max|peak)?_?lr)")
-
-
 _MAIN_LEARNING_RATE = ("learning_rate", "lr")
-
-
 _OTHER_RATE = re.compile(r".*(?:decay|discriminator|disc|end|eta_min|final|min|schedule|start|warm_?up).*")
-
-
 _SEED = re.compile(r"(?:global_|manual_|random_|rng_|torch_|np_|numpy_|tf_)*seed(?:_value)?|random_state")
-
-
 _OPTIMIZER = re.compile(r"(?:.*_)?optim(?:izer)?(?:_(?:name|type))?")
-
-
 _LINEAR = re.compile(r"(?:.*\W)?(?:sgd|momentum|nesterov|lars|gradientdescent)(?:\W.*)?", re.IGNORECASE)
-
-
 _LARGEST_SEED = 2**31
 
 

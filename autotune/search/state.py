@@ -33,8 +33,6 @@ from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
 
 _TEN_MINUTES_S = 600.0
-
-
 REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
 

@@ -42,14 +42,8 @@ from autotune.trial.outcome import Losses
 from autotune.trial.stop_rule import TrialPolicy
 
 _NO_LIKE_LOSSES = (Purpose.BASELINE, *NOT_COMPARED)  # which are not compared with the baseline's while they go on
-
-
 _SPEEDS = 8  # of a trial over time, in the record
-
-
 _OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
-
-
 _HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
 
 
@@ -378,10 +372,8 @@ def _speeds(done: Execution) -> tuple[float, ...]:
 MOST_REPEATS = 2
 """Of one trial. What is still disturbed then is the best there is."""
 
-
 MOST_IN_A_SEARCH = 10
 """On a machine that others share all the time, repeats help nobody."""
-
 
 _WHAT = {
     Validity.CONTAMINATED: "others used the GPU",

@@ -53,10 +53,7 @@ from autotune.trial.explanations import EXPLANATIONS
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
 
-
 _NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
-
-
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 
 

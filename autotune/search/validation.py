@@ -94,27 +94,14 @@ class Validator:
 
 
 _WELL = (Ending.COMPLETED, Ending.STOPPED)
-
-
 _OURS = (Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST)
 """Endings that say nothing about the point."""
 
-
 _FULL_WITHIN_S = 24 * 3600.0
-
-
 _AS_FAR = 0.9  # of the samples of today's config
-
-
 _LEAST_EXCESS = 0.1  # of the loss that training begins with
-
-
 _LOSS_ERRORS = 3.0  # standard errors
-
-
 _NOUNS: Mapping[str, str] = {EPOCH_END: "end of an epoch", EVALUATION: "evaluation", CHECKPOINT: "checkpoint"}
-
-
 _MIB = 1 << 20
 
 

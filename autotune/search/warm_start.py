@@ -38,7 +38,6 @@ from autotune.study.record import Study
 KNOWN_POINTS = 10
 """Points on record from which on a study needs no warm start: its own model knows more than another machine."""
 
-
 _TURNS = 2  # of two proposals at the beginning one is imported, the other an expert's
 
 
@@ -244,7 +243,6 @@ def _ordinal(number: int) -> str:
 
 MOST_IMPORTED_POINTS = 4
 """Imported points of a search, at most."""
-
 
 _MOST_OF_A_SIBLING: Mapping[Likeness, int] = {
     Likeness.EARLIER_CODE: 3,

@@ -18,8 +18,6 @@ _COMPILER = Effects(gpu_memory=Demand.VARIES, host_memory=Demand.NONE, on_step=T
 _NUMBERS = Effects(gpu_memory=Demand.VARIES, on_step=True)
 
 _NO_WORKERS: Mapping[str, domains.Choices] = {"workers": (0,)}  # PyTorch's loader raises an error: nobody to do it
-
-
 KNOWN_KNOBS: tuple[KnownKnob, ...] = (
     KnownKnob(
         kind="native_loading",

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from autotune.records import Machine, Scalar
 
 Choices = tuple[Scalar, ...]
-
-
 _LARGEST_COUNT = 2**31
 """Largest plausible batch, buffer or pool of workers; a key that holds more means something else."""
 
@@ -173,11 +171,7 @@ def private_gpu_threads(_present: Scalar, machine: Machine) -> Choices:
 # Types of numbers.
 
 _FULL_PRECISION: Choices = ("float32", "fp32", "no", "32-true", "32", 32)
-
-
 _FLOAT16: Choices = ("mixed_float16", "float16", "fp16", "16-mixed", "16", 16)
-
-
 _PRECISIONS: Mapping[Scalar, Choices] = {
     # How a config spells one precision tells how it spells the others.
     "float32": ("mixed_float16", "mixed_bfloat16"),
@@ -196,8 +190,6 @@ _PRECISIONS: Mapping[Scalar, Choices] = {
     32: (16,),
     16: (32,),
 }
-
-
 _DTYPES = (("float32", "float16", "bfloat16"), ("fp32", "fp16", "bf16"))
 
 

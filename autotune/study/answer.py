@@ -72,10 +72,8 @@ class Finalist:
 Judged = tuple[Finalist, Judgement | None]
 """A finalist with the judgement of its pairs; None for too few pairs."""
 
-
 Kinds = frozenset[str]
 """Kinds of change of the training, by the labels of `space.knob`."""
-
 
 _NOTHING: Kinds = frozenset()
 
@@ -320,7 +318,6 @@ def _judged_on_one(
 
 MOST_PRIOR_DF = 2.0
 """Most degrees of freedom of the prior from other trials: points differ in spread, more so with longer steps."""
-
 
 _SEARCHES_OF_NOISE = 5
 

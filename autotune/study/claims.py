@@ -19,14 +19,11 @@ from autotune.space.knob import is_number, same_scalar
 CLAIM = "claim"
 """Attribute that holds a claim."""
 
-
 RENEWAL_S = 10.0
 """Time between the signs of life of who makes a trial."""
 
-
 LEASE_S = 60.0
 """Time without a sign of life after which a trial counts as interrupted."""
-
 
 IsGone = Callable[[Mapping[str, Any]], bool]
 """Returns whether the owner of a claim is known to have ended."""

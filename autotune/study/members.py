@@ -19,14 +19,10 @@ from autotune.sampler.observations import TYPICAL_CV
 ATTRIBUTE = "member."
 """Prefix of the attributes that hold members; the UUID follows."""
 
-
 RECENT = timedelta(seconds=90)
 """Time in which a member that is at work has renewed its entry, by its own wall clock."""
 
-
 _LONGEST = 200  # characters of each text
-
-
 _MOST_FACTS = 50
 
 

@@ -33,24 +33,16 @@ from autotune.study.storage.storage import SET_ASIDE, Storage, member_names, nex
 DISTURBED_BY = "disturbed_by"
 """Attribute of an interrupted trial that says who came, for people."""
 
-
 IMPORTED = "imported"
 """Attribute of a trial that came out of a file: what of it no storage keeps as it was, its times in UTC among it."""
-
 
 RECORD = "record"
 """Attribute that holds a whole `TrialRecord`."""
 
-
 _T = TypeVar("_T")
-
-
 _NAMED = 5
-
-
 _FURTHER = 1_000_000
 """Distance between the first trial numbers of the Optuna studies of one study."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -469,37 +461,16 @@ def read_records(
 FORMAT = 2
 """Version of the attributes of a trial. In 1 the figures of a GPU stood beside its other fields; it is still read."""
 
-
 _SHARE = (0.0, 1.0 + 1e-6)  # than 1, which a mean of shares may come to by rounding
-
-
 _SHARES = (0.0, 1e6)  # sums over processes, whose kernels may run at the same time
-
-
 _LONGEST_S = 1e12
-
-
 _TIME = (0.0, _LONGEST_S)
-
-
 _RATE = (1e-30, 1e18)  # so that no ratio of two leaves what a float can hold
-
-
 _BYTES = (0, 1 << 60)
-
-
 _AMOUNT = (0.0, 1e18)
-
-
 _COUNT = (0, 1 << 53)
-
-
 _RATIO = (0.0, 1e18)
-
-
 _LOSS = (-1e30, 1e30)
-
-
 _RANGES: Mapping[str, tuple[float, float]] = {
     "number": (0, 1 << 53),
     "pair": (0, 1 << 53),
@@ -551,25 +522,13 @@ _RANGES: Mapping[str, tuple[float, float]] = {
 }
 """The numbers of a trial, least and most; absent is allowed where the type allows it."""
 
-
 _MOST_GPUS = 256
-
-
 _MOST_WINDOWS = 1_000_000
-
-
 _MOST_LOSSES = 10_000
-
-
 _MOST_FILES = 1_000
-
-
 _LONGEST_TEXT = 1_000
-
-
 _ADDED = frozenset({"number", "validation", "race", "code"})
 """Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
-
 
 _ONCE_THE_BASELINE = "today"  # the purpose's word in format 1, and in the first studies of format 2
 

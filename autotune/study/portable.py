@@ -38,31 +38,14 @@ from autotune.study.storage.storage import DAMAGE
 VERSION = 1
 """Version of the file's format."""
 
-
 MOST_BYTES = 1 << 28
-
-
 MOST_LINE_BYTES = 1 << 23
-
-
 MOST_TRIALS = 100_000
-
-
 _KIND = "autotune study"
-
-
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})-([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})")
-
-
 _HARDWARE = ("cpu_model", "cpu_cores", "memory_bytes", "gpus")
-
-
 _MOST_FACTS = 100
-
-
 _LONGEST_FACT = 1000
-
-
 _DAMAGED = "Export it again where the study is; nothing was imported."
 
 
@@ -308,38 +291,16 @@ def _facts(said: object) -> Mapping[str, Sequence[Scalar]]:
 
 
 _UUID = re.compile("[0-9a-f]{32}")
-
-
 _STAMP = re.compile(r"(2[01]\d\d)-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")
-
-
 _FOLDERS = re.compile(r"(?<![\w.…])(?:~|[A-Za-z]:)?[/\\](?:[^\s:;,'\"()<>|/\\]+[/\\])+")
-
-
 _CLAIMED = ("machine", "purpose", "sampler")
-
-
 _FIELDS = frozenset({"uuid", "values", "distributions", "attributes", "score", "speeds", "started", "ended"})
-
-
 _MOST_KNOBS = 1000
-
-
 _MOST_CHOICES = 10_000
-
-
 _MOST_SPEEDS = 10_000
-
-
 _LONGEST_KEY = 500  # a column of Optuna's tables holds 512
-
-
 _LONGEST_TEXT = 10_000
-
-
 _LARGEST = 1e300
-
-
 _SCORES = (1e-30, 1e30)
 
 

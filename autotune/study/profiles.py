@@ -27,34 +27,20 @@ from autotune.study.storage.storage import Storage
 FORMAT = 1
 """Version of a written profile."""
 
-
 PROFILE = "profile"
 """Attribute of an Optuna study that holds its profile."""
-
 
 MOST_POINTS = 6
 """Best points that a profile keeps."""
 
-
 MOST_EXHAUSTED = 12
 """Points that ran out of memory that a profile keeps."""
 
-
 _MOST_KNOBS = 200
-
-
 _MOST_GPUS = 64
-
-
 _LONGEST_TEXT = 200
-
-
 _LARGEST_GAIN = 20.0  # ln score
-
-
 _MOST_BYTES = 1 << 60
-
-
 _GIB = 1024**3
 
 
@@ -215,8 +201,6 @@ def _is_plain(value: object) -> bool:
 
 
 _OTHER_GPU = 1.0
-
-
 _OTHER_CPU = 0.25
 
 
@@ -309,10 +293,7 @@ def _likeness(own: Profile, other: Profile) -> Likeness | None:
 INDEX = "profiles.jsonl"
 """Name of the file beside journals."""
 
-
 _MOST_PROFILES = 300
-
-
 _PATIENCE_S = 5.0  # for a server that does not answer: a warm start is not worth more
 
 

@@ -31,14 +31,8 @@ from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
 
 _T = TypeVar("_T")
-
-
 _OPENING_S = 30.0
-
-
 _PATIENCE_S = 5.0  # for a server, in the middle of a search
-
-
 _LATE = ("~", "")  # behind all trials whose start is known
 
 

@@ -69,13 +69,10 @@ from autotune.study.race_judgement import judge_race
 Stood = Mapping[str | None, Standing | None]
 """Answer that a study stood by when each of its searches began."""
 
-
 _UNVALIDATED = (
     "The answer is not validated, though that was asked for: there was no time, or the search was ended before it was. "
     "What breaks in a longer training is not known."
 )
-
-
 _NOT_RACED = "it was not raced"
 
 
@@ -737,8 +734,6 @@ def _label(space: Space, path: str) -> str:
 # never measured, and where its own trials speak. On simulated trainers, changed ones included, the intervals hold the
 # truth in 91 % and 98 % then.
 _MODEL_ERROR_FACTOR = 1.5
-
-
 _OWN_TRIALS_FACTOR = 1.1
 
 

@@ -271,8 +271,6 @@ def repair_study(
 
 
 _GIB = 1024**3
-
-
 _NO_SPACE = Space(knobs=())  # gives labels alone, which are not shown
 
 

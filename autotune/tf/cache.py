@@ -24,15 +24,10 @@ import tensorflow as tf
 from autotune.tf.options import cache_home
 
 Features = dict[str, tf.Tensor]
-
-
 Load = Callable[[tf.Tensor], Features]
 """Function from the index of an example (int64 scalar) to its features, as graph operations."""
 
-
 FORMAT_VERSION = 1
-
-
 _log = logging.getLogger(__name__)
 
 

@@ -33,8 +33,6 @@ from typing import Any, BinaryIO
 from autotune.tf.options import TextOptions
 
 Tokens = list[int]
-
-
 PrepareLine = Callable[[str], Sequence[int]]
 """Function from a line to its tokens; the same line always gives the same tokens."""
 
@@ -83,8 +81,6 @@ def _prepare_distinct(lines: Sequence[str], prepare_line: PrepareLine, options: 
 
 
 FORMAT_VERSION = 1
-
-
 _log = logging.getLogger(__name__)
 
 

@@ -35,11 +35,7 @@ from autotune.tf.runtime import Placement, refuse_other_ways, require_there
 from autotune.trainee import mark
 
 Tensors = dict[str, tf.Tensor]
-
-
 Signature = dict[str, tf.TensorSpec]
-
-
 FeatureFunction = Callable[[Tensors, tf.Tensor], Tensors]
 """Function from a batch and its number (int64 scalar, from 0) to its features, as graph operations.
 
@@ -47,16 +43,9 @@ Random numbers are drawn with `tf.random.stateless_*` and the number of the batc
 not depend on which device draws them, nor on what is computed at the same time.
 """
 
-
 _AHEAD = 1  # batches that wait at each end of the buffer, beside one that is being copied there; also steps
-
-
 _PATIENCE_S = 10.0
-
-
 _REPORT_EVERY_S = 0.25
-
-
 _log = logging.getLogger(__name__)
 
 

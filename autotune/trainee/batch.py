@@ -12,14 +12,10 @@ from typing import Any, Callable, Optional
 Path = tuple[Any, ...]
 """Position in a nested batch: the keys and indices that lead to it."""
 
-
 Sizer = Callable[[Any], Optional[int]]
 """Function that returns the number of samples in a batch."""
 
-
 _DEPTH = 4
-
-
 _WIDTH = 64
 
 

@@ -20,14 +20,12 @@ from autotune.trainee.stream import is_only_watched
 DIGEST_EVERY_S = 0.2
 """Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
 
-
 SYNC_EVERY_S = 1.0
 """Interval between two waits for the accelerator.
 
 In between, a step "ends" when its work is enqueued: the time of a single one means little, but their sum is right.
 A training that is only watched is never made to wait: over 10 s, what is still enqueued at both ends does not count.
 """
-
 
 _OUT_OF_MEMORY = object()  # key of work that was not done
 
@@ -221,7 +219,6 @@ READ_EVERY_S = 0.2
 
 A longer step gets its own data wait and samples; shorter ones share the mean of the steps between two readings.
 """
-
 
 Sums = tuple[float, float, float]
 """Seconds of waiting for data, number of samples, number of batches."""

@@ -19,23 +19,13 @@ from autotune.trainee.phases import LEAST, LOAD, REPLAY, TRAIN, Schedule, chunk_
 from autotune.trainee.report import Memory
 
 _MOST_UNKNOWN = 60  # works without a fetch, or rounds of fetches that have nothing in common, before a loop is given up
-
-
 _BLIND = (
     "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
     "compiled step from an iterator among its arguments"
 )
-
-
 _IN_TURN = "steps take their batches from one dataset or another"
-
-
 _SEVERAL = "a step takes batches from several datasets"
-
-
 _THREAD = "between the loader and the step, batches pass through a thread of the trainer's own"
-
-
 _PROCESSES = "several processes train together"
 
 

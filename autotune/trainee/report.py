@@ -13,8 +13,6 @@ from typing import Any, Callable, Generic, Optional, TypeVar
 from autotune.trainee.stream import OBSERVER, Stream, is_only_watched, json_number
 
 LOSS_EVERY_S = 0.5
-
-
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 """Variable of a trial in which the loss of each step is wanted, where that does not wait for an accelerator."""
 

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple, Optional
 from autotune.trainee.report import Report
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
-
-
 _UNSEEN = "its compiled steps train on batches from neither tf.data nor a DataLoader, so none of them can be seen"
 
 

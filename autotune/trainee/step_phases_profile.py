@@ -30,32 +30,16 @@ from autotune.trainee.stream import TRIAL_DIR_VARIABLE, mark
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
 """Environment variable that asks for a profile, in a trial of its own."""
 
-
 BEGINS = "the parts of the step will be timed"
 """Note at the first step that is counted."""
 
-
 FILE = "step_phases.json"
-
-
 FORMAT_VERSION = 1
-
-
 _BLOCKS = 12
-
-
 _ROUNDS, _FEWEST_ROUNDS = 5, 1  # of a block
-
-
 _LIMIT_S = 1.5  # of a block, from the fewest rounds on
-
-
 _LEAST_STEPS, _LEAST_S = 20, 4.0  # of training before the first block: it has to be traced, compiled and steady
-
-
 _STEPS_BETWEEN, _BETWEEN_S = 8, 0.75
-
-
 _FEW_STEPS, _LONG_S = 4, 30.0  # of either, where steps are long
 
 

@@ -21,8 +21,6 @@ from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.step_phases_profile import BEGINS, try_to_write_error, write_result
 
 _MOST_NAMES = 3
-
-
 _ABOUT_ONE = 1.2
 
 
@@ -360,20 +358,10 @@ def _precision(optimizers: dict[int, Any], autocast: set[str]) -> str:
 
 
 _LEAST_STEPS, _LEAST_S = 20, 4.0  # of training before the first stretch
-
-
 _FEW_STEPS, _LONG_S = 4, 30.0  # of it, where steps are long
-
-
 _STEPS, _MOST_STEPS, _STRETCH_S = 6, 60, 0.75  # of a stretch
-
-
 _LONG_STRETCH_S, _FEWEST_STEPS = 5.0, 2  # of it, where steps are long
-
-
 _LONGEST_S = 150.0
-
-
 _LEAST_MARKED = 5
 
 
@@ -551,18 +539,11 @@ DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER, REST = (
     "optimizer",
     "rest",
 )
-
-
 PHASES = (DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER)
 """The phases of a step, but for the rest."""
 
-
 _UNSETTLED = "unsettled"  # after a forward pass: part of that if another one follows, else of the loss
-
-
 _HAVE_NO_PARTS = (DATA, FORWARD, LOSS, BACKWARD)  # a backward pass computes forward passes again to save memory
-
-
 _PARTS = (DATA, COPY, FORWARD, LOSS)
 
 

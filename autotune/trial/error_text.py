@@ -12,17 +12,11 @@ from autotune.records import Ending
 from autotune.trial.launch import GPU_MEMORY, HOST_MEMORY
 
 LONGEST_LINE = 200
-
-
 _LAST_LINES = 5  # looked at where a program ended without an exception of Python's
-
-
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
-
-
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exhausted|Exit|Interrupt|ExceptionGroup)(?::.*)?")
 
 
@@ -32,28 +26,16 @@ _IGNORED = ("Exception ignored in", "Error in atexit", "Error in sys.excepthook"
 
 # Launchers only say that a process of theirs failed; why, it said itself.
 _LAUNCHERS = re.compile(r"(?:[\w.]*\.)?(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b")
-
-
 _LOGGED = re.compile(
     r"^\[?\d{4}-\d\d-\d\d[ T,]|^[IWEF]\d{4} \d\d:\d\d|^\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b\]?[\s:|-]"
 )
-
-
 _LOGGED_ERROR = re.compile(r"^(?=.*\b(?:ERROR|CRITICAL|FATAL)\b)|^[EF]\d{4} \d\d:\d\d|^\S+: error: |\b[Ff]atal error\b")
-
-
 _GLOG_HEAD = re.compile(r"^[EF]\d{4} [^\]]*\]\s*")
-
-
 _ABORTED = re.compile(r"^(?:terminate called |Fatal Python error: |F\d{4} \d\d:\d\d)")
-
-
 _FRAME = re.compile(
     r"^\s+File \"|^\s*frame #\d+:|most recent call (?:first|last)\)|^Extension modules: |^Exception raised from "
     r"|^\s*Detected at node |^\s*\[\[\{\{node |^\s*\[\[\w+\]\] \[Op:"
 )
-
-
 _IN_USER_CODE = "in user code:"
 
 
@@ -63,11 +45,7 @@ _PERHAPS_GPU_MEMORY = re.compile(
     r"|Failed to get convolution algorithm|No algorithm worked|cuDNN failed to initialize",
     re.IGNORECASE,
 )
-
-
 _SAYS_OUT_OF_MEMORY = re.compile(r"\b(?:ran )?out of memory\b|\bOOM\b", re.IGNORECASE)
-
-
 _HARMLESS = "not a failure"  # TensorFlow's allocator prints it when a smaller workspace suffices
 
 
@@ -187,19 +165,10 @@ def _message(lines: Sequence[str]) -> str:
 PROGRESS = "\0"
 """Line that stands for an update of a progress bar; no real line holds a NUL after `output_lines`."""
 
-
 TRACEBACK = "Traceback (most recent call last):"
-
-
 _MOST_LETTERS = 1000
-
-
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>])")
-
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-
-
 _RANK = re.compile(r"^\[(?:rank\d+|[\w-]+\d+)\]:\s?")  # torchrun puts the rank in front of each line
 
 
@@ -208,32 +177,14 @@ _TQDM = re.compile(
     r"(?:[^|\n]{0,80}:\s*)?\s*\d{1,3}%\|[^|]{0,400}\|\s*[\d.,]+\w*/[\d.,]+\w*\s\[[^\]]*\]"
     r"|(?:[^|\n:]{0,80}:\s*)?\b\d+\w*it\s\[\d+:\d+[^\]]*\]"
 )
-
-
 _BAR = re.compile(r"[━╸╺█▏▎▍▌▋▊▉]{2,}|\[[=>.#\- ]{8,}\]")
-
-
 _COUNT = re.compile(r"\b\d+/(?:\d+|Unknown|--)(?:\s|$)|\d{1,3}\s?%")
-
-
 _BOX_HEAD = re.compile(r"^[╭┌+][─-]+\s*Traceback \(most recent call last\)")
-
-
 _BOX = re.compile(r"^[╭╰│┃┏┗┡├└┌╞╘┠]")
-
-
 _BOX_ASCII = re.compile(r"^(?:\|.*\||\+[-─ ]{10,}\+)\s*$")
-
-
 _GROUP_RULE = re.compile(r"^\s+\+(?:-\+)?-{4,}.*$")
-
-
 _GROUP = re.compile(r"^(?:  )+[|+] ")
-
-
 _GLOG_REMARK = re.compile(r"^(?:\[\w+\]:)?\[?[IW]\d{4}\s+\d\d:\d\d:\d\d")
-
-
 _NOISE = re.compile(
     r"^\S*[^:\s]*:\d+: \w*Warning: "
     r"|^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] \S+\.cc:\d+\]"
@@ -247,8 +198,6 @@ _NOISE = re.compile(
     r"|^wandb: "
     r"|^\[W\d+ "
 )
-
-
 _WARNED_CODE = re.compile(r"^\s+\S")  # the line of code that a warning quotes
 
 

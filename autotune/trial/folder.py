@@ -20,21 +20,14 @@ from autotune.trial.deletion import delete_apart, delete_tree, discard, left_asi
 MARKER = ".autotune-trial"
 """Name of the file that marks a folder as made by autotune; no folder without it is ever emptied or removed."""
 
-
 MARKER_FORMAT = 1
 """Format version of the marker."""
-
 
 RESULT_FORMAT = 2
 """Format version of the result; in format 1 the figures of a GPU were not a record of their own."""
 
-
 _MARKER_TEXT = f'{{"format": {MARKER_FORMAT}}}\n'
-
-
 _TAIL_BYTES = 32 << 10
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -236,14 +229,8 @@ def _tail(path: Path) -> str:
 
 
 TEMPORARY_VARIABLE = "TMPDIR"
-
-
 _LONGEST_NAME_BYTES = len("/torch-shm-dir-XXXXXX/manager.sock")  # the longest known, below it
-
-
 _LONGEST_BYTES = 107 - _LONGEST_NAME_BYTES  # unix(7)
-
-
 _SHORT_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - the folder is private, and checked before it is used
 
 
@@ -313,11 +300,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 _TRAINEE = Path(__file__).parents[1] / "trainee"
-
-
 _INJECTED = "_autotune_trainee"
-
-
 _OWN_IMPORT = re.compile(r"^( *)from autotune\.trainee\b", re.MULTILINE)
 
 

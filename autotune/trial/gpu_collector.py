@@ -44,10 +44,8 @@ REPLACED = SilenceLimits(
 )
 """Silences after which a collector is replaced."""
 
-
 _EXPLAINED = SilenceLimits(start_s=REPLACED.start_s, record_s=3.0, answer_s=3.0)
 """Silences that explain why a trial has no readings."""
-
 
 _UNTOLD = "If that is a matter of rights, ask whoever runs the machine; trials are compared by throughput all the same."
 
@@ -355,7 +353,6 @@ def gpu_collector(uuids: Sequence[str], guard: Guard, stream: Path, clock: Clock
 
 _OURS = re.compile(r"(\d{8}T\d{6}Z-[A-Za-z0-9._-]+-\d+\.gpu\.jsonl)(\.\d+|\.log)?")
 """``<search>.gpu.jsonl``, which a search locks, and its further files beside it."""
-
 
 _LOCKED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

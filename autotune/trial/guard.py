@@ -21,7 +21,6 @@ from autotune.trial import guard_process, zygote_forkable, zygote_imports, zygot
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
 """Time limit from the command to end a trial until the guard reports its end; 2 s of it are for a busy machine."""
 
-
 _log = logging.getLogger(__name__)
 
 

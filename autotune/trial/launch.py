@@ -18,11 +18,7 @@ from autotune.trial.orphans import end_orphans
 from autotune.trial.step_files import StepReader
 
 Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
-
-
 LOOK_S = 0.1  # between looks at the trial; well below the 0.25 s that are promised to the watch
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -233,13 +229,11 @@ HOST_MEMORY = re.compile(
 )
 """Words of errors that the host's memory ran out."""
 
-
 GPU_MEMORY = re.compile(
     r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
 )
 """Words of errors that a GPU's memory ran out."""
-
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 

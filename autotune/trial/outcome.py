@@ -30,8 +30,6 @@ from autotune.records import Ending, Stop, TraineeEvent, TrialExit
 from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
-
-
 _STOPPED: Mapping[Stop, Ending] = {
     Stop.GPU_LOST: Ending.GPU_LOST,
     Stop.DIVERGED: Ending.DIVERGED,
@@ -41,17 +39,9 @@ _STOPPED: Mapping[Stop, Ending] = {
     Stop.DEADLINE: Ending.KILLED_BY_BUDGET,
     Stop.GUARD_LOST: Ending.INTERRUPTED,
 }
-
-
 _SENT_BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
 _SHELL = 128  # a shell passes the signal that ended its command on as an exit status, with this added
-
-
 _FAR_ABOVE = "its loss grew far above today's at the same step"
-
-
 _SPLITS = 20  # places looked at for a jump
 
 
@@ -216,10 +206,7 @@ def _left(trial_exit: TrialExit) -> str:
 FAR = 10.0
 """A trial has diverged when its loss, relative to its own first, is this many times the baseline's at the same step."""
 
-
 _FIRST = 3  # losses whose median is the level at which a trial began
-
-
 _LATEST = 5  # losses that say where it is now: a single bad batch does not count
 
 
@@ -306,8 +293,6 @@ class Losses:
 
 
 EPOCH_END, EVALUATION, CHECKPOINT = "epoch_end", "eval", "checkpoint"
-
-
 MILESTONES = (EPOCH_END, EVALUATION, CHECKPOINT)
 """Kinds of event that a training comes to besides its steps."""
 

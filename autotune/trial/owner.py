@@ -13,8 +13,6 @@ from autotune.files import read_beginning
 from autotune.records import Scalar
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
 _PID_NAMESPACE = Path("/proc/self/ns/pid")
 
 
@@ -70,8 +68,6 @@ def _machine() -> dict[str, Scalar]:
 
 
 _REF = re.compile(r"ref: (refs/[^\x00-\x20~^:?*\[\\]+)")
-
-
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 

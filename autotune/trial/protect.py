@@ -38,10 +38,8 @@ from autotune.trial.state_folder import LEAST_FREE_BYTES
 MOST_BYTES = 1 << 30
 """Size limit of all copies together; the latest files come first."""
 
-
 MOST_S = 10.0
 """Time limit after which no further copy is begun."""
-
 
 _CHECKPOINT = re.compile(
     r".*(?:ckpt|checkpoint).*"
@@ -52,8 +50,6 @@ _CHECKPOINT = re.compile(
 
 # Data have these suffixes too, so a word in the name of the file or its folder must mark it as a checkpoint.
 _OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pkl|pt)", re.IGNORECASE)
-
-
 _WORD = re.compile(
     r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
 )
@@ -277,8 +273,6 @@ def is_called_a_checkpoint(path: Path) -> bool:
 
 
 FORMAT = 1
-
-
 _LARGEST_BYTES = 1 << 22
 
 
@@ -315,8 +309,6 @@ class LeftFiles:
 
 
 _CHUNK_BYTES = 1 << 20
-
-
 Stamp = tuple[int, ...]
 
 
@@ -464,13 +456,8 @@ def _copied(read: Callable[[int], bytes], write: Callable[[bytes], int]) -> byte
 MOST_OF_FREE = 0.1
 """Largest share of the free space that the copies may take."""
 
-
 _TOGETHER_S = 60.0  # a checkpoint of several files is written in less
-
-
 _SMALL_BYTES = 1 << 16  # what says which checkpoint is the latest
-
-
 _MOST_FILES = 20_000
 
 

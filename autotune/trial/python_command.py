@@ -15,20 +15,10 @@ from autotune.errors import CommandError
 from autotune.trial.termination import release_signals
 
 _INTERPRETER = re.compile(r"python[0-9.]*t?")
-
-
 _SWITCHES = frozenset("bBdEIOPqRsSu")  # options without a value that mean the same to a fork
-
-
 _WITH_VALUE = frozenset("WX")
-
-
 _KEEPING_OUT = "IES"  # without PYTHONPATH, or without sitecustomize, nothing comes into the trainer's process
-
-
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
-
-
 _NOT_SCRIPTS = (".pyc", ".pyo", ".zip", ".pyz", ".egg", ".whl")
 
 

@@ -26,23 +26,17 @@ from autotune.trial.owner import identity_of
 KILL_SEARCH_S = 0.9
 """Time from SIGTERM, which the search answers with the end of its trial, to SIGKILL."""
 
-
 KILL_REST_S = 0.7
 """Time from the end of the search to SIGKILL for what is left: its guard ends the trial with SIGKILL after 0.5 s."""
 
-
 GIVE_UP_S = 2.0
 """Time from that SIGKILL to naming the processes that do not end."""
-
 
 NICENESS = 10
 """Default niceness of a search: nothing on an idle machine, and who comes gets the CPU at once. Where the kernel shares
 the CPU among sessions first (autogroup in sched(7)), who comes gets a fair part of it."""
 
-
 _POLL_S = 0.02
-
-
 _COST_SHARE = 0.002  # of one core: where a look is dear, with hundreds of threads, the next comes later
 
 
@@ -228,7 +222,6 @@ class SearchChild:
 VARIABLE = "AUTOTUNE_LIFELINE_FD"
 """Variable that holds the number of the reading end."""
 
-
 _MOST_BYTES = 1000
 
 
@@ -276,8 +269,6 @@ class Lifeline:
 
 
 _MOST_TEXT = 2000
-
-
 _ROOT = Path("/")
 
 

@@ -131,21 +131,14 @@ def _holds_any(folder: Path, others: Iterable[Path]) -> bool:
 MOST_ENTRIES = 20_000
 """Most files and folders in one look."""
 
-
 MOST_S = 1.0
 """Longest time of one look."""
 
 
 # Nothing that a training writes lies in these, and some of them are huge.
 _LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
-
-
 _ENVIRONMENT = "pyvenv.cfg"  # a folder with this is a virtual environment
-
-
 _STATE = ("studies", "trials", "searches", "cache", "backups", "kept")  # a folder with all these is a state folder
-
-
 _Stamp = tuple[int, ...]
 
 

@@ -17,7 +17,6 @@ from autotune.trial.folder import TrialFolder
 LEAST_FREE_BYTES = 1 << 30
 """Free space below which no trial starts."""
 
-
 KEPT_TRIALS = 200
 
 

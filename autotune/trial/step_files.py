@@ -19,8 +19,6 @@ from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.stage_times import PipelineTimes, StageTimes
 
 VERSION = 1
-
-
 _KINDS = frozenset(
     {"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen", "files"}
 ) | {
@@ -33,23 +31,11 @@ _KINDS = frozenset(
 
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
-
-
 _DEVICES = 64  # of a process, at most
-
-
 _SETTING = re.compile(r"[a-z0-9_.]{1,80}")
-
-
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
-
-
 _LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
-
-
 _LINE_BYTES = 1 << 14  # longer lines are none of the writer's
-
-
 _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf}
 
 

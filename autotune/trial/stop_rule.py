@@ -16,19 +16,10 @@ from autotune.trial.outcome import EVALUATION, Losses, Milestones
 LEAST_VALIDATION_S = 20.0
 """Shortest training of a validation trial: memory that grows and speed that falls off do not show in less."""
 
-
 _BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or on a clip that is too short
-
-
 _LONGEST_BETWEEN_LOOKS_S = 1.0
-
-
 _LONGEST_SILENCE_S = 30.0
-
-
 _STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # after which a trial that has begun none never will
-
-
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
 
@@ -279,17 +270,11 @@ One that waits for a lock uses no CPU time, its idle threads a hundredth of a co
 before the first step use most of one, also where they wait for an accelerator.
 """
 
-
 WORKING_S = 10.0
 """Time over which that is looked at."""
 
-
 _LEAST_GRACE_S = 60.0  # importing a framework takes half a minute on a slow machine
-
-
 _GRACE_SHARE = 0.2  # of the time to the first step that the config allows: who allows more knows of a preparation
-
-
 _BETWEEN_LOOKS_S = 5.0
 
 
@@ -377,6 +362,5 @@ class UnseenSteps:
 
 FRAMEWORKS = ("torch", "tensorflow", "jaxlib")
 """Packages with a library of their own that the observer of steps knows; Keras trains with one of them."""
-
 
 _MAPPED = re.compile(rf"/({'|'.join(FRAMEWORKS)})/[^\n]*\.so")

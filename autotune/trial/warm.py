@@ -41,29 +41,15 @@ from autotune.trial.zygote_imports import LATE_VARIABLES
 MOST_ZYGOTES = 2
 """Most zygotes at the same time: with TensorFlow each holds about 550 MiB."""
 
-
 SILENCE_S = 8.0
 """Time without a sign of life (output, CPU time) after which a fork that has not reported a step is given up."""
 
-
 _MOST_ATTEMPTS = 3  # to make a zygote, before that has failed: the second finds out what cannot be imported beforehand
-
-
 _MOST_NAMED = 4  # modules in a sentence
-
-
 _IMPORTS_BUSY_S = 20.0  # ... and this much more, on a busy machine
-
-
 _ENDED = "it has ended"
-
-
 _MODULE = re.compile(r"\w+(\.\w+)*")
-
-
 _log = logging.getLogger(__name__)
-
-
 _Key = tuple[str, tuple[str, ...], str, frozenset[tuple[str, str]]]
 
 

@@ -100,26 +100,12 @@ def uninstall_command(now: bool, force: bool) -> int:
 
 
 _SYSTEMCTL = ("systemctl", "--user")
-
-
 _RELOAD = (*_SYSTEMCTL, "daemon-reload")
-
-
 START = (_RELOAD, (*_SYSTEMCTL, "enable", "--now", NAME))
-
-
 UPDATE = (_RELOAD, (*_SYSTEMCTL, "enable", NAME), (*_SYSTEMCTL, "restart", NAME))
-
-
 STOP = ((*_SYSTEMCTL, "stop", NAME), _RELOAD)
-
-
 _ASK_S = 10.0
-
-
 _LINGERING = Path("/var/lib/systemd/linger")
-
-
 _KEPT = ("HOME", "PATH", "LANG")
 
 

@@ -27,16 +27,9 @@ from autotune.files import create_private, make_private_folder, read_beginning
 VERSION = 1
 """Version of the protocol."""
 
-
 MOST_REQUEST_BYTES = 1 << 20
-
-
 MOST_RESPONSE_BYTES = 1 << 26
-
-
 _LONGEST_OP = 64
-
-
 RESTART = (
     "Restart the daemon, so that it is of the version that you use: `systemctl --user restart autotune`, or end "
     "`autotune daemon run` and start it again."
@@ -211,8 +204,6 @@ def _is_deep(value: object, levels: int) -> bool:
 
 
 _CREDENTIALS = struct.Struct("iII")  # ucred of unix(7): process, user, group
-
-
 _log = logging.getLogger(__name__)
 
 

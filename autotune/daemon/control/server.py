@@ -103,26 +103,18 @@ def bug_response(error: Exception) -> bytes:
 
 
 Answer = Callable[[Request], Mapping[str, Any] | Deferred]
-
-
 MOST_CONNECTIONS = 64
-
-
 MOST_WAITING = 48
 """Most clients that wait for a deferred answer: the rest of the connections is for those that are answered at once."""
-
 
 REQUEST_S = 10.0
 """Time limit for a client to send its whole request."""
 
-
 RESPONSE_S = 30.0
 """Time limit for a client to take its whole response."""
 
-
 MOST_UNSENT_BYTES = 16 << 20
 """Most that is kept for clients that read slowly, all together."""
-
 
 _BUSY = error_response(
     "busy", "the daemon has too many clients", remedy="Run the command again; end commands that hang."

@@ -22,11 +22,8 @@ from autotune.daemon.web.gate import COOKIE_S, Gate, Keys
 from autotune.errors import AutotuneError
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-
-
 CSRF_PLACE = json.dumps("csrf-token-of-the-page")
 """Stands in the state for the token of the page that reads it: one state is made for all."""
-
 
 _NOT_YET = "The daemon has only just begun; ask again in a moment.\n"
 
@@ -135,8 +132,6 @@ def _signed(text: str, request: Request, served: Served) -> str:
 
 
 _LONGEST_ID = 64
-
-
 Act = Callable[[object], None]
 
 
@@ -189,11 +184,7 @@ def error_document(error: AutotuneError) -> Mapping[str, Any]:
 
 
 EVERY_S = 1.0
-
-
 MOST_STREAMS = 40
-
-
 _QUIET_S = 15.0
 """Longest silence of a stream: proxies and browsers take a longer one for a broken connection."""
 

@@ -24,14 +24,10 @@ from autotune.errors import AutotuneError
 from autotune.files import create_private, open_regular
 
 CSRF_HEADER = "x-csrf-token"
-
-
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-
-
 _HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
@@ -42,11 +38,7 @@ _HEADERS = {
     "cache-control": "no-store",
     "connection": "close",
 }
-
-
 _SIGN_IN, _METRICS = "/login", "/metrics"
-
-
 _WAYS = {"GET", "HEAD", "POST"}
 
 
@@ -163,18 +155,11 @@ class _Headers:
 
 
 TOKEN_BYTES = 32
-
-
 CODE_S = 120.0
 """Time for which a printed address can be used."""
 
-
 MOST_CODES = 8
-
-
 COOKIE_S = 30 * 24 * 3600.0
-
-
 _LONGEST = 200  # bytes of whatever claims to be a key
 
 

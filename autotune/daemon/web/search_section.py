@@ -21,14 +21,8 @@ from autotune.report.plain_text import changes_text
 from autotune.trial.state_folder import StateFolder
 
 MOST_DOTS = 400
-
-
 _MOST_POINTS = 8
-
-
 _MOST_STEPS = 400
-
-
 _PRIOR_DF = 6.0
 
 
@@ -245,11 +239,7 @@ def _points(progress: StudyProgress, deviation: float, degrees: float) -> list[P
 
 
 _LONGEST_PAUSE_S = 6 * 3600.0  # between two events of one search; beyond it a clock was set, or a machine slept
-
-
 _UNCOMPARED = frozenset(purpose.value for purpose in NOT_COMPARED)
-
-
 _NO_FAILURE = frozenset((Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED))
 
 
@@ -460,14 +450,8 @@ def _changes(changes: Any) -> str:
 
 
 SUFFIX = ".events.jsonl"
-
-
 _MOST_FILES = 200
-
-
 _LONGEST_LINE_BYTES = 8 << 20
-
-
 Event = Mapping[str, Any]
 
 

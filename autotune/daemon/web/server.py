@@ -105,8 +105,6 @@ class WebServer:
 
 
 _EVERY_S = 1.0
-
-
 _PERCENT = 100.0
 
 

@@ -233,8 +233,6 @@ def _say(tone: Tone, text: str) -> Headline:
 
 
 Thing = TypeVar("Thing")
-
-
 _Stamp = tuple[tuple[str, int, int], ...]
 
 

@@ -17,14 +17,8 @@ from autotune.daemon.web.view import DaemonView, GpuSample, GpuUser, TrainingVie
 from autotune.files import read_tail
 
 _MOST_TRAININGS = 40
-
-
 _NEWEST_FOLDERS = 60
-
-
 _TOLD = "told.jsonl"
-
-
 _ALARMS = ("slower_than_confirmed", "slower", "recovered")
 
 
@@ -179,11 +173,7 @@ def _alarm(told: bytes) -> AlarmPart | None:
 
 
 MOST_GPUS = 32
-
-
 _MOST_USERS = 12
-
-
 _MEMORY_STEP = 16 << 20  # finer changes say nothing, and would have everything sent again
 
 
@@ -304,8 +294,6 @@ def _user(user: GpuUser, trainings: Mapping[int, str]) -> UserPart:
 
 
 STRETCH_S = 30.0
-
-
 STRETCHES = 120
 
 

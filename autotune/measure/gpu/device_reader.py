@@ -27,7 +27,6 @@ DRAIN_S = 0.25
 POLL_S = 0.1
 """Interval between two readings of a device that keeps no samples."""
 
-
 BLOCKED_S = 2.0
 """A driver call that takes longer is recorded: the slow ones take milliseconds."""
 

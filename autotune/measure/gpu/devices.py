@@ -13,7 +13,6 @@ from autotune.measure.gpu.driver import GpuFacts, GpuInventory, gpus, is_mig_uui
 TIME_LIMIT_S = 10.0
 """Longest wait for an answer of the driver."""
 
-
 Answer = TypeVar("Answer")
 
 
@@ -66,11 +65,7 @@ def in_time(question: Callable[[], Answer]) -> Answer | None:
 
 
 _NUMBER = re.compile(r"[+-]?\d+")
-
-
 _UUID_KINDS = ("GPU-", "MIG-")
-
-
 _PCI_ORDER = "PCI_BUS_ID"
 
 

@@ -18,8 +18,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 _LIBRARY = "libnvidia-ml.so.1"
-
-
 _MIG_PREFIX = "MIG-"
 
 
@@ -429,11 +427,8 @@ class Trouble(StrEnum):
 
 
 NO_LIBRARY, FUNCTION_NOT_FOUND = 12, 13
-
-
 UNFIT_LIBRARY = -1
 """A code of our own: there is a file of the library's name, and it cannot be loaded."""
-
 
 _NOTHING_NEW = frozenset(
     {
@@ -442,8 +437,6 @@ _NOTHING_NEW = frozenset(
         21,  # no data
     }
 )
-
-
 _CAPABILITY_OFF = frozenset(
     {
         3,  # not supported
@@ -453,8 +446,6 @@ _CAPABILITY_OFF = frozenset(
         26,  # deprecated: the library does not serve it any more
     }
 )
-
-
 FATAL_NAMES: Mapping[int, str] = MappingProxyType(
     {
         UNFIT_LIBRARY: "the driver's library cannot be loaded",
@@ -469,20 +460,14 @@ FATAL_NAMES: Mapping[int, str] = MappingProxyType(
 )
 """Names of the losses, as the ending of a trial shows them."""
 
-
 REMEDY = "See whether `nvidia-smi` works in this very shell."
 """Remedy where none is known for the code itself, for people."""
-
 
 _OTHER_LIBRARY = (
     "see with `ldconfig -p | grep nvidia-ml` whether there are several libraries, and keep LD_LIBRARY_PATH from naming "
     "one that is not the driver's"
 )
-
-
 _LOST = "`nvidia-smi` and `dmesg` (lines with Xid) say more; the machine may need a reboot."
-
-
 _REMEDIES: Mapping[int, str] = MappingProxyType(
     {
         UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
@@ -501,8 +486,6 @@ _REMEDIES: Mapping[int, str] = MappingProxyType(
         28: _LOST,
     }
 )
-
-
 _OF_ONE_DEVICE = frozenset({15, 16, 28})
 
 
@@ -590,7 +573,6 @@ REASONS: Mapping[int, str] = MappingProxyType(
     }
 )
 """Names of the bits, for people."""
-
 
 THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)", "power brake"})
 """The reasons that make a GPU slower than the same trial would find it another time."""

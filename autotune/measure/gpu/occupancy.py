@@ -26,7 +26,6 @@ from autotune.measure.gpu.windows import SampledWindows
 BUSY_FRACTION = 0.05
 """Share of the last second in which kernels ran; below it a desktop's drawing is not called work."""
 
-
 _LOOK_BACK_S = 1.0
 
 
@@ -131,11 +130,7 @@ _RETRY_S = 5.0  # until a driver that was lost is opened again
 
 # Driver 510 is the first to say what it keeps for itself. Before it: some hundred MiB, about 1 % of a large memory.
 _KEPT_BYTES = 1 << 30
-
-
 _KEPT_FRACTION = 0.015
-
-
 Answer = TypeVar("Answer")
 
 

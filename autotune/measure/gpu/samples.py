@@ -16,7 +16,6 @@ from typing import Any, ClassVar, get_args
 FORMAT = 1
 """Version of the lines; changed when an old reader would misread them."""
 
-
 STATE_S = 1.0
 """Interval between two records of each kind but `BusyWindows` and `ProcessShares`, which come more often."""
 
@@ -188,8 +187,6 @@ Record = (
     | GpuLost
     | CallBlocked
 )
-
-
 _KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
 
 

@@ -103,11 +103,7 @@ class GpuTimeline:
 
 
 _BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
-
-
 _BUSY_AT_ALL = 0.01
-
-
 _ROUNDING_S = 1e-3
 
 

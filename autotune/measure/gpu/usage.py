@@ -14,10 +14,8 @@ from autotune.records import GpuFigures, GpuMeasurement, GpuRole, Scalar, Validi
 MOST_LOST = 0.05
 """Share of the readings that may fail in passing; beyond it a number is not to be relied on."""
 
-
 MOST_FOREIGN = 0.01
 """Share of the time in which kernels of others may run; beyond it a trial is contaminated."""
-
 
 MOST_THROTTLED = 0.1
 """Share of the readings that may show throttling: the bit for hardware slowdown also shows at a change of clocks."""
@@ -153,7 +151,6 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 LEAST_COVERED = 0.5
 """Share of the window that driver windows must cover for the utilization of a single trial to be given."""
-
 
 NOT_MEASURED = "gpu_not_measured"
 """Name of a trial's condition: the reason, for people, why its utilization is not known; None where it is."""

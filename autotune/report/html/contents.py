@@ -100,7 +100,6 @@ class StudyContents:
 Child = object
 """Text, `Html`, None (left out), or a sequence of those."""
 
-
 _EMPTY_ELEMENTS = frozenset(("br", "hr", "meta", "link"))
 
 

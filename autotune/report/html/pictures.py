@@ -22,31 +22,17 @@ from autotune.report.html.contents import ConfirmingPair, Html, text
 from autotune.report.plain_text import changes_text, plain
 
 _INK = "#123456"  # stands for the colour of the page's text
-
-
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#808080"
-
-
 _ROW, _FRAME = 0.34, 0.75  # inches
-
-
 _MOST_POINTS = 1500
-
-
 _MOST_TICKS = 6
-
-
 _TIME_STEPS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
-
-
 _MARKS = {
     Purpose.BASELINE: ("today's config", "s", _GREY, True),
     Purpose.EXPLORE: ("a new point", "o", _BLUE, False),
     Purpose.REPEAT: ("a point once more", "o", _BLUE, True),
     Purpose.CONFIRM: ("confirming pair", "D", _GREEN, False),
 }
-
-
 _ARMS = {
     RaceArm.BASELINE: ("today", _GREY, "-"),
     RaceArm.WINNER: ("the new values", _BLUE, "-"),
@@ -317,8 +303,6 @@ def _in_page(svg: str, name: str, title: str) -> Html:
 
 
 _path = os.environ.get("PATH")
-
-
 os.environ["PATH"] = os.defpath  # that of the system: a project may have put programs of its own before these
 
 

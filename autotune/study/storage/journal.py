@@ -141,8 +141,6 @@ def _expected(path: Path, file: JournalFile | None = None) -> Iterator[None]:
 
 
 _REMEDY = "What was measured before is in the answer. Put the file back or move it away, then run the command again."
-
-
 _REMEDY_AT_OPENING = "Move the file away to start a new study, or cut it before that line to keep what came earlier."
 
 

@@ -88,7 +88,6 @@ class Storage(Protocol):
 SET_ASIDE = "set_aside"
 """Attribute of a member before which all others were set aside."""
 
-
 _FURTHER_MEMBER = re.compile(r"(.*)~([2-9]\d{0,5}|1\d{1,5})", re.DOTALL)
 
 

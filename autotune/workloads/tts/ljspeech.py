@@ -10,20 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SAMPLE_RATE = 22050
-
-
 SYMBOLS = " !\"'(),-.:;?abcdefghijklmnopqrstuvwxyz"
-
-
 VOCABULARY = len(SYMBOLS) + 1  # 0 is padding
-
-
 _NUMBERS = {character: number for number, character in enumerate(SYMBOLS, start=1)}
-
-
 TokensOf = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """Function from texts to their symbol numbers."""
-
 
 _PCM = 1
 

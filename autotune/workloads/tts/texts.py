@@ -38,14 +38,8 @@ _ONES = (  # noqa: SIM905  # reads better
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
 ).split()
-
-
 _TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()  # noqa: SIM905  # reads better
-
-
 _SCALES = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
-
-
 _ORDINALS = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
 
 
@@ -57,8 +51,6 @@ _ABBREVIATIONS = {
     "jr.": "junior", "maj.": "major", "gen.": "general", "rev.": "reverend", "lt.": "lieutenant", "hon.": "honorable",
     "sgt.": "sergeant", "capt.": "captain", "esq.": "esquire", "ltd.": "limited", "col.": "colonel", "ft.": "fort",
 }  # fmt: skip
-
-
 _CURRENCIES = {"$": ("dollar", "dollars", "cent", "cents"), "£": ("pound", "pounds", "penny", "pence")}
 
 
@@ -66,18 +58,12 @@ _CURRENCIES |= {"€": ("euro", "euros", "cent", "cents")}
 
 
 _SIGNS = {"&": "and", "%": "percent", "+": "plus", "=": "equals", "@": "at"}
-
-
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "…": "..."})  # noqa: RUF001
-
-
 _LARGEST = 10**15
 
 
 # What is around a word; then: a currency, a number with commas or decimals, and what follows it.
 _AROUND = re.compile(r"^([\"'(\[-]*)(.*?)([\"')\],;:.!?-]*)$", re.DOTALL)
-
-
 _NUMBER = re.compile(r"([$£€]?)(\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d+))?(st|nd|rd|th|s|%)?")
 
 
@@ -181,14 +167,10 @@ _FUNCTION_WORDS = {
     "es": "el la los las y es una un de que en por con para no se su al lo como más del pero sus fue ha era son",
     "it": "il la le gli e è un una di che in per con non si del della al dei sono come ma anche più nel questo ha",
 }
-
-
 _LANGUAGES = {
     word: tuple(language for language, words in _FUNCTION_WORDS.items() if word in words.split())
     for word in " ".join(_FUNCTION_WORDS.values()).split()
 }
-
-
 _WORDS = re.compile(r"[^\W\d_]+")
 
 
