@@ -136,11 +136,6 @@ class StartCheck:
         self._since_s: float | None = None
         self._speeds: list[float] = []
 
-    @property
-    def is_done(self) -> bool:
-        """True if there is nothing more to find."""
-        return self._confirmed is None
-
     def add(self, window: PaceWindow) -> SlowStart | None:
         """Add the next window; return the finding that it completes, nearly always None."""
         confirmed = self._confirmed

@@ -34,8 +34,8 @@ class IdleState:
 class Idleness:
     """Idleness of the machine, and of some of its GPUs.
 
-    While no search of ours runs each reading goes to `update`, else to `Arrivals.update` and, if nobody came, to
-    `nobody_came`: then the next search need not wait for another ten minutes.
+    While no search of ours runs each reading goes to `update`, else to `Arrivals.update`. If nobody came meanwhile, the
+    watch after it is told since when: then the next search need not wait for another ten minutes.
 
     Args:
         uuids: GPUs that the search would use; None for all there are, empty for none.
@@ -58,14 +58,6 @@ class Idleness:
         self._close_since_s: float | None = None  # since when it has been looked at closely, and was quiet
         self._own_s = -math.inf  # the last reading with a search of ours
         self._spans: dict[str, tuple[float, float]] = {}  # from when to when the utilization of each GPU is
-
-    def nobody_came(self, reading: MachineReading) -> None:
-        """Take a reading with a search of ours, and nobody else."""
-        self._last, self._own_s = reading, reading.t_s
-        self._note_spans(reading)
-        self._close_since_s = None
-        if self._since_s is None:
-            self._since_s = reading.t_s
 
     def update(self, reading: MachineReading) -> IdleState:
         """Take a reading without a search of ours, made by the same watch as the ones before."""

@@ -325,13 +325,6 @@ class SourceFile:
             yield parent, node
             node = parent
 
-    def definition_of(self, node: ast.AST) -> Definition | None:
-        """Return the innermost function or class that a node is in the body of; None for code of the module itself."""
-        for parent, part in self.above(node):
-            if isinstance(parent, Definition) and part in parent.body:
-                return parent
-        return None
-
 
 def parse(path: Path, name: str, content: bytes, *, is_script: bool) -> SourceFile | str:
     """Parse a source file, or return the reason, for people, for which that is not possible."""

@@ -231,11 +231,6 @@ CHECKS: tuple[Check, ...] = (*STATIC_CHECKS, *MEASURED_CHECKS)
 """All checks, in the order in which they are shown."""
 
 
-def check_named(name: str) -> Check:
-    """Return the check of an id."""
-    return next(check for check in CHECKS if check.id == name)
-
-
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,

@@ -40,9 +40,6 @@ MOST_FOR_CONFIRMING = 0.4
 PAIRS_WITH_TIME_TO_SPARE = 6
 """Pairs of a confirmation that has the time: four show a large gain, but not how large."""
 
-STOPPING_S = 1.0
-"""Time that it takes to stop a longer training."""
-
 RACES_FROM_S = 900.0
 """Budget from which on a search races an answer that changes the batch or the precision, without being asked."""
 

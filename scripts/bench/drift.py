@@ -33,8 +33,6 @@ from scripts.bench.results import Commands, markdown_table
 Values = NDArray[np.float64]
 
 WINDOW_S = 10.0
-BETWEEN_SD = 0.08
-"""Standard deviation of ln speed between trainings of the same config."""
 
 _MODES = 0.14  # ln distance of the two modes; the rest of the spread is within them
 _MODE_SD = 0.04

@@ -160,10 +160,10 @@ class Play:
             state = idleness.update(reading)
             if state.is_idle:
                 self._start(since_s)
-                if self._search(idleness):
+                is_ours = self._search()
+                if is_ours:
                     self._wait(_NEXT_S)
-                else:
-                    idleness = Idleness(self._policy)
+                idleness = Idleness(self._policy, idle_since_s=state.idle_since_s if is_ours else None)
                 since_s = self._now_s
             else:
                 self._wait(state.look_again_s * self._rng.uniform(1.0, 1.1))
@@ -196,7 +196,7 @@ class Play:
         self._played.starts_s.append(now_s)
         self._played.missed_s += max(0.0, now_s - max(disturbed_s + idle, since_s))
 
-    def _search(self, idleness: Idleness) -> bool:
+    def _search(self) -> bool:
         """Search until somebody comes, or the budget is used up; return False if somebody came."""
         own = self._use_gpu() if self._machine.gpus else None
         self._host.search(self._rng.uniform(0.2, self._machine.cores))
@@ -208,7 +208,6 @@ class Play:
             reason = arrivals.update(reading)
             if reason:
                 break
-            idleness.nobody_came(reading)
             self._wait(self._policy.close_look_s * self._rng.uniform(1.0, 1.2))
         noticed_s = self._now_s
         self._wait(self._rng.choice(_STOPS_S) if reason else 0.1)

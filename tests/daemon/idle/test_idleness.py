@@ -156,31 +156,6 @@ def test_a_suspended_machine_was_not_idle():
     assert idleness.update(readings.after(1.0, asleep_s=30.0)).idle_since_s == readings.t_s - 1.0
 
 
-def test_after_a_search_that_nobody_disturbed_the_next_one_may_start():
-    """Some seconds later: its own kernels, and its memory, have to be gone, and then somebody else's show."""
-    readings, idleness = Readings(), Idleness()
-    look_until(readings, idleness, 2_000.0)
-    for _ in range(400):
-        idleness.nobody_came(readings.after(0.25, gpu=OWN))
-    ended_s = readings.t_s
-    assert idleness.update(readings.after(0.25, gpu={"utilization": 0.9, "unlisted_bytes": 1 << 30})).idle_since_s
-    assert look_until(readings, idleness, 3_000.0).is_idle
-    assert 2.0 <= readings.t_s - ended_s <= 5.0
-    idleness.nobody_came(readings.after(0.25))
-    state = look_until(readings, idleness, readings.t_s + 60.0, gpu={"utilization": 0.9})
-    assert state.reason == "GPU 0 is at work for others: kernels run 90% of the time"
-
-
-def test_the_last_kernels_of_a_search_are_not_somebodys():
-    """A reading of a GPU that is given twice is still about the time since the one before."""
-    readings, idleness = Readings(), Idleness()
-    look_until(readings, idleness, 2_000.0)
-    idleness.nobody_came(readings.after(0.25, gpu=OWN))
-    seen = readings.after(5.0, gpu={"utilization": 0.2})
-    assert idleness.update(seen).idle_since_s == 1_000.0
-    assert idleness.update(readings.after(0.25, gpus=seen.gpus)).idle_since_s == 1_000.0
-
-
 def test_a_watch_that_goes_on_after_a_search_forgives_its_last_kernels_and_memory():
     """Those of somebody else are seen a moment later, and nothing starts before."""
     readings = Readings()
