@@ -33,7 +33,7 @@ settings.load_profile("suite")
 # A job in the background of a script ignores ^C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONG = ("commands", "gpu", "workloads", "trainee", "process", "protect")
+LONG = ("commands", "gpu", "workloads", "trainee", "trial")
 """Folders whose tests start processes and wait for them, the longest first."""
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

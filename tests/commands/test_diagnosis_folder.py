@@ -17,7 +17,7 @@ from autotune.records import Ratio
 from autotune.report.diagnosis import diagnosis_document
 from autotune.search.problem import open_problem
 
-KERAS = Path(__file__).parents[1] / "profile" / "keras_trainer.py"
+KERAS = Path(__file__).parents[1] / "diagnose" / "profile" / "keras_trainer.py"
 
 FOUND = Diagnosis(
     verdict=Verdict(sentence="Input-bound: the step waits.", limit=None),
