@@ -47,7 +47,7 @@ def test_the_stages_of_the_reference_trainer_are_seen(
     """Text, reading and spectrograms of the shipped trainer each have their time."""
     monkeypatch.chdir(tmp_path)
     assert write_corpus(tmp_path / "corpus", clips=12)
-    shipped = (Path(__file__).parents[2] / "configs" / "config.yaml").read_text()
+    shipped = (Path(__file__).parents[3] / "configs" / "config.yaml").read_text()
     shipped = shipped.replace("batch_size: 8", "batch_size: 2").replace("native_loading: false", "native_loading: true")
     config = tmp_path / "config.yaml"
     config.write_text(shipped.replace("data/quickstart", str(tmp_path / "corpus")))

@@ -79,7 +79,7 @@ def test_the_step_of_the_reference_trainer_is_taken_apart(
     """A trainer with `autotune.tf.TrainStep` is timed on its own batches."""
     monkeypatch.chdir(tmp_path)
     assert write_corpus(tmp_path / "corpus", clips=12)
-    shipped = (Path(__file__).parents[2] / "configs" / "config.yaml").read_text()
+    shipped = (Path(__file__).parents[3] / "configs" / "config.yaml").read_text()
     shipped = shipped.replace("batch_size: 8", "batch_size: 2")
     config = tmp_path / "config.yaml"
     config.write_text(shipped.replace("data/quickstart", str(tmp_path / "corpus")))
