@@ -58,6 +58,21 @@ def test_importing_the_package_and_asking_for_help_stays_light() -> None:
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
+def test_help_of_each_command_stays_light() -> None:
+    """What a command does is loaded when it does it: the module that has its options loads nothing that takes time."""
+    script = """
+import sys, click
+from autotune.cli import command_line
+def load(command, context):
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        load(command.get_command(context, name), context)
+load(command_line, click.Context(command_line))
+print(sorted({'numpy', 'optuna', 'ruamel', 'tensorflow'} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_daemon_stays_small() -> None:
     """A process that runs for weeks beside trainings has loaded nothing that it does not need: 27 MiB, not 150."""
     heavy = ("numpy", "optuna", "rich", "ruamel", "msgspec", "scipy", "yaml")

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,11 @@ force_option = click.option("--force", is_flag=True, help="Do not ask, also wher
 entry_argument = click.argument("number", type=click.IntRange(min=1), metavar="ENTRY")
 entries_argument = click.argument("numbers", nargs=-1, required=True, type=click.IntRange(min=1), metavar="ENTRY...")
 entries_or_all_argument = click.argument("numbers", nargs=-1, type=click.IntRange(min=1), metavar="[ENTRY...]")
+
+
+def study_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which study is meant, and how it is shown."""
+    name = click.option("--study", metavar="NAME", help="Name of the study (default: the config's, or the only one).")
+    for option in (storage_option, state_dir_option, json_option, name, config_if_any_option):
+        function = option(function)
+    return function

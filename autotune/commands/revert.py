@@ -8,7 +8,7 @@ import click
 
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
 from autotune.commands.printing import ask, say_remarks
-from autotune.errors import ConfigError
+from autotune.errors import AutotuneError, ConfigError
 from autotune.trial.termination import signals_held
 
 
@@ -26,7 +26,6 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         from autotune.clock import SystemClock
         from autotune.config.apply import plan_reverts, write_edits
         from autotune.config.load import load_settings
-        from autotune.errors import AutotuneError
         from autotune.report.console import text_console
         from autotune.trial.state_folder import StateFolder
 

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.commands.study.delete import delete_study
-from autotune.commands.study.opened import Place
+from autotune.commands.study.place import Place
 from autotune.errors import StudyBusy
 from autotune.records import Purpose, Scalar
 from autotune.search.problem import Problem, open_problem

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from autotune.commands.printing import say
-from autotune.daemon.unit import NAME
+from autotune.daemon.unit import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
 from autotune.trial.search_child import run_short
 from autotune.trial.termination import signals_held
@@ -34,7 +34,6 @@ def install_command(now: bool, web: bool, force: bool) -> int:
         from autotune.clock import SystemClock
         from autotune.commands.daemon.run import page_server
         from autotune.daemon.home import open_home
-        from autotune.daemon.unit import daemon_command, unit_path, unit_text, write_unit
 
     open_home(os.environ)  # where it cannot work, it need not be installed
     starts = daemon_command(sys.executable)
@@ -74,7 +73,6 @@ def uninstall_command(now: bool, force: bool) -> int:
         import os
 
         from autotune.clock import SystemClock
-        from autotune.daemon.unit import remove_unit, unit_path
 
     if now:
         require_manager()

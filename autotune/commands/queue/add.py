@@ -19,7 +19,7 @@ from autotune.commands.parameters import (
     state_dir_option,
     storage_option,
 )
-from autotune.commands.printing import say_aside
+from autotune.commands.printing import say, say_aside, say_object
 from autotune.config.secrets import secrets_of
 from autotune.daemon.queue import ApplyScope, Entry, Queue, StartRule, fingerprint, kept_environment
 from autotune.environment import STORAGE_VARIABLE
@@ -78,8 +78,6 @@ def command(
     on (PATH, CUDA_*, TF_* and the like), and no secrets.
     """
     with signals_held():
-        from autotune.clock import format_duration
-        from autotune.commands.printing import say, say_object
         from autotune.commands.queue.opened import NO_DAEMON, entry_object, open_queue, settle
 
     try:

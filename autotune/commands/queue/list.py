@@ -117,7 +117,7 @@ def wait_command(call: Invocation, numbers: tuple[int, ...], longest_s: float | 
     The exit code is 1 if one has failed.
     """
     with signals_held():
-        from autotune.clock import SystemClock, format_duration
+        from autotune.clock import SystemClock
         from autotune.commands.printing import say, say_object
         from autotune.commands.queue.opened import NO_DAEMON, entries_object, open_queue, reasons
         from autotune.daemon.queue import EntryState, find_entries

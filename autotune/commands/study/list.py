@@ -1,5 +1,7 @@
 """``autotune study list`` and ``show``: the studies of a storage, and one of them."""
 
+from __future__ import annotations
+
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,14 +10,19 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.parameters import config_if_any_option, json_option, state_dir_option, storage_option
-from autotune.commands.study.opened import study_options
+from autotune.commands.parameters import (
+    config_if_any_option,
+    json_option,
+    state_dir_option,
+    storage_option,
+    study_options,
+)
 from autotune.records import SearchResult, Verdict
-from autotune.study.travel import StudyFacts
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from autotune.study.members import Member
+    from autotune.study.travel import StudyFacts
 
 
 @click.command(name="list")
@@ -28,11 +35,11 @@ def command(call: Invocation, config: Path | None, as_json: bool, state_dir: Pat
     """Shows each study of a storage: trials, best speed-up, last use and hardware."""
     with signals_held():
         from autotune.commands.printing import say_object
-        from autotune.commands.study.opened import open_place
+        from autotune.commands.study.place import open_place
         from autotune.errors import StudyError
         from autotune.report.console import text_console
         from autotune.report.plain_text import plain
-        from autotune.study.travel import StudyFacts, describe_study
+        from autotune.study.travel import describe_study
 
     place = open_place(config, state_dir, storage)
     objective = place.problem.objective if place.problem else None
@@ -135,7 +142,7 @@ def show_command(
     """Shows one study: machines and versions, searches with what they found, trials by ending, who works on it."""
     with signals_held():
         from autotune.commands.printing import say_object
-        from autotune.commands.study.opened import chosen_study, open_place
+        from autotune.commands.study.place import chosen_study, open_place
         from autotune.report.console import text_console
         from autotune.report.plain_text import plain
         from autotune.study.members import hosts_told_apart
@@ -178,7 +185,7 @@ def show_command(
     return 0
 
 
-def _state(member: "Member", now: datetime) -> str:
+def _state(member: Member, now: datetime) -> str:
     if member.has_left or member.seems_at_work(now):
         return member.phase.value + (f" ({member.left_because})" if member.left_because else "")
     return f"no sign of life since {member.renewed_utc:%Y-%m-%d %H:%M} UTC"
