@@ -2,6 +2,7 @@
 
 A trainer writes into its own trial folder, and a folder on a shared machine may have been prepared by somebody else.
 A file opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
+The folder of a project, which all paths are found from, is found here too.
 """
 
 import contextlib

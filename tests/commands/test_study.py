@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.commands.study.delete import delete_study
-from autotune.commands.study.place import Place
+from autotune.commands.study.place import Place, delete_study
 from autotune.errors import StudyBusy
 from autotune.records import Purpose, Scalar
 from autotune.search.problem import Problem, open_problem
