@@ -1,27 +1,49 @@
-"""Request of a search: what was typed after ``autotune search``."""
+"""Options of searches, and of ``autotune init``: what a user may ask for, under the names that click gives it."""
 
 import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchRequest:
-    """Options and arguments of ``autotune search``, under the names that click gives them.
+class SearchOptions:
+    """Options of one search; those of `autotune.tune`, which explains them.
 
     Attributes:
         budget_s: The wall for everything, in seconds.
         seed: Makes the choices repeatable; 0 or more.
-        fresh: True to start a new record, without a warm start.
-        warm_start: True to begin with the best points of studies of like trainings.
-        apply: Whether to write the best values into the config if they are better; None to ask.
-        same_training: True to turn only knobs that leave the training itself unchanged.
+        fresh: Whether to start a new record, without a warm start; the old one is kept beside it.
+        warm_start: Whether to begin with the best points of studies of like trainings.
+        same_training: Whether to turn only knobs that leave the training itself unchanged.
         batch: Limit of the effective batch; None for that of the section, or the default.
-        allow_busy_gpu: True to search although somebody else is on the GPU.
-        sampler: Name of the sampler; None for that of the section.
-        validate_s: Longest training of a validation trial, in seconds; None for none.
-        race_s: Time for the race of the answer, in seconds; None where that is left to the answer.
+        allow_busy_gpu: Whether to search although somebody else is on the GPU.
+        sampler: Name of the sampler, or a sampler of Optuna; None for that of the section.
+        validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
+            not validated.
+        race_s: Time for the race of the answer, at most half of the budget; 0 for none, None for one where the answer
+            calls for it and the budget has the time.
+    """
+
+    budget_s: float = 1800.0
+    seed: int = 0
+    fresh: bool = False
+    warm_start: bool = True
+    same_training: bool = False
+    batch: str | None = None
+    allow_busy_gpu: bool = False
+    sampler: Any = None
+    validate_s: float | None = None
+    race_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest(SearchOptions):
+    """Options and arguments of ``autotune search``.
+
+    Attributes:
+        apply: Whether to write the best values into the config if they are better; None to ask.
         report: File for the report of the study; None for none.
         dry_run: True to show what would happen, and start nothing.
         as_json: True to print the answer as one JSON object on stdout.
@@ -31,29 +53,13 @@ class SearchRequest:
     """
 
     config: Path
-    budget_s: float
-    seed: int
-    fresh: bool
-    warm_start: bool
-    apply: bool | None
-    same_training: bool
-    batch: str | None
-    allow_busy_gpu: bool
-    sampler: str | None
-    validate_s: float | None
-    race_s: float | None
-    no_race: bool
-    report: Path | None
-    dry_run: bool
-    as_json: bool
-    state_dir: Path | None
-    storage: str | None
-    trainer: tuple[str, ...]
-
-    @property
-    def asked_race_s(self) -> float | None:
-        """Time for the race that was asked for; 0 for none, None where nothing was said."""
-        return 0.0 if self.no_race else self.race_s
+    apply: bool | None = None
+    report: Path | None = None
+    dry_run: bool = False
+    as_json: bool = False
+    state_dir: Path | None = None
+    storage: str | None = None
+    trainer: tuple[str, ...] = ()
 
     def ends_s(self, started_s: float) -> float:
         """Return the end of the budget of a process that started then, on the same clock; infinity for a dry run."""

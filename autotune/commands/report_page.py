@@ -97,10 +97,10 @@ def contents_of_other(other: Path, problem: Problem, clock: Clock) -> StudyConte
         )
     record = Record(name, problem.storage, reads_only=True)
     try:
-        trials = tuple(record.records())
+        trials, ratings = tuple(record.records()), record.ratings
     finally:
         record.close()
-    result = answer_of(trials, problem.space, objective=problem.objective)
+    result = answer_of(trials, problem.space, objective=problem.objective, ratings=ratings)
     return _contents(problem, name, trials, result, clock)
 
 

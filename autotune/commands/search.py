@@ -93,6 +93,10 @@ def command(call: Invocation, /, **options: Any) -> int:
     Starts a study of this config on this machine, or goes on with it. The config itself is not touched before you say
     so (see `autotune apply`). The trainer's command comes from the config's autotune: section, or after --.
     """
+    if options.pop("no_race"):
+        if options["race_s"] is not None:
+            raise click.UsageError("--race and --no-race exclude each other.")
+        options["race_s"] = 0.0
     request = SearchRequest(**options)
     if request.dry_run and request.as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
@@ -110,15 +114,13 @@ def command(call: Invocation, /, **options: Any) -> int:
 
 def _require_time(request: SearchRequest) -> None:
     """Raise wrong usage if the budget is too short for the validation, or for the race."""
-    if request.race_s is not None and request.no_race:
-        raise click.UsageError("--race and --no-race exclude each other.")
-    if request.validate_s is None and request.race_s is None:
+    if request.validate_s is None and not request.race_s:
         return
     from autotune.search.schedule import why_no_time_to_race, why_no_time_to_validate
 
     if request.validate_s is not None and (why := why_no_time_to_validate(request.validate_s, request.budget_s)):
         raise click.UsageError(f"--validate: {why}.")
-    if request.race_s is not None and (why := why_no_time_to_race(request.race_s, request.budget_s)):
+    if request.race_s and (why := why_no_time_to_race(request.race_s, request.budget_s)):
         raise click.UsageError(f"--race: {why}.")
 
 

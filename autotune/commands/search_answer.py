@@ -146,7 +146,7 @@ class SearchAnswer:
             return None
         _, search = self._known
         try:
-            result = search.tuner.answer_so_far(rates_changes=False)  # there is no time to fit a model
+            result = search.tuner.answer_so_far()
         except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
             return None
         return result and replace(result, cautions=(*result.cautions, caution))

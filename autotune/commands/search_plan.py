@@ -48,7 +48,7 @@ def show_plan(console: Console, problem: Problem, request: SearchRequest) -> Non
         command=masked(problem.command),
         budget_s=request.budget_s,
         validate_s=request.validate_s,
-        race_s=race_s(request.asked_race_s, request.budget_s),
+        race_s=race_s(request.race_s, request.budget_s),
         races_always=bool(request.race_s),
     )
     print_plan(console, plan)

@@ -20,7 +20,7 @@ from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.search.batch_limits import limited
-from autotune.search.open import OpenSearch, SearchOptions, open_search
+from autotune.search.open import OpenSearch, Part, open_search
 from autotune.search.problem import Problem, open_problem
 from autotune.trial.search_child import Lifeline
 from autotune.trial.termination import interrupted_by
@@ -74,20 +74,9 @@ def search_with_display(
     """
     progress = text_console(stderr=True)
     show_plan(progress, problem, request)
-    options = SearchOptions(
-        budget_s=request.budget_s,
-        started_s=started_s,
-        seed=request.seed,
-        fresh=request.fresh,
-        warm_start=request.warm_start,
-        allow_busy_gpu=request.allow_busy_gpu,
-        sampler=request.sampler,
-        validate_s=request.validate_s,
-        race_s=request.asked_race_s,
-        lifeline=Lifeline.of_environment(),
-    )
+    part = Part(started_s=started_s, lifeline=Lifeline.of_environment())
     display = SearchDisplay(progress, clock, started_s=started_s, budget_s=request.budget_s)
-    with open_search(problem, options, clock, display) as search:
+    with open_search(problem, request, part, clock, display) as search:
         answer.begin(problem, search)
         answer.clear = display.close
         result = _result(search, display, progress)

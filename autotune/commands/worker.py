@@ -109,19 +109,10 @@ def command(
         config=config,
         budget_s=_USUAL_S if budget_s is None else budget_s,
         seed=seed,
-        fresh=False,
         warm_start=warm_start,
-        apply=False,
         same_training=same_training,
         batch=batch,
         allow_busy_gpu=allow_busy_gpu,
-        sampler=None,
-        validate_s=None,
-        race_s=None,
-        report=None,
-        no_race=True,
-        dry_run=False,
-        as_json=False,
         state_dir=state_dir,
         storage=storage,
         trainer=trainer,
@@ -144,30 +135,22 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
         from autotune.commands.search_run import open_requested
         from autotune.report.console import text_console
         from autotune.report.live import SearchDisplay
-        from autotune.search.open import SearchOptions, open_search
+        from autotune.search.open import Part, open_search
         from autotune.study.members import Role
         from autotune.study.summary import has_answer
 
     problem = open_requested(request)
-    options = SearchOptions(
-        budget_s=request.budget_s,
-        started_s=call.started_s,
-        seed=request.seed,
-        allow_busy_gpu=request.allow_busy_gpu,
-        warm_start=request.warm_start,
-        role=Role.WORKER,
-        as_long_as_others=as_long_as_others,
-    )
+    part = Part(started_s=call.started_s, role=Role.WORKER, as_long_as_others=as_long_as_others)
     console = text_console(stderr=True)
     display = SearchDisplay(console, clock, started_s=call.started_s, budget_s=request.budget_s)
-    with open_search(problem, options, clock, display) as search:
+    with open_search(problem, request, part, clock, display) as search:
         if search.search == search.name and has_answer(
             problem.of_this_code(search.study.records()), problem.space.name(problem.space.baseline), problem.objective
         ):
             console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
             return 0
         if not any(one.role is Role.SEARCH for one in search.study.others()):
-            console.print(_alone(options.budget_s), soft_wrap=True)
+            console.print(_alone(request.budget_s), soft_wrap=True)
         try:
             with display, suppress(TrialError):  # that all gave no numbers: others may know better
                 search.run()

@@ -24,7 +24,8 @@ from autotune.diagnose.messages import Message, said, uncapitalized
 from autotune.diagnose.static import STATIC_CHECKS, static_checks
 from autotune.events import Event
 from autotune.measure.host import BusyCpu
-from autotune.search.open import SearchOptions, open_parts
+from autotune.options import SearchOptions
+from autotune.search.open import Part, open_parts
 from autotune.search.problem import Problem
 from autotune.trial.launch import Runner
 
@@ -75,13 +76,8 @@ def diagnose(
         AutotuneError: Trials cannot be made: the record is held by a search, a GPU is busy, and the like.
     """
     cpu = BusyCpu()
-    search = SearchOptions(
-        budget_s=options.budget_s,
-        started_s=options.started_s,
-        allow_busy_gpu=options.allow_busy_gpu,
-        warm_start=False,
-    )
-    with open_parts(problem, search, clock, on_event, runner=runner) as opened:
+    search = SearchOptions(budget_s=options.budget_s, allow_busy_gpu=options.allow_busy_gpu, warm_start=False)
+    with open_parts(problem, search, Part(started_s=options.started_s), clock, on_event, runner=runner) as opened:
         static = static_checks(problem, clock, is_run=True)
         diagnoser = Diagnoser(opened.parts, opened.consumers, busy_s=busy_s or cpu.busy_s, cores=cpu.cores)
         measured = diagnoser.run()

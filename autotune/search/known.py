@@ -78,6 +78,7 @@ class Study:
             why_no_gpu=problem.why_no_gpu,
             today=today,
             excluded=excluded,
+            ratings=self._ratings,
         )
         if not result:
             why = "no trial of this config has given numbers yet"
@@ -97,7 +98,12 @@ class Study:
         searches = dict.fromkeys(trial.search for trial in reversed(self.current) if LEFT_OUT in trial.conditions)
         for search in searches:
             result = summarize(
-                self.current, search, problem.space, objective=problem.objective, why_no_gpu=problem.why_no_gpu
+                self.current,
+                search,
+                problem.space,
+                objective=problem.objective,
+                why_no_gpu=problem.why_no_gpu,
+                ratings=self._ratings,
             )
             if result is not None:
                 yield result
@@ -149,6 +155,7 @@ class Study:
         self.name = record.name
         self.where = record.where
         self.trials: Sequence[TrialRecord] = tuple(record.records())
+        self._ratings = record.ratings
         record.close()
 
 

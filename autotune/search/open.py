@@ -16,6 +16,7 @@ from autotune.config.command import split_command
 from autotune.errors import ConfigError, StudyError, TrialError
 from autotune.events import Event, Remark, TrialProgress
 from autotune.files import open_regular
+from autotune.options import SearchOptions
 from autotune.records import SearchResult
 from autotune.sampler.other_samplers import OURS, SamplerChoice, require_sampler
 from autotune.search.batch_limits import growth_remark, limited
@@ -46,49 +47,20 @@ OnEvent = Callable[[Event], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """Options of one search.
+class Part:
+    """Part that this process takes in a search.
 
     Attributes:
-        budget_s: The wall for everything, from `started_s` on, in seconds.
-        started_s: When it began, on the clock's monotonic time.
-        seed: Makes its choices repeatable; 0 or more.
-        fresh: Whether to start a new record; the old one is kept beside it.
-        allow_busy_gpu: Whether to search although somebody else is on the GPU.
-        sampler: Name of the sampler, or a sampler of Optuna; None for that of the section.
-        validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
-            not validated.
-        race_s: Time for the race of the answer, at most half of the budget; 0 for none, None for one where the answer
-            calls for it and the budget has the time.
+        started_s: When it began, on the clock's monotonic time; the budget counts from there.
         role: Whether it gives an answer, or lends its machine to the searches of others.
         as_long_as_others: Whether the search that is joined says how long it stays, where one goes on.
-        warm_start: Whether to begin with the best points of studies of like trainings; a new record never does.
-
-    Raises:
-        ConfigError: The budget is too short for the validation, or for the race.
+        lifeline: Whoever has to hear of it while it is at work; None for nobody.
     """
 
-    budget_s: float
     started_s: float
-    seed: int = 0
-    fresh: bool = False
-    allow_busy_gpu: bool = False
-    sampler: SamplerChoice | None = None
-    validate_s: float | None = None
-    race_s: float | None = None
-    lifeline: Lifeline | None = None
     role: Role = Role.SEARCH
     as_long_as_others: bool = False
-    warm_start: bool = True
-
-    def __post_init__(self) -> None:
-        if self.validate_s is not None and (why := why_no_time_to_validate(self.validate_s, self.budget_s)):
-            raise ConfigError(why, where="validate_s", remedy="Give more budget, or less time to validate.")
-        if self.race_s and (why := why_no_time_to_race(self.race_s, self.budget_s)):
-            raise ConfigError(why, where="race_s", remedy="Give more budget, or less time to race.")
-
-    def budget(self, clock: Clock) -> Budget:
-        return Budget(clock, started_s=self.started_s, budget_s=self.budget_s)
+    lifeline: Lifeline | None = None
 
 
 class OpenSearch:
@@ -212,7 +184,6 @@ def tune(
     problem.require_runnable()
     options = SearchOptions(
         budget_s=budget_s,
-        started_s=started_s,
         seed=seed,
         fresh=fresh,
         allow_busy_gpu=allow_busy_gpu,
@@ -221,13 +192,19 @@ def tune(
         race_s=race_s,
         warm_start=warm_start,
     )
-    with open_search(problem, options, clock, on_event) as search:
+    with open_search(problem, options, Part(started_s=started_s), clock, on_event) as search:
         return search.run()
 
 
 @contextmanager
 def open_search(
-    problem: Problem, options: SearchOptions, clock: Clock, on_event: OnEvent, *, runner: Runner | None = None
+    problem: Problem,
+    options: SearchOptions,
+    part: Part,
+    clock: Clock,
+    on_event: OnEvent,
+    *,
+    runner: Runner | None = None,
 ) -> Iterator[OpenSearch]:
     """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
 
@@ -238,10 +215,10 @@ def open_search(
     Raises:
         StudyError: The record cannot be read or written, or another search holds it.
         GpuError: Somebody else is on the GPU, or it is not there.
-        ConfigError: The sampler cannot be used here.
+        ConfigError: The sampler cannot be used here; or the budget is too short for the validation, or for the race.
         AutotuneError: The state folder cannot be made.
     """
-    with open_parts(problem, options, clock, on_event, runner=runner, joins=True) as opened:
+    with open_parts(problem, options, part, clock, on_event, runner=runner, joins=True) as opened:
         parts, study, tell = opened.parts, opened.parts.study, opened.tell
         tuner = Tuner(parts, opened.consumers)
         try:
@@ -258,6 +235,7 @@ def open_search(
 def open_parts(
     problem: Problem,
     options: SearchOptions,
+    part: Part,
     clock: Clock,
     on_event: OnEvent,
     *,
@@ -274,11 +252,12 @@ def open_parts(
     Raises:
         StudyError: The record cannot be read or written, or another search holds it.
         GpuError: Somebody else is on the GPU, or it is not there.
-        ConfigError: The sampler cannot be used here.
+        ConfigError: The sampler cannot be used here; or the budget is too short for the validation, or for the race.
         AutotuneError: The state folder cannot be made.
     """
     sampler = problem.settings.section.sampler if options.sampler is None else options.sampler
     require_sampler(sampler)
+    _require_time(options)
     problem.state.create()
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     tell = _both(EventLog(events_path(problem, name), clock), on_event)
@@ -290,7 +269,7 @@ def open_parts(
         gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
         CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
-        study = _open_study(problem, options, clock, tell)
+        study = _open_study(problem, options, part, clock, tell)
         start = _warm_start(problem, options, study, sampler)
         if start.sentence:
             tell(Remark(text=start.sentence))
@@ -299,7 +278,7 @@ def open_parts(
         if checkpoints.remark:
             tell(Remark(text=checkpoints.remark))
         if joins:
-            _join(study, problem, options, name, clock, tell)
+            _join(study, problem, part.role, name, clock, tell)
         zygotes = ZygoteRunner(guard, clock)
         remarks = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
         parts = SearchParts(
@@ -308,12 +287,12 @@ def open_parts(
             problem=problem,
             study=study,
             runner=runner or zygotes,
-            budget=_budget(study, options, clock),
+            budget=_budget(study, options, part, clock),
             clock=clock,
             sampler=sampler,
             validate_s=options.validate_s,
-            race_s=0.0 if options.role is Role.WORKER else options.race_s,
-            lifeline=options.lifeline,
+            race_s=0.0 if part.role is Role.WORKER else options.race_s,
+            lifeline=part.lifeline,
             warm_start=start,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
@@ -330,14 +309,21 @@ def events_path(problem: Problem, name: str) -> Path:
     return problem.state.searches / f"{name}.events.jsonl"
 
 
-def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: OnEvent) -> Study:
+def _require_time(options: SearchOptions) -> None:
+    if options.validate_s is not None and (why := why_no_time_to_validate(options.validate_s, options.budget_s)):
+        raise ConfigError(why, where="validate_s", remedy="Give more budget, or less time to validate.")
+    if options.race_s and (why := why_no_time_to_race(options.race_s, options.budget_s)):
+        raise ConfigError(why, where="race_s", remedy="Give more budget, or less time to race.")
+
+
+def _open_study(problem: Problem, options: SearchOptions, part: Part, clock: Clock, tell: OnEvent) -> Study:
     """Open the record, and see to it that nothing is in the way of its next trials.
 
     Raises:
         StudyError: The record cannot be read or written.
         GpuError: Somebody else is on the GPU.
     """
-    owner = Owner(about=this_process(), is_gone=is_gone, clock=clock, ends_s=options.started_s + options.budget_s)
+    owner = Owner(about=this_process(), is_gone=is_gone, clock=clock, ends_s=part.started_s + options.budget_s)
     pending = problem.state.pending(problem.study)
     if options.fresh:
         if pending.exists():  # what waits for a server belongs to the old record
@@ -359,7 +345,7 @@ def _open_study(problem: Problem, options: SearchOptions, clock: Clock, tell: On
     return study
 
 
-def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clock: Clock, tell: OnEvent) -> None:
+def _join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, tell: OnEvent) -> None:
     """Become a member of the study; say who else is at work on it.
 
     Raises:
@@ -386,7 +372,7 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
     member = study.join(
         Member(
             uuid=uuid.uuid4().hex,
-            role=options.role,
+            role=role,
             search=name,
             machine=problem.machine.name,
             baseline=problem.space.name(problem.space.baseline),
@@ -411,16 +397,16 @@ def _join(study: Study, problem: Problem, options: SearchOptions, name: str, clo
         )
 
 
-def _budget(study: Study, options: SearchOptions, clock: Clock) -> Budget:
+def _budget(study: Study, options: SearchOptions, part: Part, clock: Clock) -> Budget:
     """Return the budget: of a worker that was given none, what the search that it has joined has left."""
-    own = options.budget(clock)
+    own = Budget(clock, started_s=part.started_s, budget_s=options.budget_s)
     searches = [
         one for one in study.others() if one.role is Role.SEARCH and study.member and one.search == study.member.search
     ]
-    if not (options.as_long_as_others and searches):
+    if not (part.as_long_as_others and searches):
         return own
     left_s = max(one.left_s for one in searches)
-    return Budget(clock, started_s=options.started_s, budget_s=own.elapsed_s() + left_s)
+    return Budget(clock, started_s=part.started_s, budget_s=own.elapsed_s() + left_s)
 
 
 def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler: SamplerChoice) -> WarmStart:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.clock import format_duration
-from autotune.errors import AutotuneError, CodeChanged, TrialError
+from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
 from autotune.events import Event, Remark, SearchEnded, SearchStarted
 from autotune.limits import expected
 from autotune.measure.score import LEAST_PAIRS
@@ -46,6 +46,7 @@ from autotune.search.schedule import (
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validation import Validator
+from autotune.search.worth import rate
 from autotune.study.answer import judged_finalists
 from autotune.study.summary import answer_of, summarize
 from autotune.trial.explanations import EXPLANATIONS
@@ -425,6 +426,7 @@ class Tuner:
         Raises:
             AutotuneError: No trial gave numbers; what ended the search, if something did.
         """
+        self._rate()
         trials, result = self._state.trials, self.answer_so_far()
         if result and result.verdict is Verdict.BETTER and result.best and not self._state.left_out:
             trials_of_all = self._state.records()
@@ -441,18 +443,14 @@ class Tuner:
             cautions=(*result.cautions, *self._cautions()),
         )
 
-    def answer_so_far(self, *, rates_changes: bool = True) -> SearchResult | None:
-        """Return the answer of the study with what this search has measured so far.
+    def answer_so_far(self) -> SearchResult | None:
+        """Return the answer of the study with what this search has measured so far; None without numbers of it.
 
-        Args:
-            rates_changes: Whether to tell what each change is worth, for which a model is fitted.
-
-        Returns:
-            The answer; None without numbers of this search.
+        What each change is worth is told where it is known, see `_rate`.
         """
-        own = self._summary(rates_changes=rates_changes)
+        own = self._summary()
         is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.left_out
-        result = own if is_alone else self._study_answer(rates_changes=rates_changes)
+        result = own if is_alone else self._study_answer()
         if result is None or own is None or result.search == own.search:
             return result
         why, then = f"{result.why}; nothing that this search tried takes its place", result.baseline
@@ -462,7 +460,15 @@ class Tuner:
             cautions += (f"It was confirmed against other values than the config holds now: {held}.",)
         return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=cautions)
 
-    def _summary(self, *, rates_changes: bool = True) -> SearchResult | None:
+    def _rate(self) -> None:
+        """Find what each change is worth, and keep it with the study: nobody else fits a model for it."""
+        own = self._summary()
+        rating = own and rate(own, self._state.records(), self._problem.space, self._problem.objective)
+        if own and rating:
+            with suppress(StudyError):  # then others do not see it
+                self._parts.study.keep_rating(own.search, rating)
+
+    def _summary(self) -> SearchResult | None:
         """Return the answer that this search's own trials give."""
         problem = self._problem
         return summarize(
@@ -472,10 +478,10 @@ class Tuner:
             objective=problem.objective,
             why_no_gpu=problem.why_no_gpu,
             excluded=problem.excluded,
-            rates_changes=rates_changes,
+            ratings=self._parts.study.ratings,
         )
 
-    def _study_answer(self, *, rates_changes: bool = True) -> SearchResult | None:
+    def _study_answer(self) -> SearchResult | None:
         problem = self._problem
         return answer_of(
             self._state.records(),
@@ -484,7 +490,7 @@ class Tuner:
             why_no_gpu=problem.why_no_gpu,
             today=self._state.baseline_point,
             excluded=problem.excluded,
-            rates_changes=rates_changes,
+            ratings=self._parts.study.ratings,
         )
 
     def _cautions(self) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, unite
 from autotune.study.members import ATTRIBUTE, Member, members_among
 from autotune.study.pending import FinishedTrial
 from autotune.study.storage.storage import SET_ASIDE, Storage, member_names, next_member
+from autotune.study.summary import Rating, rating_of
 
 DISTURBED_BY = "disturbed_by"
 """Attribute of an interrupted trial that says who came, for people."""
@@ -38,6 +39,9 @@ IMPORTED = "imported"
 
 RECORD = "record"
 """Attribute that holds a whole `TrialRecord`."""
+
+_RATING = "worth of changes:"
+"""Beginning of the attributes of a study that hold a search's `Rating`; the search's name follows."""
 
 _T = TypeVar("_T")
 _NAMED = 5
@@ -89,6 +93,7 @@ class OptunaTrials:
 
     Attributes:
         last: Largest number of a trial that is known to be there; -1 for none.
+        ratings: What searches have kept of the worth of each change of their answers, by search, as of the opening.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method.
@@ -104,8 +109,9 @@ class OptunaTrials:
             names = [study.study_name for study in self._storage.get_all_studies()]
             members = member_names(name, names) or [name]
             self._studies = [_load(member, self._storage) for member in members]
-            begun_anew = [place for place, study in enumerate(self._studies) if SET_ASIDE in study.user_attrs]
-            self._first = max(begun_anew, default=0)
+            attributes = [study.user_attrs for study in self._studies]
+            self._first = max((place for place, some in enumerate(attributes) if SET_ASIDE in some), default=0)
+            self.ratings = _ratings_among(attributes[self._first])
             trials = [study.get_trials(deepcopy=False) for study in self._studies]
             self._known = [_distributions(some) for some in trials]
             self._found = [
@@ -131,6 +137,10 @@ class OptunaTrials:
             return function()
         with self.connection.expected():
             return function()
+
+    def keep_rating(self, search: str, rating: Rating) -> None:
+        """Write what each change of a search's answer is worth."""
+        self.note(_RATING + search, asdict(rating))
 
     def note(self, name: str, value: object) -> None:
         """Set an attribute of the study."""
@@ -349,6 +359,11 @@ class OptunaTrials:
         if not self._known[place]:
             self._known[place] = _distributions(self._studies[place].get_trials(deepcopy=False))
         return self._known[place]
+
+
+def _ratings_among(attributes: Mapping[str, Any]) -> dict[str, Rating]:
+    found = {name.removeprefix(_RATING): value for name, value in attributes.items() if name.startswith(_RATING)}
+    return {search: rating for search, value in found.items() if (rating := rating_of(value)) is not None}
 
 
 def _uuid(trial: FrozenTrial) -> str | None:

@@ -29,6 +29,7 @@ from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, attribut
 from autotune.study.pending import FinishedTrial, PendingTrials
 from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
+from autotune.study.summary import Rating
 
 _T = TypeVar("_T")
 _OPENING_S = 30.0
@@ -85,6 +86,7 @@ class Study:
         self._membership = Membership(self._trials, owner, self._leases, self.where)
         self._connection = self._trials.connection
         self.torn_bytes = self._connection.torn_bytes
+        self._ratings = dict(self._trials.ratings)
         self._pending = PendingTrials(pending, self.where) if pending and self._connection.is_remote else None
         waiting = self._pending.trials if self._pending else []
         found = self._trials.found()
@@ -333,6 +335,20 @@ class Study:
             self.remarks.append(
                 f"Others have got numbers of trials that were shown here: trial {', '.join(moved)} from now on."
             )
+
+    @property
+    def ratings(self) -> Mapping[str, Rating]:
+        """What searches have kept of the worth of each change of their answers, by search."""
+        return self._ratings
+
+    def keep_rating(self, search: str, rating: Rating) -> None:
+        """Keep what each change of a search's answer is worth.
+
+        Raises:
+            StudyError: The storage could not be written.
+        """
+        self._ratings[search] = rating
+        self._call(partial(self._trials.keep_rating, search, rating))
 
     def note(self, name: str, value: object) -> None:
         """Set an attribute of the study, a JSON value, in place of an earlier one.

@@ -9,22 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from statistics import fmean, median, median_high
+from statistics import fmean, median
 
-import numpy as np
+import msgspec
 
 from autotune.measure.gpu.usage import NOT_MEASURED
 from autotune.measure.score import (
     LEAST_PAIRS,
     LEAST_SCORE_GAIN,
     LEAST_SPEED,
-    THROUGHPUT,
     Judgement,
     Objective,
     ln_score,
     ln_speed,
 )
-from autotune.measure.statistics import SLOW_OUTLIER_FLOOR
 from autotune.metrics import METRICS, values_of
 from autotune.records import (
     LEFT_OUT,
@@ -45,9 +43,8 @@ from autotune.records import (
     Verdict,
     changes_training,
 )
-from autotune.sampler.gaussian_process import GaussianProcess, Indices, TrainingData
 from autotune.sampler.observations import expected_sd_of
-from autotune.space.knob import Knob, Label, is_number, same_scalar
+from autotune.space.knob import Label, same_scalar
 from autotune.space.space import Space
 from autotune.stage_times import PipelineTimes
 from autotune.study.answer import (
@@ -66,6 +63,32 @@ from autotune.study.members import hosts_of, on_one_scale
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.race_judgement import judge_race
 
+
+@dataclass(frozen=True, kw_only=True)
+class RatedChange:
+    """Worth of one change of a point; the fields are those of `Change`."""
+
+    path: str
+    worth: Ratio | None
+    group: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rating:
+    """Worth of each change of a search's answer, largest first, as the search has kept it with the study.
+
+    A model was fitted for it; everything else of an answer is worked out from the trials whenever it is asked for.
+
+    Attributes:
+        point: Name of the point whose changes they are.
+        trials: Number of trials of the search at that time.
+    """
+
+    point: str
+    trials: int
+    changes: tuple[RatedChange, ...]
+
+
 Stood = Mapping[str | None, Standing | None]
 """Answer that a study stood by when each of its searches began."""
 
@@ -74,6 +97,7 @@ _UNVALIDATED = (
     "What breaks in a longer training is not known."
 )
 _NOT_RACED = "it was not raced"
+_NOTHING_RATED: Mapping[str, Rating] = {}
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
@@ -108,7 +132,7 @@ def answer_of(
     why_no_gpu: str | None = None,
     today: str | None = None,
     excluded: Kinds = frozenset(),
-    rates_changes: bool = True,
+    ratings: Mapping[str, Rating] = _NOTHING_RATED,
 ) -> SearchResult | None:
     """Compute the answer of a study: the one that it stands by, else that of its latest search.
 
@@ -143,7 +167,7 @@ def answer_of(
         why_no_gpu=why_no_gpu,
         excluded=excluded,
         stood=stood,
-        rates_changes=rates_changes,
+        ratings=ratings,
     )
     return result and _with_later_evidence(result, records, space)
 
@@ -157,7 +181,7 @@ def summarize(
     why_no_gpu: str | None = None,
     excluded: Kinds = frozenset(),
     stood: Stood | None = None,
-    rates_changes: bool = True,
+    ratings: Mapping[str, Rating] = _NOTHING_RATED,
 ) -> SearchResult | None:
     """Compute the answer of one search.
 
@@ -168,7 +192,7 @@ def summarize(
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         excluded: Kinds of change of the training that are out of the question.
         stood: The answer that the study stood by when each search began, see `standing_answers`; None to find out.
-        rates_changes: Whether to tell what each change is worth, for which a model is fitted.
+        ratings: What the searches have kept of the worth of each change, by search.
 
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
@@ -191,7 +215,7 @@ def summarize(
         why_no_gpu=why_no_gpu or _why_not_measured(good),
         excluded=excluded,
         stood=stood,
-        rates_changes=rates_changes,
+        rating=ratings.get(search),
     )
     if not searched.baseline_trials:
         return _without_baseline(searched)
@@ -233,7 +257,7 @@ class _Searched:
     why_no_gpu: str | None
     excluded: Kinds
     stood: Stood | None
-    rates_changes: bool
+    rating: Rating | None
 
     @property
     def baseline_trials(self) -> list[TrialRecord]:
@@ -253,19 +277,12 @@ class _Searched:
         trials = [trial for trial in self.good if trial.point == best]
         return _side(trials[0], trials, self.busy_rate) if trials else None
 
-    def changes_of(self, candidate: Side | None, judgement: Judgement | None) -> tuple[Change, ...]:
+    def changes_of(self, candidate: Side | None) -> tuple[Change, ...]:
         if candidate is None:
             return ()
-        baseline = self.baseline_trial
-        changes = changes_worth(
-            self.good,
-            baseline.values,
-            candidate.values,
-            self.space,
-            sd=expected_sd_of(self.good, THROUGHPUT),
-            whole=judgement.speed if judgement else None,
-            is_rated=self.rates_changes,
-        )
+        baseline, rating = self.baseline_trial, self.rating
+        is_of_this = rating is not None and (rating.point, rating.trials) == (candidate.point, len(self.trials))
+        changes = changes_of(baseline.values, candidate.values, self.space, rating if is_of_this else None)
         ends = ((baseline.point, baseline.values), (candidate.point, candidate.values))
         if all(self.space.is_named(name, values) for name, values in ends):
             changes = with_moved_keys(changes, self.space)
@@ -298,7 +315,7 @@ def _without_baseline(searched: _Searched) -> SearchResult:
         same_training=None,
         trials=len(searched.trials),
         outcomes=searched.outcomes,
-        changes=tuple(replace(change, worth=None) for change in searched.changes_of(candidate, None)),
+        changes=searched.changes_of(candidate),
         objective=searched.objective.name,
         why_no_gpu=searched.why_no_gpu,
     )
@@ -321,7 +338,7 @@ def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResu
     confirmed_on = tuple(hosts[machine] for machine in finalist.pairs_of_machines) if finalist else ()
     broke = finalist is not None and finalist.broke
     better = chosen is not None
-    changes, race = searched.changes_of(candidate, judgement), searched.race(candidate)
+    changes, race = searched.changes_of(candidate), searched.race(candidate)
     evidence = Evidence(
         judgement=judgement,
         pairs=len(finalist.pairs) if finalist else 0,
@@ -592,68 +609,44 @@ def _judged(judgement: Judgement, evidence: Evidence) -> str:
     return f"{pairs} do not show a gain; one of {judgement.smallest_gain:.0%} or more would probably have been seen"
 
 
-# Effect of each single change of a point, estimated from the trials of a search.
+# Changes of a point, and what the study has kept of their worth.
 
 
-def changes_worth(
-    records: Sequence[TrialRecord],
-    baseline: Values,
-    point: Values,
-    space: Space,
-    *,
-    sd: float,
-    whole: Ratio | None = None,
-    is_rated: bool = True,
-) -> list[Change]:
-    """Rate each change of a point by the point's speed over its speed with that change taken back.
+def rating_of(attribute: object) -> Rating | None:
+    """Read a rating back, as JSON gives it; None for what is none."""
+    try:
+        rating = msgspec.convert(attribute, Rating)
+    except (ValueError, RecursionError):
+        return None
+    ratios = [change.worth for change in rating.changes if change.worth]
+    return rating if all(0.0 < one.low <= one.ratio <= one.high < math.inf for one in ratios) else None
 
-    Changes that were only ever made together form one group, and are taken back together; so is with a change what does
-    not work without it.
+
+def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | None = None) -> list[Change]:
+    """Return what a point changes.
 
     Args:
-        records: Trials measured under like conditions.
-        space: The present space; gives the labels, and what does not work without what.
-        sd: Standard deviation of ln throughput between trials of one point.
-        whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
-            pairs; None if there were too few.
-        is_rated: Whether to rate them at all, for which a model is fitted.
+        space: The present space; gives the labels.
+        rating: What each change is worth; None where that is not known.
 
     Returns:
-        One change for each knob that differs, members of a group next to each other, largest effect first.
+        One change for each knob that differs, in the order of the rating.
     """
     changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
-    trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
-    trials = [(values, speed) for values, speed in trials if set(values) == set(baseline) and _can_be_told(values)]
-    if not (_can_be_told(baseline) and _can_be_told(point)):
-        trials = []
-    groups: dict[tuple[bool, ...], list[str]] = {}
-    for path in changed:
-        column = tuple(same_scalar(values[path], point[path]) for values, _ in trials)
-        groups.setdefault(column, []).append(path)
-
-    # Where no trial had a change, or every one, nothing shows what it is worth.
-    shown = {column: paths for column, paths in groups.items() if any(column) and not all(column)}
-    worths: dict[tuple[bool, ...], Ratio] = {}
-    if shown and is_rated:
-        tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
-        without = [_taken_back(point, paths, tried) for paths in shown.values()]
-        ratios = speed_ratios(trials, point, without, tried, sd=sd)
-        for column, left, ratio in zip(shown, without, ratios, strict=True):
-            worths[column] = whole if whole and not tried.changes(left) else ratio
-    rated = [(worths.get(column), paths) for column, paths in groups.items()]
-    rated.sort(key=lambda item: -(item[0].ratio if item[0] else 0.0))
+    rated = {change.path: change for change in rating.changes} if rating else {}
+    if rated.keys() != set(changed):
+        rated = {path: RatedChange(path=path, worth=None, group=place) for place, path in enumerate(changed)}
     return [
         Change(
             path=path,
             old=baseline[path],
             new=point[path],
-            worth=worth,
-            group=number,
+            worth=one.worth,
+            group=one.group,
             label=_label(space, path),
             effective_batch=_effective_batch(space, path, baseline[path], point[path]),
         )
-        for number, (worth, paths) in enumerate(rated)
-        for path in paths
+        for path, one in rated.items()
     ]
 
 
@@ -672,50 +665,6 @@ def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
     return found
 
 
-def _can_be_told(values: Values) -> bool:
-    return all(same_scalar(value, value) for value in values.values())
-
-
-def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Space:
-    """Return the space of the values that were tried, with the baseline of the search.
-
-    The present space may lack some of them: its domains depend on what the config holds now.
-    """
-    present = {knob.path: knob for knob in space.knobs}
-    return Space(
-        knobs=tuple(
-            _tried_knob(path, today, [values[path] for values in points], present.get(path))
-            for path, today in baseline.items()
-        )
-    )
-
-
-def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: Knob | None) -> Knob:
-    choices = [baseline]
-    for value in values:
-        if not any(same_scalar(value, known) for known in choices):
-            choices.append(value)
-    numbers = [choice for choice in choices if isinstance(choice, int | float) and is_number(choice)]
-    ordered = len(numbers) == len(choices)
-    return Knob(
-        path=path,
-        choices=tuple(sorted(numbers) if ordered else choices),
-        ordered=ordered,
-        baseline=baseline,
-        label=Label.UNKNOWN,
-        kind=present.kind if present else None,
-        inert_under=present.inert_under if present else None,
-    )
-
-
-def _taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
-    left = {**point, **{path: space.baseline[path] for path in paths}}
-    while (why := space.why_infeasible(left)) and (others := list(space.changes(left))):
-        fewer = [{**left, path: space.baseline[path]} for path in others]
-        left = next((values for values in fewer if space.why_infeasible(values) != why), fewer[0])
-    return left
-
-
 def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:
     knob = next((knob for knob in space.knobs if knob.path == path), None)
     if knob is None or knob.batch is None or knob.label is not Label.BATCH:
@@ -725,60 +674,3 @@ def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:
 
 def _label(space: Space, path: str) -> str:
     return next((knob.label.value for knob in space.knobs if knob.path == path), Label.UNKNOWN.value)
-
-
-# Contrasts: the speed of one point over that of others, measured or not, from all trials of a search.
-
-
-# Factors on the model's standard deviation, which leaves out the error of the model itself: where the other point was
-# never measured, and where its own trials speak. On simulated trainers, changed ones included, the intervals hold the
-# truth in 91 % and 98 % then.
-_MODEL_ERROR_FACTOR = 1.5
-_OWN_TRIALS_FACTOR = 1.1
-
-
-def speed_ratios(
-    trials: Sequence[tuple[Values, float]], point: Values, others: Sequence[Values], space: Space, *, sd: float
-) -> list[Ratio]:
-    """Return the speed of a point over that of each of some others.
-
-    The same trials always give the same ratios.
-
-    Args:
-        trials: Values and ln speed of each trial, at least one; all of them points of the space.
-        sd: Standard deviation of ln speed between trials of one point, above 0.
-    """
-    speeds: dict[tuple[int, ...], list[float]] = {}
-    for values, speed in trials:
-        speeds.setdefault(space.indices(values), []).append(speed)
-    speeds = {row: _undisturbed(of_point) for row, of_point in speeds.items()}
-    here = np.array(space.indices(point))
-    rows = [space.indices(other) for other in others]
-    # points in the model: those most like the point in question
-    near = sorted(speeds, key=lambda row: (row not in rows, np.count_nonzero(here != row)))[:300]
-    data = TrainingData(
-        points=np.array(near),
-        scores=np.array([fmean(speeds[row]) for row in near]),
-        variances=np.array([sd**2 / len(speeds[row]) for row in near]),
-    )
-    model = GaussianProcess(space)
-    for _ in range(3):  # each continues to fit the hyperparameters from where the last one stopped
-        model.fit(data)
-    factors = [_OWN_TRIALS_FACTOR if row in near else _MODEL_ERROR_FACTOR for row in rows]
-    return [_ratio(model, np.array([here, row]), factor) for row, factor in zip(rows, factors, strict=True)]
-
-
-def _undisturbed(speeds: Sequence[float]) -> list[float]:
-    """Return the ln speeds of a point's trials but those that something has slowed down."""
-    usual = median_high(speeds)
-    return [speed for speed in speeds if speed >= usual - SLOW_OUTLIER_FLOOR]
-
-
-def _ratio(model: GaussianProcess, points: Indices, factor: float) -> Ratio:
-    """Return the speed of the first of two points over that of the second."""
-    first, second = model.predict(points).mean
-    (own, shared), (_, other) = model.covariance(points)
-    mean = float(first - second)
-    # standard deviations to either side: 95 %
-    margin = 1.96 * factor * math.sqrt(max(0.0, float(own - 2 * shared + other)))
-    return Ratio(ratio=math.exp(mean), low=math.exp(mean - margin), high=math.exp(mean + margin))

@@ -11,10 +11,10 @@ from autotune.errors import ConfigError
 from autotune.events import Event, TrialStarted
 from autotune.records import Ending, Purpose, Verdict
 from autotune.search.known import Study
-from autotune.search.open import SearchOptions
+from autotune.search.open import tune
 from autotune.search.problem import open_problem
 from autotune.testing.simulated_runner import Training
-from tests.search.simulated import Search, Searched, plain
+from tests.search.simulated import CONFIG, Search, Searched, plain
 
 BUDGET_S = 600.0
 VALIDATE_S = 60.0
@@ -198,10 +198,15 @@ def test_the_next_search_leaves_a_point_that_broke_alone(search: Search) -> None
     assert broken.isdisjoint(trial.point for trial in later.trials)
 
 
-def test_a_budget_too_short_for_it_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("budget_s", "validate_s", "said"),
+    [(479.0, 120.0, "too little of a budget of 7m59s"), (479.0, 19.0, "it takes 20s at least")],
+)
+def test_a_budget_too_short_for_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, validate_s: float, said: str
+) -> None:
     """Both trainings may take half of it."""
-    SearchOptions(budget_s=480.0, started_s=0.0, validate_s=120.0)
-    with pytest.raises(ConfigError, match="too little of a budget of 7m59s"):
-        SearchOptions(budget_s=479.0, started_s=0.0, validate_s=120.0)
-    with pytest.raises(ConfigError, match="it takes 20s at least"):
-        SearchOptions(budget_s=479.0, started_s=0.0, validate_s=19.0)
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG)
+    with pytest.raises(ConfigError, match=said):
+        tune("config.yaml", budget_s=budget_s, validate_s=validate_s)

@@ -11,8 +11,9 @@ import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import StorageAway
+from autotune.options import SearchOptions
 from autotune.search.known import Study as KnownStudy
-from autotune.search.open import SearchOptions, open_search
+from autotune.search.open import Part, open_search
 from autotune.search.problem import open_problem
 from autotune.study.claims import LEASE_S, NOBODY, Owner
 from autotune.study.pending import PendingTrials
@@ -120,8 +121,8 @@ def test_a_new_record_begins_without_what_waits(tmp_path: Path, waiting: bytes) 
     line = {**json.loads(waiting), "where": storage.where(problem.study)}
     problem.state.pending(problem.study).write_text(json.dumps(line) + "\n")
     clock = SystemClock()
-    options = SearchOptions(budget_s=60.0, started_s=clock.now_s(), fresh=True, allow_busy_gpu=True)
-    with open_search(problem, options, clock, lambda _event: None) as search:
+    options = SearchOptions(budget_s=60.0, fresh=True, allow_busy_gpu=True)
+    with open_search(problem, options, Part(started_s=clock.now_s()), clock, lambda _event: None) as search:
         assert search.study.records() == []
     (old,) = (tmp_path / "studies").glob("*.until-*.journal")
     assert '"detail":"waited"' in old.read_text()

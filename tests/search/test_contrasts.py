@@ -6,8 +6,8 @@ import random
 import pytest
 
 from autotune.records import Values
+from autotune.search.worth import speed_ratios
 from autotune.space.space import Space
-from autotune.study.summary import speed_ratios
 from tests.runs import knob
 
 SPACE = Space(knobs=(knob("batch", 8, 16, 32, 64), knob("workers", 1, 2, 4), knob("xla", False, True)))
