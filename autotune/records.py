@@ -69,26 +69,26 @@ class Validity(StrEnum):
     UNMEASURED = "unmeasured"  # it gave no numbers at all
 
 
-VALIDATION_ASKED = "validation asked for, s"
+VALIDATION_ASKED = "validate_s"
 """Condition of the trials of a search whose answer is to be validated: the longest training of that."""
 
-PAIRS_PLANNED = "pairs planned at most"
+PAIRS_PLANNED = "pairs_planned"
 """Condition of the trials of a sequential confirmation: the intervals that it is judged by depend on it."""
 
-CHANGES = "changes of the training"
+CHANGES = "changes"
 """Condition of a trial: kinds of change of the training that its point makes against its search's baseline, commas
 between; empty for the same training."""
 
-ALLOWED = "changes allowed"
+ALLOWED = "allowed_changes"
 """Condition of a trial: the kinds of change that the user has allowed its search, in the same way."""
 
 DOCUMENT = "document"
 """Condition of a trial: hash of the training that its config describes, knobs left out."""
 
-LEFT_OUT = "answer left out"
+LEFT_OUT = "left_out_answer"
 """Condition of a trial: the point of the standing answer, where a limit of its search leaves that out."""
 
-OUTSIDE = "answer outside the domains"
+OUTSIDE = "outside_answer"
 """Condition of a trial: the point of the standing answer, where the config's own domains do not have it any more."""
 
 MACHINE = "machine"

@@ -159,10 +159,10 @@ def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[fl
 CANNOT_MATTER = 1.02
 """Gain below which a bound says that a change cannot matter; points that differ by less cannot be told apart."""
 
-FREE_DATA, FREE_STEP = "free data, speed over today's", "free step, speed over today's"
+FREE_DATA, FREE_STEP = "free_data_ratio", "free_step_ratio"
 """Conditions of a trial that was taken through phases, with the two ratios."""
 
-HIGH = ", at most"
+HIGH = "_high"
 """Behind the name of either: the upper end of its interval."""
 
 

@@ -23,7 +23,23 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StorageAway, StudyError
-from autotune.records import GpuFigures, GpuMeasurement, Measurement, Purpose, RaceLeg, TrialRecord, Validation, Values
+from autotune.measure.phases import FREE_DATA, FREE_STEP, HIGH
+from autotune.records import (
+    ALLOWED,
+    CHANGES,
+    LEFT_OUT,
+    OUTSIDE,
+    PAIRS_PLANNED,
+    VALIDATION_ASKED,
+    GpuFigures,
+    GpuMeasurement,
+    Measurement,
+    Purpose,
+    RaceLeg,
+    TrialRecord,
+    Validation,
+    Values,
+)
 from autotune.stage_times import PipelineTimes, StageTimes
 from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, united
 from autotune.study.members import ATTRIBUTE, Member, members_among
@@ -545,6 +561,20 @@ _LONGEST_TEXT = 1_000
 _ADDED = frozenset({"number", "validation", "race", "code"})
 """Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
 
+_ONCE = {
+    "validation asked for, s": VALIDATION_ASKED,
+    "pairs planned at most": PAIRS_PLANNED,
+    "changes of the training": CHANGES,
+    "changes allowed": ALLOWED,
+    "answer left out": LEFT_OUT,
+    "answer outside the domains": OUTSIDE,
+    "free data, speed over today's": FREE_DATA,
+    "free data, speed over today's, at most": FREE_DATA + HIGH,
+    "free step, speed over today's": FREE_STEP,
+    "free step, speed over today's, at most": FREE_STEP + HIGH,
+}
+"""Names that conditions had in earlier studies of format 1 and 2."""
+
 _ONCE_THE_BASELINE = "today"  # the purpose's word in format 1, and in the first studies of format 2
 
 
@@ -570,6 +600,8 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         attributes = _of_format_1(attributes)
     if attributes.get("purpose") == _ONCE_THE_BASELINE:
         attributes = {**attributes, "purpose": Purpose.BASELINE.value}
+    if isinstance(conditions := attributes.get("conditions"), Mapping):
+        attributes = {**attributes, "conditions": {_ONCE.get(name, name): value for name, value in conditions.items()}}
     missing = [field.name for field in fields(TrialRecord) if field.name not in {*attributes, *_ADDED}]
     if missing:
         raise ValueError(f"no {missing[0]}")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.measure.score import OBJECTIVES
 from autotune.records import (
+    CHANGES,
     GpuFigures,
     GpuMeasurement,
     LossCurve,
@@ -217,3 +218,10 @@ def test_the_shares_of_a_gpu_are_looked_at(make_trial: MakeTrial) -> None:
     device = GpuMeasurement(figures=GpuFigures(uuid="GPU-0", name="x", sm_activity=1.5))
     with pytest.raises(ValueError, match="sm_activity out of range"):
         record_of(0, written(on_gpu(make_trial(VALUES, 60.0), device)))
+
+
+def test_conditions_of_earlier_studies_keep_their_meaning(make_trial: MakeTrial) -> None:
+    """They were sentences once; a study that has such trials goes on."""
+    once = {**written(make_trial(VALUES, 60.0)), "conditions": {"changes of the training": "batch", "host": "a"}}
+    assert record_of(0, once).conditions == {CHANGES: "batch", "host": "a"}
+    assert record_of(0, {**once, "conditions": {CHANGES: "batch"}}).conditions == {CHANGES: "batch"}
