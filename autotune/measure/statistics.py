@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Series = NDArray[np.float64]
+"""Numbers in the order of time, shape (n,)."""
 
 MSER_BATCH = 5
 """Observations in one batch mean of MSER-5."""

@@ -268,6 +268,7 @@ class Acquisition:
                 )
 
     def _expected_s(self, points: Indices) -> Array:
+        """Return the expected duration of a trial of each point, in seconds, shape (n_points,)."""
         known_s = np.log([median(observation.durations_s) for observation in self._measured])
         known_s = np.append(known_s, np.full(self._expected_rows, np.median(known_s)))  # pending trials: as usual
         return np.asarray(np.exp(self._speed.regress(known_s, points)))
@@ -292,7 +293,7 @@ class Acquisition:
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.knobs))
 
     def _chances(self, points: Indices) -> Array:
-        """Return the probability that a trial of each point succeeds."""
+        """Return the probability that a trial of each point succeeds, shape (n_points,)."""
         if not self._something_failed:
             return np.ones(len(points))
         chances = np.clip(self._success.predict(points).mean, 0.0, 1.0)
@@ -301,10 +302,10 @@ class Acquisition:
 
 
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
-    """Return the expected improvement of the answer by one more trial of each point, in ln score.
+    """Return the expected improvement of the answer by one more trial of each point, in ln score, shape (n_points,).
 
     Args:
-        rivals: The mean that each has to exceed, or to fall below.
+        rivals: The mean that each has to exceed, or to fall below, shape (n_points,).
         sd: Standard deviation of one trial, in ln score.
     """
     # Standard deviation of the change that one more trial makes to the posterior mean.
@@ -331,7 +332,7 @@ def _observed(observation: Observation, sd: float) -> tuple[float, float]:
 
 
 def _advice(knob: Knob) -> Array:
-    """Return the effect that an expert expects of each choice of a knob, in ln score relative to the baseline."""
+    """Return the effect that an expert expects of each choice, in ln score over the baseline, shape (n_choices,)."""
     prior = np.zeros(len(knob.choices))
     baseline = knob.index(knob.baseline)
     for value in knob.heuristic_values:
@@ -363,8 +364,7 @@ def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -
         best: The points whose neighbourhoods are candidates, as knob values.
 
     Returns:
-        One row for each point, as positions among the choices of each knob, without duplicates; points that cannot work
-        are included.
+        Points without duplicates, shape (n_points, n_knobs); those that cannot work are included.
     """
     sizes = [len(knob.choices) for knob in space.knobs]
     if space.size <= LISTED_POINTS:
@@ -383,7 +383,7 @@ def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -
 
 
 def _neighbours(center: Indices, sizes: Sequence[int]) -> Indices:
-    """Return all points that differ from this one in one knob at most."""
+    """Return all points that differ from one of shape (n_knobs,) in one knob at most, shape (n_points, n_knobs)."""
     rows = np.tile(center, (sum(sizes), 1))
     number = 0
     for column, size in enumerate(sizes):

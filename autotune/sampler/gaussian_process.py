@@ -28,7 +28,7 @@ from autotune.space.space import Space
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-"""Points as rows: for each knob the position of its value among the choices."""
+"""Points as rows, shape (n_points, n_knobs): for each knob the position of its value among the choices."""
 
 _STEPS = 12  # optimizer steps of a fit; the next fit continues from there
 _FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of the logarithm of a hyperparameter
@@ -46,8 +46,9 @@ class TrainingData:
     """Observations that the model is fitted to.
 
     Attributes:
-        points: One row for each point, shape (n, knobs).
-        scores: Mean observation of each point, e.g. ln score, shape (n,).
+        points: One row for each point, shape (n_points, n_knobs).
+        scores: Mean observation of each point, e.g. ln score, shape (n_points,).
+        variances: Variance of each of these means, shape (n_points,).
     """
 
     points: Indices
@@ -57,7 +58,7 @@ class TrainingData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Posterior:
-    """Posterior of some points."""
+    """Posterior mean and standard deviation of some points, both of shape (n_points,)."""
 
     mean: Array
     sd: Array
@@ -67,7 +68,8 @@ class GaussianProcess:
     """Gaussian process over one space; its hyperparameters are kept from fit to fit.
 
     Args:
-        advice: Expected effect of each choice of each knob, in the unit of the scores; None for none.
+        advice: Expected effect of each choice of each knob, in the unit of the scores, each of shape (n_choices,);
+            None for none.
     """
 
     def __init__(self, space: Space, advice: Sequence[Array] | None = None) -> None:
@@ -103,6 +105,7 @@ class GaussianProcess:
         self._weights = self._solve(residuals - self._center)
 
     def predict(self, points: Indices) -> Posterior:
+        """Return the posterior of points, measured or not, shape (n_points, n_knobs)."""
         additive, joint, own = np.exp(self._logs[-3:])
         z, expected = self._scaled(points), self._expected(points)
         cross = self._covariance_with(points)
@@ -113,19 +116,25 @@ class GaussianProcess:
         return Posterior(mean=self._prior(points) + self._center + cross @ self._weights, sd=np.sqrt(variance))
 
     def covariance(self, points: Indices) -> Array:
-        """Return the posterior covariance matrix of these points, which must be distinct."""
+        """Return the posterior covariance of these points, which must be distinct, shape (n_points, n_points)."""
         prior = self._shared(points, self._scaled(points)) + np.exp(self._logs[-1]) * np.eye(len(points))
         half = np.linalg.solve(self._factor, self._covariance_with(points).T)
         covariance: Array = prior - half.T @ half
         return covariance
 
     def regress(self, targets: Array, points: Indices) -> Array:
-        """Predict another quantity at these points from its values at the observations."""
+        """Predict another quantity at these points, shape (n_points,).
+
+        Args:
+            targets: Its values at the observations, shape (n_observations,).
+            points: Where to predict it, shape (n_points, n_knobs).
+        """
         center = float(np.median(targets))
         expected: Array = center + self._covariance_with(points) @ self._solve(targets - center)
         return expected
 
     def _covariance_with(self, points: Indices) -> Array:
+        """Return the prior covariance of points with the observations, shape (n_points, n_observations)."""
         cross = self._shared(points, self._scaled(points), self._points, self._z)
         own = np.exp(self._logs[-1])
         for number, row in enumerate(points):
@@ -135,7 +144,11 @@ class GaussianProcess:
         return cross
 
     def _shared(self, points: Indices, z: Array, others: Indices | None = None, z_others: Array | None = None) -> Array:
-        """Return the prior covariance of points with others (themselves if None), all but what is a point's own."""
+        """Return the prior covariance of points with others, all but what is a point's own, shape (n_points, n_others).
+
+        Args:
+            others: The other points; None for the same ones.
+        """
         z_others = z if z_others is None else z_others
         additive, joint, _ = np.exp(self._logs[-3:])
         expected = self._expected(points)
@@ -150,7 +163,7 @@ class GaussianProcess:
         return mean
 
     def _expected(self, points: Indices) -> Array:
-        """Return the effects that an expert expects, one column a knob; no column if there is no advice."""
+        """Return the effects that an expert expects, shape (n_points, n_knobs); no column if there is no advice."""
         if self._advice is None:
             return np.zeros((len(points), 0))
         return np.column_stack([effects[points[:, number]] for number, effects in enumerate(self._advice)])
@@ -160,6 +173,7 @@ class GaussianProcess:
         return weights
 
     def _features(self, points: Indices) -> Array:
+        """Return the coordinates of points, shape (n_points, n_features)."""
         return np.hstack([code[points[:, number]] for number, code in enumerate(self._codes)])
 
     def _scaled(self, points: Indices) -> Array:
@@ -210,7 +224,7 @@ class GaussianProcess:
 
 
 def _code(knob: Knob) -> Array:
-    """Return the coordinates of each choice of a knob, one row a choice, so that the squared distance is at most 1."""
+    """Return the coordinates of each choice of a knob, shape (n_choices, n_features), at most 1 apart squared."""
     count = len(knob.choices)
     if knob.ordered:
         return np.tril(np.ones((count, max(1, count - 1))), -1) / math.sqrt(max(1, count - 1))

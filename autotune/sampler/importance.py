@@ -168,7 +168,12 @@ def _columns(points: Iterable[Values], baseline: Values) -> list[tuple[str, Scal
 
 
 def _posterior(design: _Array, means: _Array, weights: _Array, sd: float) -> tuple[_Array, _Array]:
-    """Posterior mean and standard deviation of each effect; the first column of the design is the intercept."""
+    """Return the posterior mean and standard deviation of each effect, both of shape (n_effects,).
+
+    Args:
+        design: Which trial had which change, behind a column of ones, shape (n_trials, 1 + n_effects).
+        means: Mean of each sample, shape (n_trials,); `weights` likewise.
+    """
     prior = np.diag([0.0, *([0.5**-2] * (design.shape[1] - 1))])  # of one effect, in ln score
     noise = sd
     for _ in range(2):  # first with the known noise, then with the residual of that fit

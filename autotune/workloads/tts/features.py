@@ -41,7 +41,7 @@ def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
     """Compute the spectrogram of 16-bit samples, in NumPy.
 
     Returns:
-        Frames by mel bands.
+        Shape (n_frames, N_MELS).
     """
     sound = pcm.astype(np.float32) / 32768.0
     sound = np.pad(sound, (0, max(0, MIN_SAMPLES - len(sound))))
@@ -90,7 +90,7 @@ def _window() -> npt.NDArray[np.float64]:
 
 @cache
 def _mel_filters() -> npt.NDArray[np.float64]:
-    """Return the filters, spectrum bins by mel bands: triangles between neighbouring band edges, each of area 1."""
+    """Return the filters, shape (n_bins, N_MELS): triangles between neighbouring band edges, each of area 1."""
     edges = _mel_to_hz(np.linspace(0.0, _hz_to_mel(TOP_HZ), N_MELS + 2))
     bins = np.linspace(0.0, SAMPLE_RATE / 2, N_FFT // 2 + 1)[:, None]
     low, middle, high = edges[:-2], edges[1:-1], edges[2:]
