@@ -1,7 +1,6 @@
 """Folders of the daemon, and the lock by which there is one daemon for each user and machine.
 
-The state folder survives reboots. Home folders may be shared between machines, so that each machine has a folder of its
-own in it. The runtime folder holds the socket, and is gone after a reboot where the system provides one.
+Home folders may be shared between machines, so that each machine has a folder of its own in the state folder.
 """
 
 import errno
@@ -34,7 +33,6 @@ class DaemonHome:
     """
 
     state: Path
-    runtime: Path
 
     @property
     def lock(self) -> Path:
@@ -42,19 +40,14 @@ class DaemonHome:
         return self.state / "lock"
 
     @property
-    def socket(self) -> Path:
-        """Socket through which the daemon is asked; `address` says where a running one really listens."""
-        return self.runtime / "socket"
+    def pipe(self) -> Path:
+        """Pipe by which commands wake the daemon."""
+        return self.state / "wake"
 
     @property
-    def address(self) -> Path:
-        """File that holds the path of the running daemon's socket: its environment may be another than a client's."""
-        return self.state / "address"
-
-    @property
-    def own_runtime(self) -> Path:
-        """Runtime folder inside the state folder, for where the system provides none, or takes it away at a logout."""
-        return self.state / "run"
+    def status(self) -> Path:
+        """File in which a running daemon writes what it does."""
+        return self.state / "status.json"
 
     @property
     def queue(self) -> Path:
@@ -103,9 +96,7 @@ def locate_home(environ: Mapping[str, str]) -> DaemonHome:
 
     Args:
         environ: The environment. The state is kept in ``$AUTOTUNE_DAEMON_DIR``, else in ``autotune/daemon`` in
-            ``$XDG_STATE_HOME`` or ``~/.local/state``, in a folder named like the machine. The socket is in
-            ``$XDG_RUNTIME_DIR`` if that is this user's own; in the state folder otherwise, and always where
-            ``$AUTOTUNE_DAEMON_DIR`` is set, so that daemons of several such folders never meet.
+            ``$XDG_STATE_HOME`` or ``~/.local/state``, in a folder named like the machine.
 
     Raises:
         AutotuneError: Somebody else could put something into the state folder, or replace it; or the variable names no
@@ -114,12 +105,7 @@ def locate_home(environ: Mapping[str, str]) -> DaemonHome:
     place = _own(_state_place(environ))
     state = place / _machine(os.uname().nodename)
     _check(state)
-    home = DaemonHome(state=state, runtime=state / "run")
-    given = Path(environ.get("XDG_RUNTIME_DIR") or "")
-    if environ.get(VARIABLE) or not given.is_absolute() or not _is_own_folder(given):
-        return home
-    name = hashlib.sha256(os.fsencode(state)).hexdigest()[:8]  # of the state: other settings of XDG are other daemons
-    return DaemonHome(state=state, runtime=given / "autotune" / name)
+    return DaemonHome(state=state)
 
 
 def open_home(environ: Mapping[str, str]) -> DaemonHome:
@@ -129,7 +115,7 @@ def open_home(environ: Mapping[str, str]) -> DaemonHome:
         AutotuneError: As `locate_home`; or a folder cannot be made or written to.
     """
     home = locate_home(environ)
-    for folder in (home.state.parent, home.state, home.queue, home.trainings, home.advice, home.own_runtime):
+    for folder in (home.state.parent, home.state, home.queue, home.trainings, home.advice):
         try:
             if folder != home.state.parent or not folder.exists():  # which may be a folder with other things in it
                 make_private_folder(folder)
@@ -221,11 +207,6 @@ def _check(folder: Path) -> None:
     """Raise an error if a folder exists and is not this user's alone."""
     if why := why_not_ours(folder, frozenset({os.geteuid()})):
         raise _not_ours(folder, why)
-
-
-def _is_own_folder(folder: Path) -> bool:
-    is_ours = why_not_ours(folder, frozenset({os.geteuid()})) is None and why_exposed(folder.parent) is None
-    return is_ours and folder.is_dir() and os.access(folder, os.W_OK | os.X_OK, effective_ids=True)
 
 
 def _machine(node: str) -> str:

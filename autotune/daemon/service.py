@@ -18,8 +18,7 @@ from autotune import __version__
 from autotune.clock import Clock
 from autotune.config.daemon_settings import DaemonSettings
 from autotune.daemon.advice import Advices, Advising
-from autotune.daemon.control.protocol import Request, unknown_operation
-from autotune.daemon.control.server import ControlServer, Deferred
+from autotune.daemon.control import Control
 from autotune.daemon.home import DaemonHome, sole_daemon
 from autotune.daemon.idleness import Arrivals, Idleness, IdlePolicy, IdleState
 from autotune.daemon.machine_watch import MachineWatch
@@ -73,7 +72,6 @@ class Service:
         self._trainings = Trainings(home.trainings, clock)
         self._surroundings = SurroundingsReader(clock)
         self._trainings_s = 0.0
-        self._to_settle: list[Deferred] = []
         self._troubles: dict[str, str] = {}  # by the name of the work
         self._said: dict[str, float] = {}  # when each of them was said
         self._held_s = 0.0
@@ -83,12 +81,12 @@ class Service:
         """Run until this process is told to end, or its lock is taken away.
 
         Raises:
-            AutotuneError: Another daemon runs, or the socket cannot be made.
+            AutotuneError: Another daemon runs, or the pipe by which it is woken cannot be made.
             KeyboardInterrupt: It was told to end; a search that runs ends by itself after its running trial.
         """
         with (
             sole_daemon(self._home) as lock,
-            ControlServer(self._home, self._answer, self._clock) as server,
+            Control(self._home) as control,
             MachineLook(self._policy, self._clock) as look,
         ):
             self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
@@ -103,7 +101,9 @@ class Service:
                 while not lock.is_lost:
                     with signals_held():
                         self._tick(look)
-                    server.serve(self._pause_s(look))
+                        self._guarded("status", lambda: self._write_status(control))
+                    if control.wait(self._pause_s(look)):
+                        self._apply_soon()
                 self._say("the daemon's lock file was taken away; another daemon may start, so this one ends")
             finally:
                 with signals_held():
@@ -128,7 +128,6 @@ class Service:
         if now_s >= self._held_s:
             self._held_s = now_s + 30.0  # between looks whether a training has ended that an advice waits for
             self._guarded("apply", self._advising.apply_held)
-        self._settle()
         if self._web is not None:
             self._web.note(self._view())
 
@@ -196,25 +195,9 @@ class Service:
                     _log.exception("a bug in the daemon; it goes on")
                 self._say(text)
 
-    # Requests
-
-    def _answer(self, request: Request) -> Mapping[str, Any] | Deferred:
-        """Answer a client.
-
-        Raises:
-            AutotuneError: There is no such operation.
-        """
-        match request.op:
-            case "status":
-                return self._status()
-            case "settle":
-                self._apply_soon()
-                self._to_settle.append(waiting := Deferred())
-                return waiting
-            case "url":
-                return {"url": self._new_address()}
-            case _:
-                raise unknown_operation(request, ("status", "settle", "url"))
+    def _write_status(self, control: Control) -> None:
+        page = {"origin": self._web.origin, "run": self._web.run} if self._web else None
+        control.write(self._status(), page=page, has_followed=not self._searches.is_leaving)
 
     def _status(self) -> dict[str, Any]:
         running = self._searches.busy_with
@@ -240,19 +223,6 @@ class Service:
 
     def _apply_soon(self) -> None:
         self._held_s = 0.0
-
-    def _new_address(self) -> str:
-        if self._web is None:
-            raise AutotuneError("the daemon serves no page", remedy="Start it with `autotune daemon run --web`.")
-        return self._web.new_address()
-
-    def _settle(self) -> None:
-        """Answer those who wait until the queue is as they have left it: nothing runs that should not."""
-        if self._searches.is_leaving:
-            return
-        waiting, self._to_settle = self._to_settle, []
-        for one in waiting:
-            one.complete({})
 
     # What is told
 

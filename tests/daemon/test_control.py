@@ -1,289 +1,213 @@
-"""Requests to the daemon and its answers, over a real socket."""
+"""Words between commands and the daemon: a real pipe, a real file, a process that is killed."""
 
+import json
 import os
-import shutil
-import socket
+import stat
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from autotune import __version__
-from autotune.daemon.control import protocol
-from autotune.daemon.control.client import ask
-from autotune.daemon.control.server import ControlServer
+from autotune.daemon.control import Control, ask
 from autotune.daemon.home import DaemonHome, open_home, sole_daemon
 from autotune.errors import AutotuneError, DaemonAway
-from tests.daemon.conftest import Serving, until
+from tests.daemon.conftest import until
 
 SERVE = """
 import os
-from autotune.daemon.control.server import ControlServer
+from autotune.daemon.control import Control
 from autotune.daemon.home import open_home, sole_daemon
 home = open_home(os.environ)
-with sole_daemon(home), ControlServer(home, lambda request: {"pid": os.getpid()}) as server:
+with sole_daemon(home), Control(home) as control:
     print("serves", flush=True)
     while True:
-        server.serve(60)
+        control.wait(60)
+        control.write({"pid": os.getpid()}, page=None, has_followed=True)
 """
 
 
-def test_a_request_is_answered(serving: Serving) -> None:
-    """Arguments arrive as they were; the daemon knows which process asks."""
-    args = {"config": "sp ace/ü\udcff.yaml", "n": [1, 2.5, None, True], "deep": {"er": "\n"}}
-    assert ask(serving.home, "echo", args) == {"args": args, "pid": os.getpid()}
+class Loop:
+    """Loop of a daemon in a thread.
+
+    Attributes:
+        status: What it says.
+        has_followed: Whether everything is as the queue says.
+        rounds: Number of rounds so far.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self.status: dict[str, object] = {"text": "idle"}
+        self.has_followed = True
+        self.rounds = 0
+        self.ends = False
+        self._control = control
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self.ends:
+            self._control.write(self.status, page=None, has_followed=self.has_followed)
+            self._control.wait(0.05)
+            self.rounds += 1
 
 
-def test_an_error_keeps_its_kind_place_and_remedy(serving: Serving) -> None:
-    """The command that asked says what it would say itself."""
-    with pytest.raises(AutotuneError) as caught:
-        ask(serving.home, "refuse")
-    error = caught.value
-    assert (error.kind, error.message, error.where, error.remedy) == (
-        "config",
-        "no such config: c.yaml",
-        "c.yaml",
-        "Name another.",
-    )
+@contextmanager
+def looping(home: DaemonHome) -> Iterator[Loop]:
+    """Run a daemon's loop meanwhile."""
+    with sole_daemon(home), Control(home) as control:
+        loop = Loop(control)
+        loop.thread.start()
+        yield loop
+        loop.ends = True
+        loop.thread.join(timeout=60)
 
 
-@pytest.mark.parametrize(("op", "kind"), [("break", "bug"), ("nonsense", "bug"), ("disk", "error"), ("what", "error")])
-def test_a_failing_answer_does_not_end_the_daemon(
-    serving: Serving, caplog: pytest.LogCaptureFixture, op: str, kind: str
-) -> None:
-    """A bug is logged with its traceback, and the next request is answered."""
-    with pytest.raises(AutotuneError) as caught:
-        ask(serving.home, op)
-    assert caught.value.kind == kind
-    assert ask(serving.home, "echo")["args"] == {}
-    assert ("Traceback" in caplog.text) == (kind == "bug")
+@pytest.fixture
+def loop(home: DaemonHome) -> Iterator[Loop]:
+    """Daemon that answers."""
+    with looping(home) as loop:
+        yield loop
 
 
-def test_an_operation_that_a_daemon_does_not_have_is_named(serving: Serving) -> None:
-    """A newer command may ask for it: its version and what to do are said."""
-    with pytest.raises(AutotuneError, match="'what'") as caught:
-        ask(serving.home, "what")
-    assert __version__ in caught.value.message
-    assert "Restart the daemon" in (caught.value.remedy or "")
-
-
-@pytest.mark.parametrize("size", [0, 100_000, 5_000_000])
-def test_a_long_answer_arrives_whole(serving: Serving, size: int) -> None:
-    """Whatever the socket takes at once."""
-    assert len(ask(serving.home, "large", {"bytes": size})["text"]) == size
-
-
-def test_an_answer_may_come_later(serving: Serving) -> None:
-    """Others are answered meanwhile."""
+def test_what_the_daemon_does_is_told(home: DaemonHome, loop: Loop) -> None:
+    """As it is after the command has asked, for any number of commands at once."""
+    loop.status = {"text": "sp ace/ü\n", "large": "x" * 3_000_000}
     answers: list[object] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(serving.home, "hold", timeout_s=60)))
+    threads = [threading.Thread(target=lambda: answers.append(ask(home, timeout_s=60)["status"])) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert answers == [loop.status] * 20
+
+
+def test_a_change_is_waited_for(home: DaemonHome, loop: Loop) -> None:
+    """Until nothing runs that should not; others are told meanwhile what goes on."""
+    loop.has_followed = False
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.append(ask(home, to_follow=True, timeout_s=60)))
     thread.start()
-    until(lambda: serving.held)
-    assert ask(serving.home, "echo")["args"] == {}
-    serving.call(lambda: serving.held[0].complete({"done": True}))
+    assert ask(home)["status"] == loop.status
+    assert answers == []
+    loop.has_followed = True
     thread.join(timeout=60)
-    assert answers == [{"done": True}]
+    assert len(answers) == 1
 
 
-def test_an_error_may_come_later(serving: Serving) -> None:
-    """With its kind."""
+def test_nobody_else_can_read_or_write_it(home: DaemonHome, loop: Loop) -> None:
+    """Whatever the umask."""
+    ask(home)
+    for path in (home.pipe, home.status):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_without_a_daemon_that_is_said_at_once(home: DaemonHome) -> None:
+    """Never started, ended or killed: nothing is waited for."""
+    with pytest.raises(DaemonAway, match="no daemon of yours"):
+        ask(home, timeout_s=0.0)
+    with looping(home):
+        ask(home)
+    with pytest.raises(DaemonAway):
+        ask(home, timeout_s=0.0)
+    assert not home.pipe.exists()
+    assert not home.status.exists()
+
+
+def test_a_killed_daemon_is_away_and_replaced(tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]) -> None:
+    """What it left in the folder stands for nothing."""
+    place = str(tmp_path / "daemon")
+    home = open_home({"AUTOTUNE_DAEMON_DIR": place})
+    process = start(SERVE, AUTOTUNE_DAEMON_DIR=place)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "serves\n"
+    assert ask(home)["status"] == {"pid": process.pid}
+    process.kill()
+    process.wait(timeout=60)
+    with pytest.raises(DaemonAway):
+        ask(home, timeout_s=0.0)
+    with looping(home) as loop:
+        assert ask(home)["status"] == loop.status
+
+
+def test_one_that_ends_while_it_is_asked_is_away(home: DaemonHome) -> None:
+    """Instead of a wait of ten seconds."""
     errors: list[AutotuneError] = []
 
     def wait() -> None:
         try:
-            ask(serving.home, "hold", timeout_s=60)
+            ask(home, to_follow=True, timeout_s=60)
         except AutotuneError as error:
             errors.append(error)
 
     thread = threading.Thread(target=wait)
-    thread.start()
-    until(lambda: serving.held)
-    serving.call(lambda: serving.held[0].fail(DaemonAway("gone", remedy="x")))
+    with looping(home) as loop:
+        loop.has_followed = False
+        thread.start()
+        until(lambda: len(json.loads(home.status.read_bytes())["seen"]) == 1)
     thread.join(timeout=60)
     assert [error.kind for error in errors] == ["daemon_away"]
 
 
-def test_a_client_that_stops_waiting_is_noticed(serving: Serving) -> None:
-    """Nothing is kept for it."""
-    with pytest.raises(AutotuneError, match=r"within 0\.1s"):
-        ask(serving.home, "hold", timeout_s=0.1)
-    until(lambda: serving.held and serving.held[0].is_abandoned)
-    serving.call(lambda: serving.held[0].complete({}))
-    assert ask(serving.home, "echo")["args"] == {}
+def test_one_that_hangs_is_told_after_the_time(home: DaemonHome) -> None:
+    """With what to do; however many words nobody reads."""
+    with sole_daemon(home), Control(home):
+        for _ in range(3):
+            with pytest.raises(AutotuneError, match="did not answer within 0.0s"):
+                ask(home, timeout_s=0.0)
+        pipe = os.open(home.pipe, os.O_WRONLY | os.O_NONBLOCK)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(pipe, bytes(4096))
+        os.close(pipe)
+        with pytest.raises(AutotuneError, match="did not answer"):
+            ask(home, timeout_s=0.0)
 
 
-def test_a_client_that_has_said_all_still_gets_its_answer(serving: Serving) -> None:
-    """`echo ... | nc -U` closes its side after the request."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(serving.home.socket))
-        client.sendall(protocol.encode_request("hold", {}))
-        client.shutdown(socket.SHUT_WR)
-        until(lambda: serving.held)
-        until(lambda: all(c.is_half_closed for c in list(serving.server._connections)))
-        serving.call(lambda: serving.held[0].complete({"text": "x" * 3_000_000}))
-        client.settimeout(60)
-        received = b""
-        while chunk := client.recv(1 << 16):
-            received += chunk
-    assert len(protocol.decode_response(received)["text"]) == 3_000_000
+@pytest.mark.parametrize("rubbish", [b"\0\xff" * 4000, b"x\n" * 9000, b"[" * 60000])
+def test_rubbish_wakes_it_and_is_forgotten(home: DaemonHome, loop: Loop, rubbish: bytes) -> None:
+    """It goes on, and keeps none of it."""
+    pipe = os.open(home.pipe, os.O_WRONLY)
+    os.write(pipe, rubbish)
+    os.close(pipe)
+    assert ask(home)["status"] == loop.status
+    assert len(home.status.read_bytes()) < 1000
 
 
-def test_a_client_that_has_said_all_and_goes_is_noticed(serving: Serving) -> None:
-    """Also where it had closed its side before."""
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(serving.home.socket))
-        client.sendall(protocol.encode_request("hold", {}))
-        client.shutdown(socket.SHUT_WR)
-        until(lambda: serving.held and all(c.is_half_closed for c in list(serving.server._connections)))
-    until(lambda: serving.held[0].is_abandoned)
+@pytest.mark.parametrize("written", ["{", "[]", "[" * 100_000, '{"v": 2, "autotune": "9.0"}'])
+def test_a_file_of_another_version_is_named(home: DaemonHome, written: str) -> None:
+    """With what to do about it."""
+    with sole_daemon(home), Control(home):
+        home.status.write_text(written)
+        with pytest.raises(AutotuneError) as caught:
+            ask(home, timeout_s=0.0)
+    assert "Restart the daemon" in (caught.value.remedy or "")
 
 
-def test_a_daemon_that_ends_tells_those_who_wait(home: DaemonHome) -> None:
-    """The kind says why; no socket is left."""
-    errors: list[AutotuneError] = []
-
-    def wait() -> None:
-        try:
-            ask(home, "hold", timeout_s=60)
-        except AutotuneError as error:
-            errors.append(error)
-
-    with sole_daemon(home):
-        serving = Serving(home)
-        thread = threading.Thread(target=wait)
-        thread.start()
-        until(lambda: serving.held)
-        serving.close()
-        thread.join(timeout=60)
-    assert [error.kind for error in errors] == ["stopping"]
-    until(lambda: serving.held[0].is_abandoned)
-    assert not list(home.runtime.iterdir())
+def test_a_pipe_that_was_taken_away_is_made_again(home: DaemonHome, loop: Loop) -> None:
+    """By whoever cleans up."""
+    ask(home)
+    home.pipe.unlink()
+    home.status.unlink()
+    until(lambda: home.pipe.exists() and home.status.exists())
+    assert ask(home)["status"] == loop.status
 
 
-def test_no_daemon_is_an_error_of_its_own(home: DaemonHome, tmp_path: Path) -> None:
-    """Whether there are folders or not; it says how to start one."""
-    never = open_home({"AUTOTUNE_DAEMON_DIR": str(tmp_path / "never")})
-    shutil.rmtree(never.state)
-    for one in (home, never):
-        with pytest.raises(DaemonAway) as caught:
-            ask(one, "status")
-        assert "autotune daemon run" in (caught.value.remedy or "")
+@pytest.mark.parametrize("plant", [lambda p: p.write_text("mine"), lambda p: p.mkdir(), lambda p: p.symlink_to("x")])
+def test_what_is_in_the_pipes_place_is_left_alone(home: DaemonHome, plant: Callable[[Path], None]) -> None:
+    """It is named, and neither followed nor written to."""
+    plant(home.pipe)
+    with sole_daemon(home), pytest.raises(AutotuneError, match="pipe cannot be made"), Control(home):
+        pass
+    with pytest.raises(AutotuneError):
+        ask(home, timeout_s=0.0)
+    assert not home.pipe.is_file() or home.pipe.read_text() == "mine"
 
 
-def test_the_socket_of_a_killed_daemon_is_replaced(
-    tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]
-) -> None:
-    """SIGKILL leaves it behind: commands say that no daemon runs, and the next one takes its place."""
-    place = str(tmp_path / "daemon")
-    home = open_home({"AUTOTUNE_DAEMON_DIR": place})
-    for _ in range(3):
-        process = start(SERVE, AUTOTUNE_DAEMON_DIR=place)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "serves\n"
-        assert ask(home, "status") == {"pid": process.pid}
-        process.kill()
-        process.wait(timeout=60)
-        assert home.socket.is_socket()
-        with pytest.raises(DaemonAway):
-            ask(home, "status")
-
-
-def test_a_daemon_that_is_killed_ends_the_wait(tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]) -> None:
-    """The command does not take it for an answer, nor for "no daemon": something may have begun."""
-    place = str(tmp_path / "daemon")
-    code = SERVE.replace('{"pid": os.getpid()}', "(print(request.op, flush=True), Deferred())[1]")
-    process = start("from autotune.daemon.control.server import Deferred" + code, AUTOTUNE_DAEMON_DIR=place)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "serves\n"
-    errors: list[AutotuneError] = []
-
-    def wait() -> None:
-        try:
-            ask(open_home({"AUTOTUNE_DAEMON_DIR": place}), "stop", timeout_s=60)
-        except AutotuneError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert process.stdout.readline() == "stop\n"
-    process.kill()
-    thread.join(timeout=60)
-    assert ["ended before it had answered" in error.message for error in errors] == [True]
-    assert not isinstance(errors[0], DaemonAway)
-
-
-def test_a_path_of_any_length_will_do(tmp_path: Path) -> None:
-    """A socket's path has 107 bytes at most; nobody has to know."""
-    deep = tmp_path.joinpath(*["a folder with a rather long name, ünïcode too"] * 8)
-    home = open_home({"AUTOTUNE_DAEMON_DIR": str(deep)})
-    assert len(os.fsencode(home.socket)) > 300
-    with sole_daemon(home):
-        serving = Serving(home)
-        assert ask(home, "echo")["args"] == {}
-        serving.close()
-
-
-def test_a_command_of_another_session_finds_the_daemon(tmp_path: Path) -> None:
-    """In cron and su, the environment has no runtime folder, or another one."""
-    runtime, other = tmp_path / "runtime", tmp_path / "other"
-    for folder in (runtime, other):
-        folder.mkdir(mode=0o700)
-    environ = {"HOME": str(tmp_path)}
-    home = open_home({**environ, "XDG_RUNTIME_DIR": str(runtime)})
-    with sole_daemon(home):
-        serving = Serving(home)
-        assert home.socket.is_relative_to(runtime)
-        assert ask(open_home(environ), "echo")["args"] == {}
-        assert ask(open_home({**environ, "XDG_RUNTIME_DIR": str(other)}), "echo")["args"] == {}
-        serving.close()
-
-
-def test_the_socket_comes_back_where_the_system_took_it_away(tmp_path: Path) -> None:
-    """Logging out removes the runtime folder; a daemon in tmux goes on, and is found by the next login."""
-    runtime = tmp_path / "runtime"
-    runtime.mkdir(mode=0o700)
-    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(runtime)}
-    home = open_home(environ)
-    with sole_daemon(home):
-        serving = Serving(home)
-        shutil.rmtree(runtime)
-        with pytest.raises(DaemonAway):
-            ask(home, "echo")
-        serving.clock.ahead_s += 6.0
-        until((home.own_runtime / "socket").is_socket)
-        assert ask(home, "echo")["args"] == {}
-        runtime.mkdir(mode=0o700)
-        assert ask(open_home(environ), "echo")["args"] == {}
-        serving.close()
-
-
-def test_the_server_is_one_descriptor_for_a_larger_loop(home: DaemonHome) -> None:
-    """It is readable while there is something to do, and only then."""
-    import select
-
-    with sole_daemon(home), ControlServer(home, lambda request: {}) as server:
-        assert select.select([server], [], [], 0)[0] == []
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(home.socket))
-            client.sendall(protocol.encode_request("status", {}))
-            assert select.select([server], [], [], 60)[0] == [server]
-            assert server.serve(60) == 1
-            assert select.select([server], [], [], 0)[0] == []
-            assert client.recv(1 << 16).endswith(b"\n")
-
-
-def test_the_socket_and_its_folder_are_private(serving: Serving) -> None:
-    """Whatever the umask."""
-    assert serving.home.socket.stat().st_mode & 0o777 == 0o600
-    assert serving.home.runtime.stat().st_mode & 0o777 == 0o700
-
-
-def test_something_else_in_the_place_of_the_socket_is_an_error(home: DaemonHome) -> None:
-    """It is not deleted."""
-    for folder in {home.runtime, home.own_runtime}:
-        (folder / "socket").write_text("notes")
-    with sole_daemon(home), pytest.raises(AutotuneError, match="no socket is in its place"):
-        ControlServer(home, lambda request: {})
-    assert home.socket.read_text() == "notes"
+def test_a_daemon_with_nothing_new_to_say_writes_nothing(home: DaemonHome, loop: Loop) -> None:
+    """Its disk may sleep."""
+    ask(home)
+    before, rounds = home.status.stat(), loop.rounds
+    until(lambda: loop.rounds > rounds + 3)
+    assert home.status.stat().st_ino == before.st_ino

@@ -66,28 +66,6 @@ def test_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700, folder
 
 
-def test_the_socket_is_in_the_runtime_folder_of_the_user(tmp_path: Path) -> None:
-    """Where there is one; each state has a socket of its own in it; a named state folder keeps its own."""
-    runtime = made(tmp_path / "runtime", owner=os.getuid(), mode=0o700)
-    environ = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(runtime)}
-    one = open_home(environ)
-    other = open_home({**environ, "XDG_STATE_HOME": str(tmp_path / "other")})
-    assert one.runtime.is_relative_to(runtime)
-    assert one.socket != other.socket
-    named = open_home({**environ, "AUTOTUNE_DAEMON_DIR": str(tmp_path / "named")})
-    assert named.runtime == named.state / "run"
-
-
-@only_root
-def test_a_runtime_folder_of_another_user_is_not_used(shared: Path) -> None:
-    """`su` leaves the variable of whoever was logged in before."""
-    theirs = made(shared / "runtime", owner=MALLORY, mode=0o700)
-    alice = made(shared / "alice", owner=ALICE, mode=0o700)
-    with acting_as(ALICE):
-        home = open_home({"HOME": str(alice), "XDG_RUNTIME_DIR": str(theirs)})
-    assert home.runtime == home.state / "run"
-
-
 PLANTED: dict[str, Callable[[Path], Path]] = {
     "a folder of another user": lambda at: made(at / "daemon", owner=MALLORY, mode=0o700),
     "a folder that all may write to": lambda at: made(at / "daemon", owner=ALICE, mode=0o777),
@@ -158,12 +136,6 @@ def test_a_read_only_home_is_an_error(read_only: Path) -> None:
     assert "AUTOTUNE_DAEMON_DIR" in (caught.value.remedy or "")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> DaemonHome:
-    """Folders of a daemon."""
-    return open_home({"AUTOTUNE_DAEMON_DIR": str(tmp_path / "daemon")})
-
-
 def test_a_second_daemon_is_refused_and_told_of_the_first(home: DaemonHome) -> None:
     """The message has the number of its process."""
     with (
@@ -221,7 +193,7 @@ def test_daemons_of_this_module_start_lightly() -> None:
     """Nothing heavy is imported: the daemon has to stay small."""
     heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'msgspec', 'rich', 'click'}"
     code = (
-        "import sys, autotune.daemon.control.server, autotune.trial.notifier, autotune.daemon.service, "
+        "import sys, autotune.daemon.control, autotune.trial.notifier, autotune.daemon.service, "
         f"autotune.config.daemon_settings; print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

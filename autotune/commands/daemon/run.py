@@ -1,5 +1,6 @@
 """``autotune daemon run``: the daemon, in the foreground."""
 
+from importlib import import_module
 from types import ModuleType
 
 import click
@@ -44,7 +45,7 @@ def command(web: bool, web_port: int, web_actions: bool, web_address: str, web_e
     home = open_home(os.environ)
     page = None
     if web:
-        server = page_server()
+        server = web_module("server")
         page = server.WebServer(home, server.WebOptions(address=web_address, port=web_port, actions=web_actions), clock)
     Service(home, load_daemon_settings(os.environ), clock, say, page).run()
     return 0
@@ -71,17 +72,17 @@ def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
 # Packages of the daemon's page, which autotune does without otherwise.
 
 
-_PACKAGES = frozenset(("prometheus_client", "starlette", "uvicorn"))
+_PACKAGES = frozenset(("itsdangerous", "prometheus_client", "starlette", "uvicorn"))
 
 
-def page_server() -> ModuleType:
-    """Return the module `autotune.daemon.web.server`.
+def web_module(name: str) -> ModuleType:
+    """Return a module of `autotune.daemon.web`.
 
     Raises:
         AutotuneError: A package that it needs is not installed.
     """
     try:
-        from autotune.daemon.web import server
+        return import_module(f"autotune.daemon.web.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in _PACKAGES:
             raise
@@ -90,4 +91,3 @@ def page_server() -> ModuleType:
             where="--web",
             remedy="Run, in the clone that autotune was installed from: pip install '.[web]'",
         ) from error
-    return server

@@ -32,14 +32,14 @@ def install_command(now: bool, web: bool, force: bool) -> int:
         import sys
 
         from autotune.clock import SystemClock
-        from autotune.commands.daemon.run import page_server
+        from autotune.commands.daemon.run import web_module
         from autotune.daemon.home import open_home
 
     open_home(os.environ)  # where it cannot work, it need not be installed
     starts = daemon_command(sys.executable)
     check_command(starts)
     if web:
-        page_server()  # what cannot be served is said here, and not in the log of a service
+        web_module("server")  # what cannot be served is said here, and not in the log of a service
         starts = (*starts, "--web")
     if now:
         require_manager()

@@ -20,10 +20,10 @@ def command(call: Invocation, as_json: bool) -> int:
         import os
 
         from autotune.commands.printing import say, say_object
-        from autotune.daemon.control.client import ask
+        from autotune.daemon.control import ask
         from autotune.daemon.home import locate_home
 
-    status = ask(locate_home(os.environ), "status", {}, timeout_s=_ASK_S)
+    status = ask(locate_home(os.environ), timeout_s=_ASK_S)["status"]
     if as_json:
         call.answer(lambda: say_object({"format": 1, **status}, indent=2))
         return 0
@@ -52,11 +52,18 @@ def url_command() -> int:
     with signals_held():
         import os
 
+        from autotune.clock import SystemClock
+        from autotune.commands.daemon.run import web_module
         from autotune.commands.printing import say
-        from autotune.daemon.control.client import ask
+        from autotune.daemon.control import ask
         from autotune.daemon.home import locate_home
+        from autotune.errors import AutotuneError
 
-    say(ask(locate_home(os.environ), "url", {}, timeout_s=_ASK_S)["url"])
+    home = locate_home(os.environ)
+    page = ask(home, timeout_s=_ASK_S)["page"]
+    if page is None:
+        raise AutotuneError("the daemon serves no page", remedy="Start it with `autotune daemon run --web`.")
+    say(web_module("keys").Keys(home.web_token, SystemClock(), page["run"]).new_address(page["origin"]))
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.clock import SystemClock
 from autotune.commands.printing import say_aside
-from autotune.daemon.control.client import ask
+from autotune.daemon.control import ask
 from autotune.daemon.home import DaemonHome, open_home
 from autotune.daemon.queue import Entry, Queue
 from autotune.errors import AutotuneError, DaemonAway
@@ -30,7 +30,7 @@ def open_queue() -> tuple[DaemonHome, Queue]:
 def reasons(home: DaemonHome) -> Mapping[str, str] | None:
     """Return by id what each entry waits for; None if no daemon runs, empty where it does not answer, which is said."""
     try:
-        answer = ask(home, "status", {}, timeout_s=_ASK_S)
+        answer = ask(home, timeout_s=_ASK_S)["status"]
     except DaemonAway:
         return None
     except AutotuneError as error:  # what is in the queue can be shown all the same
@@ -47,7 +47,7 @@ def settle(home: DaemonHome) -> bool:
         AutotuneError: It gives no answer; the change stays.
     """
     try:
-        ask(home, "settle", {}, timeout_s=_ASK_S)
+        ask(home, to_follow=True, timeout_s=_ASK_S)
     except DaemonAway:
         return False
     except AutotuneError as error:

@@ -18,7 +18,8 @@ from starlette.types import ASGIApp
 
 from autotune.daemon.advice import Advices, AdviceState, why_not_permitted
 from autotune.daemon.queue import ALL_SCOPES, CHANGES, Queue, accepted
-from autotune.daemon.web.gate import COOKIE_S, Gate, Keys
+from autotune.daemon.web.gate import Gate
+from autotune.daemon.web.keys import COOKIE_S, Keys
 from autotune.errors import AutotuneError
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

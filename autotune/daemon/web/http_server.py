@@ -15,7 +15,8 @@ import uvicorn
 
 from autotune.daemon.web.app import CSRF_PLACE, Act, Broadcast, Served, application
 from autotune.daemon.web.connections import BoundedProtocol, Visitors
-from autotune.daemon.web.gate import Keys, has_session
+from autotune.daemon.web.gate import has_session
+from autotune.daemon.web.keys import Keys
 from autotune.errors import AutotuneError
 
 _BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second
@@ -105,10 +106,6 @@ class HttpServer:
         if self._thread.is_alive():
             self._thread.join(timeout=3.0)
         self._socket.close()
-
-    def new_address(self) -> str:
-        """Return an address that signs one browser in, once, within two minutes."""
-        return f"{self.origin}/login?code={self._keys.new_code()}"
 
     def _run(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """Server of the daemon's page and metrics: what it shows, and what it does."""
 
 import os
+import secrets
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
@@ -11,8 +12,8 @@ from autotune.daemon.advice import Advices
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Queue
 from autotune.daemon.web.app import act
-from autotune.daemon.web.gate import Keys
 from autotune.daemon.web.http_server import Content, HttpServer
+from autotune.daemon.web.keys import Keys
 from autotune.daemon.web.metrics import Metrics, TrialEndings
 from autotune.daemon.web.state import FilesRead, PageState
 from autotune.daemon.web.view import DaemonView, GpuSample, GpuUser
@@ -36,6 +37,9 @@ class WebOptions:
 class WebServer:
     """Server of the page and the metrics; see `autotune.daemon.web.view.Page`.
 
+    Attributes:
+        run: Name of this run of it, see `Keys`.
+
     Raises:
         AutotuneError: The port is taken, or the token cannot be used.
     """
@@ -43,6 +47,7 @@ class WebServer:
     def __init__(self, home: DaemonHome, options: WebOptions, clock: Clock) -> None:
         self._actions = options.actions
         self._page = PageState(home, clock)
+        self.run = secrets.token_hex(8)
         self._gpus = GpuPoller(clock, lambda: descendants(os.getpid()))
         self._known: DaemonView | None = None
         self._queue, self._advices = Queue(home.queue, clock), Advices(home.advice)
@@ -50,7 +55,7 @@ class WebServer:
         self._entries, self._endings = FilesRead(home.queue, self._queue.entries), TrialEndings()
         metrics = Metrics(self._view, lambda: self._endings.counts)
         content = Content(document=self._document, metrics=metrics.text, act=self._act if options.actions else None)
-        self._server = HttpServer(options.address, options.port, Keys(home.web_token, clock), content)
+        self._server = HttpServer(options.address, options.port, Keys(home.web_token, clock, self.run), content)
         self._ends = threading.Event()
         self._noting = threading.Thread(target=self._note_for_ever, name="autotune-web-hour", daemon=True)
 
@@ -79,10 +84,6 @@ class WebServer:
     def note(self, view: DaemonView) -> None:
         """Take over what the daemon knows now; takes microseconds."""
         self._known = view
-
-    def new_address(self) -> str:
-        """Return an address that signs one browser in, once, within two minutes."""
-        return self._server.new_address()
 
     def _view(self) -> DaemonView | None:
         known = self._known

@@ -119,6 +119,8 @@ class DaemonView:
 class Page(Protocol):
     """Page of a daemon; made by `autotune.daemon.web.server.WebServer`."""
 
+    run: str
+
     @property
     def origin(self) -> str:
         """Scheme, address and port."""
@@ -136,7 +138,3 @@ class Page(Protocol):
 
     def note(self, view: DaemonView) -> None:
         """Take over what the daemon knows now; takes microseconds, and never waits."""
-
-    def new_address(self) -> str:
-        """Return an address that signs one browser in, once."""
-        ...

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import SystemClock
-from autotune.daemon.web.gate import Keys
 from autotune.daemon.web.http_server import Content, HttpServer
+from autotune.daemon.web.keys import Keys
 from autotune.errors import AutotuneError
 
 
@@ -40,7 +40,7 @@ class PageServer:
     @property
     def address(self) -> str:
         """Fresh address of the page, which signs in."""
-        return self._server.new_address()
+        return self._keys.new_address(self.origin)
 
     @property
     def streams(self) -> int:
@@ -49,9 +49,9 @@ class PageServer:
 
     def start(self) -> None:
         """Start, at the same port as before."""
-        keys = Keys(self.token, SystemClock())
+        self._keys = Keys(self.token, SystemClock(), "run")
         content = Content(document=self._document, metrics=lambda: (b"# EOF\n", "text/plain"), act=self._act)
-        self._server = HttpServer("127.0.0.1", self.port, keys, content)
+        self._server = HttpServer("127.0.0.1", self.port, self._keys, content)
         self.port = self._server.port
         self._server.start()
 

@@ -15,7 +15,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.daemon.web.app import MOST_STREAMS
 from autotune.daemon.web.connections import MOST_BODY_BYTES, MOST_HEAD_LINES, MOST_STRANGERS
-from autotune.daemon.web.gate import CODE_S, COOKIE_S, MOST_CODES, TOKEN_BYTES, Keys
+from autotune.daemon.web.keys import CODE_S, COOKIE_S, TOKEN_BYTES, Keys
 from autotune.errors import AutotuneError
 from tests.daemon.conftest import until
 from tests.daemon.web.client import Client
@@ -120,17 +120,21 @@ def test_a_guessed_code_is_none(served: PageServer, code: str) -> None:
 
 
 def test_codes_and_cookies_grow_old(tmp_path: Path) -> None:
-    """A code after two minutes, a cookie after thirty days; of many codes only the last few count."""
+    """A code after two minutes, and with the daemon's run; a cookie after thirty days."""
     clock = VirtualClock()
-    keys = Keys(tmp_path / "token", clock)
-    code = keys.new_code()
+
+    def code_of(keys: Keys) -> str:
+        return keys.new_address("http://h:1").removeprefix("http://h:1/login?code=")
+
+    keys, later = Keys(tmp_path / "token", clock, "run"), Keys(tmp_path / "token", clock, "later")
+    code = code_of(keys)
     clock.wait(CODE_S + 1)
     assert keys.exchange(code) is None
-    codes = [keys.new_code() for _ in range(MOST_CODES + 1)]
-    assert keys.exchange(codes[0]) is None
-    cookie = keys.exchange(codes[1])
+    cookie = keys.exchange(code := code_of(keys))
     assert cookie is not None
-    assert Keys(tmp_path / "token", clock).is_cookie(cookie)  # the daemon may have been started again
+    assert later.is_cookie(cookie)
+    assert later.exchange(code) is None
+    assert later.exchange(code_of(keys)) is None
     clock.wait(COOKIE_S + 1)
     assert not keys.is_cookie(cookie)
 
@@ -150,20 +154,20 @@ def test_the_token_is_for_the_metrics_alone(served: PageServer) -> None:
 def test_the_token_is_its_users_own(tmp_path: Path) -> None:
     """256 bits in a file that nobody else can read; one that others can read, or that leads elsewhere, is refused."""
     path = tmp_path / "token"
-    keys = Keys(path, VirtualClock())
+    keys = Keys(path, VirtualClock(), "run")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert TOKEN_BYTES * 8 == 256
     assert len(keys.token) >= TOKEN_BYTES * 4 / 3
-    assert keys.token == Keys(path, VirtualClock()).token
+    assert keys.token == Keys(path, VirtualClock(), "run").token
     path.chmod(0o640)
     with pytest.raises(AutotuneError, match="others can read it"):
-        Keys(path, VirtualClock())
+        Keys(path, VirtualClock(), "run")
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(AutotuneError, match="cannot be used"):
-        Keys(tmp_path / "link", VirtualClock())
+        Keys(tmp_path / "link", VirtualClock(), "run")
     (tmp_path / "short").touch(mode=0o600)
     with pytest.raises(AutotuneError, match="no token"):
-        Keys(tmp_path / "short", VirtualClock())
+        Keys(tmp_path / "short", VirtualClock(), "run")
 
 
 def test_the_page_may_act(served: PageServer, client: Client) -> None:
@@ -201,7 +205,7 @@ def test_an_action_of_another_site_is_refused(
 
 def test_the_token_of_another_browser_is_none(served: PageServer, client: Client) -> None:
     """It belongs to a cookie."""
-    keys = Keys(served.token, VirtualClock())
+    keys = Keys(served.token, VirtualClock(), "run")
     assert client.act(PAUSE, csrf=keys.csrf("1.another")).status == 403
     assert served.acted == []
 
