@@ -10,6 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from autotune.clock import Clock
 from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, config_sha256
 from autotune.errors import AutotuneError
@@ -110,36 +112,22 @@ class Advice:
         )
 
     @classmethod
-    def of_document(cls, document: Mapping[str, Any]) -> "Advice":
+    def of_document(cls, document: object) -> "Advice":
         """Return the advice of a document.
 
         Raises:
             ValueError: It is none of this format.
         """
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise ValueError("its format is not known to this version")
         try:
-            if document["format"] != FORMAT:
-                raise ValueError(f"format {document['format']!r} is not known to this version")
-            fields = {name: value for name, value in document.items() if name != "format"}
-            low, ratio, high = document["ratio"]
-            changes = tuple(
-                AdvisedChange(**{**change, "worth": change["worth"] and tuple(change["worth"])})
-                for change in document["changes"]
-            )
-            return cls(
-                **fields
-                | {
-                    "ratio": (low, ratio, high),
-                    "changes": changes,
-                    "why": tuple(document["why"]),
-                    "state": AdviceState(document["state"]),
-                    # Advice of earlier versions was never raced.
-                    "may_learn_more_slowly": document.get(
-                        "may_learn_more_slowly", changes_training(change.label for change in changes)
-                    ),
-                }
-            )
-        except (KeyError, TypeError) as error:
+            advice = msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:
             raise ValueError(f"it is no advice: {error}") from error
+        if "may_learn_more_slowly" in document:
+            return advice
+        # Advice of earlier versions was never raced.
+        return replace(advice, may_learn_more_slowly=changes_training(change.label for change in advice.changes))
 
 
 class Advices:

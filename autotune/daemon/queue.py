@@ -5,15 +5,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from autotune.clock import Clock
 from autotune.config.secrets import is_secret_name, masked_text
@@ -21,6 +22,10 @@ from autotune.errors import AutotuneError
 from autotune.files import file_sha256, make_private_folder, open_regular, replace_durably
 from autotune.records import Scalar
 from autotune.trial.owner import git_commit
+
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+Instant = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d(:\d\d)?|Z)$")]
+"""A time with its offset from UTC, ISO 8601."""
 
 KEPT_ENTRIES = 50
 """Number of entries that are done and still listed."""
@@ -314,9 +319,9 @@ class Entry:
     further: tuple[str, ...] = ()
     cwd: str
     options: tuple[str, ...] = ()
-    budget_s: float
-    used_s: float = 0.0
-    running_s: float = 0.0
+    budget_s: Seconds
+    used_s: Seconds = 0.0
+    running_s: Seconds = 0.0
     start: StartRule
     apply: frozenset[ApplyScope] = frozenset()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -328,7 +333,7 @@ class Entry:
     owner: Mapping[str, Scalar] | None = None
     kills: int = 0
     replans: int = 0
-    retry_utc: str | None = None
+    retry_utc: Instant | None = None
     hold: Hold | None = None
     answer: SearchAnswerSummary | None = None
 
@@ -353,70 +358,21 @@ class Entry:
         return f"queue {self.number}"
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "format": FORMAT, "apply": sorted(self.apply), "start": self.start.document()}
+        return {**asdict(self), "format": FORMAT, "apply": sorted(self.apply)}
 
     @classmethod
-    def of_document(cls, document: Mapping[str, Any]) -> Entry:
-        """Return the entry of a document.
+    def of_document(cls, document: object) -> Entry:
+        """Return the entry of a JSON object.
 
         Raises:
             ValueError: It is none of this format.
         """
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise ValueError("its format is not known to this version")
         try:
-            if document["format"] != FORMAT:
-                raise ValueError(f"format {document['format']!r} is not known to this version")
-            _require_types(document)
-            known = {name: document[name] for name in (one.name for one in fields(cls)) if name in document}
-            answer = known.get("answer")
-            if answer is not None:
-                ratio = answer.get("ratio")
-                answer = SearchAnswerSummary(
-                    verdict=str(answer["verdict"]), ratio=ratio and tuple(ratio), advice=answer.get("advice")
-                )
-            return cls(
-                **known
-                | {
-                    "options": tuple(map(str, document["options"])),
-                    "further": tuple(map(str, document.get("further", ()))),
-                    "gpus": tuple(map(str, document.get("gpus", ()))),
-                    "start": StartRule.of_document(document["start"]),
-                    "apply": frozenset(map(ApplyScope, document["apply"])),
-                    "fingerprint": Fingerprint(
-                        config_sha256=document["fingerprint"]["config_sha256"],
-                        git_commit=document["fingerprint"].get("git_commit"),
-                    ),
-                    "state": EntryState(document["state"]),
-                    "hold": None if document.get("hold") is None else Hold(document["hold"]),
-                    "answer": answer,
-                }
-            )
-        except (KeyError, TypeError, AttributeError) as error:
+            return msgspec.convert(document, cls)
+        except msgspec.ValidationError as error:
             raise ValueError(f"it is no entry of the queue: {error}") from error
-
-
-_TEXT = ("id", "config", "cwd", "added_utc", "note")
-_COUNTS = ("number", "kills", "replans")
-_SECONDS = ("budget_s", "used_s", "running_s")
-
-
-def _require_types(document: Mapping[str, Any]) -> None:
-    """Check the values that are taken as they are; what is wrong in a file is said here, not found out later.
-
-    Raises:
-        ValueError: One is of another type.
-        KeyError: One is missing.
-    """
-    retry, owner, environment = document["retry_utc"], document["owner"], document["environment"]
-    is_well = {
-        **{name: isinstance(document[name], str) for name in _TEXT},
-        **{name: type(document[name]) is int for name in _COUNTS},
-        **{name: type(document[name]) in (int, float) and math.isfinite(document[name]) for name in _SECONDS},
-        "retry_utc": retry is None or datetime.fromisoformat(retry).tzinfo is not None,
-        "owner": owner is None or isinstance(owner, Mapping),
-        "environment": all(isinstance(value, str) for value in environment.values()),
-    }
-    if wrong := [name for name, is_right in is_well.items() if not is_right]:
-        raise ValueError(f"it is no entry of the queue: {wrong[0]} is {document[wrong[0]]!r:.80}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -508,7 +464,7 @@ class StartRule:
     """
 
     kind: StartKind
-    at: str | None = None
+    at: Instant | None = None
 
     @classmethod
     def parse(cls, text: str, now: datetime) -> StartRule:
@@ -544,22 +500,6 @@ class StartRule:
 
     def __str__(self) -> str:
         return f"{datetime.fromisoformat(self.at):%H:%M}" if self.at else self.kind.value
-
-    def document(self) -> dict[str, Any]:
-        return {"kind": self.kind.value, "at": self.at}
-
-    @classmethod
-    def of_document(cls, document: Mapping[str, Any]) -> StartRule:
-        """Return the rule of a document.
-
-        Raises:
-            ValueError: It is none.
-            KeyError: It is none.
-        """
-        at = document["at"]
-        if at is not None and datetime.fromisoformat(at).tzinfo is None:
-            raise ValueError(f"{at!r} has no offset from UTC")
-        return cls(kind=StartKind(document["kind"]), at=at)
 
 
 # Changes of the queue's entries that people ask for: from a terminal, or on the page.

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+
+import msgspec
 
 from autotune.errors import AutotuneError
 from autotune.files import create_private, make_private_folder, read_beginning
@@ -113,51 +114,10 @@ class TrainingHeader:
     def read(cls, folder: Path) -> TrainingHeader | None:
         """Read it back; None if there is none, or it is of another format or form."""
         try:
-            fields = json.loads(read_beginning(folder / FILE, _MOST_BYTES))
-            return cls._parsed(fields) if fields["format"] == FORMAT else None
+            document = json.loads(read_beginning(folder / FILE, _MOST_BYTES))
+            return msgspec.convert(document, cls) if document["format"] == FORMAT else None
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-
-    @classmethod
-    def _parsed(cls, fields: Mapping[str, Any]) -> TrainingHeader:
-        confirmed = fields.get("confirmed")
-        return cls(
-            argv=tuple(_text(word) for word in fields["argv"]),
-            cwd=_text(fields["cwd"]),
-            owner=_mapping(fields["owner"]),
-            started_utc=_text(fields["started_utc"]),
-            hardware=_text(fields.get("hardware") or ""),
-            config=None if fields.get("config") is None else _text(fields["config"]),
-            config_sha256=None if fields.get("config_sha256") is None else _text(fields["config_sha256"]),
-            values=None if fields.get("values") is None else _mapping(fields["values"]),
-            code=None if fields.get("code") is None else _mapping(fields["code"]),
-            study=None if fields.get("study") is None else _text(fields["study"]),
-            confirmed=None if confirmed is None else _confirmed(_mapping(confirmed)),
-        )
-
-
-def _confirmed(fields: Mapping[str, Any]) -> ConfirmedSpeed:
-    per_step = fields.get("samples_per_step")
-    return ConfirmedSpeed(
-        samples_per_s=float(fields["samples_per_s"]),
-        low=float(fields["low"]),
-        high=float(fields["high"]),
-        trials=int(fields["trials"]),
-        samples_per_step=None if per_step is None else float(per_step),
-        after_first_pass=fields.get("after_first_pass") is True,
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} where a text should be")
-    return value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{type(value).__name__} where an object should be")
-    return value
 
 
 # State of a training's code, read without starting anything, to see later whether it was edited.

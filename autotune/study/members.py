@@ -11,7 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from autotune.records import Scalar, TrialRecord
 from autotune.sampler.observations import TYPICAL_CV
@@ -22,8 +24,9 @@ ATTRIBUTE = "member."
 RECENT = timedelta(seconds=90)
 """Time in which a member that is at work has renewed its entry, by its own wall clock."""
 
-_LONGEST = 200  # characters of each text
-_MOST_FACTS = 50
+Text = Annotated[str, msgspec.Meta(max_length=200)]
+Facts = Annotated[Mapping[str, Scalar], msgspec.Meta(max_length=50)]
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Role(StrEnum):
@@ -58,18 +61,18 @@ class Member:
         n: Number of its signs of life.
     """
 
-    uuid: str
+    uuid: Text
     role: Role
-    search: str
-    machine: str
-    baseline: str
-    about: Mapping[str, Scalar]
-    since_utc: datetime
-    renewed_utc: datetime
-    code: Mapping[str, Scalar] = field(default_factory=dict)
+    search: Text
+    machine: Text
+    baseline: Text
+    about: Facts
+    since_utc: Instant
+    renewed_utc: Instant
+    code: Facts = field(default_factory=dict)
     phase: Phase = Phase.EXPLORING
     point: str | None = None
-    left_because: str = ""
+    left_because: Text = ""
     left_s: float = 0.0
     n: int = 0
 
@@ -119,51 +122,11 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
 
 
 def _read(name: str, written: object) -> Member | None:
-    if not isinstance(written, Mapping):
-        return None
-    texts = {key: written.get(key) for key in ("uuid", "search", "machine", "baseline", "left_because")}
-    point, left_s, n = written.get("point"), written.get("left_s"), written.get("n")
-    if not all(isinstance(text, str) and len(text) <= _LONGEST for text in texts.values()):
-        return None
-    if name != ATTRIBUTE + str(texts["uuid"]) or not (point is None or isinstance(point, str)):
-        return None
-    if not isinstance(left_s, int | float) or not isinstance(n, int):
-        return None
     try:
-        return Member(
-            uuid=str(texts["uuid"]),
-            role=Role(str(written.get("role"))),
-            search=str(texts["search"]),
-            machine=str(texts["machine"]),
-            baseline=str(texts["baseline"]),
-            about=_facts(written.get("about")),
-            since_utc=_time(written.get("since_utc")),
-            renewed_utc=_time(written.get("renewed_utc")),
-            code=_facts(written.get("code")),
-            phase=Phase(str(written.get("phase"))),
-            point=point,
-            left_because=str(texts["left_because"]),
-            left_s=float(left_s),
-            n=n,
-        )
-    except (ValueError, TypeError):
+        member = msgspec.convert(written, Member)
+    except (msgspec.ValidationError, ValueError, TypeError):
         return None
-
-
-def _facts(written: object) -> Mapping[str, Scalar]:
-    if not isinstance(written, Mapping) or len(written) > _MOST_FACTS:
-        raise ValueError("no facts")
-    facts = {str(name)[:_LONGEST]: value for name, value in written.items()}
-    if not all(value is None or isinstance(value, bool | int | float | str) for value in facts.values()):
-        raise ValueError("facts are scalars")
-    return {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in facts.items()}
-
-
-def _time(written: object) -> datetime:
-    time = datetime.fromisoformat(str(written))
-    if time.tzinfo is None:
-        raise ValueError("a time without its zone")
-    return time
+    return member if name == ATTRIBUTE + member.uuid else None
 
 
 # Machines of a study: how much faster one is than another, and the trials of all on one scale.

@@ -191,7 +191,7 @@ def test_the_lock_holds_on_a_full_disk(small_disk: Path) -> None:
 
 def test_daemons_of_this_module_start_lightly() -> None:
     """Nothing heavy is imported: the daemon has to stay small."""
-    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'msgspec', 'rich', 'click'}"
+    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'rich', 'click'}"
     code = (
         "import sys, autotune.daemon.control, autotune.trial.notifier, autotune.daemon.service, "
         f"autotune.config.daemon_settings; print(sorted({heavy} & set(sys.modules)))"

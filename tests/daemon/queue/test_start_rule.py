@@ -40,4 +40,3 @@ def test_only_idle_needs_an_idle_machine() -> None:
     assert StartRule.parse("idle", NOON).needs_idle
     assert not StartRule.parse("now", NOON).needs_idle
     assert not StartRule.parse("22:30", NOON).needs_idle
-    assert StartRule.of_document(StartRule.parse("now", NOON).document()).kind is StartKind.NOW
