@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
+import msgspec
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -31,7 +31,7 @@ from autotune.space.knob import is_number, same_scalar
 from autotune.study.claims import CLAIM
 from autotune.study.identity import FRAMEWORK
 from autotune.study.optuna_trials import IMPORTED, RECORD, attributes_of, record_of
-from autotune.study.pending import FinishedTrial, trial_object, trial_of
+from autotune.study.pending import FinishedTrial, trial_object
 from autotune.study.record import scalars_of
 from autotune.study.storage.storage import DAMAGE
 
@@ -290,18 +290,45 @@ def _facts(said: object) -> Mapping[str, Sequence[Scalar]]:
     }
 
 
-_UUID = re.compile("[0-9a-f]{32}")
-_STAMP = re.compile(r"(2[01]\d\d)-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")
 _FOLDERS = re.compile(r"(?<![\w.…])(?:~|[A-Za-z]:)?[/\\](?:[^\s:;,'\"()<>|/\\]+[/\\])+")
 _CLAIMED = ("machine", "purpose", "sampler")
-_FIELDS = frozenset({"uuid", "values", "distributions", "attributes", "score", "speeds", "started", "ended"})
-_MOST_KNOBS = 1000
-_MOST_CHOICES = 10_000
-_MOST_SPEEDS = 10_000
-_LONGEST_KEY = 500  # a column of Optuna's tables holds 512
-_LONGEST_TEXT = 10_000
 _LARGEST = 1e300
-_SCORES = (1e-30, 1e30)
+
+Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+Key = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,500}$")]  # a column of Optuna's tables holds 512
+Text = Annotated[str, msgspec.Meta(max_length=10_000)]
+Instant = Annotated[
+    str, msgspec.Meta(pattern=r"^2[01]\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$", max_length=40)
+]
+Choice = bool | int | Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)] | Text | None
+Speed = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
+
+
+class _Claim(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a claim says that travels."""
+
+    uuid: Uuid
+    machine: Text | msgspec.UnsetType = msgspec.UNSET
+    purpose: Text | msgspec.UnsetType = msgspec.UNSET
+    sampler: Text | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Attributes(msgspec.Struct, kw_only=True):
+    claim: _Claim = msgspec.field(name=CLAIM)
+    record: dict[str, Any] = msgspec.field(name=RECORD)
+
+
+class _Line(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Line of a trial in the file."""
+
+    uuid: Uuid
+    values: dict[Key, Choice]
+    distributions: Annotated[dict[Key, str], msgspec.Meta(max_length=1000)]
+    attributes: _Attributes
+    score: Annotated[float, msgspec.Meta(ge=1e-30, le=1e30)] | None
+    speeds: Annotated[list[Speed], msgspec.Meta(max_length=10_000)]
+    started: Instant
+    ended: Instant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,6 +440,8 @@ def portable_from(said: Any) -> PortableTrial:
     """
     try:
         return _read(said)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
     except DAMAGE as error:
         if type(error) is ValueError:
             raise
@@ -420,49 +449,39 @@ def portable_from(said: Any) -> PortableTrial:
 
 
 def _read(said: Any) -> PortableTrial:
-    if not isinstance(said, dict) or set(said) != _FIELDS:
-        raise ValueError("not a trial, or not all of it")
-    if not isinstance(said["uuid"], str) or not _UUID.fullmatch(said["uuid"]):
-        raise ValueError("uuid: not 32 hex digits")
-    distributions = _distributions(said["distributions"])
-    _check_values(said["values"], distributions)
-    _check_speeds(said["score"], said["speeds"])
-    claim, record = _claim(said["attributes"], said["uuid"]), record_of(0, _record(said["attributes"]))
-    _check_record(record, said["values"])
-    about = {name: claim[name] for name in _CLAIMED if name in claim}
-    trial = trial_of(
-        {
-            **said,
-            "distributions": {path: distribution_to_json(one) for path, one in distributions.items()},
-            "attributes": {CLAIM: {"uuid": said["uuid"], **about}, **scalars_of(record, about)},
-            "started": _stamp(said["started"], "started").isoformat(),
-            "ended": _stamp(said["ended"], "ended").isoformat(),
-        }
-    )
+    line = msgspec.convert(said, _Line)
+    claim, record = line.attributes.claim, record_of(0, line.attributes.record)
+    if claim.uuid != line.uuid:
+        raise ValueError("claim: another trial's")
+    distributions = {path: _distribution(text) for path, text in line.distributions.items()}
+    _check_values(line.values, distributions)
+    _check_record(record, line.values)
+    about = {name: value for name, value in msgspec.to_builtins(claim).items() if name != "uuid"}
     # The record as the program writes it, without fields that it does not know.
     normal = json.loads(json.dumps(attributes_of(record), allow_nan=False))
-    trial = replace(trial, attributes={**trial.attributes, RECORD: normal})
+    trial = FinishedTrial(
+        uuid=line.uuid,
+        values=line.values,
+        distributions=distributions,
+        attributes={CLAIM: {"uuid": line.uuid, **about}, **scalars_of(record, about), RECORD: normal},
+        score=line.score,
+        speeds=tuple(line.speeds),
+        started=_instant(line.started),
+        ended=_instant(line.ended),
+    )
     if trial.ended < trial.started:
         raise ValueError("ended before it started")
     return PortableTrial(trial=trial, record=record)
 
 
-def _distributions(said: Any) -> dict[str, BaseDistribution]:
-    if not isinstance(said, dict) or len(said) > _MOST_KNOBS:
-        raise ValueError("distributions: none, or too many")
-    return {_key(path): _distribution(text) for path, text in said.items()}
-
-
-def _distribution(text: Any) -> BaseDistribution:
-    if not isinstance(text, str):
-        raise ValueError("distributions: not a text")
+def _distribution(text: str) -> BaseDistribution:
     said = json.loads(text)
     name, about = said["name"], said["attributes"]
     if name == "CategoricalDistribution":
         choices = about["choices"]
-        if set(about) != {"choices"} or not isinstance(choices, list) or not 0 < len(choices) <= _MOST_CHOICES:
+        if set(about) != {"choices"} or not 0 < len(choices) <= 10_000:
             raise ValueError("distributions: no list of choices")
-        return CategoricalDistribution(tuple(_scalar(choice) for choice in choices))
+        return CategoricalDistribution(tuple(msgspec.convert(choices, list[Choice])))
     low, high = about["low"], about["high"]
     if about.get("log") is not False or set(about) != {"low", "high", "log", "step"}:
         raise ValueError("distributions: not those of a knob")
@@ -477,13 +496,13 @@ def _distribution(text: Any) -> BaseDistribution:
     raise ValueError("distributions: not those of a knob")
 
 
-def _check_values(values: Any, distributions: Mapping[str, BaseDistribution]) -> None:
-    if not isinstance(values, dict) or set(values) != set(distributions):
+def _check_values(values: Mapping[str, Scalar], distributions: Mapping[str, BaseDistribution]) -> None:
+    if values.keys() != distributions.keys():
         raise ValueError("values: not those of the distributions")
     for path, value in values.items():
         match distributions[path]:
             case CategoricalDistribution(choices=choices):
-                fits = any(same_scalar(_scalar(value), choice) for choice in choices)
+                fits = any(same_scalar(value, choice) for choice in choices)
             case IntDistribution(low=low, high=high):
                 fits = isinstance(value, int) and is_number(value) and low <= value <= high
             case FloatDistribution(low=low, high=high):
@@ -494,40 +513,10 @@ def _check_values(values: Any, distributions: Mapping[str, BaseDistribution]) ->
             raise ValueError(f"{ascii(path)[1:61]}: not within its distribution")
 
 
-def _check_speeds(score: Any, speeds: Any) -> None:
-    if score is not None and not (is_number(score) and _SCORES[0] <= score <= _SCORES[1]):
-        raise ValueError("score: out of range")
-    if not isinstance(speeds, list) or len(speeds) > _MOST_SPEEDS:
-        raise ValueError("speeds: no list, or too long")
-    if not all(is_number(speed) and 0 <= speed <= _SCORES[1] for speed in speeds):
-        raise ValueError("speeds: out of range")
-
-
-def _claim(attributes: Any, uuid: str) -> Mapping[str, str]:
-    claim = attributes.get(CLAIM)
-    if not isinstance(claim, dict) or claim.get("uuid") != uuid:
-        raise ValueError("claim: another trial's")
-    for name in _CLAIMED:
-        if name in claim and (not isinstance(claim[name], str) or len(claim[name]) > _LONGEST_KEY):
-            raise ValueError(f"claim.{name}: no text, or too long")
-    return claim
-
-
-def _record(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    record = attributes.get(RECORD)
-    if not isinstance(record, dict):
-        raise ValueError("no record")
-    return record
-
-
 def _check_record(record: TrialRecord, values: Mapping[str, Scalar]) -> None:
-    _instant(record.ended_utc, "ended_utc")
-    for text in (record.search, record.point, record.detail):
-        if len(text) > _LONGEST_TEXT:
-            raise ValueError("record: a text is too long")
-    for path, value in (*record.values.items(), *record.conditions.items()):
-        _key(path)
-        _scalar(value)
+    msgspec.convert(record.ended_utc, Instant)
+    msgspec.convert([record.search, record.point, record.detail], list[Text])
+    msgspec.convert([dict(record.values), dict(record.conditions)], list[dict[Key, Choice]])
     if any(path not in record.values or not _same(record.values[path], value) for path, value in values.items()):
         raise ValueError("values: not those of the record")
 
@@ -538,32 +527,8 @@ def _same(one: Scalar, other: Scalar) -> bool:
     return same_scalar(one, other)
 
 
-def _key(path: Any) -> str:
-    if not isinstance(path, str) or not 0 < len(path) <= _LONGEST_KEY or not path.isprintable():
-        raise ValueError("a key that no config has")
-    return path
-
-
-def _scalar(value: Any) -> Scalar:
-    if isinstance(value, str):
-        if len(value) > _LONGEST_TEXT:
-            raise ValueError("a text is too long")
-        return value
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, int | float) and math.isfinite(value) and abs(value) <= _LARGEST:
-        return value
-    raise ValueError("a value that no config has")
-
-
-def _stamp(text: Any, name: str) -> datetime:
-    return _instant(text, name).astimezone(UTC)
-
-
-def _instant(text: Any, name: str) -> datetime:
-    if not isinstance(text, str) or not _STAMP.fullmatch(text):
-        raise ValueError(f"{name}: no time in UTC of these two centuries")
-    return datetime.fromisoformat(text)
+def _instant(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def _utc_text(time: datetime) -> str:

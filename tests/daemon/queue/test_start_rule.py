@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autotune.daemon.queue import StartKind, StartRule
+from autotune.daemon.queue import StartRule
 
 NOON = datetime(2030, 6, 1, 12, 0, tzinfo=UTC).astimezone()
 
