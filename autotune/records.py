@@ -12,12 +12,31 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from autotune.stage_times import PipelineTimes
 
 Scalar = bool | int | float | str | None
 """One value of a config: any YAML scalar."""
+
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+PositiveCount = Annotated[int, Meta(ge=1, le=1 << 53)]
+Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
+Time = Annotated[float, Meta(ge=0.0, le=1e12)]
+Length = Annotated[float, Meta(ge=1e-9, le=1e12)]
+Moment = Annotated[float, Meta(ge=-1e12, le=1e12)]  # a trainer may say that its step was before its start
+Rate = Annotated[float, Meta(ge=1e-30, le=1e18)]  # so that no ratio of two leaves what a float can hold
+Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
+Growth = Annotated[float, Meta(ge=0.0, le=2.0**60)]
+Energy = Annotated[float, Meta(ge=0.0)]
+Variation = Annotated[float, Meta(ge=0.0, le=1e9)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0 + 1e-6)]  # a mean of shares may come to more than 1 by rounding
+Shares = Annotated[float, Meta(ge=0.0, le=1e6)]  # sums over processes, whose kernels may run at the same time
+Cores = Annotated[float, Meta(ge=0.0, le=1e6)]
+Loss = Annotated[float, Meta(ge=-1e30, le=1e30)]
+"""Numbers of a record with their least and their most, which are checked where one is read back."""
 
 Values = Mapping[str, Scalar]
 """Knob values by dotted key path, e.g. ``{"data.batch_size": 32}``."""
@@ -296,18 +315,18 @@ class GpuFigures:
 
     uuid: str
     name: str
-    utilization: float | None = None
-    covered_fraction: float = 0.0
-    memory_total_bytes: int | None = None
-    peak_memory_bytes: int | None = None
-    power_w: float | None = None
-    energy_j: float | None = None
-    sm_activity: float | None = None
-    tensor_activity: float | None = None
-    dram_activity: float | None = None
-    own_fraction: float | None = None
-    foreign_fraction: float | None = None
-    throttled_fraction: float | None = None
+    utilization: Share | None = None
+    covered_fraction: Share = 0.0
+    memory_total_bytes: Bytes | None = None
+    peak_memory_bytes: Bytes | None = None
+    power_w: Amount | None = None
+    energy_j: Amount | None = None
+    sm_activity: Share | None = None
+    tensor_activity: Share | None = None
+    dram_activity: Share | None = None
+    own_fraction: Shares | None = None
+    foreign_fraction: Shares | None = None
+    throttled_fraction: Share | None = None
 
 
 class GpuRole(StrEnum):
@@ -366,20 +385,20 @@ class Measurement:
         stages: Times of the two stages of a pipeline over two devices; None where the trainer reports none.
     """
 
-    window_s: float
-    steps: int
-    samples_per_s: float
-    cv: float | None
-    step_p50_s: float
-    step_p95_s: float
-    data_wait_fraction: float | None
-    first_step_s: float
-    cpu_cores: float | None = None
-    peak_memory_bytes: int | None = None
-    gpu_utilization: float | None = None
-    gpu_memory_bytes: int | None = None
-    filled_samples_per_s: float | None = None
-    energy_per_sample_j: float | None = None
+    window_s: Length
+    steps: PositiveCount
+    samples_per_s: Rate
+    cv: Variation | None
+    step_p50_s: Time
+    step_p95_s: Time
+    data_wait_fraction: Share | None
+    first_step_s: Moment
+    cpu_cores: Cores | None = None
+    peak_memory_bytes: Bytes | None = None
+    gpu_utilization: Share | None = None
+    gpu_memory_bytes: Bytes | None = None
+    filled_samples_per_s: Rate | None = None
+    energy_per_sample_j: Energy | None = None
     gpus: tuple[GpuMeasurement, ...] = ()
     stages: PipelineTimes | None = None
 
@@ -424,15 +443,15 @@ class Validation:
         remarks: What the training did not come to, or does with the baseline's values as well; one clause each.
     """
 
-    trained_s: float
-    epoch_ends: int = 0
-    evaluations: int = 0
-    checkpoints: int = 0
-    speed_ratio: float | None = None
-    overall_ratio: float | None = None
-    loss_ratio: float | None = None
-    memory_growth_bytes_per_s: float | None = None
-    gpu_memory_growth_bytes_per_s: float | None = None
+    trained_s: Time
+    epoch_ends: Count = 0
+    evaluations: Count = 0
+    checkpoints: Count = 0
+    speed_ratio: Amount | None = None
+    overall_ratio: Amount | None = None
+    loss_ratio: Amount | None = None
+    memory_growth_bytes_per_s: Growth | None = None
+    gpu_memory_growth_bytes_per_s: Growth | None = None
     broke: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -490,18 +509,18 @@ class RaceLeg:
     """
 
     arm: RaceArm
-    pair: int
-    trained_s: float
+    pair: Count
+    trained_s: Time
     curve: LossCurve | None
-    first_loss: float | None = None
+    first_loss: Loss | None = None
     seed: int | None = None
     learning_rate_key: str = ""
-    learning_rate: float | None = None
+    learning_rate: Amount | None = None
     checkpoint: str = ""
     resumed: bool = False
-    update_samples: float | None = None
-    epoch_samples: float | None = None
-    evaluation_loss: float | None = None
+    update_samples: Amount | None = None
+    epoch_samples: Amount | None = None
+    evaluation_loss: Loss | None = None
     held_out: LossCurve | None = None
 
 
@@ -526,7 +545,7 @@ class TrialRecord:
             command; empty where none is known. Trials are compared only with those of the same code.
     """
 
-    number: int
+    number: Count
     search: str
     point: str
     values: Values
@@ -534,8 +553,8 @@ class TrialRecord:
     ending: Ending
     validity: Validity
     ended_utc: str
-    duration_s: float
-    pair: int | None = None
+    duration_s: Time
+    pair: Count | None = None
     measurement: Measurement | None = None
     detail: str = ""
     conditions: Mapping[str, Scalar] = field(default_factory=dict)

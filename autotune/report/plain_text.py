@@ -1,11 +1,16 @@
 """Plain text of one line: config values, changes of a point, and any text from outside."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from autotune.records import Scalar, Values
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from autotune.records import Scalar, Values
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 """Control sequences of a terminal: colours, titles, cursor movements (ECMA-48)."""

@@ -9,7 +9,6 @@ interrupted, and that had to be added again, keeps the number under which its us
 import itertools
 import json
 import logging
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -31,16 +30,12 @@ from autotune.records import (
     OUTSIDE,
     PAIRS_PLANNED,
     VALIDATION_ASKED,
-    GpuFigures,
     GpuMeasurement,
-    Measurement,
     Purpose,
-    RaceLeg,
     TrialRecord,
-    Validation,
     Values,
 )
-from autotune.stage_times import PipelineTimes, StageTimes
+from autotune.stage_times import PipelineTimes
 from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, united
 from autotune.study.members import ATTRIBUTE, Member, members_among
 from autotune.study.pending import FinishedTrial
@@ -492,67 +487,7 @@ def read_records(
 FORMAT = 2
 """Version of the attributes of a trial. In 1 the figures of a GPU stood beside its other fields; it is still read."""
 
-_SHARE = (0.0, 1.0 + 1e-6)  # than 1, which a mean of shares may come to by rounding
-_SHARES = (0.0, 1e6)  # sums over processes, whose kernels may run at the same time
 _LONGEST_S = 1e12
-_TIME = (0.0, _LONGEST_S)
-_RATE = (1e-30, 1e18)  # so that no ratio of two leaves what a float can hold
-_BYTES = (0, 1 << 60)
-_AMOUNT = (0.0, 1e18)
-_COUNT = (0, 1 << 53)
-_RATIO = (0.0, 1e18)
-_LOSS = (-1e30, 1e30)
-_RANGES: Mapping[str, tuple[float, float]] = {
-    "number": (0, 1 << 53),
-    "pair": (0, 1 << 53),
-    "duration_s": _TIME,
-    "window_s": (1e-9, _LONGEST_S),
-    "steps": (1, 1 << 53),
-    "samples_per_s": _RATE,
-    "filled_samples_per_s": _RATE,
-    "cv": (0.0, 1e9),
-    "step_p50_s": _TIME,
-    "step_p95_s": _TIME,
-    "data_wait_fraction": _SHARE,
-    "first_step_s": (-_LONGEST_S, _LONGEST_S),  # a trainer may say that its step was before its start
-    "cpu_cores": (0.0, 1e6),
-    "peak_memory_bytes": _BYTES,
-    "gpu_memory_bytes": _BYTES,
-    "gpu_utilization": _SHARE,
-    "energy_per_sample_j": (0.0, math.inf),
-    "utilization": _SHARE,
-    "covered_fraction": _SHARE,
-    "memory_total_bytes": _BYTES,
-    "power_w": _AMOUNT,
-    "energy_j": _AMOUNT,
-    "sm_activity": _SHARE,
-    "tensor_activity": _SHARE,
-    "dram_activity": _SHARE,
-    "own_fraction": _SHARES,
-    "foreign_fraction": _SHARES,
-    "throttled_fraction": _SHARE,
-    "trained_s": _TIME,
-    "passed_s": _TIME,
-    "busy_s": _TIME,
-    "input_s": _TIME,
-    "room_s": _TIME,
-    "batches": _COUNT,
-    "epoch_ends": _COUNT,
-    "evaluations": _COUNT,
-    "checkpoints": _COUNT,
-    "speed_ratio": _RATIO,
-    "overall_ratio": _RATIO,
-    "loss_ratio": _RATIO,
-    "first_loss": _LOSS,
-    "evaluation_loss": _LOSS,
-    "update_samples": _AMOUNT,
-    "learning_rate": (0.0, 1e18),
-    "epoch_samples": _AMOUNT,
-    "memory_growth_bytes_per_s": _BYTES,
-    "gpu_memory_growth_bytes_per_s": _BYTES,
-}
-"""The numbers of a trial, least and most; absent is allowed where the type allows it."""
-
 _MOST_GPUS = 256
 _MOST_WINDOWS = 1_000_000
 _MOST_LOSSES = 10_000
@@ -616,29 +551,21 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:120]) from None
     except (ValueError, RecursionError) as error:
         raise ValueError("not readable") from error
-    _check(record)
     if len(record.code) > _MOST_FILES or any(
         len(text) > _LONGEST_TEXT for pair in record.code.items() for text in pair
     ):
         raise ValueError("code: too many files, or a text is too long")
-    if record.validation:
-        _check(record.validation)
     if record.race:
-        _check(record.race)
         curves = (record.race.curve, record.race.held_out)
         if any(curve and len(curve.ends_s) > _MOST_LOSSES for curve in curves):
             raise ValueError("race: too many losses")
     if record.measurement:
-        _check(record.measurement)
         if len(record.measurement.gpus) > _MOST_GPUS:
             raise ValueError("too many GPUs")
         for gpu in record.measurement.gpus:
-            _check(gpu.figures)
             _check_windows(gpu)
         if stages := record.measurement.stages:
-            _check(stages)
-            _check(stages.data)
-            _check(stages.model)
+            _check_stages(stages)
     return record
 
 
@@ -650,14 +577,12 @@ def _of_format_1(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**attributes, "measurement": {**measurement, "gpus": gpus}}
 
 
-def _check(part: TrialRecord | Measurement | GpuFigures | Validation | RaceLeg | PipelineTimes | StageTimes) -> None:
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if field.name not in _RANGES or value is None:
-            continue
-        least, most = _RANGES[field.name]
-        if not least <= value <= most:  # also where it is NaN
-            raise ValueError(f"{field.name} out of range")
+def _check_stages(stages: PipelineTimes) -> None:
+    """Check times whose class is the trainer's too, and holds no bounds itself."""
+    for stage in (stages.data, stages.model):
+        times_s = (stages.passed_s, stage.busy_s, stage.input_s, stage.room_s)
+        if not all(0.0 <= one <= _LONGEST_S for one in times_s) or not 0 <= stage.batches <= 1 << 53:
+            raise ValueError("stages: out of range")
 
 
 def _check_windows(gpu: GpuMeasurement) -> None:
