@@ -67,7 +67,7 @@ _KINDS: Mapping[str, dict[str, Any]] = {
     "search --batch same": {"batch": "same"},
     "search --batch 4x": {"batch": "4x"},
 }
-_WORSE, _BETTER = 0.95, 1.05  # true ratios that are worth counting
+_WORSE = 0.95  # a true ratio that is worth counting
 _MACHINE = "SLURMD_NODENAME"  # a part of what this machine is known by
 _LEAST = 1.02  # the ratio that a confirmed gain exceeds
 _WAYS = {"search": 3.0, "edit_knob": 1.5, "edit_other_key": 0.8, "edit_trainer": 1.0, "comment_trainer": 0.5} | {
@@ -226,13 +226,9 @@ class Searches(Story):
     ) -> None:
         counts, search, true = self.counts, trials[0].search, self._landscape.speed
         judged = judged_finalists(records, search, THROUGHPUT)
-        if before is None and after is not None:
-            counts["first answers"] += 1
-            counts["first answers that are truly no better"] += true(after.trial.values) <= true(trials[0].values)
-        elif before is not None and after is None:
-            counts["withdrawn"] += 1
-            counts["withdrawn, and truly better than the config"] += true(before.trial.values) > true(trials[0].values)
-        elif before is not None and after is not None and before.point != after.point:
+        if before is None or after is None:
+            counts["withdrawn" if before else "first answers"] += (before is None) != (after is None)
+        elif before.point != after.point:
             how = _how(before, trials)
             against = None if how == "it was the config" else before.point
             pairs = judged if against is None else judged_finalists(records, search, THROUGHPUT, against=against)
@@ -250,11 +246,6 @@ class Searches(Story):
             had = before.point != trials[0].point and before.trial.values[BATCH] != baselines[before.search][BATCH]
             if after.trial.values[BATCH] != trials[0].values[BATCH] and not had and "4x" not in kind:
                 self.violated("replaced by one that changes the batch, which nobody has allowed")
-        stands = true(after.trial.values if after else trials[0].values)
-        confirmed = [finalist.trial for finalist, one in judged if one is not None and one.better]
-        for name, found in (("tried", [trial for trial in trials if trial.comparable]), ("confirmed", confirmed)):
-            best = max((true(trial.values) for trial in found), default=0.0)
-            counts[f"a better one by 5 % was {name}, and is not the answer"] += best > _BETTER * stands
 
 
 def _how(before: Standing, trials: Sequence[TrialRecord]) -> str:

@@ -12,9 +12,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
@@ -22,7 +21,7 @@ import psutil
 from autotune.daemon.control.client import ask
 from autotune.daemon.control.protocol import Request, encode_request
 from autotune.daemon.control.server import ControlServer, Deferred
-from autotune.daemon.home import open_home, sole_daemon
+from autotune.daemon.home import DaemonHome, open_home, sole_daemon
 from autotune.errors import AutotuneError
 from autotune.records import Purpose
 from tests.daemon.web.browser import chromium, text_of, until
@@ -71,17 +70,8 @@ PAGE_ATTACKS: Mapping[str, tuple[str, bytes]] = {
 """By their names: in which way clients send, and what each of their connections sends first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Door:
-    """Door of the daemon.
-
-    Attributes:
-        serve: Serves until it is killed; tells where.
-        owner: Returns what asks once as the owner does, given where; it raises where it is refused.
-        address: Returns the address of the server, given where.
-        most_ms: Longest time that an answer may take.
-        most_mib: Largest growth of the server's memory.
-    """
+class Door(NamedTuple):
+    """Door of the daemon, and how long its owner may wait, and by how much the server's memory may grow."""
 
     serve: Callable[[Callable[[object], None], Path], None]
     owner: Callable[[Any], Callable[[], object]]
@@ -115,6 +105,10 @@ def _serve_page(tell: Callable[[object], None], folder: Path) -> None:
     threading.Event().wait()
 
 
+def _owner_of_socket(home: DaemonHome) -> Callable[[], object]:
+    return lambda: ask(home, "status", timeout_s=10.0)
+
+
 def _owner_of_page(where: tuple[int, str]) -> Callable[[], object]:
     owner = Client(where[0]).sign_in(where[1])
 
@@ -125,20 +119,8 @@ def _owner_of_page(where: tuple[int, str]) -> Callable[[], object]:
     return asks
 
 
-SOCKET = Door(
-    serve=_serve_socket,
-    owner=lambda home: lambda: ask(home, "status", timeout_s=10.0),
-    address=lambda home: str(home.socket),
-    most_ms=2000,
-    most_mib=1024,
-)
-PAGE = Door(
-    serve=_serve_page,
-    owner=_owner_of_page,
-    address=lambda where: ("127.0.0.1", where[0]),
-    most_ms=1000,
-    most_mib=64,
-)
+SOCKET = Door(_serve_socket, _owner_of_socket, lambda home: str(home.socket), 2000, 1024)
+PAGE = Door(_serve_page, _owner_of_page, lambda where: ("127.0.0.1", where[0]), 1000, 64)
 
 
 def _attacked(soak: Soak, door: Door, attacks: Mapping[str, tuple[str, bytes]]) -> Iterator[Result]:
@@ -293,19 +275,19 @@ def _daemon_cores(soak: Soak, pages: int, seconds: float) -> Iterator[Result]:
     until(lambda: said("daemon", "url"), "there is no daemon")
     until(lambda: '"running"' in said("queue", "list", "--json"), "the search does not begin")
     process = psutil.Process(daemon.pid)
+    client = Client(urlsplit(said("daemon", "url")).port or 0).sign_in(said("daemon", "url"))
     for many in (0, pages):
-        with contextlib.ExitStack() as stack:
-            client = Client(urlsplit(said("daemon", "url")).port or 0).sign_in(said("daemon", "url"))
-            streams = [stack.enter_context(Stream(client)) for _ in range(many)]
-            time.sleep(5.0)  # it warms up
-            sent, cpu_s, began_s = sum(one.bytes for one in streams), sum(process.cpu_times()[:2]), time.monotonic()
-            time.sleep(seconds)
-            passed_s = time.monotonic() - began_s
-            share = (sum(process.cpu_times()[:2]) - cpu_s) / passed_s
-            rate = (sum(one.bytes for one in streams) - sent) / 1000 / passed_s
+        streams = [_followed(client)[0] for _ in range(many)]
+        time.sleep(5.0)  # it warms up
+        sent, cpu_s, began_s = sum(map(sum, streams)), sum(process.cpu_times()[:2]), time.monotonic()
+        time.sleep(seconds)
+        passed_s = time.monotonic() - began_s
+        share = (sum(process.cpu_times()[:2]) - cpu_s) / passed_s
+        rate = (sum(map(sum, streams)) - sent) / 1000 / passed_s
         yield Result(
             f"a daemon with {many} open pages, its search not counted: {share:.2%} of a core, {rate:.1f} kB/s to all",
             share > 0.05 and "more than 5 % of a core",
+            not all(streams) and "a page is not told anything",
         )
     said("queue", "remove", "1")
     daemon.terminate()
@@ -320,7 +302,8 @@ def _tab(soak: Soak, seconds: float) -> Iterator[Result]:
         page = stack.enter_context(chromium())
         page.get(server.address)
         until(lambda: text_of(page, "#connection") == "live", "the page is not live")
-        stream = stack.enter_context(Stream(Client(server.port).sign_in(server.address)))
+        sent, own = _followed(Client(server.port).sign_in(server.address))
+        stack.callback(own.shutdown, socket.SHUT_RDWR)
         began_s, number, shown = time.monotonic(), 100, 0
         while shown <= 4:
             passed_s = time.monotonic() - began_s
@@ -330,7 +313,7 @@ def _tab(soak: Soak, seconds: float) -> Iterator[Result]:
                 metrics = page.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
                 found = {one["name"]: one["value"] for one in metrics}
                 heap, nodes = found["JSHeapUsedSize"] / _MIB, int(found["Nodes"])
-                text = f"{heap:.1f} MiB of JavaScript, {nodes:,} nodes, {stream.bytes / _MIB:.2f} MiB sent"
+                text = f"{heap:.1f} MiB of JavaScript, {nodes:,} nodes, {sum(sent) / _MIB:.2f} MiB sent"
                 yield Result(f"a tab after {shown}/4 of {seconds:g} s: {text}")
                 shown += 1
             daemon.clock.wait(1.0)
@@ -355,35 +338,20 @@ def _state(daemon: BusyDaemon) -> dict[str, Any]:
     return dict(document)
 
 
-class Stream:
-    """Page's stream, read as it comes; counts its bytes.
+def _followed(client: Client) -> tuple[list[int], socket.socket]:
+    """Follow the page's stream in a thread; return the bytes of each part, as they come, and the connection."""
+    sent: list[int] = []
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    connection.request("GET", "/api/events", headers={"Cookie": client.cookie})
+    own = connection.sock  # which it forgets once it has an answer
 
-    Args:
-        client: Client that has signed in.
-    """
+    def read() -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException), connection.getresponse() as stream:
+            while part := stream.read1(1 << 16):
+                sent.append(len(part))
 
-    def __init__(self, client: Client) -> None:
-        self.bytes = 0
-        self._connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
-        self._connection.request("GET", "/api/events", headers={"Cookie": client.cookie})
-        self._thread = threading.Thread(target=self._read, daemon=True)
-
-    def __enter__(self) -> "Stream":
-        self._response = self._connection.getresponse()
-        self._socket = self._connection.sock
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._connection.close()
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError, AttributeError):
-            while part := self._response.read1(1 << 16):
-                self.bytes += len(part)
+    threading.Thread(target=read, daemon=True).start()
+    return sent, own
 
 
 CHECKS = (

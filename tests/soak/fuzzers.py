@@ -8,11 +8,12 @@ import logging
 import math
 import os
 import random
+import re
 import subprocess
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -220,14 +221,8 @@ def _changed(text: Any, pieces: Sequence[Any], rng: random.Random) -> Any:
 @lru_cache(maxsize=1)
 def _real_pieces() -> list[str]:
     """Return keys of the top level of real configs with what is below them, as far as they are short."""
-    pieces = []
-    for path in sorted((SHARED / "yaml").glob("*.y*ml")):
-        lines: list[str] = []
-        for line in [*path.read_text().splitlines(keepends=True), "end"]:
-            if line[:1].strip() and line[0] not in "#-}]" and lines:
-                pieces.append("".join(lines))
-                lines = []
-            lines.append(line)
+    texts = [path.read_text() for path in sorted((SHARED / "yaml").glob("*.y*ml"))]
+    pieces = [piece for text in texts for piece in re.split(r"^(?=[^\s#\-}\]])", text, flags=re.MULTILINE)]
     return [piece for piece in pieces if ":" in piece and len(piece) < 400]
 
 
@@ -324,83 +319,55 @@ _ODD_FILES = [
 # fmt: on
 
 
-@dataclass(frozen=True, kw_only=True)
-class OddProject:
-    """One odd project.
-
-    Attributes:
-        name: What is odd about it.
-        config: The bytes of config.yaml.
-        more: What is typed behind the usual training command.
-    """
-
-    name: str
-    config: bytes
-    more: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """What is typed as the training command."""
-        return ("python", "train.py", "--config", "config.yaml", *self.more)
+OddProject = tuple[str, bytes, tuple[str, ...]]
+"""What is odd about a project, the bytes of its config, and what is typed as the training command."""
 
 
 def odd_projects(changed: int, seed: int) -> list[OddProject]:
     """Return projects with one odd thing each, then so many configs, real ones and these, with some bytes changed."""
-    plain, projects = {"keys": "", "section": "", "command": _COMMAND % ""}, []
-    for what, texts in _ODD.items():
-        for odd in texts:
-            parts = {**plain, what: odd}
-            config = _ODD_CONFIG.format(**parts).encode(errors="surrogatepass")
-            projects.append(OddProject(name=f"{what} {odd[:40]!r}", config=config))
-    good = projects[0].config
-    projects += [OddProject(name=f"typed {word[:40]!r}", config=good, more=(word,)) for word in _ODD_WORDS]
-    projects += [OddProject(name=f"file {content[:40]!r}", config=content) for content in _ODD_FILES]
+    plain, typed = (
+        {"keys": "", "section": "", "command": _COMMAND % ""},
+        ("python", "train.py", "--config", "config.yaml"),
+    )
+    odd = [(what, text, _ODD_CONFIG.format(**{**plain, what: text})) for what, texts in _ODD.items() for text in texts]
+    projects = [(f"{what} {text[:40]!r}", made.encode(errors="surrogatepass"), typed) for what, text, made in odd]
+    projects += [(f"typed {word[:40]!r}", projects[0][1], (*typed, word)) for word in _ODD_WORDS]
+    projects += [(f"file {content[:40]!r}", content, typed) for content in _ODD_FILES]
     rng = random.Random(seed)
     sources = [path.read_bytes() for path in sorted((SHARED / "yaml").glob("*.y*ml"))]
-    sources += [one.config for one in projects if len(one.config) < 20_000]
+    sources += [config for _, config, _ in projects if len(config) < 20_000]
     pieces = [b"\xff", *(piece.encode(errors="surrogatepass") for piece in _PIECES)]
     for number in range(changed):
         content = rng.choice(sources)
         for _ in range(rng.randint(1, 4)):
             content = _changed(content, pieces, rng)
-        projects.append(OddProject(name=f"changed config {number}", config=content))
+        projects.append((f"changed config {number}", content, typed))
     return projects
 
 
 def _odd_files(soak: Soak) -> Iterator[Result]:
-    config, search = ("--config", "config.yaml"), f"{soak.options.budget:g}s"
+    config, new = ("--config", "config.yaml"), ("--config", "new.yaml", "--from-flags")
+    search = [("search", *config, "--budget", f"{soak.options.budget:g}s", "--json")] * bool(soak.options.budget)
 
     def given(project: OddProject) -> Result:
-        wrong, separate = [], ("--no-preflight", "--yes", "--separate", "--", *project.words)
-        flags = (
-            "--config",
-            "new.yaml",
-            "--from-flags",
-            "--no-preflight",
-            "--yes",
-            "--",
-            *project.words,
-            "--batch_size=4",
-        )
-        for command in (
-            *(("search", *config, "--dry-run"), ("search", *config, "--dry-run", "--", *project.words)),
-            *(("init", *config, *separate), ("init", *flags), ("apply", *config), ("revert", *config)),
-            *(("status", *config, "--json"), ("run", *config, "--dry-run")),
-            *([("search", *config, "--budget", search, "--json")] if soak.options.budget else []),
-        ):
+        name, content, words = project
+        wrong, typed, init = [], ("--", *words), ("init", "--no-preflight", "--yes")
+        looks = (("search", *config, "--dry-run"), ("run", *config, "--dry-run"), ("status", *config, "--json"))
+        inits = ((*init, "--separate", *config, *typed), (*init, *new, *typed, "--batch_size=4"))
+        for command in (*looks, (*looks[0], *typed), *inits, ("apply", *config), ("revert", *config), *search):
             folder = soak.place()
-            (folder / "config.yaml").write_bytes(project.config)
+            (folder / "config.yaml").write_bytes(content)
             (folder / "train.py").write_text("import sys\nprint(open(sys.argv[2]).read()[:100].encode())\n")
             try:
-                words = [word.encode(errors="surrogateescape") for word in command]
-                done = soak.autotune(folder, *words, timeout_s=_LIMIT_S)
+                encoded = [word.encode(errors="surrogateescape") for word in command]
+                done = soak.autotune(folder, *encoded, timeout_s=_LIMIT_S)
                 code, said = f"exit {done.returncode}", done.stderr
             except subprocess.TimeoutExpired:
                 code, said = "no end", ""
             soak.counts[code] += 1
             if code not in ("exit 0", "exit 1", "exit 2"):
                 wrong.append(f"{' '.join(command)[:100]!r}: {code}, {said[-300:]!r}")
-        return Result(project.name, *wrong)
+        return Result(name, *wrong)
 
     for result in soak.map(given, odd_projects(soak.options.times, soak.options.seed)[soak.options.first :]):
         if result.wrong:
@@ -409,23 +376,11 @@ def _odd_files(soak: Soak) -> Iterator[Result]:
 
 # Records and exports
 
-ODD: tuple[Any, ...] = (
+ODD: list[Any] = [
     *(None, True, False, 0, 1, -1, 2, 10**30, -(10**400), 0.5, -0.0, 1.5, 1e-300, 1e300, math.nan, math.inf, -math.inf),
-    *(
-        "",
-        "good",
-        "today",
-        "confirm",
-        "NaN",
-        "0x1",
-        "\ud800",
-        "\x1b[2J\x07",
-        "../../etc/passwd",
-        "{config}",
-        "x" * 100_000,
-    ),
+    *("", "\ud800", "\x1b[2J\x07", "x" * 100_000, *_words("good today confirm NaN 0x1 ../../etc/passwd {config}")),
     *([], {}, [[]], {"": None}, [None] * 1000, {"a": {"b": []}}),
-)
+]
 _Change = Callable[[bytes, random.Random], bytes]
 
 
@@ -489,7 +444,7 @@ def _records(soak: Soak) -> Iterator[Result]:
                 problem.journal.write_bytes(content)
                 yield (words[0], "--config", str(project / "config.yaml"), *words[1:])
 
-        ways = [_fields, _fields, _fields, _fields, _attributes, _attributes, partial_named(_lines, 0), _bytes]
+        ways = [_fields, _fields, _fields, _fields, _attributes, _attributes, _lines, _bytes]
         yield from _fuzzed(soak, problem.journal.read_bytes(), ways, ask, commands)
 
 
@@ -529,7 +484,7 @@ def _imports(soak: Soak) -> Iterator[Result]:
     def commands(number: int) -> list[tuple[str, ...]]:
         return [("study", "import", str(file), "--state-dir", str(soak.folder / f"state{number}"))]
 
-    ways = [_fields, _fields, _fields, _inner, _inner, partial_named(_lines, 1), _bytes, _cut, _replaced]
+    ways = [_fields, _fields, _fields, _inner, _inner, _lines, _bytes]
     yield from _fuzzed(soak, original, ways, ask, commands)
 
 
@@ -557,13 +512,6 @@ def _imported(file: Path, folder: Path) -> str:
             made.unlink()
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
-
-
-def partial_named(change: Callable[..., bytes], head: int) -> _Change:
-    """Return a change that leaves so many first lines where they are."""
-    way = partial(change, head=head)
-    way.__name__ = change.__name__  # type: ignore[attr-defined]
-    return way
 
 
 def _parsed(original: bytes) -> list[dict[str, Any]]:
@@ -629,10 +577,10 @@ def _places(value: Any, *path: Any) -> list[tuple[Any, ...]]:
     return [path, *(way for key, part in below for way in _places(part, *path, key))]
 
 
-def _lines(original: bytes, rng: random.Random, *, head: int) -> bytes:
-    """Change whole lines behind the first ones: double, leave out, reorder, foreign ones, another kind of file."""
+def _lines(original: bytes, rng: random.Random) -> bytes:
+    """Change whole lines, the head too or not: double, leave out, reorder, foreign ones, another kind of file."""
     lines = original.splitlines(keepends=True)
-    first, rest = lines[:head], lines[head:]
+    first, rest = lines[: (head := rng.randrange(2))], lines[head:]
     foreign = [b"{}\n", b"[]\n", b"\n", b"null\n", b'{"op_code":4}\n', b"[" * 10_000 + b"\n", b"\xef\xbb\xbf"]
     ways: list[Callable[[], list[bytes]]] = [
         lambda: [*first, *rng.sample(rest, len(rest))],
@@ -647,42 +595,27 @@ def _lines(original: bytes, rng: random.Random, *, head: int) -> bytes:
         lambda: [line.replace(b"3}", b"1" * 5000 + b"}") for line in lines],
         lambda: [line.replace(b"\n", b"\r\n") for line in lines],
         lambda: [b"\x1f\x8b", *lines],
+        lambda: [original.decode().encode(rng.choice(["utf-16", "utf-32", "utf-8-sig"]))],
         lambda: [],
     ]
     return b"".join(rng.choice(ways)())
 
 
-def _replaced(original: bytes, rng: random.Random) -> bytes:
-    """Change the JSON itself: doubled keys, NaN, half characters, other encodings, huge numbers."""
-    score, zeros = b'"score": 1', [b'"score": 1' + b"0" * length for length in (10, 400, 5000)]
-    old, new = rng.choice([
-        (b'"score": ', [b'"score": 2.0, "score": ']), (score, [b'"score": NaN, "x": 1', b'"score": -Infinity, "x": 1']),
-        (score, zeros), (b'"memory"', [b'"\\ud800"', b'"\\u0000"', b'"\\u202e"', b'"\xff"']),
-        (b'"data.cache"', [b'"\\ud800"', b'"\\u0000"', b'""', b'"../x"']), (b"2026", [b"0001", b"9999", b"20266"]),
-        (b"+00:00", [b"", b"+23:59", b"Z", b"-00:00"]), (b"", [b"utf-16", b"utf-32", b"utf-8-sig"]),
-        (NAME.encode(), [b"../../x", b"x" * 500, b".", b"a-01234567-0123-0123"]),
-    ])  # fmt: skip
-    chosen = rng.choice(new)
-    return original.replace(old, chosen) if old else original.decode().encode(chosen.decode())
-
-
-def _cut(original: bytes, rng: random.Random) -> bytes:
-    """Cut it anywhere."""
-    return original[: rng.randrange(len(original))]
-
-
 def _bytes(original: bytes, rng: random.Random) -> bytes:
-    """Change single bytes and pieces: flip, cut out, put in."""
-    content = bytearray(original)
+    """Put anything anywhere, or cut it off."""
+    pieces = [
+        b'"score": 2.0, ',
+        b'"score": NaN',
+        b"Infinity",
+        b"9" * 5000,
+        b"\\ud800",
+        b"\\u0000",
+        b"\xff",
+        os.urandom(50),
+    ]
     for _ in range(rng.randint(1, 4)):
-        at, way = rng.randrange(len(content)), rng.randrange(4)
-        if way < 2:
-            content[at] ^= 1 << rng.randrange(8)
-        elif way == 2:
-            del content[at : at + rng.randrange(1, 50)]
-        else:
-            content[at:at] = os.urandom(rng.randrange(1, 50))
-    return bytes(content)
+        original = _changed(original, [*pieces, os.urandom(1), b""], rng)
+    return original[: rng.randrange(len(original))] if rng.random() < 0.2 else original
 
 
 CHECKS = (

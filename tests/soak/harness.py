@@ -31,12 +31,7 @@ _PATIENCE_S = 5.0
 
 
 class Result:
-    """One line of a check's output.
-
-    Args:
-        text: The line.
-        wrong: What must not be, a sentence each.
-    """
+    """One line of a check's output, and what must not be, a sentence each; what is false or empty is left out."""
 
     def __init__(self, text: str, *wrong: object) -> None:
         self.text = text
@@ -162,10 +157,13 @@ class Soak:
             yield from pool.map(make, items)
 
     def end(self) -> None:
-        """End what is still running of what was started."""
+        """End what is still running of what was started: a search, or a daemon, ends what is below it."""
         for process in self._started:
-            if process.poll() is None:
-                process.kill()
+            process.terminate()
+        for process in self._started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE_S)
+            process.kill()
             process.wait()
 
 
@@ -244,8 +242,7 @@ def run(words: Sequence[str], checks: Iterable[Check]) -> int:
     return 1 if wrong or remain else 0
 
 
-def told_to_end(*_: object) -> None:
-    """Answer SIGTERM as ^C is answered."""
+def _told_to_end(*_: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -253,7 +250,7 @@ def main(checks: Iterable[Check]) -> int:
     """Run what was typed."""
     # A job in the background of a script ignores ^C, and so would all that is started here.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, told_to_end)
+    signal.signal(signal.SIGTERM, _told_to_end)
     import pytest
 
     try:

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -197,6 +196,7 @@ def _hogs_beside(soak: Soak) -> Iterator[Result]:
     slower = [event for event in told[before:] if isinstance(event, Slower)]
     cause = slower[0].cause.kind.value if slower and slower[0].cause else "not named"
     recovered = any(isinstance(event, Recovered) for event in told)
+    machine.close()
     yield Result(f"cause: {cause}", not slower and "no alarm", not recovered and "no word of the recovery")
 
 
@@ -263,8 +263,10 @@ def _clips_per_s(soak: Soak, data: Path, *, two_stages: bool) -> float:
     stages = {"runtime": {"logical_cpu_devices": 1}} if two_stages else {}
     config = _tts_config(folder, data={**padded, **({"data_gpu": 0, "model_gpu": 0} if two_stages else {})}, **stages)
     words = ("-m", "autotune.workloads.tts", "--config", str(config), "--steps", str(soak.options.steps))
-    said = subprocess.check_output([sys.executable, *words], cwd=folder, text=True)
-    return 1.0 / fmean(1.0 / float(found) for found in re.findall(r"([0-9.]+) clips/s", said)[3:])
+    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    return 1.0 / fmean(1.0 / float(found) for found in re.findall(r"([0-9.]+) clips/s", done.stdout)[3:])
 
 
 def _blocks(data: Path) -> Callable[[bool], float]:
@@ -375,36 +377,6 @@ with open(os.path.join(os.environ["AUTOTUNE_TRIAL_DIR"], "imports.json"), "w") a
 _AT_RANDOM = {"_remote_module_non_scriptable", "multiprocessing.resource_tracker"}  # loaded or not by a cold import
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """Findings of a trainer after its imports.
-
-    Attributes:
-        import_s: Time from its start to the end of its imports.
-        value: Result of its computation; None if it did not come to that.
-        tables: Loaded modules, and objects whose module is not loaded, by the moment.
-        error: The last line of what it said when it failed.
-    """
-
-    import_s: float = 0.0
-    value: object = None
-    tables: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    error: str = ""
-
-    def unlike(self, cold: "Found") -> list[str]:
-        """Return what is unlike a cold import."""
-        if self.error:
-            return [self.error]
-        found = [] if self.value == cold.value else [f"{self.value} instead of {cold.value}"]
-        for when, table in cold.tables.items():
-            modules, own = set(table["modules"]), set(self.tables[when]["modules"])
-            homeless = set(self.tables[when]["homeless"]) - set(table["homeless"])
-            for what, names in (("missing", modules - own), ("too many", own - modules), ("without module", homeless)):
-                if names - _AT_RANDOM:
-                    found.append(f"{what} {when}: {', '.join(sorted(names)[:12])} ({len(names)})")
-        return found
-
-
 def compared(python: str, package: str, place: Path) -> Result:
     """Compare the warm imports of a package with its cold ones, in an empty folder."""
     code = f"import importlib.util as u, sys; sys.exit(u.find_spec({package!r}) is None)"
@@ -414,28 +386,42 @@ def compared(python: str, package: str, place: Path) -> Result:
     imports = [line for line in computation.splitlines() if line.startswith(("import ", "from "))]
     (place / "train.py").write_text("\n".join([*imports, f"computation = {computation!r}", _REPORT]), encoding="utf-8")
 
-    def run(runner: Runner, name: str) -> Found:
+    def run(runner: Runner, name: str) -> dict[str, Any]:
         folder, argv = place / "trials" / name, (python, "train.py")
         plan = TrialPlan(trial_id=f"soak/{name}", folder=folder, argv=argv, cwd=place, env={}, config_text="")
         ended = runner.run(plan, lambda _: None, clock.now_s() + 300.0)
         try:
-            said = json.loads((folder / "imports.json").read_text())
+            found: dict[str, Any] = json.loads((folder / "imports.json").read_text())
         except OSError:
-            return Found(error=(ended.stderr_tail.strip().splitlines() or [f"exit status {ended.exit_code}"])[-1])
-        return Found(import_s=said["ready_s"] - ended.started_s, value=said["value"], tables=said["tables"])
+            return {"error": (ended.stderr_tail.strip().splitlines() or [f"exit status {ended.exit_code}"])[-1]}
+        return {**found, "import_s": found["ready_s"] - ended.started_s}
 
     with Guard() as guard:
         zygotes = ZygoteRunner(guard, clock)
         cold = run(ProcessRunner(guard, clock), "cold")
         warm = {name: run(zygotes, name) for name in ("bare", "warm", "again")}
         remarks = list(zygotes.remarks)
-    if cold.error:  # not to be imported at all: then the same has to come of it
-        wrong = [f"{name} it can" for name, found in warm.items() if not found.error]
-        return Result(f"{package:<13} cannot be imported ({cold.error[:80]})", *wrong)
-    wrong = [f"{name}: {one}" for name, found in warm.items() for one in found.unlike(cold)]
+    if "error" in cold:  # not to be imported at all: then the same has to come of it
+        wrong = [f"{name} it can" for name, found in warm.items() if "error" not in found]
+        return Result(f"{package:<13} cannot be imported ({cold['error'][:80]})", *wrong)
+    wrong = [f"{name}: {one}" for name, found in warm.items() for one in _unlike(cold, found)]
     starts = zygotes.warm_starts != 2 and f"{zygotes.warm_starts} warm starts of 2"
-    times = f"cold import {cold.import_s:5.1f} s, warm {warm['again'].import_s:5.2f} s"
+    times = f"cold import {cold['import_s']:5.1f} s, warm {warm['again'].get('import_s', math.nan):5.2f} s"
     return Result(f"{package:<13} {times}", *wrong, starts, *remarks)
+
+
+def _unlike(cold: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return what is unlike a cold import."""
+    if "error" in found:
+        return [found["error"]]
+    unlike = [] if found["value"] == cold["value"] else [f"{found['value']} instead of {cold['value']}"]
+    for when, table in cold["tables"].items():
+        modules, own = set(table["modules"]), set(found["tables"][when]["modules"])
+        homeless = set(found["tables"][when]["homeless"]) - set(table["homeless"])
+        for what, names in (("missing", modules - own), ("too many", own - modules), ("without module", homeless)):
+            if names - _AT_RANDOM:
+                unlike.append(f"{what} {when}: {', '.join(sorted(names)[:12])} ({len(names)})")
+    return unlike
 
 
 def _warm(soak: Soak) -> Iterator[Result]:

@@ -59,12 +59,6 @@ def _daemonise() -> None:
     os.chdir("/")
 
 
-def _crowd() -> None:
-    for _ in range(200):
-        if os.fork() == 0:
-            _forever()
-
-
 def _files(where: str | Path, count: int, folders: int = 0) -> None:
     for folder in [Path(where) / f"{os.getpid()}-{number}" for number in range(folders)] or [Path(where)]:
         folder.mkdir(exist_ok=True)
@@ -117,18 +111,6 @@ def _steps(name: str, start_s: float, lines: int | None = None) -> None:
             number += 1
 
 
-def _garbage() -> None:
-    for number in range(20):
-        (TRIAL / f"steps.{number}.0.jsonl").write_bytes(os.urandom(200_000) + b"\n" + b"[" * 100_000 + b"\n{}\nnull\n")
-
-
-def _huge() -> None:
-    with open(TRIAL / "steps.9.0.jsonl", "wb") as file:
-        file.write(b'{"k": "step", "t_s": ')
-        for _ in range(200):
-            file.write(b"1" * (1 << 20))
-
-
 def _print(text: bytes, times: int = 1) -> None:
     for _ in range(times):
         os.write(1, text)
@@ -143,21 +125,15 @@ def _eat_memory() -> None:
         held.append(bytearray(16 << 20))
 
 
-def _own_limits() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
-
-
-def _tear_journal() -> None:
-    for path in TRIAL.parents[2].glob("studies/*.journal"):
-        with path.open("ab") as file:
-            file.write(b'{"op_code": 4, "hello": ')
+def _append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
 
 
 _LOGS = [
     TRIAL / name for name in ["stdout.log", "stderr.log", "imports.jsonl", "unfit.json", "result.json", "zygote.log"]
 ]
+_GARBAGE = os.urandom(200_000) + b"\n" + b"[" * 100_000 + b"\n{}\nnull\n"
 _SLEEP = "import time; time.sleep(1e6)"
 MOODS: dict[str, Callable[[], Any]] = {
     "hangs at the start": _forever,
@@ -167,7 +143,7 @@ MOODS: dict[str, Callable[[], Any]] = {
     "forks away with setsid": _away,
     "double forks": lambda: _away(twice=True),
     "a daemon": _daemonise,
-    "200 processes": _crowd,
+    "200 processes": lambda: [os.fork() or _forever() for _ in range(200)],
     "a shell with a child": lambda: subprocess.run(["sh", "-c", "sleep 1000000; true"], check=False),
     "becomes another program": lambda: os.execvp("sleep", ["sleep", "1000000"]),
     "no environment": lambda: os.execve(sys.executable, [sys.executable, "-c", _SLEEP], {}),
@@ -194,18 +170,26 @@ MOODS: dict[str, Callable[[], Any]] = {
     "elsewhere": lambda: os.chdir("/"),
     "deletes its config": lambda: CONFIG.unlink(),
     "rewrites its config": lambda: CONFIG.write_text("data: {batch_size: 7}\n\x00"),
-    "tears the journal": _tear_journal,
+    "tears the journal": lambda: [
+        _append(path, b'{"op_code": 4, ') for path in TRIAL.parents[2].glob("studies/*.journal")
+    ],
     "writes over a checkpoint": lambda: Path("model.ckpt").write_bytes(os.urandom(1000)),
     "a pipe in place of a checkpoint": lambda: _replaced(os.mkfifo, Path("model.ckpt")),
     "loss is NaN": lambda: _train(loss=float("nan")),
-    "garbage steps": _garbage,
+    "garbage steps": lambda: [(TRIAL / f"steps.{n}.0.jsonl").write_bytes(_GARBAGE) for n in range(20)],
     "empty steps": lambda: (TRIAL / "steps.5.0.jsonl").touch(),
-    "a huge line of steps": _huge,
+    "a huge line of steps": lambda: (TRIAL / "steps.9.0.jsonl").write_bytes(
+        b'{"k": "step", "t_s": ' + b"1" * (200 << 20)
+    ),
     "steps of the future": lambda: _steps("1.0", time.monotonic() + 1e6, 10_000),
     "steps of the past": lambda: _steps("1.0", time.monotonic() - 1e6, 10_000),
     "spams steps": lambda: _steps(f"{os.getpid()}.7", time.monotonic()),
     "eats memory": _eat_memory,
-    "own limits": _own_limits,
+    "own limits": lambda: (
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16)),
+    ),
     "ends at once": lambda: os._exit(0),
     "exits 3": lambda: sys.exit(3),
     "raises": lambda: 1 / 0,

@@ -13,6 +13,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -290,26 +291,16 @@ def _real(soak: Soak) -> Iterator[Result]:
 def _row(found: Outcome) -> Result:
     # Files that are called alike are named once, with their number.
     alike = Counter(re.sub(r"(?<=[-_])[^-_/]*$|(?<=/[A-Za-z_]{12}).*$", "*", path) for path in found.temporary)
-    speedup = "{:.2f}x ({:.2f}-{:.2f})".format(*found.speedup) if found.speedup else "-"
-    counted = "-" if found.counted is None else f"{found.counted:.3f} of {found.own_samples:g}"
-    wait = "-" if found.data_wait is None else f"{100 * found.data_wait:.0f} %"
-    parts = {
-        "init": found.init,
-        "words": found.words,
-        "steps": found.steps,
-        "samples/own log": counted,
-        "data wait": wait,
-        "speedup": speedup,
-        "in plain training": ", ".join(f"{ratio:.2f}x" for ratio in found.confirmed),
-        "answer after": f"{found.answer_s or 0:.0f} s",
+    fields = {
+        **asdict(found),
         "start": found.start,
-        "endings": ", ".join(f"{count} {ending}" for ending, count in found.endings.items()),
-        "project": " ".join(found.differs) or "untouched",
-        "home": " ".join(found.home),
-        "temporary": " ".join(f"{name} ({count})" for name, count in alike.items()),
+        "temporary": [f"{name} ({count})" for name, count in alike.items()],
     }
+    shown = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in fields.items()}
     return Result(
-        "; ".join([f"{found.name:<28} {found.verdict}", *(f"{name} {value or '-'}" for name, value in parts.items())]),
+        "; ".join(
+            [f"{found.name:<28}", *(f"{name} {value}" for name, value in shown.items() if value and name != "name")]
+        ),
         found.failed,
         found.is_right is False and "the samples are not those of the trainer's own log",
         not found.is_wait_plausible and "the wait for data is not plausible",

@@ -13,9 +13,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import optuna
@@ -103,16 +102,8 @@ def _strike(search: int, victim: str) -> None:
             continue  # between two trials there is none
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """Fault of a server.
-
-    Attributes:
-        begin: Begins it; given the server and the database.
-        end: Ends it.
-        every_s: Time after which it begins anew, until all have ended; None for a fault that lasts.
-        query: Query of the database's URL.
-    """
+class Fault(NamedTuple):
+    """Fault of a server: what begins and ends it in a database, after how long it begins anew, a query of the URL."""
 
     begin: Callable[[Server, str], object]
     end: Callable[[Server, str], object] = lambda _server, _database: None
@@ -136,7 +127,7 @@ def _setting(name: str, value: str, query: str = "") -> Fault:
 FAULTS = {
     "restart": Fault(begin=_restart),
     "restarts": Fault(begin=_restart, every_s=15.0),
-    "stopped": Fault(begin=lambda server, _: server.stop(), end=lambda server, _: server.start()),
+    "stopped": Fault(lambda server, _: server.stop(), lambda server, _: server.start()),
     "killed": Fault(begin=lambda server, _: server.kill(), end=lambda server, _: server.start()),
     "silent": Fault(begin=lambda server, _: server.freeze(), end=lambda server, _: server.thaw()),
     "connections ended": Fault(begin=lambda server, _: server.end_connections(), every_s=5.0),

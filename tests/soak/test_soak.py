@@ -51,15 +51,16 @@ def test_some_hundred_edits() -> None:
     assert counts["refused"] > 50
 
 
-@pytest.mark.parametrize("project", odd_projects(10, seed=0), ids=lambda project: project.name[:40])
+@pytest.mark.parametrize("project", odd_projects(10, seed=0), ids=lambda project: project[0][:40])
 def test_odd_files(project: OddProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No command that only reads takes one for a bug."""
     monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_bytes(project.config)
+    _, config, words = project
+    Path("config.yaml").write_bytes(config)
     Path("train.py").write_text("")
     for command in (("search", "--dry-run"), ("status",), ("revert",)):
         assert autotune([*command, "--config", "config.yaml"]) in (0, 1)
-    assert autotune(["search", "--dry-run", "--config", "config.yaml", "--", *project.words]) in (0, 1)
+    assert autotune(["search", "--dry-run", "--config", "config.yaml", "--", *words]) in (0, 1)
 
 
 @pytest.mark.parametrize(
