@@ -6,8 +6,12 @@ from tests.soak import answers, clients, fuzzers, measurements, searches, studie
 from tests.soak.harness import main
 
 CHECKS = (
-    *(*searches.CHECKS, *studies.CHECKS, *fuzzers.CHECKS),
-    *(*answers.CHECKS, *clients.CHECKS, *measurements.CHECKS),
+    *(answers.answers, answers.standing),
+    *(clients.attack, clients.page_attack, clients.page),
+    *(fuzzers.fuzz_edit, fuzzers.odd_files, fuzzers.fuzz_record, fuzzers.imports),
+    *(measurements.idle, measurements.drift, measurements.one_device, measurements.warm),
+    *(searches.hostile, searches.json_under_signals, searches.styles, searches.looking, searches.real),
+    *(studies.kill, studies.outage, studies.netns, studies.slurm),
 )
 
 if __name__ == "__main__":

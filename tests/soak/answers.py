@@ -44,7 +44,7 @@ from autotune.testing.simulated_runner import Training
 from autotune.trial.search_child import OWN_COMMAND, SearchExit
 from tests.daemon.queue.entries import entry
 from tests.search.simulated import search_simulated
-from tests.soak.harness import Check, Result, Soak
+from tests.soak.harness import Result, Soak, check
 
 Point = tuple[Scalar, ...]
 """Values of the knobs, in the order of `CHOICES`."""
@@ -702,22 +702,22 @@ def _point() -> Point:
     return tuple(data[path.removeprefix("data.")] for path in CHOICES)
 
 
-CHECKS = (
-    Check(
-        "answers",
-        lambda soak: _told(soak, Order),
-        "Answers that are written are those that were judged. Random orders of searches, edits, apply, revert, imports "
-        "and a daemon that may apply or not; the values that the tool writes are confirmed for this very config and "
-        "trainer, by an account of the check's own. --first K --times 1 makes one order again.",
-        times=1000,
-        in_memory=True,
-    ),
-    Check(
-        "standing",
-        lambda soak: _told(soak, Searches),
-        "Standing answers get no worse over many searches. On noisy machines whose speed changes, with budgets from "
-        "too short to ample; the truth of the simulation judges whatever takes an answer's place.",
-        times=500,
-        in_memory=True,
-    ),
-)
+@check(times=1000, in_memory=True)
+def answers(soak: Soak) -> Iterator[Result]:
+    """Answers that are written are those that were judged.
+
+    Random orders of searches, edits, apply, revert, imports and a daemon that may apply or not; the values that the
+    tool writes are confirmed for this very config and trainer, by an account of the check's own. --first K --times
+    1 makes one order again.
+    """
+    yield from _told(soak, Order)
+
+
+@check(times=500, in_memory=True)
+def standing(soak: Soak) -> Iterator[Result]:
+    """Standing answers get no worse over many searches.
+
+    On noisy machines whose speed changes, with budgets from too short to ample; the truth of the simulation judges
+    whatever takes an answer's place.
+    """
+    yield from _told(soak, Searches)

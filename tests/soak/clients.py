@@ -28,7 +28,7 @@ from tests.daemon.web.browser import chromium, text_of, until
 from tests.daemon.web.busy_daemon import BusyDaemon
 from tests.daemon.web.client import Client
 from tests.daemon.web.page_server import PageServer
-from tests.soak.harness import AUTOTUNE, Check, Result, Soak, forked
+from tests.soak.harness import AUTOTUNE, Result, Soak, check, forked
 
 _SECONDS = 120.0  # of one attack at most
 _CONCURRENT = 20  # clients at a time that send without a pause
@@ -230,7 +230,15 @@ def _is_dropped(client: socket.socket) -> bool:
 # What the page costs
 
 
-def _page(soak: Soak) -> Iterator[Result]:
+@check(
+    cases=("picture", "daemon", "tab"), options={"--pages": 20, "--seconds": 60.0, "--tab": 3600.0, "--trials": 10_000}
+)
+def page(soak: Soak) -> Iterator[Result]:
+    """What the daemon's page costs: its CPU, a tab's memory, the bytes sent, and the time to the first picture.
+
+    A daemon with a search is followed from --pages for --seconds; chromium shows a study of --trials, and for --tab
+    seconds a busy day.
+    """
     options = soak.options
     if "picture" in soak.cases:
         yield from _first_picture(soak, options.trials)
@@ -354,30 +362,19 @@ def _followed(client: Client) -> tuple[list[int], socket.socket]:
     return sent, own
 
 
-CHECKS = (
-    Check(
-        "attack",
-        lambda soak: _attacked(soak, SOCKET, SOCKET_ATTACKS),
-        "The daemon's socket under attack: how long a good client waits while others misbehave. At most two seconds, "
-        "and it is never refused.",
-        cases=SOCKET_ATTACKS,
-        options={"--clients": 500, "--asks": 200},
-    ),
-    Check(
-        "page-attack",
-        lambda soak: _attacked(soak, PAGE, PAGE_ATTACKS),
-        "The daemon's page under attack by another user of the machine: how long its owner waits meanwhile. At most a "
-        "second, or two in a flood; it is never refused, and the server's memory grows by less than 64 MiB.",
-        cases=PAGE_ATTACKS,
-        options={"--clients": 500, "--asks": 200},
-    ),
-    Check(
-        "page",
-        _page,
-        "What the daemon's page costs: its CPU, a tab's memory, the bytes sent, and the time to the first picture. A "
-        "daemon with a search is followed from --pages for --seconds; chromium shows a study of --trials, and for "
-        "--tab seconds a busy day.",
-        cases=("picture", "daemon", "tab"),
-        options={"--pages": 20, "--seconds": 60.0, "--tab": 3600.0, "--trials": 10_000},
-    ),
-)
+@check(cases=SOCKET_ATTACKS, options={"--clients": 500, "--asks": 200})
+def attack(soak: Soak) -> Iterator[Result]:
+    """The daemon's socket under attack: how long a good client waits while others misbehave.
+
+    At most two seconds, and it is never refused.
+    """
+    yield from _attacked(soak, SOCKET, SOCKET_ATTACKS)
+
+
+@check(cases=PAGE_ATTACKS, options={"--clients": 500, "--asks": 200})
+def page_attack(soak: Soak) -> Iterator[Result]:
+    """The daemon's page under attack by another user of the machine: how long its owner waits meanwhile.
+
+    At most a second, or two in a flood; it is never refused, and the server's memory grows by less than 64 MiB.
+    """
+    yield from _attacked(soak, PAGE, PAGE_ATTACKS)

@@ -37,7 +37,7 @@ from autotune.study.travel import describe_study, export_study, import_files
 from autotune.testing.storage_contract import record
 from tests.config.test_real_configs import Opaque, Reader, keys_as_read, place, without
 from tests.conftest import SHARED
-from tests.soak.harness import Check, Result, Soak
+from tests.soak.harness import Result, Soak, check
 from tests.study.travel.filled import NAME, VALUES, fill, whichever
 
 EDITS_A_CHUNK = 500
@@ -252,7 +252,13 @@ def _value(rng: random.Random) -> Scalar:
     return rng.choice((rng.randint(-100, 100), rng.uniform(-1, 1), rng.uniform(0, 1) * 10.0 ** rng.randint(-300, 300)))
 
 
-def _edits(soak: Soak) -> Iterator[Result]:
+@check(times=100_000, options={"--jobs": 2})
+def fuzz_edit(soak: Soak) -> Iterator[Result]:
+    """Edits of YAML texts: each is exact, as two other parsers confirm, or refused.
+
+    Pieces of real configs (where ../shared is) and generated ones, in which keys shadow each other, get values of
+    all kinds.
+    """
     size = min(EDITS_A_CHUNK, soak.options.times)
     seeds = [f"{soak.options.seed}-{number}" for number in soak.numbers[::size]]
     for seed, (counts, wrong) in zip(seeds, soak.map(partial(fuzz_edits, size), seeds, processes=True), strict=True):
@@ -345,7 +351,12 @@ def odd_projects(changed: int, seed: int) -> list[OddProject]:
     return projects
 
 
-def _odd_files(soak: Soak) -> Iterator[Result]:
+@check(times=20, options={"--jobs": 2, "--budget": 3.0})
+def odd_files(soak: Soak) -> Iterator[Result]:
+    """Odd configs given to every command: none is taken for a bug (exit 3), ends by a signal, or hangs.
+
+    --times is the number of those with random changes, --budget that of one search each, 0 for none.
+    """
     config, new = ("--config", "config.yaml"), ("--config", "new.yaml", "--from-flags")
     search = [("search", *config, "--budget", f"{soak.options.budget:g}s", "--json")] * bool(soak.options.budget)
 
@@ -421,7 +432,12 @@ def _bug(error: BaseException) -> str:
     return f"BUG {type(error).__name__}: {ascii(str(error))[:80]} in {where.filename}:{where.lineno}"
 
 
-def _records(soak: Soak) -> Iterator[Result]:
+@check(times=2000, options={"--commands": 40, "--budget": 15.0})
+def fuzz_record(soak: Soak) -> Iterator[Result]:
+    """Changed journals of a real search: status and apply give an answer or an expected error.
+
+    --commands of them are asked for by the commands themselves.
+    """
     project = soak.project()
     with soak.search(project, soak.options.budget) as search:
         search.wait()
@@ -445,7 +461,11 @@ def _records(soak: Soak) -> Iterator[Result]:
                 yield (words[0], "--config", str(project / "config.yaml"), *words[1:])
 
         ways = [_fields, _fields, _fields, _fields, _attributes, _attributes, _lines, _bytes]
-        yield from _fuzzed(soak, problem.journal.read_bytes(), ways, ask, commands)
+        original = problem.journal.read_bytes()
+        if b"user_attrs" not in original:
+            yield Result("no record", "the search has finished no trial: give it a larger --budget")
+            return
+        yield from _fuzzed(soak, original, ways, ask, commands)
 
 
 def _asked(problem: Problem) -> str:
@@ -466,7 +486,13 @@ def _asked(problem: Problem) -> str:
         return _bug(error)
 
 
-def _imports(soak: Soak) -> Iterator[Result]:
+@check(times=10_000, options={"--commands": 20}, in_memory=True)
+def imports(soak: Soak) -> Iterator[Result]:
+    """Changed exports of a study: a clean import, or an error with a remedy and nothing in the storage.
+
+    What was imported can be read and exported, and that export imports again; --commands of them by the command
+    itself.
+    """
     storage, file = JournalFolder(soak.folder / "studies"), soak.folder / "study.jsonl"
     trials = [
         replace(record(), values=VALUES, purpose=Purpose.BASELINE, conditions={"host": "a", "cpu_cores": 2}),
@@ -616,40 +642,3 @@ def _bytes(original: bytes, rng: random.Random) -> bytes:
     for _ in range(rng.randint(1, 4)):
         original = _changed(original, [*pieces, os.urandom(1), b""], rng)
     return original[: rng.randrange(len(original))] if rng.random() < 0.2 else original
-
-
-CHECKS = (
-    Check(
-        "fuzz-edit",
-        _edits,
-        "Edits of YAML texts: each is exact, as two other parsers confirm, or refused. Pieces of real configs (where "
-        "../shared is) and generated ones, in which keys shadow each other, get values of all kinds.",
-        times=100_000,
-        options={"--jobs": 2},
-    ),
-    Check(
-        "odd-files",
-        _odd_files,
-        "Odd configs given to every command: none is taken for a bug (exit 3), ends by a signal, or hangs. --times is "
-        "the number of those with random changes, --budget that of one search each, 0 for none.",
-        times=20,
-        options={"--jobs": 2, "--budget": 3.0},
-    ),
-    Check(
-        "fuzz-record",
-        _records,
-        "Changed journals of a real search: status and apply give an answer or an expected error. --commands of them "
-        "are asked for by the commands themselves.",
-        times=2000,
-        options={"--commands": 40, "--budget": 15.0},
-    ),
-    Check(
-        "imports",
-        _imports,
-        "Changed exports of a study: a clean import, or an error with a remedy and nothing in the storage. What was "
-        "imported can be read and exported, and that export imports again; --commands of them by the command itself.",
-        times=10_000,
-        options={"--commands": 20},
-        in_memory=True,
-    ),
-)

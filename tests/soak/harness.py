@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import inspect
 import json
 import multiprocessing
 import os
@@ -63,8 +64,7 @@ class Check:
 
     def add_to(self, commands: Any) -> None:
         """Add the command with its options."""
-        what = self.help.partition(". ")[0].rstrip(".")
-        parser = commands.add_parser(self.name, help=what, description=self.help)
+        parser = commands.add_parser(self.name, help=self.help.partition("\n")[0], description=self.help)
         parser.add_argument("--keep", action="store_true", help="keep what it has made, and say where")
         if self.cases:
             parser.add_argument("--only", nargs="+", choices=list(self.cases), metavar="NAME", help="of its cases")
@@ -77,6 +77,11 @@ class Check:
             else:
                 unit = "seconds, " if isinstance(default, float) else ""
                 parser.add_argument(flag, type=type(default), default=default, help=f"{unit}default: {default}")
+
+
+def check(**how: Any) -> "Callable[[Callable[[Soak], Iterable[Result]]], Check]":
+    """Make a check of a function, which has its name, and says in its docstring what it does; see `Check`."""
+    return lambda run: Check(run.__name__.replace("_", "-"), run, inspect.cleandoc(run.__doc__ or ""), **how)
 
 
 class Soak:

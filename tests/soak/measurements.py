@@ -30,7 +30,7 @@ from tests.daemon.idle.machines import played, staged
 from tests.daemon.idle.timelines import LENGTH_S
 from tests.fake_nvml.library import FakeGpu, build
 from tests.fake_nvml.scenario import Gpu, Scenario
-from tests.soak.harness import AUTOTUNE, REPOSITORY, Check, Result, Soak
+from tests.soak.harness import AUTOTUNE, REPOSITORY, Result, Soak, check
 
 _LATEST_S, _MEDIAN_S = 3.0, 1.5  # from a stranger's arrival to the last process of the search gone
 _CONFIG = REPOSITORY / "configs" / "config.yaml"
@@ -61,7 +61,17 @@ os._exit(0)
 """
 
 
-def _idle(soak: Soak) -> Iterator[Result]:
+@check(
+    cases=("timelines", "leaving", "cost"),
+    options={"--timelines": 100, "--visits": 8, "--niceness": 0, "--seconds": 60.0, "--jobs": 1},
+    in_memory=True,
+)
+def idle(soak: Soak) -> Iterator[Result]:
+    """Idle machines: when searches start, how fast they leave, and what the watch costs.
+
+    Timelines from seeds in virtual time, on the fake driver; --visits of strangers to real searches; the watch of
+    one GPU and of eight.
+    """
     library = soak.folder / "libnvidia-ml.so.1"
     build(library)
     for case in soak.cases:
@@ -144,6 +154,7 @@ def _spread(values: Sequence[float]) -> str:
 def _tts_config(folder: Path, **changes: dict[str, object]) -> Path:
     """Write the shipped config with outputs of its own, and a training that goes on until it is ended."""
     content = yaml.safe_load(_CONFIG.read_text())
+    content["data"]["dataset_path"] = str(REPOSITORY / content["data"]["dataset_path"])
     content["training"].update(checkpoint_dir=str(folder / "checkpoints"), checkpoint_every_steps=0, epochs=1_000_000)
     for section, values in changes.items():
         content[section].update(values)
@@ -151,17 +162,22 @@ def _tts_config(folder: Path, **changes: dict[str, object]) -> Path:
     return folder / "config.yaml"
 
 
-def _drift(soak: Soak) -> Iterator[Result]:
+@check(options={"--before": 420.0, "--most": 900.0, "--hogs": 2, "--pairs": 0, "--steps": 120})
+def drift(soak: Soak) -> Iterator[Result]:
+    """A real training with --watch while busy processes come and go; with --pairs what being watched costs.
+
+    Needs the data of `python -m autotune.workloads.tts.corpus --out data/quickstart`.
+    """
     options = soak.options
     yield from _pairs_of_trainings(soak) if options.pairs else _hogs_beside(soak)
 
 
 def _trained(soak: Soak, *options: str, out: int) -> tuple["subprocess.Popen[Any]", Path]:
-    """Start a training, in this folder, in which its data are."""
+    """Start a training; what it says of errors is shown."""
     folder = soak.place()
     words = (*AUTOTUNE, "run", "--config", str(_tts_config(folder)), *options)
     env = {"AUTOTUNE_DAEMON_DIR": str(folder / "state")}
-    return soak.start(REPOSITORY, *words, env=env, stdout=out), folder
+    return soak.start(REPOSITORY, *words, env=env, stdout=out, stderr=None), folder
 
 
 def _hogs_beside(soak: Soak) -> Iterator[Result]:
@@ -197,7 +213,8 @@ def _hogs_beside(soak: Soak) -> Iterator[Result]:
     cause = slower[0].cause.kind.value if slower and slower[0].cause else "not named"
     recovered = any(isinstance(event, Recovered) for event in told)
     machine.close()
-    yield Result(f"cause: {cause}", not slower and "no alarm", not recovered and "no word of the recovery")
+    ended = training.poll() is not None and f"the training has ended, exit {training.returncode}"
+    yield Result(f"cause: {cause}", ended, not slower and "no alarm", not recovered and "no word of the recovery")
 
 
 def _pairs_of_trainings(soak: Soak) -> Iterator[Result]:
@@ -236,7 +253,13 @@ def _interval(ln_ratios: Sequence[float]) -> tuple[float, str]:
 # Two stages on one device
 
 
-def _one_device(soak: Soak) -> Iterator[Result]:
+@check(options={"--data": Path, "--pairs": 6, "--steps": 100})
+def one_device(soak: Soak) -> Iterator[Result]:
+    """What two stages cost on one CPU, where there is nothing to gain.
+
+    Against the plain pipeline, each training a process, and against spectrograms of whole batches in a tf.data map.
+    --data is laid out like LJSpeech.
+    """
     data, pairs, ratios = soak.options.data.resolve(), soak.options.pairs, []
     for pair in range(pairs):
         speeds = {two: _clips_per_s(soak, data, two_stages=two) for two in _order(pair)}
@@ -424,41 +447,11 @@ def _unlike(cold: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     return unlike
 
 
-def _warm(soak: Soak) -> Iterator[Result]:
+@check(cases=COMPUTATIONS, options={"--python": sys.executable})
+def warm(soak: Soak) -> Iterator[Result]:
+    """Warm and cold imports of each package: loaded modules, their objects and a small computation are alike.
+
+    In a fresh process, a bare fork, and two of the warm interpreter.
+    """
     for package in soak.cases:
         yield compared(soak.options.python, package, soak.place())
-
-
-CHECKS = (
-    Check(
-        "idle",
-        _idle,
-        "Idle machines: when searches start, how fast they leave, and what the watch costs. Timelines from seeds in "
-        "virtual time, on the fake driver; --visits of strangers to real searches; the watch of one GPU and of eight.",
-        cases=("timelines", "leaving", "cost"),
-        options={"--timelines": 100, "--visits": 8, "--niceness": 0, "--seconds": 60.0, "--jobs": 1},
-        in_memory=True,
-    ),
-    Check(
-        "drift",
-        _drift,
-        "A real training with --watch while busy processes come and go; with --pairs what being watched costs. Needs "
-        "the data of `python -m autotune.workloads.tts.corpus --out data/quickstart`.",
-        options={"--before": 420.0, "--most": 900.0, "--hogs": 2, "--pairs": 0, "--steps": 120},
-    ),
-    Check(
-        "one-device",
-        _one_device,
-        "What two stages cost on one CPU, where there is nothing to gain. Against the plain pipeline, each training a "
-        "process, and against spectrograms of whole batches in a tf.data map. --data is laid out like LJSpeech.",
-        options={"--data": Path, "--pairs": 6, "--steps": 100},
-    ),
-    Check(
-        "warm",
-        _warm,
-        "Warm and cold imports of each package: loaded modules, their objects and a small computation are alike. In a "
-        "fresh process, a bare fork, and two of the warm interpreter.",
-        cases=COMPUTATIONS,
-        options={"--python": sys.executable},
-    ),
-)

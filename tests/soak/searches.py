@@ -30,7 +30,7 @@ from tests.real_trainers.programs import Done, environment, run, trained
 from tests.real_trainers.table import TRAINERS
 from tests.real_trainers.trainer import Place, Trainer
 from tests.real_trainers.watching import Watch
-from tests.soak.harness import AUTOTUNE, REPOSITORY, Check, Result, Soak, json_of, left
+from tests.soak.harness import AUTOTUNE, REPOSITORY, Result, Soak, check, json_of, left
 from tests.soak.moods import MOODS
 from tests.trainers.styles import STYLES
 
@@ -40,7 +40,13 @@ _WEIGHTS = b"the weights of two weeks"
 _CONFIG = ("--config", "config.yaml")
 
 
-def _hostile(soak: Soak) -> Iterator[Result]:
+@check(cases=MOODS, options={"--budget": 15.0, "--jobs": 2})
+def hostile(soak: Soak) -> Iterator[Result]:
+    """Trainers that misbehave in fifty ways, each searched once.
+
+    The search is over two seconds after its budget at most, tells one object, leaves nothing running, and the
+    user's own files are as they were.
+    """
     yield from soak.map(lambda mood: _searched(soak, mood), soak.cases)
 
 
@@ -77,7 +83,12 @@ def _searched(soak: Soak, mood: str) -> Result:
     return Result(f"{mood:<32} {over_s:+7.2f} s, exit {code}  {verdict}", *wrong)
 
 
-def _json_under_signals(soak: Soak) -> Iterator[Result]:
+@check(times=100)
+def json_under_signals(soak: Soak) -> Iterator[Result]:
+    """Signals at random moments of search and status with --json: one object, the right code, nothing left running.
+
+    One or two of them; half of the time a second one ends the command by force, at once.
+    """
     project = soak.project()
     for number in soak.numbers:
         rng, is_forced = random.Random(f"{soak.options.seed} {number}"), number % 2 == 1
@@ -114,7 +125,12 @@ def _json_under_signals(soak: Soak) -> Iterator[Result]:
             yield Result(f"number {number}, {first.name} first", *wrong)
 
 
-def _styles(soak: Soak) -> Iterator[Result]:
+@check(cases=STYLES, options={"--budget": 60.0})
+def styles(soak: Soak) -> Iterator[Result]:
+    """Init and search over each trainer of tests/trainers, as it comes from its user.
+
+    Nothing else changes in the project, and what is known of a trainer is found.
+    """
     for name in soak.cases:
         style, project = STYLES[name], soak.place()
         style.lay_out(project)
@@ -139,7 +155,12 @@ def _styles(soak: Soak) -> Iterator[Result]:
         yield Result(f"{name}: python train.py {style.flags}: {answer}", *wrong, *left(project))
 
 
-def _looking(soak: Soak) -> Iterator[Result]:
+@check(cases=(*planting.COMMANDS, *planting.OTHERS))
+def looking(soak: Soak) -> Iterator[Result]:
+    """Commands that only look, in a project full of planted things, none of which runs.
+
+    Prints what each starts.
+    """
     with planting.planted_project(soak.place()) as planted:
         yield Result(f"{len(planted.names)} planted things")
         for name in soak.cases:
@@ -273,7 +294,17 @@ def _last_words(done: Done) -> str:
     return " | ".join(lines[-3:])[:400]
 
 
-def _real(soak: Soak) -> Iterator[Result]:
+@check(
+    cases=[trainer.name for trainer in TRAINERS],
+    options={"checkouts": Path, "--python": sys.executable, "--budget": "90s", "--seconds": 40.0},
+)
+def real(soak: Soak) -> Iterator[Result]:
+    """Trainers of public repositories, tuned as a user would.
+
+    Their checkouts are in a folder, by name; what is missing is skipped. Samples are checked against each trainer's
+    own log, a gain against plain trainings with today's and the best values in turn, and it is looked for what was
+    left, in the home folder too.
+    """
     options = soak.options
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(subprocess.check_output([options.python, "-c", program], text=True).strip())
@@ -305,45 +336,3 @@ def _row(found: Outcome) -> Result:
         found.is_right is False and "the samples are not those of the trainer's own log",
         not found.is_wait_plausible and "the wait for data is not plausible",
     )
-
-
-CHECKS = (
-    Check(
-        "hostile",
-        _hostile,
-        "Trainers that misbehave in fifty ways, each searched once. The search is over two seconds after its budget at "
-        "most, tells one object, leaves nothing running, and the user's own files are as they were.",
-        cases=MOODS,
-        options={"--budget": 15.0, "--jobs": 2},
-    ),
-    Check(
-        "json-under-signals",
-        _json_under_signals,
-        "One or two signals at random moments of search --json and status --json: one object, the right exit code, "
-        "nothing left running. Half of the time a second signal ends the command by force, at once.",
-        times=100,
-    ),
-    Check(
-        "styles",
-        _styles,
-        "Init and search over each trainer of tests/trainers, as it comes from its user. Nothing else changes in the "
-        "project, and what is known of a trainer is found.",
-        cases=STYLES,
-        options={"--budget": 60.0},
-    ),
-    Check(
-        "looking",
-        _looking,
-        "Commands that only look, in a project full of planted things, none of which runs. Prints what each starts.",
-        cases=(*planting.COMMANDS, *planting.OTHERS),
-    ),
-    Check(
-        "real",
-        _real,
-        "Trainers of public repositories, tuned as a user would. Their checkouts are in a folder, by name; what is "
-        "missing is skipped. Samples are checked against each trainer's own log, a gain against plain trainings with "
-        "today's and the best values in turn, and it is looked for what was left, in the home folder too.",
-        cases=[trainer.name for trainer in TRAINERS],
-        options={"checkouts": Path, "--python": sys.executable, "--budget": "90s", "--seconds": 40.0},
-    ),
-)

@@ -26,7 +26,7 @@ from tests.commands.conftest import config_of_many
 from tests.netns import hosts
 from tests.postgresql import PASSWORD, Server, running_server, small_disk
 from tests.slurm import running_cluster
-from tests.soak.harness import Check, Result, Soak, left
+from tests.soak.harness import Result, Soak, check, left
 from tests.study.test_storages import at
 
 _LOCAL = "journal:.autotune/studies"
@@ -67,7 +67,12 @@ class Tally:
         return [f"{count} trials {what}" for what, count in found.items() if count]
 
 
-def _kill(soak: Soak) -> Iterator[Result]:
+@check(times=20, cases=("search", "guard", "trial", "zygote", "worker"))
+def kill(soak: Soak) -> Iterator[Result]:
+    """SIGKILL of the search, the guard, a trial, the warm interpreter or a worker at random moments.
+
+    The same command goes on each time: no finished trial is lost, no process stays.
+    """
     for victim in soak.cases:
         project, known, lost, stayed = soak.project(), set[str](), set[str](), list[str]()
         for _ in soak.numbers:
@@ -138,7 +143,12 @@ FAULTS = {
 }
 
 
-def _outages(soak: Soak) -> Iterator[Result]:
+@check(cases=FAULTS, options={"--budget": 120.0, "--after": 5.0, "--away": 30.0, "--workers": 4})
+def outage(soak: Soak) -> Iterator[Result]:
+    """A PostgreSQL server that is ill while a search and its workers work on one study.
+
+    No trial is lost or twice there, nobody ends early or late, and no password is written.
+    """
     with running_server() as server:
         for name in soak.cases:
             yield _outage(soak, server, name)
@@ -203,7 +213,12 @@ def _outage(soak: Soak, server: Server, name: str) -> Result:
     return Result(f"{name:20} {tally}, {len(waiting)} delivered by another search", *wrong)
 
 
-def _netns(soak: Soak) -> Iterator[Result]:
+@check(options={"--budget": 240.0, "--after": 40.0, "--cut": 90.0, "--second": ("search", "worker")})
+def netns(soak: Soak) -> Iterator[Result]:
+    """Two hosts on one study, the network of one of which is cut for a while.
+
+    They are network namespaces, with a PostgreSQL server that both reach; needs root, iproute2 and PostgreSQL.
+    """
     names, options = ("host-a", "host-b"), soak.options
     with hosts(names) as made, running_server({host.near: host.network for host in made}) as server:
         url, began_s, runs = server.new_database("netns"), time.monotonic(), []
@@ -234,7 +249,12 @@ def _netns(soak: Soak) -> Iterator[Result]:
         yield Result(line + ", ".join(f"{name} {tally.hosts[name]}" for name in names), *wrong, *tally.wrong(total))
 
 
-def _slurm(soak: Soak) -> Iterator[Result]:
+@check(options={"--workers": 4, "--budget": 90.0})
+def slurm(soak: Soak) -> Iterator[Result]:
+    """An array of workers finishes a study on a Slurm cluster of two nodes, one task is cancelled.
+
+    The cluster runs on this machine, with a config and keys of its own.
+    """
     workers, budget_s, project = soak.options.workers, soak.options.budget, soak.project()
     with running_cluster(2) as cluster:
         began_s, config = time.monotonic(), ("--config", "config.yaml")
@@ -264,37 +284,3 @@ def _slurm(soak: Soak) -> Iterator[Result]:
         "Better: " not in status and "no answer",
     )
     yield Result(f"{cancelled}; {tally}\n{status}", *tally.wrong(), *wrong)
-
-
-CHECKS = (
-    Check(
-        "kill",
-        _kill,
-        "SIGKILL of the search, the guard, a trial, the warm interpreter or a worker at random moments. The same "
-        "command goes on each time: no finished trial is lost, no process stays.",
-        times=20,
-        cases=("search", "guard", "trial", "zygote", "worker"),
-    ),
-    Check(
-        "outage",
-        _outages,
-        "A PostgreSQL server that is ill while a search and its workers work on one study. No trial is lost or twice "
-        "there, nobody ends early or late, and no password is written.",
-        cases=FAULTS,
-        options={"--budget": 120.0, "--after": 5.0, "--away": 30.0, "--workers": 4},
-    ),
-    Check(
-        "netns",
-        _netns,
-        "Two hosts on one study, the network of one of which is cut for a while. They are network namespaces, with a "
-        "PostgreSQL server that both reach; needs root, iproute2 and PostgreSQL.",
-        options={"--budget": 240.0, "--after": 40.0, "--cut": 90.0, "--second": ("search", "worker")},
-    ),
-    Check(
-        "slurm",
-        _slurm,
-        "An array of workers finishes a study on a Slurm cluster of two nodes, one task is cancelled. The cluster runs "
-        "on this machine, with a config and keys of its own.",
-        options={"--workers": 4, "--budget": 90.0},
-    ),
-)
