@@ -459,13 +459,14 @@ class Order(Story):
             )
         )
         self._is_busy_meanwhile()
-        for _ in range(4):  # it is made again where the config was edited
+        for place in range(4):  # it is made again, twice at most, where the config was edited
             (now,) = [one for one in self._queue.entries() if one.id == queued.id]
-            if now.state is EntryState.WAITING:
+            if now.state is EntryState.WAITING and place < 3:
                 self._searches.start(now)
                 self._searches.tick()
         self.happened.append(f"  {now.state.value}: {now.note}")
-        self.counts[f"answers to the daemon held: {now.hold}"] += now.state is EntryState.HELD
+        if now.state is EntryState.HELD:
+            self.counts[f"answers to the daemon held: {now.hold}"] += 1
         if now.answer is not None and now.answer.advice is not None:
             self.counts["answers to the daemon"] += 1
             judged = json.loads(self._queue.answer(now).read_text())["answer"]

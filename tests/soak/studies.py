@@ -213,7 +213,7 @@ def _outage(soak: Soak, server: Server, name: str) -> Result:
     return Result(f"{name:20} {tally}, {len(waiting)} delivered by another search", *wrong)
 
 
-@check(options={"--budget": 240.0, "--after": 40.0, "--cut": 90.0, "--second": ("search", "worker")})
+@check(options={"--budget": 240.0, "--after": 35.0, "--cut": 90.0, "--second": ("search", "worker")})
 def netns(soak: Soak) -> Iterator[Result]:
     """Two hosts on one study, the network of one of which is cut for a while.
 
@@ -229,6 +229,12 @@ def netns(soak: Soak) -> Iterator[Result]:
             with said.open("wb") as file:
                 how = {"env": {"AUTOTUNE_STORAGE": there}, "stderr": file}
                 runs.append(soak.search(project, options.budget, command=command, inside=host.command, **how))
+        saids = [soak.folder / f"{name}.said" for name in names]
+        while any(
+            run.poll() is None and not re.search(_TRIAL, said.read_text())
+            for run, said in zip(runs, saids, strict=True)
+        ):
+            _wait(0.2)
         _wait(options.after)
         made[1].unplug()
         down_s = time.monotonic() - began_s

@@ -69,7 +69,7 @@ def test_odd_files(project: OddProject, tmp_path: Path, monkeypatch: pytest.Monk
     [
         "answers --times 2 --seed 1",
         "standing --times 2 --seed 1",
-        pytest.param("netns --budget 45 --after 15 --cut 10", marks=pytest.mark.services),
+        pytest.param("netns --budget 45 --after 8 --cut 10", marks=pytest.mark.services),
         pytest.param("slurm --workers 3 --budget 40", marks=pytest.mark.services),
     ],
 )
