@@ -34,6 +34,15 @@ autotune:
 Autotune = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def config_of_many() -> str:
+    """Return a config with more values to try than the toy trainer's own."""
+    text = CONFIG % TRAINER
+    for few, many in {"[4, 16, 64]": list(range(4, 65, 4)), "[1, 2]": list(range(1, 9))}.items():
+        assert few in text
+        text = text.replace(few, str(many))
+    return text
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Folder with a path that is hard to quote, and a config in it."""

@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -465,16 +464,3 @@ def test_looking_starts_nothing_of_the_project(planted: Planted, name: str) -> N
     programs = looked(planted, name) if name in COMMANDS else OTHERS[name](planted)
     assert planted.fired() == []
     assert set(programs) <= STARTED
-
-
-def main(_arguments: Sequence[str]) -> int:
-    """Print the table; 0 if nothing that is planted has run."""
-    bad = False
-    with tempfile.TemporaryDirectory() as place, planted_project(Path(place)) as planted:
-        print(f"{len(planted.names)} planted things, {len(COMMANDS) + len(OTHERS)} commands")
-        for name in (*COMMANDS, *OTHERS):
-            programs = looked(planted, name) if name in COMMANDS else OTHERS[name](planted)
-            fired = planted.fired()
-            bad = bad or bool(fired)
-            print(f"{name:28}  {', '.join(programs):40}  {', '.join(fired) or 'nothing planted ran'}", flush=True)
-    return 1 if bad else 0

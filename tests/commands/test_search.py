@@ -135,7 +135,7 @@ def test_todays_config_may_fail(project: Path, autotune: Autotune) -> None:
 def test_the_budget_is_a_wall_and_nothing_stays(project: Path, autotune: Autotune, mood: str) -> None:
     """The command is back soon after its budget, and alone, whatever the trainer does.
 
-    Two seconds after it on a machine that is not loaded: `python -m tests.soak trainers` measures that.
+    Two seconds after it on a machine that is not loaded: `python -m tests.soak hostile` measures that.
     """
     _write(project, "out:", f"mood: {mood}\nout:")
     started_s = time.monotonic()

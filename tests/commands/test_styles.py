@@ -1,6 +1,6 @@
 """Short searches over trainers in the style of real ones: their answers, and that the project is as it was.
 
-Each of these imports TensorFlow; `tests.soak` has the others.
+Each of these imports TensorFlow; `python -m tests.soak styles` has the others.
 """
 
 import hashlib

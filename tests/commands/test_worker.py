@@ -18,9 +18,8 @@ from autotune.study.members import Member, Role
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 from autotune.trial.owner import this_process
-from tests.commands.conftest import TRAINER, Autotune
+from tests.commands.conftest import TRAINER, Autotune, config_of_many
 from tests.report.html.validity import checked, part
-from tests.soak_netns import config_of_many
 
 STORAGE = ("--storage", "journal:shared")
 

@@ -1,1 +1,1 @@
-"""Trainers of public repositories, as rows of a table; see `tests.real_trainers.trainer` and `tests.soak_real`."""
+"""Trainers of public repositories, as rows of a table; see `tests.real_trainers.trainer` and `tests.soak.searches`."""

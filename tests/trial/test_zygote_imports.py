@@ -1,6 +1,7 @@
 """Imports made before the fork: what a trainer then finds is what a fresh interpreter would have loaded."""
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from autotune.records import TraineeEvent
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
 from autotune.trial.warm import ZygoteRunner
-from tests.soak_warm import COMPUTATIONS, compared, is_installed
+from tests.soak.measurements import compared
 from tests.trial.conftest import Project, install, site_packages
 
 STANDARD = """
@@ -32,12 +33,11 @@ def alike(project: Project, guard: Guard, script: str, *, warm: int = 2, fallbac
 
 @pytest.mark.services
 @pytest.mark.parametrize("package", ["tensorflow", "keras", "torch", "transformers"])
-def test_a_framework_is_the_same_warm_and_cold(package: str) -> None:
+def test_a_framework_is_the_same_warm_and_cold(package: str, tmp_path: Path) -> None:
     """Loaded modules, the modules of their objects, and a small computation are those of a fresh process."""
-    if not is_installed(sys.executable, package):
+    if find_spec(package) is None:
         pytest.skip(f"{package} is not installed here; python -m tests.soak warm tests it elsewhere")
-    line, is_good = compared(sys.executable, package, COMPUTATIONS[package])
-    assert is_good, line
+    assert compared(sys.executable, package, tmp_path).wrong == []
 
 
 @pytest.mark.parametrize("first", ["", "import framework\n", "import other\n"])

@@ -16,7 +16,6 @@ from autotune.daemon.submission import plain_name
 from autotune.errors import CommandError, ConfigError
 from tests.daemon.submission.conftest import STAND_IN, Request
 from tests.slurm import Cluster, running_cluster
-from tests.soak_slurm import array
 
 
 @pytest.fixture(scope="module")
@@ -175,10 +174,3 @@ def test_what_slurm_refuses_is_said(request_of: Request, cluster: Cluster, monke
     with pytest.raises(CommandError, match="partition") as error:
         submit(request_of, "--partition=none")
     assert "behind --" in str(error.value)
-
-
-@pytest.mark.services
-def test_an_array_finishes_a_study(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """Workers alone, more than there are nodes, one of which is cancelled: nothing is lost, made twice or left."""
-    assert array(cluster, 3, 40.0)
-    assert "Better: 9." in capsys.readouterr().out
