@@ -7,7 +7,7 @@ from tests.soak.harness import main
 
 CHECKS = (
     *(answers.answers, answers.standing),
-    *(clients.attack, clients.page_attack, clients.page),
+    *(clients.page_attack, clients.page),
     *(fuzzers.fuzz_edit, fuzzers.odd_files, fuzzers.fuzz_record, fuzzers.imports),
     *(measurements.idle, measurements.drift, measurements.one_device, measurements.warm),
     *(searches.hostile, searches.json_under_signals, searches.styles, searches.looking, searches.real),

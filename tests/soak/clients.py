@@ -1,10 +1,9 @@
-"""Clients of the daemon: attackers at its socket and at its page, and what the page costs when it is followed."""
+"""Clients of the daemon's page: attackers, and what the page costs when it is followed."""
 
 import contextlib
 import http.client
 import json
 import os
-import random
 import resource
 import socket
 import statistics
@@ -13,16 +12,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
-from autotune.daemon.control.client import ask
-from autotune.daemon.control.protocol import Request, encode_request
-from autotune.daemon.control.server import ControlServer, Deferred
-from autotune.daemon.home import DaemonHome, open_home, sole_daemon
-from autotune.errors import AutotuneError
+from autotune.daemon.home import open_home
 from autotune.records import Purpose
 from tests.daemon.web.browser import chromium, text_of, until
 from tests.daemon.web.busy_daemon import BusyDaemon
@@ -36,22 +31,10 @@ _OTHER_USER = 65534  # "nobody" on most systems; any that is not the owner's
 _FILES = 1024  # that the server may have open: what most systems give a process
 _MIB = 1 << 20
 _HOLD, _DRIP, _AGAIN, _ON, _FLOOD = "and hold on", "byte by byte", "again when dropped", "without a pause", "flood"
-_HALF = encode_request("status", {})[:10]
 _PORT = b"Host: 127.0.0.1:%d\r\n"
 _GET, _POST = b"GET / HTTP/1.1\r\n" + _PORT, b"POST / HTTP/1.1\r\n" + _PORT
 _BIG = 10_000_000
 
-SOCKET_ATTACKS: Mapping[str, tuple[str, bytes]] = {
-    "nobody": ("", b""),
-    "silent": (_HOLD, b""),
-    "half": (_HOLD, _HALF),
-    "drip": (_DRIP, _HALF[:1]),
-    "again": (_AGAIN, _HALF),
-    "unread": (_HOLD, encode_request("large", {})),
-    "waiting": (_HOLD, encode_request("wait", {})),
-    "garbage": (_ON, random.Random(0).randbytes(1000) + b"\n"),
-    "large": (_ON, b"x" * _BIG),
-}
 PAGE_ATTACKS: Mapping[str, tuple[str, bytes]] = {
     "nobody": ("", b""),
     "silent": (_HOLD, b""),
@@ -70,43 +53,11 @@ PAGE_ATTACKS: Mapping[str, tuple[str, bytes]] = {
 """By their names: in which way clients send, and what each of their connections sends first."""
 
 
-class Door(NamedTuple):
-    """Door of the daemon, and how long its owner may wait, and by how much the server's memory may grow."""
-
-    serve: Callable[[Callable[[object], None], Path], None]
-    owner: Callable[[Any], Callable[[], object]]
-    address: Callable[[Any], Any]
-    most_ms: float
-    most_mib: float
-
-
-def _serve_socket(tell: Callable[[object], None], folder: Path) -> None:
-    waiting: list[Deferred] = []
-
-    def answer(request: Request) -> dict[str, object] | Deferred:
-        if request.op == "large":
-            return {"text": "x" * 500_000}
-        if request.op == "wait":
-            waiting[:] = [one for one in waiting if not one.is_abandoned] + [Deferred()]
-            return waiting[-1]
-        return {"state": "idle", "queue": [{"id": n, "config": "configs/config.yaml"} for n in range(10)]}
-
-    home = open_home({"AUTOTUNE_DAEMON_DIR": str(folder)})
-    with sole_daemon(home), ControlServer(home, answer) as server:
-        tell(home)
-        while True:
-            server.serve(0.5)
-
-
 def _serve_page(tell: Callable[[object], None], folder: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (_FILES, _FILES))
     server = PageServer(folder, {"headline": {"text": "Nothing runs."}, "filling": "x" * 100_000})
     tell((server.port, server.address))
     threading.Event().wait()
-
-
-def _owner_of_socket(home: DaemonHome) -> Callable[[], object]:
-    return lambda: ask(home, "status", timeout_s=10.0)
 
 
 def _owner_of_page(where: tuple[int, str]) -> Callable[[], object]:
@@ -119,31 +70,32 @@ def _owner_of_page(where: tuple[int, str]) -> Callable[[], object]:
     return asks
 
 
-SOCKET = Door(_serve_socket, _owner_of_socket, lambda home: str(home.socket), 2000, 1024)
-PAGE = Door(_serve_page, _owner_of_page, lambda where: ("127.0.0.1", where[0]), 1000, 64)
+@check(cases=PAGE_ATTACKS, options={"--clients": 500, "--asks": 200})
+def page_attack(soak: Soak) -> Iterator[Result]:
+    """The daemon's page under attack by another user of the machine: how long its owner waits meanwhile.
 
-
-def _attacked(soak: Soak, door: Door, attacks: Mapping[str, tuple[str, bytes]]) -> Iterator[Result]:
-    whose = f"user {_OTHER_USER}" if door is PAGE and os.geteuid() == 0 else "the owner"
+    At most a second, or two in a flood; it is never refused, and the server's memory grows by less than 64 MiB.
+    """
+    whose = f"user {_OTHER_USER}" if os.geteuid() == 0 else "the owner"
     yield Result(f"{soak.options.clients} clients of {whose}; the owner asks {soak.options.asks} times")
     yield Result(f"{'':>8} {'median, ms':>10} {'99 %':>7} {'worst':>7} refused  server: MiB more   CPU")
     for name in soak.cases:
-        way, first = attacks[name]
+        way, first = PAGE_ATTACKS[name]
         # What came before the owner of a flood is accepted first.
-        most_ms = door.most_ms * (2 if way == _FLOOD else 1)
+        most_ms = 2000 if way == _FLOOD else 1000
         took_ms, refused = list[float](), list[str]()
-        with forked(door.serve, soak.place()) as (server, where):
-            asks = door.owner(where)
+        with forked(_serve_page, soak.place()) as (server, where):
+            asks = _owner_of_page(where)
             for _ in range(20):  # it warms up
                 asks()
             before = most = server.memory_info().rss
-            with forked(_attack, door, where, way, first, soak.options.clients if way else 0):
+            with forked(_attack, where[0], way, first, soak.options.clients if way else 0):
                 began_s, cpu_s = time.monotonic(), sum(server.cpu_times()[:2])
                 for _ in range(soak.options.asks):
                     asked_s = time.monotonic()
                     try:
                         asks()
-                    except (AutotuneError, OSError, http.client.HTTPException) as error:
+                    except (OSError, http.client.HTTPException) as error:
                         refused.append(f"refused: {error}")
                     took_ms.append((time.monotonic() - asked_s) * 1000)
                     most = max(most, server.memory_info().rss)
@@ -158,17 +110,17 @@ def _attacked(soak: Soak, door: Door, attacks: Mapping[str, tuple[str, bytes]]) 
             f"{took_ms[-1]:>7.1f} {len(refused):>7} {grown:>17.1f} {share:>5.0%}",
             *refused,
             took_ms[-1] >= most_ms and f"the owner waited for {took_ms[-1]:.0f} ms",
-            grown >= door.most_mib and f"{grown:.0f} MiB more",
+            grown >= 64 and f"{grown:.0f} MiB more",
         )
 
 
-def _attack(tell: Callable[[object], None], door: Door, where: Any, way: str, first: bytes, clients: int) -> None:
-    """Misbehave until killed, or the time is over; at the page as another user, where this one may."""
-    if door is PAGE and os.geteuid() == 0:
+def _attack(tell: Callable[[object], None], port: int, way: str, first: bytes, clients: int) -> None:
+    """Misbehave until killed, or the time is over; as another user, where this one may."""
+    if os.geteuid() == 0:
         os.setgroups([])
         os.setuid(_OTHER_USER)
-    address, over_s = door.address(where), time.monotonic() + _SECONDS
-    first = first.replace(_PORT, _PORT % address[1]) if door is PAGE else first
+    address, over_s = ("127.0.0.1", port), time.monotonic() + _SECONDS
+    first = first.replace(_PORT, _PORT % port)
     held: deque[socket.socket] = deque()
     if way not in (_ON, _FLOOD):
         held.extend(_connected(address, first) for _ in range(clients))
@@ -193,7 +145,7 @@ def _attack(tell: Callable[[object], None], door: Door, where: Any, way: str, fi
         time.sleep(0.001 if way == _AGAIN else 0.2)
 
 
-def _send_on(address: Any, first: bytes, over_s: float) -> None:
+def _send_on(address: tuple[str, int], first: bytes, over_s: float) -> None:
     while time.monotonic() < over_s:
         one = _connected(address, first)
         one.settimeout(5)
@@ -202,8 +154,8 @@ def _send_on(address: Any, first: bytes, over_s: float) -> None:
         one.close()
 
 
-def _connected(address: Any, first: bytes) -> socket.socket:
-    client = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+def _connected(address: tuple[str, int], first: bytes) -> socket.socket:
+    client = socket.socket()
     client.settimeout(10)
     for _ in range(1000):
         try:
@@ -360,21 +312,3 @@ def _followed(client: Client) -> tuple[list[int], socket.socket]:
 
     threading.Thread(target=read, daemon=True).start()
     return sent, own
-
-
-@check(cases=SOCKET_ATTACKS, options={"--clients": 500, "--asks": 200})
-def attack(soak: Soak) -> Iterator[Result]:
-    """The daemon's socket under attack: how long a good client waits while others misbehave.
-
-    At most two seconds, and it is never refused.
-    """
-    yield from _attacked(soak, SOCKET, SOCKET_ATTACKS)
-
-
-@check(cases=PAGE_ATTACKS, options={"--clients": 500, "--asks": 200})
-def page_attack(soak: Soak) -> Iterator[Result]:
-    """The daemon's page under attack by another user of the machine: how long its owner waits meanwhile.
-
-    At most a second, or two in a flood; it is never refused, and the server's memory grows by less than 64 MiB.
-    """
-    yield from _attacked(soak, PAGE, PAGE_ATTACKS)
