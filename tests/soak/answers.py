@@ -613,7 +613,7 @@ class Order(Story):
             name=name,
             budget_s=request.budget_s,
             seed=request.seed,
-            race_s=request.asked_race_s,
+            race_s=request.race_s,
             warm_start=warm_start(problem, records) if is_young else None,
             told=self._interrupt if is_here else lambda _event: None,
         )
