@@ -10,9 +10,6 @@ from autotune.config.document import Document, Leaf
 from autotune.config.keys import KeyPath, dotted
 from autotune.errors import CannotEditYaml, ConfigError
 
-_PREFIX = re.compile(r"\w[\w.-]*")
-_TAKEN = ("autotune", "config", "python")
-
 
 class JoinedDocument(Document):
     """First config with further ones below their prefixes.
@@ -80,16 +77,13 @@ def check_prefix(prefix: str, first: Document, others: Mapping[str, Document], w
         why = "two files have that name"
     elif prefix in first:
         why = f"{first.name} has a key of that name in line {first.line(prefix)}"
-    elif prefix in _TAKEN:
+    elif prefix in ("autotune", "config", "python"):
         why = "it means something else in a command, or in the config"
-    elif not _PREFIX.fullmatch(prefix):
+    elif not re.fullmatch(r"\w[\w.-]*", prefix):
         why = "it is no word of letters, digits, points and dashes"
     if why is not None:
-        raise ConfigError(
-            f"the keys of this file would be called {prefix}.…, but {why}",
-            where=where,
-            remedy="Rename the file, or give it by a link of another name (ln -s).",
-        )
+        remedy = "Rename the file, or give it by a link of another name (ln -s)."
+        raise ConfigError(f"the keys of this file would be called {prefix}.…, but {why}", where=where, remedy=remedy)
 
 
 def _below(prefix: str, leaf: Leaf) -> Leaf:

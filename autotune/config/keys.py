@@ -70,10 +70,9 @@ def syntax_of(name: str) -> Syntax:
     """
     suffix = os.path.splitext(name)[1].lower()
     if suffix == ".gin":
-        raise ConfigError(
-            "gin configs are not supported",
-            where=name,
-            remedy="Type what is to be tuned on the command line (--gin_bindings='train.batch_size=16'), or read it\n"
-            "from a YAML file or from flags of your own; for flags: autotune init --from-flags.",
+        remedy = (
+            "Type what is to be tuned on the command line (--gin_bindings='train.batch_size=16'), or read it\n"
+            "from a YAML file or from flags of your own; for flags: autotune init --from-flags."
         )
+        raise ConfigError("gin configs are not supported", where=name, remedy=remedy)
     return {".json": Syntax.JSON, ".toml": Syntax.TOML}.get(suffix, Syntax.YAML)

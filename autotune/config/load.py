@@ -24,7 +24,7 @@ from autotune.config.hydra import (
 from autotune.config.joined import JoinedDocument, check_prefix
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, shown
 from autotune.config.outputs import Outputs, exists, find_outputs, path_of, redirected_path, written_like
-from autotune.config.parsers import no_garbage, same_value
+from autotune.config.parsers import same_value
 from autotune.config.scalars import new_scalar, write_scalar
 from autotune.config.schema import (
     ENV,
@@ -44,7 +44,6 @@ from autotune.files import project_folder
 from autotune.records import Scalar, Values
 
 
-@no_garbage()
 def load_settings(
     config: Path,
     *,

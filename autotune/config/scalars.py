@@ -13,9 +13,6 @@ from autotune.config.parsers import plain_reading_1_2
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 
-_TRUE_FALSE = {"true": "false", "yes": "no", "on": "off"}
-_FLOATS_ARE_EXACT_BELOW = 2**53
-_NULLS = ("null", "Null", "NULL", "~")
 # Words that no YAML construct starts with; all others are quoted.
 _PLAIN = re.compile(r"[^\W\d_](?:[\w./+-]|(?<=\w) (?=\w))*|[./]{1,2}[\w./+-]*[\w/]|_[\w./+-]*")
 
@@ -26,16 +23,17 @@ def write_scalar(value: Scalar, old: Leaf) -> str:
     Raises:
         ValueError: JSON or TOML has no such value.
     """
-    if old.syntax is not Syntax.YAML:
-        return _write_plain(value, old)
-    if value is None:
-        return old.text if old.text in _NULLS and old.style is None else "null"
+    if isinstance(value, str):
+        if old.syntax is Syntax.YAML:
+            return _yaml_text(value, old.style)
+        return json.dumps(value) if old.syntax is Syntax.JSON else _toml_text(value, old.style)
     if isinstance(value, bool):
         return _write_bool(value, old)
-    if isinstance(value, str):
-        return _write_text(value, old.style)
-    number = _like_old(value, old)
-    return _write_float(number, exponent=_has_exponent(old)) if isinstance(number, float) else str(number)
+    if value is not None:
+        return _write_number(value, old)
+    if old.syntax is Syntax.TOML:
+        raise ValueError("TOML cannot say None")
+    return old.text if old.text in ("null", "Null", "NULL", "~") and old.style is None else "null"
 
 
 def new_scalar(value: Scalar, *, style: str | None = None) -> str:
@@ -44,76 +42,45 @@ def new_scalar(value: Scalar, *, style: str | None = None) -> str:
     Args:
         style: The quote character for a text; None quotes it where it has to be.
     """
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, str):
-        return _write_text(value, style)
-    return _write_float(value, exponent=False) if isinstance(value, float) else str(value)
-
-
-def _write_plain(value: Scalar, old: Leaf) -> str:
-    is_json = old.syntax is Syntax.JSON
-    if value is None and is_json:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value) if is_json else _write_toml_text(value, old.style)
-    number = None if value is None else _like_old(value, old)
-    if isinstance(number, float) and not math.isfinite(number) and not is_json:
-        return str(number)
-    if number is None or (isinstance(number, float) and not math.isfinite(number)):
-        raise ValueError(f"{old.syntax.value} cannot say {shown(value)}")
-    if isinstance(number, int) and not is_json and number.bit_length() > 63:  # and a sign
-        raise ValueError("TOML's whole numbers have 64 bits")
-    return _write_float(number, exponent=_has_exponent(old)) if isinstance(number, float) else str(number)
-
-
-def _write_toml_text(value: str, style: str | None) -> str:
-    if style == "'" and "'" not in value and value.isprintable():
-        return f"'{value}'"
-    return f'"{"".join(_escaped_toml(character) for character in value)}"'
-
-
-def _escaped_toml(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    code = ord(character)
-    if character.isprintable():
-        return character
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _like_old(value: int | float, old: Leaf) -> int | float:
-    if isinstance(value, float) and value.is_integer() and _is_int(old.value):
-        return int(value)
-    if isinstance(old.value, float) and abs(value) < _FLOATS_ARE_EXACT_BELOW:
-        return float(value)
-    return value
-
-
-def _has_exponent(old: Leaf) -> bool:
-    return "e" in old.text.lower() and not old.text.lower().startswith("0x")
-
-
-def _is_int(value: Scalar) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+        return _yaml_text(value, style)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return _write_float(value) if isinstance(value, float) else str(value)
 
 
 def _write_bool(value: bool, old: Leaf) -> str:
+    pairs = (("true", "false"), ("yes", "no"), ("on", "off")) if old.syntax is Syntax.YAML else ()
     word = old.text.lower()
-    pair = next((pair for pair in _TRUE_FALSE.items() if word in pair), ("true", "false"))
-    new = pair[0] if value else pair[1]
+    pair = next((pair for pair in pairs if word in pair), ("true", "false"))
+    new = pair[0 if value else 1]
     if old.style is not None or word not in pair:
         return new
-    if old.text.isupper():
-        return new.upper()
-    return new.capitalize() if old.text[0].isupper() else new
+    return new.upper() if old.text.isupper() else new.capitalize() if old.text[0].isupper() else new
 
 
-def _write_float(value: float, *, exponent: bool) -> str:
+def _write_number(value: int | float, old: Leaf) -> str:
+    if (
+        isinstance(value, float)
+        and value.is_integer()
+        and isinstance(old.value, int)
+        and not isinstance(old.value, bool)
+    ):
+        value = int(value)
+    elif isinstance(old.value, float) and abs(value) < 2**53:  # below, floats hold each whole number
+        value = float(value)
+    if isinstance(value, int):
+        if old.syntax is Syntax.TOML and value.bit_length() > 63:  # and a sign
+            raise ValueError("TOML's whole numbers have 64 bits")
+        return str(value)
+    if old.syntax is not Syntax.YAML and not math.isfinite(value):
+        if old.syntax is Syntax.JSON:
+            raise ValueError(f"JSON cannot say {shown(value)}")
+        return str(value)
+    return _write_float(value, exponent="e" in old.text.lower() and not old.text.lower().startswith("0x"))
+
+
+def _write_float(value: float, *, exponent: bool = False) -> str:
     if math.isnan(value):
         return ".nan"
     if math.isinf(value):
@@ -122,32 +89,37 @@ def _write_float(value: float, *, exponent: bool) -> str:
     if exponent and "e" not in text:
         text = next(short for digits in range(17) if float(short := f"{value:.{digits}e}") == value)
     mantissa, e, power = text.partition("e")
-    if not e:
-        return text
     # PyYAML wants a point in the mantissa and a sign on the power, or it reads a string.
-    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{int(power):+03d}"
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(power):+03d}" if e else text
 
 
-def _write_text(value: str, style: str | None) -> str:
+def _yaml_text(value: str, style: str | None) -> str:
     if style is None and _PLAIN.fullmatch(value) and _reads_as_text(value):
         return value
     if style == '"' or not value.isprintable():
-        return f'"{"".join(_escaped(character) for character in value)}"'
+        return _double_quoted(value, "\\x{:02x}")
     return "'" + value.replace("'", "''") + "'"
+
+
+def _toml_text(value: str, style: str | None) -> str:
+    is_literal = style == "'" and "'" not in value and value.isprintable()
+    return f"'{value}'" if is_literal else _double_quoted(value, "\\u{:04x}")
+
+
+def _double_quoted(value: str, short: str) -> str:
+    """Return a text in double quotes, with escapes for what cannot be seen; the short ones up to 0xff."""
+    return '"' + "".join(_escaped(character, short) for character in value) + '"'
+
+
+def _escaped(character: str, short: str) -> str:
+    if character.isprintable():
+        return f"\\{character}" if character in '"\\' else character
+    code = ord(character)
+    return (short if code < 0x100 else "\\u{:04x}" if code < 0x10000 else "\\U{:08x}").format(code)
 
 
 def _reads_as_text(word: str) -> bool:
     try:
-        plain = Document.parse(f"a: {word}\n").leaves[0]
-        return plain.reading_1_1 == word and plain_reading_1_2(word) == word
+        return Document.parse(f"a: {word}\n").leaves[0].reading_1_1 == word == plain_reading_1_2(word)
     except (ConfigError, ValueError):  # `._` looks like a number, and is none
         return False
-
-
-def _escaped(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

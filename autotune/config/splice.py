@@ -11,20 +11,12 @@ import copy
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from itertools import zip_longest
 
-from autotune.config.document import Document, Leaf, differences, second_reading, with_values
+from autotune.config.document import Document, Leaf
 from autotune.config.keys import KeyPath, NewValues, Syntax, dotted, shown
-from autotune.config.parsers import (
-    content_end,
-    document_end,
-    is_standard,
-    is_too_long,
-    node_at,
-    outline,
-    read_1_2,
-    same_value,
-)
+from autotune.config.parsers import STANDARD_TAGS, TEMPLATE, is_too_long, nodes, outline, reading, same_value
 from autotune.config.scalars import write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
@@ -76,12 +68,9 @@ def edit_yaml(text: str, values: NewValues) -> str:
         document = Document.parse(text, "the text")
     except ConfigError as error:
         first: KeyPath = next(iter(values.keys()))
-        raise CannotEditYaml(
-            dotted(first),
-            error.message,
-            line=_line_in(error.where),
-            remedy=error.remedy or _REMEDY,
-        ) from error
+        place = (error.where or "").rpartition(":")[2]
+        line = int(place) if place.isdigit() else None
+        raise CannotEditYaml(dotted(first), error.message, line=line, remedy=error.remedy or _REMEDY) from error
     return splice(document, plan_splices(document, values))
 
 
@@ -94,7 +83,7 @@ def plan_splices(document: Document, values: NewValues) -> list[Splice]:
     splices: list[Splice] = []
     for path, value in values.items():
         leaf = document.leaf(path)
-        if any(leaf.where == other.leaf.where for other in splices):
+        if any(leaf.number == other.leaf.number for other in splices):
             raise _cannot(leaf, "two of the new values are for this key")
         if leaf.is_clear and same_value(value, leaf.reading_1_1):
             continue
@@ -126,85 +115,64 @@ def splice(document: Document, splices: list[Splice]) -> str:
     for change in sorted(splices, key=lambda change: change.leaf.start, reverse=True):
         start, end = change.leaf.start, change.leaf.end
         if change.whole:
-            start = int(node_at(document.root, change.leaf.where).start_mark.index) + document.shift
+            start = int(document.nodes[change.leaf.number].start_mark.index) + document.shift
         new = change.text
         if start == end and new and text[start - 1 : start].strip():
             new = f" {new}"  # an empty value starts right behind the colon
         elif not new and text[start - 1 : start] == " ":
             start -= 1
         text = text[:start] + new + text[end:]
-    check = _check if document.syntax is Syntax.YAML else _check_plain
-    check(document, splices, text)
+    try:
+        after = Document.parse(text, document.name)
+        for one in (document, after):
+            one.check_by_second_parser()
+    except ConfigError as error:
+        why = f"the file could not be read afterwards: {error.message}"
+        raise _cannot(splices[0].leaf, why) from error
+    (_check if document.syntax is Syntax.YAML else _check_plain)(document, splices, after)
     return text
 
 
-def _check(document: Document, splices: list[Splice], text: str) -> None:
-    planned = {change.leaf.where: change for change in splices}
-    first = splices[0].leaf
-    try:
-        after = Document.parse(text, document.name)
-        before_1_2, after_1_2 = document.root_1_2, after.root_1_2
-    except ConfigError as error:
-        raise _cannot(first, f"the file could not be read afterwards: {error.message}") from error
-    for before_outline, after_outline in (
-        (document.outline_1_1, after.outline_1_1),
-        (outline(before_1_2), outline(after_1_2)),
-    ):
-        differing = {
-            where
-            for where in before_outline.keys() | after_outline.keys()
-            if before_outline.get(where) != after_outline.get(where)
-        }
-        if differing - planned.keys() or any(after_outline[where][0] != "scalar" for where in planned):
-            raise _cannot(first, "the new value would change the meaning of other lines")
-    for where, change in planned.items():
-        meaning, reading_1_1 = after.readings(where)
-        node_1_2 = node_at(after_1_2, where)
+def _check(document: Document, splices: list[Splice], after: Document) -> None:
+    planned = {change.leaf.number: change for change in splices}
+    trees = ((document.nodes, after.nodes), (nodes(document.root_1_2), nodes(after.root_1_2)))
+    for before, now in trees:
+        pairs = zip_longest(outline(before), outline(now))
+        differing = {number for number, (old, new) in enumerate(pairs) if old != new}
+        if differing - planned.keys() or any(now[number].id != "scalar" for number in planned):
+            raise _cannot(splices[0].leaf, "the new value would change the meaning of other lines")
+    for number, change in planned.items():
+        node, node_1_2 = (now[number] for _, now in trees)
+        meaning, reading_1_1 = after.readings(node)
         try:
-            readings = [meaning] if change.restores else [reading_1_1, read_1_2(node_1_2)]
+            readings = [meaning] if change.restores else [reading_1_1, reading(node_1_2)]
         except ValueError as error:
             raise _cannot(change.leaf, f"a YAML 1.2 parser cannot read {shown(change.value)} there: {error}") from error
-        if not change.restores and not (is_standard(node_at(after.root, where)) and is_standard(node_1_2)):
+        if not change.restores and not (node.tag in STANDARD_TAGS and str(node_1_2.tag) in STANDARD_TAGS):
             raise _cannot(change.leaf, f"{shown(change.value)} would not be read as a text there")
         # A file that says `yes` is read by a YAML 1.1 parser, and goes on saying `no`.
         if isinstance(change.value, bool) and str(node_1_2.value).lower() in ("yes", "no", "on", "off"):
             readings = [reading_1_1]
-        if not all(same_value(reading, change.value) for reading in readings):
-            raise _cannot(
-                change.leaf,
-                f"{shown(change.value)} would be read back as {' or '.join(shown(reading) for reading in readings)}",
-            )
+        if not all(same_value(one, change.value) for one in readings):
+            read = " or ".join(map(shown, readings))
+            raise _cannot(change.leaf, f"{shown(change.value)} would be read back as {read}")
 
 
-def _check_plain(document: Document, splices: list[Splice], text: str) -> None:
-    """Check a JSON or TOML text with the parser of the standard library, which is what trainers read it with."""
-    first = splices[0].leaf
-    try:
-        Document.parse(text, document.name)
-        after = second_reading(document.syntax, text, document.name)
-    except ConfigError as error:
-        raise _cannot(first, f"the file could not be read afterwards: {error.message}") from error
-    before = second_reading(document.syntax, document.text, document.name)
-    wanted = with_values(before, {change.leaf.path: change.value for change in splices})
-    if differences(wanted, after):
-        raise _cannot(first, "the new value would change the meaning of other lines, or be read back as another")
+def _check_plain(document: Document, splices: list[Splice], after: Document) -> None:
+    """Check a JSON or TOML text, whose values the parser of the standard library has confirmed already."""
+    wanted = {leaf.path: leaf.value for leaf in document.leaves} | {one.leaf.path: one.value for one in splices}
+    found = {leaf.path: leaf.value for leaf in after.leaves}
+    if wanted.keys() != found.keys() or not all(same_value(found[path], value) for path, value in wanted.items()):
+        why = "the new value would change the meaning of other lines, or be read back as another"
+        raise _cannot(splices[0].leaf, why)
 
 
 def _cannot(leaf: Leaf, why: str) -> CannotEditYaml:
     return CannotEditYaml(leaf.dotted, why, line=leaf.line, remedy=_REMEDY)
 
 
-def _line_in(where: str | None) -> int | None:
-    line = (where or "").rpartition(":")[2]
-    return int(line) if line.isdigit() else None
-
-
-# Removal of one top-level key from a config, all other lines unchanged.
-
-
-_CUT_REMEDY = "Move the section into a file of its own: <name of the config>.autotune.yaml, beside it."
-_NEWLINE = "\n"
-_REST_OF_LINE = re.compile(r"[ \t]*(?:#[^\n]*)?\r?\n?")
+# A line with more than a comment on it.
+_CONTENT = re.compile(r"^[ \t]*[^\s#].*\n?", re.MULTILINE)
 
 
 def without_key(document: Document, key: str) -> Document:
@@ -216,37 +184,34 @@ def without_key(document: Document, key: str) -> Document:
     Raises:
         ConfigError: The key cannot be cut out by whole lines, or other values refer to something in it.
     """
-    entry = document.entry(key)
+    root, text = document.root, document.text[document.shift :]
+    entry = next(((name, value) for name, value in reversed(root.value) if name.value == key), None)
     if entry is None:
         return document
-    where = f"{document.name}:{document.line((key,))}"
-    body = document.text[document.shift :]
+    remedy = "Move the section into a file of its own: <name of the config>.autotune.yaml, beside it."
+    refused = partial(ConfigError, where=f"{document.name}:{document.line((key,))}", remedy=remedy)
     start = int(entry[0].start_mark.index)
-    line_start = body.rfind("\n", 0, start) + 1
-    later = [int(k.start_mark.index) for k, _ in document.root.value if k.start_mark.index > start]
-    end = content_end(body, start, min(later, default=None))
-    rest = _REST_OF_LINE.match(body, 0 if end == 0 else end)
-    line_end = end if body[end - 1] == "\n" else rest.end() if rest else end
-    whole_lines = not body[line_start:start].strip() and (line_end == len(body) or body[line_end - 1] == "\n")
-    if document.root.flow_style or not whole_lines:
-        raise ConfigError(
-            f"the {key}: section shares its lines with other keys, so it cannot be left out of the trials' copies",
-            where=where,
-            remedy=_CUT_REMEDY,
-        )
-    text = document.text[: document.shift] + body[:line_start] + body[line_end:]
-    if len(document.root.value) == 1:
+    line_start = text.rfind("\n", 0, start) + 1
+    if root.flow_style or text[line_start:start].strip():
+        why = "shares its lines with other keys, so it cannot be left out of the trials' copies"
+        raise refused(f"the {key}: section {why}")
+    later = [int(name.start_mark.index) for name, _ in root.value if name.start_mark.index > start]
+    stop = min(later, default=int(root.end_mark.index))
+    # Of a block of text, lines that look like comments are content too. What an alias stands for is elsewhere.
+    scalars = [node for node in nodes(entry[1]) if node.id == "scalar" and node.start_mark.index > start]
+    ends = [node.end_mark.index for node in scalars] + [line.end() for line in _CONTENT.finditer(text, start, stop)]
+    end = text.find("\n", max(ends) - 1) + 1 or len(text)
+    shorter_text = document.text[: document.shift] + text[:line_start] + text[end:]
+    if len(root.value) == 1:
         # Nothing else is in it: the trials get a config without keys, since an empty file is none.
-        text = f"{text}{'' if text[document.shift :][-1:] in ('', _NEWLINE) else _NEWLINE}{{}}{_NEWLINE}"
+        shorter_text += "{}\n" if shorter_text[document.shift :][-1:] in ("", "\n") else "\n{}\n"
     try:
-        shorter = Document.parse(text, document.name)
+        shorter = Document.parse(shorter_text, document.name)
         same = differs_by_key(document, shorter, key)
     except ConfigError as error:
-        raise ConfigError(
-            f"without the {key}: section the config cannot be read: {error.message}", where=where, remedy=_CUT_REMEDY
-        ) from error
+        raise refused(f"without the {key}: section the config cannot be read: {error.message}") from error
     if not same:
-        raise ConfigError(f"leaving the {key}: section out would change other keys", where=where, remedy=_CUT_REMEDY)
+        raise refused(f"leaving the {key}: section out would change other keys")
     return shorter
 
 
@@ -256,20 +221,12 @@ def differs_by_key(longer: Document, shorter: Document, key: str) -> bool:
     Raises:
         ConfigError: A parser cannot read one of them.
     """
-    return all(
-        outline(after) == outline(_pruned(before, key))
-        for before, after in ((longer.root, shorter.root), (longer.root_1_2, shorter.root_1_2))
-    )
-
-
-def _pruned(root: Any, key: str) -> Any:
-    shorter = copy.copy(root)
-    shorter.value = [(k, v) for k, v in root.value if k.value != key]
-    return shorter
-
-
-_TEMPLATE_NAME = re.compile(r".*\.(?:j2|jinja2?|tmpl|tpl|template|in|erb|mustache)", re.IGNORECASE)
-_APPEND_REMEDY = "Give it a file of its own beside the config: autotune init --separate ..."
+    for before, after in ((longer.root, shorter.root), (longer.root_1_2, shorter.root_1_2)):
+        pruned = copy.copy(before)
+        pruned.value = [(name, value) for name, value in before.value if name.value != key]
+        if outline(nodes(after)) != outline(nodes(pruned)):
+            return False
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,48 +251,30 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
     Raises:
         ConfigError: It is a template, or another key cannot be added at the end of it.
     """
-    if _TEMPLATE_NAME.fullmatch(document.name) or re.search(r"#.*\{%", document.text):
-        raise ConfigError(
-            "this looks like a template, and what is made of it is not known",
-            where=document.name,
-            remedy="Fill the template in first, and give the config that comes out.",
-        )
-    if document.root.flow_style:
-        raise ConfigError(
-            "the config is written in braces, {key: value}, and lines cannot be added to that",
-            where=document.name,
-            remedy=_APPEND_REMEDY,
-        )
-    newline = _newline(document.text)
-    indent = " " * int(document.root.value[0][0].start_mark.column) if document.root.value else ""
-    block = newline.join(f"{indent}{line}" for line in lines)
+    old, root = document.text, document.root
+    is_template = re.search(r"\.(?:j2|jinja2?|tmpl|tpl|template|in|erb|mustache)\Z", document.name, re.IGNORECASE)
+    if is_template or re.search(r"#.*\{%", old):
+        why = "this looks like a template, and what is made of it is not known"
+        raise ConfigError(why, where=document.name, remedy=TEMPLATE[1])
+    remedy = "Give it a file of its own beside the config: autotune init --separate ..."
+    refused = partial(ConfigError, where=document.name, remedy=remedy)
+    if root.flow_style:
+        raise refused("the config is written in braces, {key: value}, and lines cannot be added to that")
+    newline = (re.findall(r"\r\n|\n|\r", old) or ["\n"])[-1]
+    block = newline.join(" " * int(root.value[0][0].start_mark.column) + line for line in lines)
+    at = int(root.end_mark.index) + document.shift
+    if not old.startswith("...", at):  # which ends the document: the section has to be in front of it
+        at = len(old)
     why = "the new lines would change the meaning of others"
     # A block scalar at the end may take a blank line as its own.
     for blank in (newline, ""):
-        new = _insert(document, block, blank, newline)
+        is_behind_line = at < len(old) or old.endswith(("\n", "\r"))
+        inserted = f"{blank}{block}{newline}" if is_behind_line else f"{newline}{blank}{block}"
+        new = Insertion(text=old[:at] + inserted + old[at:], inserted=inserted)
         try:
             longer = Document.parse(new.text, document.name)
             if key in longer and differs_by_key(longer, document, key):
                 return new
         except ConfigError as error:
             why = error.message
-    raise ConfigError(
-        f"the {key}: section cannot be added at its end: {why}", where=document.name, remedy=_APPEND_REMEDY
-    )
-
-
-def _insert(document: Document, block: str, blank: str, newline: str) -> Insertion:
-    old = document.text
-    end = document_end(old[document.shift :])
-    if end is not None:  # `...` ends the document: the section has to be in front of it
-        at, inserted = document.shift + end, f"{blank}{block}{newline}"
-    elif old.endswith(("\n", "\r")):
-        at, inserted = len(old), f"{blank}{block}{newline}"
-    else:
-        at, inserted = len(old), f"{newline}{blank}{block}"
-    return Insertion(text=f"{old[:at]}{inserted}{old[at:]}", inserted=inserted)
-
-
-def _newline(text: str) -> str:
-    ends = re.findall(r"\r\n|\n|\r", text)
-    return ends[-1] if ends else "\n"
+    raise refused(f"the {key}: section cannot be added at its end: {why}")

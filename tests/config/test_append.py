@@ -87,3 +87,18 @@ def test_any_config_keeps_all_its_characters(values, newline, end, has_newline):
     assert new.text.replace(new.inserted, "") == text
     assert Document.parse(new.text).data == {**Document.parse(text).data, "autotune": {"command": "x"}}
     assert without_key(Document.parse(new.text), "autotune").text.startswith(text)
+
+
+PIECES = ("a: 1\n", "b: |\n  x\n\n", "c:\n  d: [1,\n   2]  # e\n", "# f\n", "\n", "g: 'h\n  # i'\n")
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), unique=True),
+    st.lists(st.sampled_from(["j: 1\n", "# k\n", "\n", "l: >\n  m\n", "n: *x\n"]), unique=True),
+    st.sampled_from(["k: word\n", "k: |\n    text\n    # no comment\n", "k: *x\n", "k: {m:\n    1}  # l\n"]),
+)
+def test_a_section_is_cut_out_where_its_content_ends(before, after, last):
+    """Its own lines go; comments and blank lines behind the last of them belong to what follows."""
+    head, tail = "x: &x 0\n" + "".join(before), "\n" + "".join(after)
+    document = Document.parse(f"{head}autotune:\n  # x\n  y: [1, 2]  # z\n  {last}{tail}")
+    assert without_key(document, "autotune").text == head + (tail[1:] if last.startswith("k: |") else tail)

@@ -200,3 +200,17 @@ def test_a_file_far_too_large_is_refused_at_once(tmp_path):
         Document.read(tmp_path / "config.yaml")
     (tmp_path / "config.yaml").write_text("# a comment\n" * 80_000 + "x: 1\n")
     assert Document.read(tmp_path / "config.yaml").value("x") == 1
+
+
+def test_a_text_is_parsed_once():
+    """Another document of the same text takes the same tree: a config and its copies are asked again and again."""
+    text = "a: 1\nb: [2, 3]\n"
+    assert Document.parse(text, "one").root is Document.parse(text, "other").root
+    assert Document.parse(text).root_1_2 is Document.parse(text).root_1_2
+
+
+@pytest.mark.parametrize("text", ["a: &a\n  <<: *a\n  b: 1\n", "a: &a [1, *a]\n"])
+def test_an_alias_to_itself_is_refused(text):
+    """Also one that is merged."""
+    with pytest.raises(ConfigError, match="contains itself"):
+        Document.parse(text)
