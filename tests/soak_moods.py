@@ -109,7 +109,7 @@ def replaced(path: Path, make: Callable[[Path], Any]) -> None:
 
 def pipes() -> None:
     """Put FIFOs in place of all files of a trial that are read."""
-    for name in ("stdout.log", "stderr.log", "imports.jsonl", "unfit.json", "result.json", "zygote.log"):
+    for name in ("stdout.log", "stderr.log", "imports.jsonl", "unfit.txt", "result.json", "zygote.log"):
         replaced(TRIAL / name, os.mkfifo)
 
 

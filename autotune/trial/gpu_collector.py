@@ -35,7 +35,7 @@ from autotune.measure.gpu.samples import (
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
-from autotune.trial.guard import Guard, GuardLost
+from autotune.trial.guard import Guard, GuardLost, Program
 
 REPLACED = SilenceLimits(
     start_s=30.0,  # a driver without persistence mode takes its time
@@ -196,7 +196,7 @@ class GpuCollector:
         with contextlib.suppress(GuardLost):  # it will be silent then
             self._guard.start()
             self._guard_pid = self._guard.pid
-            self._guard.start_sidecar(self._name, argv, env=env, log=self._files.log)
+            self._guard.start_sidecar(self._name, Program(argv=argv, cwd=Path("/"), env=env), log=self._files.log)
 
     @property
     def _name(self) -> str:

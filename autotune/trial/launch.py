@@ -55,7 +55,6 @@ class LaunchRequest:
     Attributes:
         env: The whole environment of the trial.
         steps: Reader of the events that the trial reports.
-        on_start: Called with the process id of the trial when it has begun.
     """
 
     def __init__(self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float) -> None:
@@ -72,7 +71,6 @@ class LaunchRequest:
         # In front of the user's own path; an empty entry would mean the working directory.
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
         self.steps = StepReader(folder.path)
-        self.on_start: Callable[[int], None] = lambda _pid: None
 
 
 class ProcessRunner:
@@ -128,7 +126,7 @@ class ProcessRunner:
                 cpu_s=ended.cpu_s,
                 peak_memory_bytes=ended.peak_memory_bytes,
                 oom_killed=None if kills is None or kills_before is None else kills > kills_before,
-                left_pids=ended.left,
+                left_pids=tuple(ended.left),
                 waited_for=ended.waited_for,
             )
         if trial_exit.left_pids:
@@ -152,7 +150,7 @@ class ProcessRunner:
             fork=fork,
         )
         over_s = request.deadline_s + ENDING_S  # the guard stops the trial by itself, and says so before then
-        stopping = False
+        has_started = stopping = False
         while True:
             message = self._guard.receive(LOOK_S)
             if isinstance(message, Ended):
@@ -161,12 +159,14 @@ class ProcessRunner:
                 return message
             if isinstance(message, NotStarted):
                 return message
-            launched: list[TraineeEvent] = []
+            events: list[TraineeEvent] = []
             if isinstance(message, Started):
-                request.on_start(message.pid)
-                launched = [TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0")]
+                has_started = True
+                events.append(TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0"))
             if not stopping:
-                stop = request.watch([*launched, *request.steps.poll()])
+                if has_started:  # else what it reports might come before the word that it was launched
+                    events += request.steps.poll()
+                stop = request.watch(events)
                 if stop is not None:
                     stopping = True
                     self._guard.stop(stop)
@@ -218,22 +218,6 @@ def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
         remedy = "Start the same command by hand to see what is wrong with it."
     return CommandError(f"the command {program!r} cannot be started: {what.error}", remedy=remedy)
 
-
-# Evidence that memory ran out: the words of errors, and the kernel's count of the processes that it killed for it.
-
-
-# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
-HOST_MEMORY = re.compile(
-    r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
-    r"|by allocator (?:mkl)?cpu\b"
-)
-"""Words of errors that the host's memory ran out."""
-
-GPU_MEMORY = re.compile(
-    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
-)
-"""Words of errors that a GPU's memory ran out."""
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 

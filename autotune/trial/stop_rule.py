@@ -119,9 +119,13 @@ class StopRule:
         """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
         self._unseen.note(events)
         for event in events:
-            if event.kind == "launched":
+            if (
+                event.kind == "launched"
+            ):  # perhaps for the second time, by a fresh process: what was reported before is void
                 self._prepared_s = event.t_s - self._made_s
                 self.why_not_started = ""
+                self.events.clear()
+                self.losses, self.milestones = Losses(), Milestones()
                 continue
             self.events.append(event)
             if event.kind == "step":
@@ -330,7 +334,7 @@ class UnseenSteps:
         for event in events:
             match event.kind:
                 case "launched":
-                    self._launched = event
+                    self._launched, self._unseen, self._is_observed, self._may_come = event, None, False, False
                 case "unseen" if self._unseen is None:
                     self._unseen = event
                 case "start":
