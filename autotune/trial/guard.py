@@ -69,10 +69,10 @@ class Ended:
     why: Stop | None
     started_s: float
     ended_s: float
-    cpu_s: float
-    peak_memory_bytes: int
-    killed: int
-    left: Sequence[int]
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+    killed: int = 0
+    left: Sequence[int] = ()
     waited_for: str = ""
 
 

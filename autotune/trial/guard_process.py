@@ -38,14 +38,12 @@ and to it, ``failed`` or ``exit`` being the last message about a trial::
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import json
 import os
 import selectors
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -57,7 +55,6 @@ CHASE_S = 0.01  # between checks for processes still alive after SIGKILL
 KEPT_BYTES = 1 << 20  # of each output stream, as it comes; and as much of its end
 
 _CHUNK_BYTES = 1 << 16
-_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -119,6 +116,13 @@ def _send(number: int, pid: int = 0, *, group: int = 0) -> None:
             os.kill(pid, number)
 
 
+def _new_file(path: bytes) -> int:
+    """Open a file for appending in place of whatever is there: an earlier trial may have put a link or a FIFO there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
 class _Output:
     """Output of a trial on one stream: its first and its last mebibyte go into a file.
 
@@ -127,9 +131,7 @@ class _Output:
     """
 
     def __init__(self, path: bytes) -> None:
-        with contextlib.suppress(FileNotFoundError):  # an earlier trial may have put anything there
-            os.unlink(path)
-        self._file = os.open(path, _LOG_FLAGS | os.O_EXCL, 0o600)
+        self._file = _new_file(path)
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self._left_bytes = KEPT_BYTES  # that are written as they come
@@ -357,7 +359,7 @@ class Guard:
             self._end(None if trial.over else "guard lost" if self._leaving else "deadline")
         if trial.kill_s is None:
             return
-        none_left = none_left or self._only_kept_left()
+        none_left = none_left or _children() <= self._kept()
         if not none_left and now_s >= trial.kill_s:
             none_left = self._kill(trial, trial.kill_s)
         if none_left or (self._given_up and not self._alive()):
@@ -384,9 +386,6 @@ class Guard:
                     self._main_ended(trial, status)
                 elif trial.pid == 0:
                     trial.reaped[pid] = status
-
-    def _only_kept_left(self) -> bool:
-        return bool(self._spared) and _children() <= self._kept()
 
     @staticmethod
     def _main_ended(trial: _Trial, status: int) -> None:
@@ -426,7 +425,7 @@ class Guard:
         before: set[int] = set()
         # rounds of SIGKILL to processes that fork faster than they can be listed, before output is read again
         for _ in range(500):
-            if self._reap() or self._only_kept_left():
+            if self._reap() or _children() <= self._kept():
                 return True
             children = _children() - self._given_up - self._kept()
             if children == before:
@@ -474,7 +473,7 @@ class Guard:
         with theirs, contextlib.ExitStack() as opened:
             opened.callback(os.close, word)
             try:
-                log = _open_log(_bytes(message["log"]))
+                log = _new_file(_bytes(message["log"]))
                 opened.callback(os.close, log)
                 pid = _fork_and_exec(message, word, [log, log, theirs.fileno()] if request else [log, log])
             except OSError as error:
@@ -509,22 +508,6 @@ class Guard:
         self._spared.discard(pid)
         for name in [name for name, sidecar in self._sidecars.items() if sidecar.pid == pid]:
             self._stop_sidecar(name, has_ended=True)
-
-
-def _open_log(path: bytes) -> int:
-    """Open a log for appending; anything but a regular file is replaced, since opening a FIFO may block for ever."""
-    try:
-        log = os.open(path, _LOG_FLAGS | os.O_NONBLOCK, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):
-            raise
-    else:
-        if stat.S_ISREG(os.fstat(log).st_mode):
-            os.set_blocking(log, True)
-            return log
-        os.close(log)
-    os.unlink(path)
-    return os.open(path, _LOG_FLAGS | os.O_EXCL, 0o600)
 
 
 def _hand_over(channel: socket.socket, request: Mapping[str, Any], *descriptors: int) -> None:

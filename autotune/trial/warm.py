@@ -70,14 +70,14 @@ class _Interpreter:
     """What is known of one interpreter, directory and environment.
 
     Attributes:
-        zygote: Name of its zygote, and process id of the guard that it is below of; None if there is none.
+        zygote: Name of its latest zygote, which begins with the process id of the guard that it is below of.
         imports: Imports of the first trial before its first step, in order.
         imports_s: Time from the start of that trial until these were done.
         silence_s: Longest time that a fork may go without a sign of life before its first step.
     """
 
     state: State = State.COLD
-    zygote: tuple[str, int | None] | None = None
+    zygote: str = ""
     imports: list[dict[str, Any]] = field(default_factory=list)
     imports_s: float = 0.0
     silence_s: float = SILENCE_S
@@ -118,13 +118,14 @@ class ZygoteRunner(ProcessRunner):
         if interpreter.state is State.COLD:
             return self._record(interpreter, request)
         self._guard.start()
-        if interpreter.zygote is None or interpreter.zygote[1] != self._guard.pid:
-            stop = self._warm_up(interpreter, command, request)
-            if stop is not None:
-                return _stopped_before_start(stop, self._clock.now_s())
-        if interpreter.state is State.WARM and (ended := self._fork(interpreter, command, request)) is not None:
-            return ended
-        return super()._make(request)
+        if interpreter.state is State.WARM and not interpreter.zygote.startswith(f"{self._guard.pid}."):
+            interpreter.state = State.LEARNT  # it has ended with its guard
+        ended = None
+        if interpreter.state is State.LEARNT:
+            ended = self._warm_up(interpreter, command, request)
+        if interpreter.state is State.WARM:
+            ended = self._fork(interpreter, command, request)
+        return ended or super()._make(request)
 
     def _interpreter(self, command: PythonCommand, request: LaunchRequest) -> _Interpreter:
         # Whatever an import may read.
@@ -165,37 +166,41 @@ class ZygoteRunner(ProcessRunner):
 
     # The zygote.
 
-    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Stop | None:
-        """Make the zygote; return why the trial that waits for it is to be stopped, None if it is not."""
-        interpreter.state = State.LEARNT if interpreter.imports else State.OFF
+    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
+        """Make the zygote; return the end of the trial that waits for it, if that is stopped meanwhile."""
         while interpreter.state is State.LEARNT:
-            warm = [one for one in self._interpreters.values() if one.zygote and one.zygote[1] == self._guard.pid]
+            warm = [other for other in self._interpreters.values() if other.state is State.WARM]
             for other in warm[: len(warm) - MOST_ZYGOTES + 1]:
-                self._cool(other)
+                self._cool(other, State.LEARNT)
             self._start_zygote(interpreter, command, request)
             answer = self._answer(interpreter, request)
-            if isinstance(answer, Stop):
-                self._cool(interpreter)
-                return answer
-            if "took_s" in answer:
+            if isinstance(answer, Mapping) and "took_s" in answer:
                 interpreter.state = State.WARM
                 _log.info("zygote %s is warm after %.2f s", interpreter.zygote, answer["took_s"])
                 return None
-            self._cool(interpreter)
+            self._cool(interpreter, State.LEARNT)
+            if isinstance(answer, Stop):
+                now_s = self._clock.now_s()
+                why = "the warm interpreter was still making its imports"
+                return Ended(status=None, why=answer, started_s=now_s, ended_s=now_s, waited_for=why)
             if "module" in answer:
-                names = [imported["module"] for imported in interpreter.imports]
-                place = names.index(answer["module"])
-                del interpreter.imports[place:]
-                interpreter.state = State.LEARNT if interpreter.imports else State.OFF
-                more = "" if place == len(names) - 1 else f" and what is imported after {answer['module']}"
-                self._remark(f"importing {answer['module']} {answer['why']}, so each trial imports it{more} anew")
+                self._shorten(interpreter, answer["module"], answer["why"])
             else:
                 self._turn_off(f"the warm interpreter could not be made ({answer['error']})")
         return None
 
+    def _shorten(self, interpreter: _Interpreter, module: str, why: str) -> None:
+        """Leave out a module that must not be imported before a fork, and what is imported after it."""
+        names = [imported["module"] for imported in interpreter.imports]
+        del interpreter.imports[names.index(module) :]
+        more = "" if module == names[-1] else f" and what is imported after {module}"
+        self._remark(f"importing {module} {why}, so each trial imports it{more} anew")
+        if not interpreter.imports:
+            interpreter.state = State.OFF
+
     def _start_zygote(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> None:
         self._zygotes_begun += 1
-        interpreter.zygote = (str(self._zygotes_begun), self._guard.pid)
+        interpreter.zygote = f"{self._guard.pid}.{self._zygotes_begun}"
         # It is no trial, but a later search has to find it if search and guard are killed at once.
         env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
         temporary = None
@@ -206,7 +211,7 @@ class ZygoteRunner(ProcessRunner):
             temporary = "//" + os.path.abspath(tempfile.gettempdir()).lstrip("/")
             env[TEMPORARY_VARIABLE] = temporary
         self._guard.start_sidecar(
-            interpreter.zygote[0],
+            interpreter.zygote,
             Program(
                 argv=_without_arguments(command, request),
                 cwd=request.plan.cwd,
@@ -230,7 +235,7 @@ class ZygoteRunner(ProcessRunner):
         limit_s = self._clock.now_s() + 20.0 + 3.0 * interpreter.imports_s
         while True:
             message = self._guard.receive(LOOK_S)
-            if isinstance(message, SidecarAnswer) and interpreter.zygote and message.sidecar == interpreter.zygote[0]:
+            if isinstance(message, SidecarAnswer) and message.sidecar == interpreter.zygote:
                 return message.answer or {"error": "it has ended"}
             stop = request.watch(())
             now_s = self._clock.now_s()
@@ -241,21 +246,19 @@ class ZygoteRunner(ProcessRunner):
             if now_s >= limit_s:
                 return {"error": "its imports took too long"}
 
-    def _cool(self, interpreter: _Interpreter) -> None:
-        if interpreter.zygote is not None and interpreter.zygote[1] == self._guard.pid:
-            self._guard.stop_sidecar(interpreter.zygote[0])
-        interpreter.zygote = None
+    def _cool(self, interpreter: _Interpreter, state: State) -> None:
+        self._guard.stop_sidecar(interpreter.zygote)  # which may be gone
+        interpreter.state = state
 
     # A trial that is forked from it.
 
     def _fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
         """Make a trial; return None if a fresh process has to make it."""
-        assert interpreter.zygote is not None, "it is warm"
         folder, watch = request.folder, request.watch
         contents, unfit = folder.contents(), folder.path / "unfit.txt"
         liveness = Liveness(request, self._clock, limit_s=interpreter.silence_s)
         fork = Fork(
-            sidecar=interpreter.zygote[0],
+            sidecar=interpreter.zygote,
             request={
                 "arguments": command.arguments,
                 "unfit": unfit,
@@ -265,12 +268,10 @@ class ZygoteRunner(ProcessRunner):
         ended = self._follow(request, fork)
         read_rest(request)  # a trial that has trained is not to blame its fork for what comes then
         request.watch = watch
+        if isinstance(ended, NotStarted) and ended.step in ("log", "cwd"):
+            return None  # so will a fresh process find, which is asked to say it as always
         if isinstance(ended, NotStarted):
-            if ended.step not in (
-                "log",
-                "cwd",
-            ):  # else so will a fresh process find, which is asked to say it as always
-                self._failed(f"a trial could not be forked ({ended.error})")
+            self._failed(f"a trial could not be forked ({ended.error})")
         elif liveness.is_lost:
             silence = f"a trial gave no sign of life for {interpreter.silence_s:.0f} s after its fork"
             self._failed(f"{silence}, as where a library that it imports does not survive one")
@@ -311,10 +312,9 @@ class ZygoteRunner(ProcessRunner):
         self._state_of_new = State.OFF
         longest_s = max(interpreter.imports_s for interpreter in self._interpreters.values())
         for interpreter in self._interpreters.values():
-            self._cool(interpreter)
-            interpreter.state = State.OFF
-        cost = f" (about {longest_s:.1f} s more a trial)"
-        self._remark(f"warm starts are off: {why}; from now on each trial starts a fresh interpreter{cost}")
+            self._cool(interpreter, State.OFF)
+        cost = f"about {longest_s:.1f} s more a trial"
+        self._remark(f"warm starts are off: {why}; from now on each trial starts a fresh interpreter ({cost})")
 
     def _remark(self, sentence: str) -> None:
         _log.info("%s", sentence)
@@ -325,20 +325,6 @@ class ZygoteRunner(ProcessRunner):
 
 def _without_arguments(command: PythonCommand, request: LaunchRequest) -> tuple[str, ...]:
     return tuple(request.plan.argv[: len(request.plan.argv) - len(command.arguments)])
-
-
-def _stopped_before_start(why: Stop, now_s: float) -> Ended:
-    return Ended(
-        status=None,
-        why=why,
-        started_s=now_s,
-        ended_s=now_s,
-        cpu_s=0.0,
-        peak_memory_bytes=0,
-        killed=0,
-        left=(),
-        waited_for="the warm interpreter was still making its imports",
-    )
 
 
 def _read_record(path: Path, request: LaunchRequest) -> list[tuple[float, dict[str, Any]]]:

@@ -406,6 +406,8 @@ def serve(number: int, inject: str) -> str:
     import gc
     import socket
 
+    if sys.getfilesystemencoding() != "utf-8":
+        os._exit(1)  # the texts of requests would not mean the same bytes
     # What this file needs stays its own: all that is loaded from here on is as the trainer's imports load it.
     for name in sys.modules.keys() - AT_START:
         del sys.modules[name]
@@ -420,7 +422,7 @@ def serve(number: int, inject: str) -> str:
             os.set_inheritable(descriptor, False)
         request = json.loads(os.pread(descriptors[0], 1 << 24, 0))
         os.close(descriptors[0])
-        return _texts(request), descriptors[1:]
+        return request, descriptors[1:]
 
     request, (answer,) = receive()
     # By a wrapper around the interpreter, the C locale, or a ``.pth`` file.
@@ -461,17 +463,6 @@ def serve(number: int, inject: str) -> str:
         for descriptor in (answer, *outputs):
             os.close(descriptor)
         why = why or _why_not_forkable()
-
-
-def _texts(portable: Any) -> Any:
-    """Decode texts of the search, which encodes bytes as the guard does, in the way of this interpreter."""
-    if isinstance(portable, str):
-        return os.fsdecode(portable.encode("utf-8", "surrogateescape"))
-    if isinstance(portable, list):
-        return [_texts(item) for item in portable]
-    if isinstance(portable, dict):
-        return {_texts(name): _texts(item) for name, item in portable.items()}
-    return portable
 
 
 def _answer(descriptor: int, **words: Any) -> None:
