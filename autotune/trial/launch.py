@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -185,38 +185,42 @@ def read_rest(request: LaunchRequest) -> None:
 
 
 def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
+    if what.step != "exec":
+        kind, said, where, remedy = _BEFORE_EXEC[what.step]
+        return kind(f"{said}: {what.error}", where=str(getattr(plan, where)) if where else None, remedy=remedy)
     program = plan.argv[0]
-    if what.step == "log":
-        return TrialError(
-            f"the trial's log files cannot be opened: {what.error}",
-            where=str(plan.folder),
-            remedy="See to that (room, permissions), or choose another place with --state-dir.",
-        )
-    if what.step == "cwd":
-        return CommandError(
-            f"the directory to run in cannot be entered: {what.error}",
-            where=str(plan.cwd),
-            remedy="Start the search in a directory that exists and that you may enter.",
-        )
-    if what.step == "fork":
-        return TrialError(
-            f"no process can be made for the trial: {what.error}",
-            remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
-        )
-    there = os.path.exists(plan.cwd / program)
-    if what.errno == errno.ENOENT and "/" in program and there:
-        remedy = "The file is there. It may be that the interpreter its first line (#!) names is missing."
-    elif what.errno == errno.ENOENT:
-        remedy = "Check the command's first word, and that the trainer's environment is active."
-    elif what.errno == errno.EACCES and there:
-        remedy = f"Make it executable (chmod +x {program}), or put its interpreter in front, e.g. python {program}."
-    elif what.errno == errno.ENOEXEC:
-        remedy = f"Begin its first line with #!, or put its interpreter in front, e.g. python {program}."
-    elif what.errno == errno.E2BIG:
-        remedy = "The command and its environment together are too long; shorten them."
-    else:
-        remedy = "Start the same command by hand to see what is wrong with it."
-    return CommandError(f"the command {program!r} cannot be started: {what.error}", remedy=remedy)
+    is_file = "/" in program and os.path.exists(plan.cwd / program)
+    remedy = _REMEDIES.get((what.errno, is_file)) or _REMEDIES.get((what.errno, None)) or _REMEDIES[None, None]
+    return CommandError(
+        f"the command {program!r} cannot be started: {what.error}", remedy=remedy.replace("PROGRAM", program)
+    )
+
+
+# By the step that failed: the error, its words, the part of the plan that says where, and the remedy.
+_BEFORE_EXEC: Mapping[str, tuple[type[AutotuneError], str, str, str]] = {
+    "log": (
+        *(TrialError, "the trial's log files cannot be opened", "folder"),
+        "See to that (room, permissions), or choose another place with --state-dir.",
+    ),
+    "cwd": (
+        *(CommandError, "the directory to run in cannot be entered", "cwd"),
+        "Start the search in a directory that exists and that you may enter.",
+    ),
+    "fork": (
+        *(TrialError, "no process can be made for the trial", ""),
+        "Look at the limits on processes and memory (ulimit -a), then start the search again.",
+    ),
+}
+
+# By the system's error, and whether the program is a file that is there; None for any.
+_REMEDIES: Mapping[tuple[int | None, bool | None], str] = {
+    (errno.ENOENT, True): "The file is there. It may be that the interpreter its first line (#!) names is missing.",
+    (errno.ENOENT, None): "Check the command's first word, and that the trainer's environment is active.",
+    (errno.EACCES, True): "Make it executable (chmod +x PROGRAM), or put its interpreter in front: python PROGRAM.",
+    (errno.ENOEXEC, None): "Begin its first line with #!, or put its interpreter in front: python PROGRAM.",
+    (errno.E2BIG, None): "The command and its environment together are too long; shorten them.",
+    (None, None): "Start the same command by hand to see what is wrong with it.",
+}
 
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)

@@ -62,6 +62,11 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what has changed in an environment, None for what is gone."""
+    return {name: after.get(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
 def _namespace(module: Any) -> dict[str, Any]:
     """Return a module's namespace without running code of its: a lazy one would be loaded by reading an attribute."""
     try:
@@ -114,11 +119,7 @@ class Recorder:
             if _top(name) == "autotune" or not _lies_in(_SITE, importlib.machinery.PathFinder.find_spec(_top(name))):
                 return
             self._latest = name
-            changes = {
-                variable: os.environ.get(variable)
-                for variable in os.environ.keys() | self._at_start.keys()
-                if os.environ.get(variable) != self._at_start.get(variable)
-            }
+            changes = _changes(self._at_start, os.environ)
             line = json.dumps({"t_s": time.monotonic(), "module": name, "environ": changes})
             # Opened anew for each line: a trainer may close descriptors that it does not know.
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
@@ -172,10 +173,7 @@ class Unit:
         self.before = folders.environ()
         with contextlib.suppress(BaseException):  # it may need a setup that only the trainer makes
             __import__(name)
-        after = folders.environ()
-        self.changes = {
-            key: after.get(key) for key in self.before.keys() | after.keys() if self.before.get(key) != after.get(key)
-        }
+        self.changes = _changes(self.before, folders.environ())
         self.modules = sys.modules.keys() - early.keys()
         self.late = [
             (names, key, known.get(key, _ABSENT), value)
@@ -326,13 +324,10 @@ class ParkedModules:
     def _hand_out(self, unit: Unit, wanted: str) -> None:
         tops = {_top(name) for name in unit.modules if name not in self._standard}
         if not tops <= self._tops:  # else the trainer has this package already
-            environ = self._folders.environ()
-            for name in sorted(environ.keys() | unit.before.keys()):
-                if environ.get(name) != unit.before.get(name):
-                    self._give_up(
-                        f"when the trainer imports {_top(wanted)}, {name} is not set as it was in the first trial"
-                    )
-                    break
+            for name in sorted(_changes(unit.before, self._folders.environ()))[:1]:
+                self._give_up(
+                    f"when the trainer imports {_top(wanted)}, {name} is not set as it was in the first trial"
+                )
         self._check_origins({_top(name) for name in unit.modules} - self._tops, wanted)
         self._tops |= tops
         self._folders.change_environ(unit.changes)
@@ -426,11 +421,7 @@ def serve(number: int, inject: str) -> str:
 
     request, (answer,) = receive()
     # By a wrapper around the interpreter, the C locale, or a ``.pth`` file.
-    changed_at_start = {
-        name: os.environ.get(name)
-        for name in os.environ.keys() | request["env"].keys()
-        if os.environ.get(name) != request["env"].get(name)
-    }
+    changed_at_start = _changes(request["env"], os.environ)
     started_s = time.monotonic()
     units, words = _import_all(request)
     _answer(answer, **(words or {"took_s": time.monotonic() - started_s}))
@@ -486,7 +477,7 @@ def _import_all(request: Mapping[str, Any]) -> tuple[list[Unit], dict[str, Any] 
     for wanted in request["imports"]:
         if wanted["module"] in sys.modules:
             continue
-        folders.change_environ({name: start.get(name) for name in os.environ.keys() | start.keys()})
+        folders.change_environ(_changes(os.environ, start))
         folders.change_environ(wanted["environ"])
         unit = Unit(wanted["module"], folders)
         units.append(unit)
