@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _ASIDE = ".deleted-"
-_FOLDER_ONLY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool:
@@ -147,7 +146,7 @@ def _move(name: str, source: int, new_name: str, target: int) -> bool:
 
 def _opened(name: str, within: int | None) -> int:
     """Open a folder for reading and emptying, even if its owner (this user) has removed their own permissions."""
-    pinned = os.open(name, os.O_PATH | _FOLDER_ONLY, dir_fd=within)
+    pinned = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
     try:
         about = os.fstat(pinned)
         if about.st_uid == os.geteuid() and about.st_mode & stat.S_IRWXU != stat.S_IRWXU:

@@ -9,7 +9,17 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from autotune.records import Ending
-from autotune.trial.launch import GPU_MEMORY, HOST_MEMORY
+
+# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
+_HOST_MEMORY = re.compile(
+    r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
+    r"|by allocator (?:mkl)?cpu\b"
+)
+
+_GPU_MEMORY = re.compile(
+    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
+)
 
 LONGEST_LINE = 200
 _LAST_LINES = 5  # looked at where a program ended without an exception of Python's
@@ -58,9 +68,9 @@ def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lam
             libraries raise when they cannot allocate a workspace. Called only for such an error, since the answer may
             have to wait for the driver.
     """
-    if HOST_MEMORY.search(error):
+    if _HOST_MEMORY.search(error):
         return Ending.OUT_OF_HOST_MEMORY
-    if GPU_MEMORY.search(error) or (_PERHAPS_GPU_MEMORY.search(error) and gpu_memory_full()):
+    if _GPU_MEMORY.search(error) or (_PERHAPS_GPU_MEMORY.search(error) and gpu_memory_full()):
         return Ending.OUT_OF_GPU_MEMORY
     return None
 

@@ -26,7 +26,7 @@ from autotune.trial.outcome import Evidence, Losses, Milestones, ending_of, unco
 from autotune.trial.plan import Trainer, plan_trial
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
-_MEASURED_ENDINGS = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
+_MEASURED = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
 _NO_MEMORY: tuple[MemorySeries, MemorySeries] = (), ()
 _UNHURT = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
 _FOR_WANT_OF_A_GPU = (
@@ -154,51 +154,17 @@ def execute(
         phase_s=request.phase_s,
         reads_each_loss=request.reads_each_loss,
     )
-    folder = _new_folder(trainer, request.name)
+    trainer.state.require_space()
+    folder = trainer.state.trial(trainer.study, request.name)
+    trainer.create_folder(folder)
     request.fill_outputs(folder.outputs)
     with instruments:
         instruments.expect(plan.trial_id, request.gpus, folder.samples)
         asked_s = clock.now_s()
         trial_exit = tools.runner.run(plan, _watch(stop_rule, instruments), policy.deadline_s)
-        shown = _shown(trial_exit, stop_rule, instruments, folder, default_samples=request.samples_per_step)
-    return Execution(
-        ending=shown.ending,
-        detail=shown.detail,
-        validity=shown.validity,
-        window=shown.window,
-        measurement=shown.measurement,
-        conditions=shown.conditions,
         # Without the time for a zygote that had to be started first: the next trials use it too.
-        duration_s=clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s),
-        saw_a_pass=stop_rule.saw_a_pass,
-        stderr_tail=quoted_output(trial_exit.stderr_tail, folder.stdout_tail()),
-        folder=folder,
-        losses=stop_rule.losses,
-        milestones=stop_rule.milestones,
-        memory=shown.memory,
-        events=stop_rule.events,
-        cpu_cores=instruments.cpu_cores,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Shown:
-    """Part of an `Execution` that needs the open instruments."""
-
-    ending: Ending
-    detail: str
-    validity: Validity
-    window: Window | None
-    measurement: Measurement | None
-    conditions: Mapping[str, Scalar]
-    memory: tuple[MemorySeries, MemorySeries]
-
-
-def _new_folder(trainer: Trainer, name: str) -> TrialFolder:
-    trainer.state.require_space()
-    folder = trainer.state.trial(trainer.study, name)
-    trainer.create_folder(folder)
-    return folder
+        duration_s = clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s)
+        return _judged(trial_exit, stop_rule, instruments, folder, request.samples_per_step, duration_s)
 
 
 def _watch(stop_rule: StopRule, instruments: Instruments) -> Watch:
@@ -212,14 +178,14 @@ def _watch(stop_rule: StopRule, instruments: Instruments) -> Watch:
     return watch
 
 
-def _shown(
+def _judged(
     trial_exit: TrialExit,
     stop_rule: StopRule,
     instruments: Instruments,
     folder: TrialFolder,
-    *,
     default_samples: float | None,
-) -> _Shown:
+    duration_s: float,
+) -> Execution:
     """Judge and measure a trial of which no process is left."""
     policy, window = stop_rule.policy, stop_rule.window()
     rate = window.samples_per_s(default_samples) if window else 0.0
@@ -235,7 +201,7 @@ def _shown(
         ending, detail = Ending.GPU_LOST, instruments.why_lost
     if ending is Ending.KILLED_BY_BUDGET and stop_rule.is_uncounted:
         ending, detail = Ending.UNCOUNTED, one_line(uncounted(stop_rule.events))
-    window = window if ending in _MEASURED_ENDINGS else None
+    window = window if ending in _MEASURED else None
     validity = _validity(stop_rule, window, ending)
     measurement, seen, memory = None, GpuUsage(), _NO_MEMORY
     if window:
@@ -248,14 +214,22 @@ def _shown(
             filling=policy.filling,
             stages=stages_between(stop_rule.events, window),
         )
-    return _Shown(
+    return Execution(
         ending=ending,
         detail="; ".join(part for part in (detail, seen.remark) if part),
         validity=seen.spoiled if seen.spoiled and validity is Validity.GOOD else validity,
         window=window,
         measurement=measurement,
+        duration_s=duration_s,
+        saw_a_pass=stop_rule.saw_a_pass,
+        stderr_tail=quoted_output(trial_exit.stderr_tail, folder.stdout_tail()),
+        folder=folder,
         conditions=seen.conditions,
+        losses=stop_rule.losses,
+        milestones=stop_rule.milestones,
         memory=memory,
+        events=stop_rule.events,
+        cpu_cores=instruments.cpu_cores,
     )
 
 

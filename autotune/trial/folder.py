@@ -20,13 +20,6 @@ from autotune.trial.deletion import delete_apart, delete_tree, discard, left_asi
 MARKER = ".autotune-trial"
 """Name of the file that marks a folder as made by autotune; no folder without it is ever emptied or removed."""
 
-MARKER_FORMAT = 1
-"""Format version of the marker."""
-
-RESULT_FORMAT = 2
-"""Format version of the result; in format 1 the figures of a GPU were not a record of their own."""
-
-_MARKER_TEXT = f'{{"format": {MARKER_FORMAT}}}\n'
 _TAIL_BYTES = 32 << 10
 _log = logging.getLogger(__name__)
 
@@ -78,7 +71,7 @@ class TrialFolder:
                         where=str(self.path),
                         remedy="Move it away, or choose another place with --state-dir.",
                     )
-                create_private(self.path / MARKER, _MARKER_TEXT.encode())
+                create_private(self.path / MARKER, b'{"format": 1}\n')
             make_private_folder(self.outputs)
             if observed:
                 copy_observer(self.inject)
@@ -153,7 +146,8 @@ class TrialFolder:
         try:
             if not self.is_ours():
                 raise FileNotFoundError(errno.ENOENT, "the trial's folder is gone", str(self.path))
-            text = json.dumps({"format": RESULT_FORMAT, **result}, indent=2) + "\n"
+            # In format 1 the figures of a GPU were not a record of their own.
+            text = json.dumps({"format": 2, **result}, indent=2) + "\n"
             create_private(self.result, text.encode())  # whatever the trainer may have put there, e.g. a link
         except OSError as error:
             _log.warning("%s could not be written: %s", self.result, error.strerror)
@@ -229,9 +223,7 @@ def _tail(path: Path) -> str:
 
 
 TEMPORARY_VARIABLE = "TMPDIR"
-_LONGEST_NAME_BYTES = len("/torch-shm-dir-XXXXXX/manager.sock")  # the longest known, below it
-_LONGEST_BYTES = 107 - _LONGEST_NAME_BYTES  # unix(7)
-_SHORT_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - the folder is private, and checked before it is used
+_LONGEST_BYTES = 107 - len("/torch-shm-dir-XXXXXX/manager.sock")  # unix(7), and the longest known name below it
 
 
 def temporary_folder(trial: Path) -> Path:
@@ -241,7 +233,7 @@ def temporary_folder(trial: Path) -> Path:
     if len(os.fsencode(inside)) <= _LONGEST_BYTES:
         return inside
     name = f"autotune-{os.getuid()}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:12]}"
-    places = (Path(place, name) for place in (os.path.realpath(tempfile.gettempdir()), *_SHORT_PLACES))
+    places = (Path(place, name) for place in (os.path.realpath(tempfile.gettempdir()), "/tmp", "/var/tmp"))  # noqa: S108 - it is private, and checked before use
     return next((path for path in places if len(os.fsencode(path)) <= _LONGEST_BYTES), inside)
 
 
@@ -299,11 +291,6 @@ def _is_ours(folder: Path) -> bool:
 # Copy of the step observer, for the import path of a trainer.
 
 
-_TRAINEE = Path(__file__).parents[1] / "trainee"
-_INJECTED = "_autotune_trainee"
-_OWN_IMPORT = re.compile(r"^( *)from autotune\.trainee\b", re.MULTILINE)
-
-
 def copy_observer(folder: Path) -> None:
     """Copy the step observer under a name that no trainer imports, so that autotune itself is not importable there.
 
@@ -313,10 +300,11 @@ def copy_observer(folder: Path) -> None:
     Raises:
         OSError: It cannot be made or written to.
     """
-    package = folder / _INJECTED
+    package = folder / "_autotune_trainee"
     make_private_folder(folder)
     make_private_folder(package)
-    for source in _TRAINEE.glob("*.py"):
+    for source in (Path(__file__).parents[1] / "trainee").glob("*.py"):
         place = folder if source.name == "sitecustomize.py" else package
         text = source.read_text(encoding="utf-8")
-        create_private(place / source.name, _OWN_IMPORT.sub(rf"\1from {_INJECTED}", text).encode())
+        text = re.sub(r"^( *)from autotune\.trainee\b", rf"\1from {package.name}", text, flags=re.MULTILINE)
+        create_private(place / source.name, text.encode())

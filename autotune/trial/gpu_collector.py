@@ -35,7 +35,7 @@ from autotune.measure.gpu.samples import (
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
-from autotune.trial.guard import Guard, GuardLost
+from autotune.trial.guard import Guard, GuardLost, Program
 
 REPLACED = SilenceLimits(
     start_s=30.0,  # a driver without persistence mode takes its time
@@ -46,8 +46,6 @@ REPLACED = SilenceLimits(
 
 _EXPLAINED = SilenceLimits(start_s=REPLACED.start_s, record_s=3.0, answer_s=3.0)
 """Silences that explain why a trial has no readings."""
-
-_UNTOLD = "If that is a matter of rights, ask whoever runs the machine; trials are compared by throughput all the same."
 
 
 class GpuCollector:
@@ -141,7 +139,10 @@ class GpuCollector:
         for uuid in known:
             device = devices[uuid]
             if why := device.why_never_measured or (None if device.lost else device.invalid):
-                self._say_once(f"GPU utilization not measured: {why}. {_UNTOLD}")
+                self._say_once(
+                    f"GPU utilization not measured: {why}. If that is a matter of rights, ask whoever runs the "
+                    "machine; trials are compared by throughput all the same."
+                )
         return usage_of_trial(replace(usage, devices=tuple(devices[uuid] for uuid in known)), trial, trouble)
 
     def close(self) -> None:
@@ -196,7 +197,7 @@ class GpuCollector:
         with contextlib.suppress(GuardLost):  # it will be silent then
             self._guard.start()
             self._guard_pid = self._guard.pid
-            self._guard.start_sidecar(self._name, argv, env=env, log=self._files.log)
+            self._guard.start_sidecar(self._name, Program(argv=argv, cwd=Path("/"), env=env), log=self._files.log)
 
     @property
     def _name(self) -> str:
@@ -354,8 +355,6 @@ def gpu_collector(uuids: Sequence[str], guard: Guard, stream: Path, clock: Clock
 _OURS = re.compile(r"(\d{8}T\d{6}Z-[A-Za-z0-9._-]+-\d+\.gpu\.jsonl)(\.\d+|\.log)?")
 """``<search>.gpu.jsonl``, which a search locks, and its further files beside it."""
 
-_LOCKED = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
 
 def remove_abandoned(folder: Path) -> None:
     """Remove the files that earlier searches have left in a folder.
@@ -369,7 +368,7 @@ def remove_abandoned(folder: Path) -> None:
     for first, paths in found.items():
         with contextlib.suppress(OSError), contextlib.ExitStack() as held:
             if first in paths:
-                file = os.open(first, _LOCKED)
+                file = os.open(first, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 held.callback(os.close, file)
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the search lives
             for path in paths:

@@ -7,8 +7,8 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,7 @@ from typing import Any, Self
 from autotune.environment import inherited_environment
 from autotune.errors import TrialError
 from autotune.records import Stop
-from autotune.trial import guard_process, zygote_forkable, zygote_imports, zygote_process
+from autotune.trial import guard_process
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
 """Time limit from the command to end a trial until the guard reports its end; 2 s of it are for a busy machine."""
@@ -69,22 +69,22 @@ class Ended:
     why: Stop | None
     started_s: float
     ended_s: float
-    cpu_s: float
-    peak_memory_bytes: int
-    killed: int
-    left: tuple[int, ...]
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+    killed: int = 0
+    left: Sequence[int] = ()
     waited_for: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warmed:
-    """Outcome of warming a zygote: its answer (see zygote_process.py), None if it has ended."""
+class SidecarAnswer:
+    """Answer of a sidecar to its request, None if it has ended."""
 
-    zygote: str
+    sidecar: str
     answer: Mapping[str, Any] | None
 
 
-Message = Started | NotStarted | Ended | Warmed
+Message = Started | NotStarted | Ended | SidecarAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,26 +99,26 @@ class Program:
     cwd: Path
     env: Mapping[str, str]
 
-    def message(self) -> dict[str, Any]:
-        """Return the fields of a message to the guard."""
-        return {
-            "argv": [portable(word) for word in self.argv],
-            "cwd": portable(self.cwd),
-            "env": {portable(name): portable(value) for name, value in self.env.items()},
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class Fork:
     """Request to fork a trial from a zygote.
 
     Attributes:
-        request: Fields of the fork request besides the trial's arguments, directory and environment; see
-            zygote_process.py.
+        sidecar: The zygote.
+        request: Fields of the request besides the program; see zygote.py.
     """
 
-    zygote: str
+    sidecar: str
     request: Mapping[str, Any]
+
+
+_EVENTS: Mapping[str, Callable[..., Message]] = {
+    "started": Started,
+    "failed": NotStarted,
+    "exit": Ended,
+    "answered": SidecarAnswer,
+}
 
 
 class Guard:
@@ -189,53 +189,31 @@ class Guard:
         Raises:
             GuardLost: The guard is gone.
         """
-        fields = program.message()
+        fields = asdict(program)
         self._send(
             do="start",
-            stdout=portable(stdout),
-            stderr=portable(stderr),
+            stdout=stdout,
+            stderr=stderr,
             deadline_s=deadline_s,
-            **(fields if fork is None else {"zygote": fork.zygote, "request": {**fields, **fork.request}}),
+            **(fields if fork is None else {"sidecar": fork.sidecar, "request": {**fields, **fork.request}}),
         )
 
-    def warm(self, zygote: str, program: Program, *, log: Path, request: Mapping[str, Any]) -> None:
-        """Start a zygote; `receive` reports when it is warm.
-
-        Args:
-            log: File for the output of the imports.
-            request: Names of the modules to import, with their environment; see zygote_process.py.
-
-        Raises:
-            GuardLost: The guard is gone.
-        """
-        self._send(
-            do="warm",
-            zygote=zygote,
-            **replace(program, argv=(*program.argv, "-c", zygote_process.BOOTSTRAP)).message(),
-            scripts=[portable(str(part.__file__)) for part in (zygote_process, zygote_forkable, zygote_imports)],
-            log=portable(log),
-            request=request,
-        )
-
-    def cool(self, zygote: str) -> None:
-        """End a zygote if it is still there.
-
-        Raises:
-            GuardLost: The guard is gone.
-        """
-        self._send(do="cool", zygote=zygote)
-
-    def start_sidecar(self, sidecar: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+    def start_sidecar(
+        self, sidecar: str, program: Program, *, log: Path, request: Mapping[str, Any] | None = None
+    ) -> None:
         """Start a sidecar: a process that runs beside the trials until `stop_sidecar` or the end of the guard.
 
-        The guard reports nothing about it, not even a failure to start it: the sidecar's own output has to show that it
-        is alive.
+        The guard reports nothing about one without a request, not even a failure to start it: its own output has to
+        show that it is alive.
+
+        Args:
+            log: File for its output.
+            request: Of a zygote: its first request; `receive` reports the answer.
 
         Raises:
             GuardLost: The guard is gone.
         """
-        program = Program(argv=argv, cwd=Path("/"), env=env)
-        self._send(do="start_sidecar", sidecar=sidecar, **program.message(), log=portable(log))
+        self._send(do="start_sidecar", sidecar=sidecar, **asdict(program), log=log, request=request)
 
     def stop_sidecar(self, sidecar: str) -> None:
         """Kill a sidecar if it is still there, without waiting for its end.
@@ -273,7 +251,10 @@ class Guard:
             self._received += data
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received = bytearray(rest)
-        return _message(json.loads(line))
+        fields = json.loads(line)
+        if fields.get("why") is not None:
+            fields["why"] = Stop(fields["why"])
+        return _EVENTS[fields.pop("event")](**fields)
 
     def close(self) -> None:
         """End the guard, and with it a trial that may be going on; wait until both are gone."""
@@ -309,33 +290,19 @@ class Guard:
         if self._channel is None:
             raise GuardLost("the guard was not started")
         try:
-            self._channel.sendall(json.dumps(message).encode("ascii") + b"\n")
+            self._channel.sendall(json.dumps(_portable(message)).encode("ascii") + b"\n")
         except OSError as error:
             raise GuardLost(f"the guard does not listen: {error}") from error
 
 
-def portable(text: str | Path) -> str:
-    """Encode a text for a process with another locale."""
+def _portable(value: Any) -> Any:
+    """Encode all texts in a value for a process with another locale."""
     # Paths and variables are bytes. The guard's locale may differ from ours (-I drops PYTHONUTF8), so both sides
     # spell the bytes in the same way, whatever the locale is.
-    return os.fsencode(text).decode("utf-8", "surrogateescape")
-
-
-def _message(fields: Mapping[str, Any]) -> Message:
-    event = fields["event"]
-    if event == "warm":
-        return Warmed(zygote=fields["zygote"], answer=fields["answer"])
-    if event == "started":
-        return Started(pid=fields["pid"])
-    if event == "failed":
-        return NotStarted(step=fields["step"], errno=fields["errno"], error=fields["error"])
-    return Ended(
-        status=fields["status"],
-        why=None if fields["why"] is None else Stop(fields["why"]),
-        started_s=fields["started_s"],
-        ended_s=fields["ended_s"],
-        cpu_s=fields["cpu_s"],
-        peak_memory_bytes=fields["peak_memory_bytes"],
-        killed=fields["killed"],
-        left=tuple(fields["left"]),
-    )
+    if isinstance(value, str | Path):
+        return os.fsencode(value).decode("utf-8", "surrogateescape")
+    if isinstance(value, Mapping):
+        return {_portable(name): _portable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_portable(item) for item in value]
+    return value

@@ -1,51 +1,49 @@
 """Guard: a process between the search and its trials that leaves no process of them running, whatever happens.
 
-It is started as a script, with the standard library and nothing else, in a session of its own. It is a child
-subreaper (prctl(2)), so that a process which a trial leaves behind, daemons in sessions of their own included,
-becomes a child of the guard and not of init: all processes that a trial ever started are descendants of the guard.
+It is started as a script, with the standard library and nothing else, in a session of its own, isolated and without
+site-packages (``-I -S``): nothing in the user's environment can slow it down or break it. It is a child subreaper
+(prctl(2)), so that a process which a trial leaves behind, daemons in sessions of their own included, becomes a child of
+the guard and not of init: all processes that a trial ever started are descendants of the guard.
 
-It is one file because it is started by its path, isolated and without site-packages (``-I -S``), so that nothing in
-the user's environment can slow it down or break it: no module beside it can be imported.
+Below it are, at most, one trial and some *sidecars*, processes that run beside the trials: the GPU collector, and
+zygotes (zygote.py), which trials are forked from. Who may be killed when::
 
-Standard input is a socket, which is command channel and lifeline at once: at its end, also when the search was
-killed with SIGKILL, the guard ends everything below it and then itself. One trial at a time. Lines of JSON, from
-the search::
+    a trial      runs -> told (SIGTERM to all of its processes; 0.5 s later SIGKILL, again until none is left) -> over.
+                 It is told when its main process has ended, when the search says so, and at its deadline, which the
+                 guard watches by itself. After 2 s of SIGKILL the processes that do not end are reported, and no later
+                 trial waits for them.
+    a sidecar    SIGKILL when the search says so; nothing waits for its end. A trial's end spares it, and only it: what
+                 it starts is killed like a process of the trial. While a zygote is forking, nothing is known of the
+                 new process yet, and the zygote is killed with the trial.
+    the guard    leaves at the end of its standard input, a socket that is command channel and lifeline at once, or
+                 when it is told by SIGTERM or SIGHUP: the trial is ended first, then all that is left. Where it gets
+                 SIGKILL itself, the kernel ends its children (PR_SET_PDEATHSIG), and the next trial, or the next search
+                 of the study, ends what these have left (orphans.py).
 
-    {"do": "start", "argv", "cwd", "env", "stdout", "stderr", "deadline_s"}
+Lines of JSON, from the search::
+
+    {"do": "start", "argv", "cwd", "env", "stdout", "stderr", "deadline_s"}, or the same with "sidecar" and "request" in
+        place of the program: the zygote to fork it from
     {"do": "stop", "why"}
+    {"do": "start_sidecar", "sidecar": name, "argv", "cwd", "env", "log", "request"}
+    {"do": "stop_sidecar", "sidecar": name}
 
 and to it, ``failed`` or ``exit`` being the last message about a trial::
 
     {"event": "started", "pid"}
     {"event": "failed", "step": "log" | "cwd" | "exec" | "fork", "errno", "error"}
     {"event": "exit", "status", "why", "started_s", "ended_s", "cpu_s", "peak_memory_bytes", "killed", "left"}
-
-A trial may also be the fork of a *zygote*, a warm interpreter (zygote_process.py), which stays for the next trial::
-
-    {"do": "warm", "zygote": name, "argv", "cwd", "env", "scripts", "log", "request"}
-    {"do": "cool", "zygote": name}
-    {"do": "start", ..., "zygote": name, "request"}
-    {"event": "warm", "zygote": name, "answer": the zygote's answer, None if it has ended}
-
-A *sidecar* is any process that runs beside the trials, such as the GPU collector. Nothing is reported about it::
-
-    {"do": "start_sidecar", "sidecar": name, "argv", "cwd", "env", "log"}
-    {"do": "stop_sidecar", "sidecar": name}
-
-A trial ends when its main process does, when the search says so, or at its deadline, which the guard watches by
-itself. The end is SIGTERM to every process, 0.5 s later SIGKILL, again until none is left, for 2 s at most.
+    {"event": "answered", "sidecar": name, "answer"}, if there was a request; None if the sidecar has ended
 """
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import json
 import os
 import selectors
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -54,13 +52,9 @@ from typing import Any, NoReturn
 GRACE_S = 0.5  # from SIGTERM to SIGKILL
 GIVE_UP_S = 2.0  # from SIGKILL to reporting the processes that do not end
 CHASE_S = 0.01  # between checks for processes still alive after SIGKILL
-
-HEAD_BYTES = 1 << 20  # of each output stream, kept as it comes
-TAIL_BYTES = 1 << 20  # of each output stream, the last of it
+KEPT_BYTES = 1 << 20  # of each output stream, as it comes; and as much of its end
 
 _CHUNK_BYTES = 1 << 16
-_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-_PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,18 +76,13 @@ def _descendants(root: int) -> dict[int, int]:
     """
     children: dict[int, list[int]] = {}
     groups: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # The command's name, in parentheses, may itself hold parentheses and spaces.
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:  # it ended while we looked
-            continue
-        pid = int(name)
-        groups[pid] = int(fields[2])
-        children.setdefault(int(fields[1]), []).append(pid)
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        # It may have ended while we looked.
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
+            # The command's name, in parentheses, may itself hold parentheses and spaces.
+            fields = file.read().rpartition(b")")[2].split()
+            groups[int(name)] = int(fields[2])
+            children.setdefault(int(fields[1]), []).append(int(name))
     found: dict[int, int] = {}
     below = list(children.get(root, ()))
     while below:
@@ -117,20 +106,21 @@ def _children() -> set[int]:
         return set(_descendants(guard))
 
 
-def _send(pid: int, number: int) -> None:
+def _send(number: int, pid: int = 0, *, group: int = 0) -> None:
     # The ids come from a look at /proc a moment ago. The kernel hands out ids in rising order, so none of them
     # can mean another process by now.
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(group, number)
+        else:
+            os.kill(pid, number)
 
 
-def _send_to_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return
+def _new_file(path: bytes) -> int:
+    """Open a file for appending in place of whatever is there: an earlier trial may have put a link or a FIFO there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 class _Output:
@@ -141,19 +131,12 @@ class _Output:
     """
 
     def __init__(self, path: bytes) -> None:
-        with contextlib.suppress(FileNotFoundError):  # an earlier trial may have put anything there
-            os.unlink(path)
-        self._file = os.open(path, _LOG_FLAGS | os.O_EXCL, 0o600)
+        self._file = _new_file(path)
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
-        self._head_bytes = 0
+        self._left_bytes = KEPT_BYTES  # that are written as they come
         self._tail = bytearray()
         self._dropped_bytes = 0
-
-    def close_writer(self) -> None:
-        """Close our copy of the writing end; to be called once the trial has its own."""
-        os.close(self.writer)
-        self.writer = -1
 
     def read(self) -> int | None:
         """Read one chunk and return its length: 0 at the end of the stream, None if nothing is there yet."""
@@ -161,62 +144,56 @@ class _Output:
             chunk = os.read(self.reader, _CHUNK_BYTES)
         except BlockingIOError:
             return None
-        head = chunk[: HEAD_BYTES - self._head_bytes]
-        self._head_bytes += len(head)
-        self._write(head)
-        self._tail += chunk[len(head) :]
+        self._write(chunk[: self._left_bytes])
+        self._tail += chunk[self._left_bytes :]
+        self._left_bytes = max(self._left_bytes - len(chunk), 0)
         # Cut in strides of a tail's length, not at every chunk: each cut moves all that stays.
-        if len(self._tail) > 2 * TAIL_BYTES:
+        if len(self._tail) > 2 * KEPT_BYTES:
             self._cut()
         return len(chunk)
 
     def close(self) -> None:
         """Write the end of the stream, without waiting for output that a surviving process may still write."""
-        for _ in range(2 * TAIL_BYTES // _CHUNK_BYTES):  # more than a pipe can hold
+        for _ in range(2 * KEPT_BYTES // _CHUNK_BYTES):  # more than a pipe can hold
             if not self.read():
                 break
         self._cut()
         if self._dropped_bytes:
             self._write(b"\n[autotune: %d bytes left out here]\n" % self._dropped_bytes)
         self._write(bytes(self._tail))
-        for descriptor in (self.reader, self.writer, self._file):
-            if descriptor >= 0:
-                os.close(descriptor)
+        os.close(self.reader)
+        os.close(self._file)
 
     def _cut(self) -> None:
-        extra = len(self._tail) - TAIL_BYTES
-        if extra > 0:
-            self._dropped_bytes += extra
-            del self._tail[:extra]
+        extra = max(len(self._tail) - KEPT_BYTES, 0)
+        self._dropped_bytes += extra
+        del self._tail[:extra]
 
     def _write(self, data: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the disk is full: the trial and its end matter more than its output
             while data:
                 data = data[os.write(self._file, data) :]
-        except OSError:  # the disk is full: the trial and its end matter more than its output
-            return
 
 
-class _Zygote:
-    """Warm interpreter that trials are forked from."""
+class _Sidecar:
+    """Process that runs beside the trials; with a channel if trials can be forked from it."""
 
-    def __init__(self, pid: int, channel: socket.socket, answer: int) -> None:
+    def __init__(self, pid: int, channel: socket.socket | None) -> None:
         self.pid = pid
         self.channel = channel
-        self.answer = answer  # read end of a pipe for the message that it is warm; -1 once it has arrived
         self.forking = False  # between the request to fork and its answer
 
 
 class _Trial:
     """State of the trial: its main process, its outputs, and the progress of its end."""
 
-    def __init__(self, deadline_s: float, outputs: tuple[_Output, _Output]) -> None:
+    def __init__(self, deadline_s: float) -> None:
         self.pid = 0  # 0 for a fork until it has reported its own
         self.answer = -1  # read end of a pipe that exec, or a fork when it begins, closes; -1 once it has
-        self.zygote: _Zygote | None = None  # that is forking the trial
+        self.zygote: _Sidecar | None = None  # that is forking the trial
         self.reaped: dict[int, int] = {}  # exit statuses of processes, while the trial's own is not known
         self.deadline_s = deadline_s
-        self.outputs = outputs
+        self.outputs: list[_Output] = []
         self.started_s = time.monotonic()
         self.status: int | None = None
         self.over = False  # the main process has ended
@@ -235,17 +212,14 @@ class Guard:
         self._received = bytearray()
         self._leaving = False
         self._trial: _Trial | None = None
-        self._zygotes: dict[str, _Zygote] = {}
-        self._sidecars: dict[str, int] = {}
-        self._spared: set[int] = set()  # zygotes and sidecars that were started and not yet reaped
+        self._sidecars: dict[str, _Sidecar] = {}
+        self._spared: set[int] = set()  # sidecars that were started and not yet reaped
         self._given_up: set[int] = set()  # not killable (uninterruptible sleep); later trials do not wait for them
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._woken)
-        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._selector.register(reader, selectors.EVENT_READ, lambda: os.read(reader, _CHUNK_BYTES))
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only to be woken
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ^C is the search's to answer
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -263,24 +237,20 @@ class Guard:
     def end_at_once(self) -> None:
         """Kill all processes at once, after an internal error."""
         give_up_s = time.monotonic() + GIVE_UP_S
-        while time.monotonic() < give_up_s:
-            for pid in _descendants(os.getpid()):
-                _send(pid, signal.SIGKILL)
-            try:
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < give_up_s:
+                for pid in _descendants(os.getpid()):
+                    _send(signal.SIGKILL, pid)
                 while os.waitpid(-1, os.WNOHANG) != (0, 0):
                     pass
-            except ChildProcessError:
-                return
-            time.sleep(CHASE_S)
+                time.sleep(CHASE_S)
 
     def _timeout_s(self) -> float | None:
         trial = self._trial
         if trial is None:
             return None
-        now_s = time.monotonic()
-        if trial.kill_s is None:
-            return max(trial.deadline_s - now_s, 0.0)
-        return max(trial.kill_s - now_s, CHASE_S)
+        due_s, least_s = (trial.deadline_s, 0.0) if trial.kill_s is None else (trial.kill_s, CHASE_S)
+        return max(due_s - time.monotonic(), least_s)
 
     # Messages from the search.
 
@@ -294,17 +264,12 @@ class Guard:
         if not data:
             self._selector.unregister(self._channel)
             self._leaving = True
-            return
         self._received += data
         while (end := self._received.find(b"\n")) >= 0:
             message = json.loads(self._received[:end])
             del self._received[: end + 1]
             if message["do"] == "start":
                 self._start(message)
-            elif message["do"] == "warm":
-                self._warm(message)
-            elif message["do"] == "cool":
-                self._cool(message["zygote"])
             elif message["do"] == "start_sidecar":
                 self._start_sidecar(message)
             elif message["do"] == "stop_sidecar":
@@ -315,37 +280,29 @@ class Guard:
     def _told_to_leave(self, *_: object) -> None:
         self._leaving = True
 
-    def _tell(self, **message: Any) -> None:
-        try:
-            self._channel.sendall(json.dumps(message).encode("ascii") + b"\n")
-        except OSError:  # nobody is there to hear it; the lifeline says so too
-            return
-
-    def _woken(self) -> None:
-        try:
-            while self._wake_reader.recv(_CHUNK_BYTES):
-                pass
-        except BlockingIOError:
-            return
+    def _tell(self, event: str, **message: Any) -> None:
+        with contextlib.suppress(OSError):  # nobody is there to hear it; the lifeline says so too
+            self._channel.sendall(json.dumps({"event": event, **message}).encode("ascii") + b"\n")
 
     # The life of a trial.
 
     def _start(self, message: Mapping[str, Any]) -> None:
-        outputs: list[_Output] = []
+        trial = _Trial(message["deadline_s"])
         try:
             for stream in ("stdout", "stderr"):
-                outputs.append(_Output(_bytes(message[stream])))
+                trial.outputs.append(_Output(_bytes(message[stream])))
         except OSError as error:
-            for output in outputs:
+            for output in trial.outputs:
+                os.close(output.writer)
                 output.close()
-            self._tell(event="failed", step="log", errno=error.errno, error=os.strerror(error.errno or 0))
+            self._tell("failed", step="log", errno=error.errno, error=os.strerror(error.errno or 0))
             return
-        trial = self._trial = _Trial(message["deadline_s"], (outputs[0], outputs[1]))
+        self._trial = trial
         trial.answer, answer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        writers = [output.writer for output in outputs]
-        if "zygote" in message:
-            trial.zygote = self._zygotes.get(message["zygote"])
-            if trial.zygote is not None:  # else the pipe is closed without an answer
+        writers = [output.writer for output in trial.outputs]
+        if "sidecar" in message:
+            trial.zygote = self._sidecars.get(message["sidecar"])
+            if trial.zygote is not None and trial.zygote.channel is not None:  # else the pipe is closed without answer
                 trial.zygote.forking = True
                 _hand_over(trial.zygote.channel, {**message["request"], "guard": os.getpid()}, answer, *writers)
         else:
@@ -354,10 +311,10 @@ class Guard:
             except OSError as error:  # a limit on processes or memory: reported like a failure in the child
                 failed = {"step": "fork", "errno": error.errno, "error": os.strerror(error.errno or 0)}
                 os.write(answer, json.dumps(failed).encode("ascii"))
-        os.close(answer)
+        for descriptor in (answer, *writers):
+            os.close(descriptor)
         self._selector.register(trial.answer, selectors.EVENT_READ, self._answered)
         for output in trial.outputs:
-            output.close_writer()
             self._selector.register(output.reader, selectors.EVENT_READ, lambda output=output: self._drain(output))
 
     def _answered(self) -> None:
@@ -368,8 +325,7 @@ class Guard:
             answer = os.read(trial.answer, _CHUNK_BYTES)
         except BlockingIOError:
             return
-        self._selector.unregister(trial.answer)
-        os.close(trial.answer)
+        self._close(trial.answer)
         trial.answer = -1
         said = json.loads(answer) if answer else {}
         if trial.zygote is not None and "pid" in said:
@@ -378,10 +334,14 @@ class Guard:
             if trial.pid in trial.reaped:
                 self._main_ended(trial, trial.reaped[trial.pid])
         if trial.pid and "step" not in said:
-            self._tell(event="started", pid=trial.pid)
+            self._tell("started", pid=trial.pid)
         elif "step" in said or trial.kill_s is None:  # else it was stopped before it began, and ends as others do
             self._forget(trial)
-            self._tell(event="failed", **(said or {"step": "fork", "errno": None, "error": "the zygote has ended"}))
+            self._tell("failed", **(said or {"step": "fork", "errno": None, "error": "the zygote has ended"}))
+
+    def _close(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
 
     def _drain(self, output: _Output) -> None:
         if output.read() == 0:
@@ -389,25 +349,19 @@ class Guard:
 
     def _look_after_trial(self) -> None:
         none_left = self._reap()
+        if self._trial is not None and self._trial.over:
+            self._answered()
         trial = self._trial
         if trial is None:
             return
-        if trial.over:
-            self._answered()
-            if self._trial is None:
-                return
-            self._end(None)
-        if self._leaving:
-            self._end("guard lost")
         now_s = time.monotonic()
+        if trial.over or self._leaving or now_s >= trial.deadline_s:
+            self._end(None if trial.over else "guard lost" if self._leaving else "deadline")
         if trial.kill_s is None:
-            if now_s < trial.deadline_s:
-                return
-            self._end("deadline")
-        assert trial.kill_s is not None
-        none_left = none_left or self._only_kept_left()
+            return
+        none_left = none_left or _children() <= self._kept()
         if not none_left and now_s >= trial.kill_s:
-            none_left = self._kill(trial)
+            none_left = self._kill(trial, trial.kill_s)
         if none_left or (self._given_up and not self._alive()):
             self._finish(trial)
 
@@ -421,22 +375,17 @@ class Guard:
             if pid == 0:
                 return False
             self._given_up.discard(pid)
-            if pid in self._spared:
-                self._spared_ended(pid)
-                continue
             trial = self._trial
-            if trial is None:
-                continue
-            # Each one's usage holds that of the children it has waited for; the others came to us.
-            trial.cpu_s += usage.ru_utime + usage.ru_stime
-            trial.peak_memory_bytes = max(trial.peak_memory_bytes, usage.ru_maxrss * 1024)
-            if pid == trial.pid:
-                self._main_ended(trial, status)
-            elif trial.pid == 0:
-                trial.reaped[pid] = status
-
-    def _only_kept_left(self) -> bool:
-        return bool(self._spared) and _children() <= self._kept()
+            if pid in self._spared:
+                self._sidecar_ended(pid)
+            elif trial is not None:
+                # Each one's usage holds that of the children it has waited for; the others came to us.
+                trial.cpu_s += usage.ru_utime + usage.ru_stime
+                trial.peak_memory_bytes = max(trial.peak_memory_bytes, usage.ru_maxrss * 1024)
+                if pid == trial.pid:
+                    self._main_ended(trial, status)
+                elif trial.pid == 0:
+                    trial.reaped[pid] = status
 
     @staticmethod
     def _main_ended(trial: _Trial, status: int) -> None:
@@ -445,8 +394,7 @@ class Guard:
 
     def _kept(self) -> set[int]:
         """Return the processes that outlive a trial. A process that a zygote is just forking is not known yet."""
-        forking = {zygote.pid for zygote in self._zygotes.values() if zygote.forking}
-        return self._spared - forking
+        return self._spared - {sidecar.pid for sidecar in self._sidecars.values() if sidecar.forking}
 
     def _alive(self) -> dict[int, int]:
         spared = self._given_up | self._kept()
@@ -460,118 +408,41 @@ class Guard:
         trial.why = why
         trial.kill_s = time.monotonic() + GRACE_S
         for pid in self._alive():
-            _send(pid, signal.SIGTERM)
+            _send(signal.SIGTERM, pid)
 
-    def _kill(self, trial: _Trial) -> bool:
+    def _kill(self, trial: _Trial, since_s: float) -> bool:
         """Send SIGKILL to all that is left; return True when nothing is, or the rest cannot be killed."""
         alive = self._alive()
         trial.killed |= alive.keys()
         # The kernel lets nobody fork out of a group while it signals the group, so one call ends a whole chain of
         # processes that fork and exit faster than we can look.
         for group in set(alive.values()) - {os.getpgid(0)}:
-            _send_to_group(group, signal.SIGKILL)
+            _send(signal.SIGKILL, group=group)
         for pid in alive:
-            _send(pid, signal.SIGKILL)
+            _send(signal.SIGKILL, pid)
         # Unless each of the chain opens a session. But whose parent is gone is our child, and those are listed
         # in one read, while a look through /proc takes longer than such a process lives.
         before: set[int] = set()
         # rounds of SIGKILL to processes that fork faster than they can be listed, before output is read again
         for _ in range(500):
-            if self._reap() or self._only_kept_left():
+            if self._reap() or _children() <= self._kept():
                 return True
             children = _children() - self._given_up - self._kept()
             if children == before:
                 break
             for pid in children:
-                _send_to_group(pid, signal.SIGKILL)
-                _send(pid, signal.SIGKILL)
+                _send(signal.SIGKILL, group=pid)
+                _send(signal.SIGKILL, pid)
             before = children
-        assert trial.kill_s is not None
-        if time.monotonic() < trial.kill_s + GIVE_UP_S:
+        if time.monotonic() < since_s + GIVE_UP_S:
             return False
         self._given_up |= self._alive().keys()
         return True
 
-    # Zygotes, which outlive the trials.
-
-    def _warm(self, message: Mapping[str, Any]) -> None:
-        name = message["zygote"]
-        ours, theirs = socket.socketpair()
-        answer, word = os.pipe2(os.O_CLOEXEC)
-        opened: list[int] = []
-        try:
-            for script in message["scripts"]:
-                opened.append(os.open(_bytes(script), os.O_RDONLY | os.O_CLOEXEC))
-            log = _open_log(_bytes(message["log"]))
-            opened.append(log)
-            pid = _fork_and_exec(message, word, [log, log, *opened[:-1], theirs.fileno()])
-        except OSError as error:
-            ours.close()
-            os.close(answer)
-            self._tell(event="warm", zygote=name, answer={"error": os.strerror(error.errno or 0)})
-            return
-        else:
-            _hand_over(ours, message["request"], word)
-        finally:
-            theirs.close()
-            for descriptor in (word, *opened):
-                os.close(descriptor)
-        self._zygotes[name] = zygote = _Zygote(pid, ours, answer)
-        self._spared.add(pid)
-        self._selector.register(answer, selectors.EVENT_READ, lambda: self._warm_answered(name, zygote))
-
-    def _warm_answered(self, name: str, zygote: _Zygote) -> None:
-        answer = os.read(zygote.answer, _CHUNK_BYTES)
-        self._close_answer(zygote)
-        self._tell(event="warm", zygote=name, answer=json.loads(answer) if answer else None)
-
-    def _cool(self, name: str) -> None:
-        zygote = self._zygotes.pop(name, None)
-        if zygote is not None:
-            _send(zygote.pid, signal.SIGKILL)
-            zygote.channel.close()
-            self._close_answer(zygote)
-
-    def _close_answer(self, zygote: _Zygote) -> None:
-        if zygote.answer >= 0:
-            self._selector.unregister(zygote.answer)
-            os.close(zygote.answer)
-            zygote.answer = -1
-
-    def _spared_ended(self, pid: int) -> None:
-        self._spared.discard(pid)
-        self._sidecars = {name: other for name, other in self._sidecars.items() if other != pid}
-        for name, zygote in list(self._zygotes.items()):
-            if zygote.pid == pid:
-                del self._zygotes[name]
-                zygote.channel.close()  # and with it unread requests, which hold the other end of an answer's pipe
-
-    # Sidecars.
-
-    def _start_sidecar(self, message: Mapping[str, Any]) -> None:
-        opened: list[int] = []
-        try:
-            opened.append(_open_log(_bytes(message["log"])))
-            opened.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-            log, answer = opened
-            pid = _fork_and_exec(message, answer, [log, log])
-        except OSError:
-            return
-        finally:
-            for descriptor in opened:
-                os.close(descriptor)
-        self._sidecars[message["sidecar"]] = pid
-        self._spared.add(pid)
-
-    def _stop_sidecar(self, name: str) -> None:
-        pid = self._sidecars.pop(name, None)
-        if pid is not None:
-            _send(pid, signal.SIGKILL)  # stuck in the kernel, it stays, and nobody waits for it
-
     def _finish(self, trial: _Trial) -> None:
         self._forget(trial)
         self._tell(
-            event="exit",
+            "exit",
             status=trial.status,
             why=trial.why,
             started_s=trial.started_s,
@@ -584,8 +455,7 @@ class Guard:
 
     def _forget(self, trial: _Trial) -> None:
         if trial.answer >= 0:  # it never came as far as exec, e.g. stuck in a dead network folder
-            self._selector.unregister(trial.answer)
-            os.close(trial.answer)
+            self._close(trial.answer)
         if trial.zygote is not None:
             trial.zygote.forking = False
         for output in trial.outputs:
@@ -594,21 +464,50 @@ class Guard:
             output.close()
         self._trial = None
 
+    # Sidecars, which outlive the trials.
 
-def _open_log(path: bytes) -> int:
-    """Open a log for appending; anything but a regular file is replaced, since opening a FIFO may block for ever."""
-    try:
-        log = os.open(path, _LOG_FLAGS | os.O_NONBLOCK, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):
-            raise
-    else:
-        if stat.S_ISREG(os.fstat(log).st_mode):
-            os.set_blocking(log, True)
-            return log
-        os.close(log)
-    os.unlink(path)
-    return os.open(path, _LOG_FLAGS | os.O_EXCL, 0o600)
+    def _start_sidecar(self, message: Mapping[str, Any]) -> None:
+        name, request = message["sidecar"], message["request"]
+        ours, theirs = socket.socketpair()
+        reader, word = os.pipe2(os.O_CLOEXEC)
+        with theirs, contextlib.ExitStack() as opened:
+            opened.callback(os.close, word)
+            try:
+                log = _new_file(_bytes(message["log"]))
+                opened.callback(os.close, log)
+                pid = _fork_and_exec(message, word, [log, log, theirs.fileno()] if request else [log, log])
+            except OSError as error:
+                os.write(word, json.dumps({"error": os.strerror(error.errno or 0)}).encode("ascii"))
+            else:
+                self._sidecars[name] = _Sidecar(pid, ours if request else None)
+                self._spared.add(pid)
+                if request:
+                    _hand_over(ours, request, word)
+        if not request:
+            os.close(reader)
+        if name not in self._sidecars or not request:
+            ours.close()
+        if request:
+            self._selector.register(reader, selectors.EVENT_READ, lambda: self._sidecar_answered(name, reader))
+
+    def _sidecar_answered(self, name: str, reader: int) -> None:
+        answer = os.read(reader, _CHUNK_BYTES)
+        self._close(reader)
+        self._tell("answered", sidecar=name, answer=json.loads(answer) if answer else None)
+
+    def _stop_sidecar(self, name: str, *, has_ended: bool = False) -> None:
+        sidecar = self._sidecars.pop(name, None)
+        if sidecar is None:
+            return
+        if not has_ended:
+            _send(signal.SIGKILL, sidecar.pid)  # stuck in the kernel, it stays, and nobody waits for it
+        if sidecar.channel is not None:
+            sidecar.channel.close()  # and with it unread requests, which hold the other end of an answer's pipe
+
+    def _sidecar_ended(self, pid: int) -> None:
+        self._spared.discard(pid)
+        for name in [name for name, sidecar in self._sidecars.items() if sidecar.pid == pid]:
+            self._stop_sidecar(name, has_ended=True)
 
 
 def _hand_over(channel: socket.socket, request: Mapping[str, Any], *descriptors: int) -> None:
@@ -644,7 +543,7 @@ def _exec_program(
     try:
         os.setsid()
         # Kill this child also if the guard itself gets SIGKILL.
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != guard:
             os._exit(127)
         # Ignored signals would stay ignored in the trainer; Python itself ignores the last two.
@@ -673,7 +572,7 @@ def _exec_program(
 
 def main() -> int:
     """Serve the search at the other end of standard input."""
-    _prctl(36, 1)
+    _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
     guard = Guard(socket.socket(fileno=os.dup(0)))
     try:
         guard.serve()

@@ -16,7 +16,6 @@ from autotune.stage_times import PipelineTimes
 
 _MEMORY_READINGS = 24  # over a window, to see whether a GPU fills up
 _FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
-_RECENT_EVERY_S = 2.0
 _ON_ITS_WAY_S = 1.0  # until the driver's last windows are there: nobody waits for them
 
 
@@ -92,7 +91,7 @@ class Instruments:
         """
         has_both = self._run.data is not None and self._run.model is not None
         t0_s, t1_s = now_s - _ON_ITS_WAY_S - 3.0, now_s - _ON_ITS_WAY_S  # length of what is shown while a trial goes on
-        if has_both and now_s >= self._recent_s + _RECENT_EVERY_S and t0_s >= started_s:
+        if has_both and now_s >= self._recent_s + 2.0 and t0_s >= started_s:
             self._recent_s = now_s
             use = self._gpus_between(t0_s, t1_s, None, started_s=started_s)
             shown = {gpu.role: gpu.figures.utilization for gpu in use.devices} if use else {}

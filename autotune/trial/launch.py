@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -55,7 +55,6 @@ class LaunchRequest:
     Attributes:
         env: The whole environment of the trial.
         steps: Reader of the events that the trial reports.
-        on_start: Called with the process id of the trial when it has begun.
     """
 
     def __init__(self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float) -> None:
@@ -72,7 +71,6 @@ class LaunchRequest:
         # In front of the user's own path; an empty entry would mean the working directory.
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
         self.steps = StepReader(folder.path)
-        self.on_start: Callable[[int], None] = lambda _pid: None
 
 
 class ProcessRunner:
@@ -128,7 +126,7 @@ class ProcessRunner:
                 cpu_s=ended.cpu_s,
                 peak_memory_bytes=ended.peak_memory_bytes,
                 oom_killed=None if kills is None or kills_before is None else kills > kills_before,
-                left_pids=ended.left,
+                left_pids=tuple(ended.left),
                 waited_for=ended.waited_for,
             )
         if trial_exit.left_pids:
@@ -152,7 +150,7 @@ class ProcessRunner:
             fork=fork,
         )
         over_s = request.deadline_s + ENDING_S  # the guard stops the trial by itself, and says so before then
-        stopping = False
+        has_started = stopping = False
         while True:
             message = self._guard.receive(LOOK_S)
             if isinstance(message, Ended):
@@ -161,12 +159,14 @@ class ProcessRunner:
                 return message
             if isinstance(message, NotStarted):
                 return message
-            launched: list[TraineeEvent] = []
+            events: list[TraineeEvent] = []
             if isinstance(message, Started):
-                request.on_start(message.pid)
-                launched = [TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0")]
+                has_started = True
+                events.append(TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0"))
             if not stopping:
-                stop = request.watch([*launched, *request.steps.poll()])
+                if has_started:  # else what it reports might come before the word that it was launched
+                    events += request.steps.poll()
+                stop = request.watch(events)
                 if stop is not None:
                     stopping = True
                     self._guard.stop(stop)
@@ -185,55 +185,43 @@ def read_rest(request: LaunchRequest) -> None:
 
 
 def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
+    if what.step != "exec":
+        kind, said, where, remedy = _BEFORE_EXEC[what.step]
+        return kind(f"{said}: {what.error}", where=str(getattr(plan, where)) if where else None, remedy=remedy)
     program = plan.argv[0]
-    if what.step == "log":
-        return TrialError(
-            f"the trial's log files cannot be opened: {what.error}",
-            where=str(plan.folder),
-            remedy="See to that (room, permissions), or choose another place with --state-dir.",
-        )
-    if what.step == "cwd":
-        return CommandError(
-            f"the directory to run in cannot be entered: {what.error}",
-            where=str(plan.cwd),
-            remedy="Start the search in a directory that exists and that you may enter.",
-        )
-    if what.step == "fork":
-        return TrialError(
-            f"no process can be made for the trial: {what.error}",
-            remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
-        )
-    there = os.path.exists(plan.cwd / program)
-    if what.errno == errno.ENOENT and "/" in program and there:
-        remedy = "The file is there. It may be that the interpreter its first line (#!) names is missing."
-    elif what.errno == errno.ENOENT:
-        remedy = "Check the command's first word, and that the trainer's environment is active."
-    elif what.errno == errno.EACCES and there:
-        remedy = f"Make it executable (chmod +x {program}), or put its interpreter in front, e.g. python {program}."
-    elif what.errno == errno.ENOEXEC:
-        remedy = f"Begin its first line with #!, or put its interpreter in front, e.g. python {program}."
-    elif what.errno == errno.E2BIG:
-        remedy = "The command and its environment together are too long; shorten them."
-    else:
-        remedy = "Start the same command by hand to see what is wrong with it."
-    return CommandError(f"the command {program!r} cannot be started: {what.error}", remedy=remedy)
+    is_file = "/" in program and os.path.exists(plan.cwd / program)
+    remedy = _REMEDIES.get((what.errno, is_file)) or _REMEDIES.get((what.errno, None)) or _REMEDIES[None, None]
+    return CommandError(
+        f"the command {program!r} cannot be started: {what.error}", remedy=remedy.replace("PROGRAM", program)
+    )
 
 
-# Evidence that memory ran out: the words of errors, and the kernel's count of the processes that it killed for it.
+# By the step that failed: the error, its words, the part of the plan that says where, and the remedy.
+_BEFORE_EXEC: Mapping[str, tuple[type[AutotuneError], str, str, str]] = {
+    "log": (
+        *(TrialError, "the trial's log files cannot be opened", "folder"),
+        "See to that (room, permissions), or choose another place with --state-dir.",
+    ),
+    "cwd": (
+        *(CommandError, "the directory to run in cannot be entered", "cwd"),
+        "Start the search in a directory that exists and that you may enter.",
+    ),
+    "fork": (
+        *(TrialError, "no process can be made for the trial", ""),
+        "Look at the limits on processes and memory (ulimit -a), then start the search again.",
+    ),
+}
 
+# By the system's error, and whether the program is a file that is there; None for any.
+_REMEDIES: Mapping[tuple[int | None, bool | None], str] = {
+    (errno.ENOENT, True): "The file is there. It may be that the interpreter its first line (#!) names is missing.",
+    (errno.ENOENT, None): "Check the command's first word, and that the trainer's environment is active.",
+    (errno.EACCES, True): "Make it executable (chmod +x PROGRAM), or put its interpreter in front: python PROGRAM.",
+    (errno.ENOEXEC, None): "Begin its first line with #!, or put its interpreter in front: python PROGRAM.",
+    (errno.E2BIG, None): "The command and its environment together are too long; shorten them.",
+    (None, None): "Start the same command by hand to see what is wrong with it.",
+}
 
-# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
-HOST_MEMORY = re.compile(
-    r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
-    r"|by allocator (?:mkl)?cpu\b"
-)
-"""Words of errors that the host's memory ran out."""
-
-GPU_MEMORY = re.compile(
-    r"ResourceExhaustedError|RESOURCE_EXHAUSTED|CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-    r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
-)
-"""Words of errors that a GPU's memory ran out."""
 
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 

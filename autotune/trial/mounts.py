@@ -4,8 +4,6 @@ import os
 import re
 from pathlib import Path
 
-_MOUNTS = Path("/proc/self/mountinfo")
-_BLOCK_DEVICES = Path("/sys/dev/block")
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|beegfs\w*|gpfs|glusterfs|orangefs|ocfs2|fuse\.(?!fuse-overlayfs|gvfs)\w+"
 )
@@ -17,7 +15,7 @@ def file_system(path: Path) -> str | None:
     place = os.fsencode(os.path.realpath(path))
     best, kind = b"", None
     try:
-        lines = _MOUNTS.read_bytes().splitlines()
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
     except OSError:
         return None
     for line in lines:  # of several on one point the last one is seen
@@ -41,7 +39,7 @@ def is_rotating(path: Path) -> bool | None:
     """Return whether a path is on a disk that rotates; None if that is not known, as on most overlays and networks."""
     try:
         device = os.stat(path).st_dev
-        place = (_BLOCK_DEVICES / f"{os.major(device)}:{os.minor(device)}").resolve(strict=True)
+        place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
     except (OSError, ValueError, RuntimeError):
         return None
     for folder in (place, place.parent):  # a partition is a folder in that of its disk

@@ -12,7 +12,7 @@ import subprocess
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from autotune.clock import Clock
 from autotune.files import open_regular
@@ -25,11 +25,19 @@ GRACE_S = 3.0
 
 MOST_QUEUED = 100
 
-_MOST_LOG_BYTES = 1 << 20
-_SAID_EVERY_S = 60.0
-
-_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_RUNTIME_DIR")
-_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY")  # for notify-send
+_KEPT: tuple[str, ...] = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TMPDIR",
+    "XDG_RUNTIME_DIR",
+)
+_KEPT += ("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY")  # for notify-send
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +59,7 @@ class Notifier:
         self._argv = tuple(argv)
         self._log_file = log
         self._clock = clock
-        self._env = notifier_environment(environ)
+        self._env = {name: value for name, value in environ.items() if name in _KEPT or name.startswith("LC_")}
         self._waiting: deque[bytes] = deque()
         self._running: _Command | None = None
         self._said_s: float | None = None
@@ -115,7 +123,7 @@ class Notifier:
         line = json.dumps({"utc": self._clock.utc().isoformat(timespec="seconds"), "ended": ended, "output": text})
         try:
             with open_regular(self._log_file, append=True, create=True) as file:
-                if os.fstat(file.fileno()).st_size > _MOST_LOG_BYTES:
+                if os.fstat(file.fileno()).st_size > 1 << 20:
                     file.truncate(0)
                 file.write(line.encode("ascii") + b"\n")
         except OSError as error:
@@ -124,7 +132,7 @@ class Notifier:
     def _say(self, message: str) -> None:
         """Log a failure, at most one a minute: a command that never works must not fill the log."""
         now_s = self._clock.now_s()
-        if self._said_s is not None and now_s - self._said_s < _SAID_EVERY_S:
+        if self._said_s is not None and now_s - self._said_s < 60.0:
             self._unsaid += 1
             return
         more = f" (and {self._unsaid} failures before, which were not logged)" if self._unsaid else ""
@@ -148,7 +156,10 @@ class _Command:
         self._over_s = now_s + LIMIT_S
         self._is_told = False
         self._is_late = False
-        with _readable(event) as stdin:
+        # A file in memory: a pipe would block, or end before the command has read it.
+        with os.fdopen(os.memfd_create("event"), "w+b") as stdin:
+            stdin.write(event)
+            stdin.seek(0)
             self._process = subprocess.Popen(
                 argv,
                 stdin=stdin,
@@ -203,23 +214,9 @@ class _Command:
             self.output = (self.output + chunk)[:8192]  # kept of what one command prints
 
 
-def notifier_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of an environment that a notifier's command gets."""
-    names = (*_KEPT, *_DESKTOP)
-    return {name: value for name, value in environ.items() if name in names or name.startswith("LC_")}
-
-
 def _has_ended(pid: int) -> bool:
     """Return whether a child has ended; it is not reaped, so that its number stays its own."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # reaped by somebody who waits for all children
         return True
-
-
-def _readable(content: bytes) -> IO[bytes]:
-    """Return an open file in memory with this content: a pipe would block, or end before the command has read it."""
-    file = os.fdopen(os.memfd_create("event", os.MFD_CLOEXEC), "w+b")
-    file.write(content)
-    file.seek(0)
-    return file

@@ -10,10 +10,6 @@ import psutil
 from autotune.clock import Clock
 from autotune.trial.folder import TrialFolder
 
-_LIMIT_S = 2.0
-# A process's start counts from the boot time, which the kernel tells in whole seconds.
-_STAMPS_DIFFER_S = 2.0
-
 _log = logging.getLogger(__name__)
 
 
@@ -48,7 +44,7 @@ def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
     me = psutil.Process()
     spared = {me.pid, *(parent.pid for parent in me.parents())}
     uid = os.getuid()
-    give_up_s = clock.now_s() + _LIMIT_S
+    give_up_s = clock.now_s() + 2.0
     signalled: set[int] = set()
     while True:
         found = [
@@ -85,6 +81,7 @@ def _belongs(process: psutil.Process, inside: str, uid: int) -> bool:
         if os.path.dirname(real) != inside:
             return False
         created_s = TrialFolder(Path(real)).created_s()
-        return created_s is not None and process.create_time() >= created_s - _STAMPS_DIFFER_S
+        # A process's start counts from the boot time, which the kernel tells in whole seconds.
+        return created_s is not None and process.create_time() >= created_s - 2.0
     except (psutil.Error, OSError, ValueError):  # ended while we looked, or not ours to read; a NUL in a path
         return False

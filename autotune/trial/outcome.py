@@ -39,9 +39,7 @@ _STOPPED: Mapping[Stop, Ending] = {
     Stop.DEADLINE: Ending.KILLED_BY_BUDGET,
     Stop.GUARD_LOST: Ending.INTERRUPTED,
 }
-_SENT_BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SHELL = 128  # a shell passes the signal that ended its command on as an exit status, with this added
-_FAR_ABOVE = "its loss grew far above today's at the same step"
 _SPLITS = 20  # places looked at for a jump
 
 
@@ -85,7 +83,7 @@ def ending_of(
         if stop is Stop.NEVER_STARTED and not events:
             return Ending.OBSERVER_MISSING, _left(trial_exit)
         if stop is Stop.DIVERGED:
-            return caught or (Ending.DIVERGED, diverged or _FAR_ABOVE)
+            return caught or (Ending.DIVERGED, diverged or "its loss grew far above today's at the same step")
         if stop is Stop.UNCOUNTED:
             return Ending.UNCOUNTED, one_line(uncounted(events))
         said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG, Stop.DEADLINE) else ""
@@ -133,7 +131,7 @@ def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, eviden
         killer = "the kernel's out-of-memory killer has struck"
         return Ending.OUT_OF_HOST_MEMORY, one_line(f"{status}; {killer}{f' meanwhile: {error}' if error else ''}")
     killed = exit_code in (-signal.SIGKILL, _SHELL + signal.SIGKILL)
-    if any(exit_code in (-number, _SHELL + number) for number in _SENT_BY_OTHERS) or (
+    if any(exit_code in (-number, _SHELL + number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) or (
         killed and trial_exit.oom_killed is False
     ):
         beyond = "; a memory limit of its own, e.g. a container's, is not seen from here" if killed else ""

@@ -12,9 +12,6 @@ import psutil
 from autotune.files import read_beginning
 from autotune.records import Scalar
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PID_NAMESPACE = Path("/proc/self/ns/pid")
-
 
 def this_process() -> dict[str, Scalar]:
     """Return the identity of this process."""
@@ -57,8 +54,8 @@ def same_boot(owner: Mapping[str, Any]) -> bool:
 
 def _machine() -> dict[str, Scalar]:
     try:
-        boot_id = _BOOT_ID.read_text().strip()
-        namespace = os.readlink(_PID_NAMESPACE)  # containers share the boot, and perhaps the name, but not the ids
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = os.readlink("/proc/self/ns/pid")  # containers share the boot, and perhaps the name, but not the ids
     except OSError:
         return {"host": socket.gethostname(), "boot_id": None}
     return {"host": socket.gethostname(), "boot_id": boot_id, "pid_namespace": namespace}

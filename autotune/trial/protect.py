@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -79,7 +80,7 @@ class CheckpointBackups:
         self._above = Path(os.path.commonpath(self._folders))
         self._copies = trainer.state.kept / name
         self._others = trainer.state.kept / f"{name}.written-by-others"
-        self._left = LeftFiles(trainer.state.kept / "left-by-trials.json")
+        self._left = trainer.state.kept / "left-by-trials.json"
         self._kept: list[KeptFile] = []
         self._lost: list[KeptFile] = []
         self._why_lost: dict[str, None] = {}
@@ -116,7 +117,8 @@ class CheckpointBackups:
     ) -> None:
         self._look(self._trial)  # the last trial may have ended without an event
         users = {file.path for file in self._kept}
-        self._left.write({path: stamp for path in self._present() if path not in users and (stamp := stamp_of(path))})
+        left = {path: stamp for path in self._present() if path not in users and (stamp := stamp_of(path))}
+        _write_left(self._left, left)
         for file in self._kept:
             if file.copy:
                 self._discard(file.copy)
@@ -253,7 +255,7 @@ class CheckpointBackups:
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:
         """Return the user's files that have the names of checkpoints, the latest first."""
-        left = self._left.read()
+        left = _read_left(self._left)
         found = []
         for path in self._present():
             try:
@@ -272,40 +274,27 @@ def is_called_a_checkpoint(path: Path) -> bool:
     return bool(_OR_DATA.fullmatch(path.name) and _WORD.search(f"{path.parent.name}/{path.name}"))
 
 
-FORMAT = 1
-_LARGEST_BYTES = 1 << 22
+# Record of the files that the trials of earlier searches have left, with their stamps: a time alone would not tell them
+# from a file that the user puts there meanwhile. What is missing in it, or has a wrong stamp, is the user's.
 
 
-class LeftFiles:
-    """Record of the files that the trials of earlier searches have left.
+def _read_left(record: Path) -> dict[Path, Stamp]:
+    try:
+        data = json.loads(read_beginning(record, 1 << 22) or b"{}")
+        return {Path(name): tuple(stamp) for name, stamp in data["files"].items()} if data["format"] == 1 else {}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
+        return {}
 
-    A time alone would not tell them from a file that the user puts there meanwhile.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def read(self) -> dict[Path, Stamp]:
-        """Return the files with their stamps; none if there is no record, or it cannot be read."""
-        try:
-            data = json.loads(read_beginning(self._path, _LARGEST_BYTES) or b"{}")
-            if data.get("format") != FORMAT:
-                return {}
-            # Only compared: a wrong stamp makes the file the user's.
-            return {Path(name): tuple(stamp) for name, stamp in data["files"].items()}
-        except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
-            return {}
-
-    def write(self, files: Mapping[Path, Stamp]) -> None:
-        """Write the record anew, if that is possible: what is missing in it is the user's."""
-        if not files and not self._path.exists():
-            return
-        text = json.dumps({"format": FORMAT, "files": {os.fspath(path): stamp for path, stamp in files.items()}})
-        with contextlib.suppress(OSError, ValueError):
-            make_private_folder(self._path.parent)
-            beside = self._path.with_suffix(".new")
-            create_private(beside, text.encode())
-            beside.replace(self._path)
+def _write_left(record: Path, files: Mapping[Path, Stamp]) -> None:
+    if not files and not record.exists():
+        return
+    text = json.dumps({"format": 1, "files": {os.fspath(path): stamp for path, stamp in files.items()}})
+    with contextlib.suppress(OSError, ValueError):
+        make_private_folder(record.parent)
+        beside = record.with_suffix(".new")
+        create_private(beside, text.encode())
+        beside.replace(record)
 
 
 _CHUNK_BYTES = 1 << 20
@@ -456,10 +445,6 @@ def _copied(read: Callable[[int], bytes], write: Callable[[bytes], int]) -> byte
 MOST_OF_FREE = 0.1
 """Largest share of the free space that the copies may take."""
 
-_TOGETHER_S = 60.0  # a checkpoint of several files is written in less
-_SMALL_BYTES = 1 << 16  # what says which checkpoint is the latest
-_MOST_FILES = 20_000
-
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCopy:
@@ -520,20 +505,20 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
             folder = path_of(os.path.expandvars(text), base)
             if folder is None or not folder.is_dir():
                 continue
-            for path in _files(folder):
-                written_s = _mtime(path)
-                if is_called_a_checkpoint(path) and (newest is None or written_s > newest[0]):
-                    newest = (written_s, path, folder, text)
+            for path, about in _files(folder):
+                if is_called_a_checkpoint(path) and (newest is None or about.st_mtime > newest[0]):
+                    newest = (about.st_mtime, path, folder, text)
     if newest is None:
         return NoCopy(why="")
     written_s, path, folder, text = newest
-    chosen = [
-        one
-        for one in _files(path.parent)
-        if _mtime(one) >= written_s - _TOGETHER_S or (one.parent == path.parent and _size(one) <= _SMALL_BYTES)
-    ]
+    chosen = {
+        one: about.st_size
+        for one, about in _files(path.parent)
+        # A checkpoint of several files is written in a minute; a small one says which is the latest.
+        if about.st_mtime >= written_s - 60.0 or (one.parent == path.parent and about.st_size <= 1 << 16)
+    }
     name = os.fspath(Path(text) / path.relative_to(folder))
-    needed, free = sum(map(_size, chosen)) * (times + 1), trainer.state.free_bytes()
+    needed, free = sum(chosen.values()) * (times + 1), trainer.state.free_bytes()
     if needed > MOST_OF_FREE * free:
         return NoCopy(
             why=f"{times + 1} copies of {name} take {needed / 2**30:.1f} GiB, more than {MOST_OF_FREE:.0%} of the free "
@@ -552,53 +537,26 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
     return CheckpointCopy(name=name, files=tuple(files))
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the plain files of a folder and those below, not through links."""
-    seen = 0
-    for above, _, names in os.walk(folder):
-        for name in names:
-            path = Path(above) / name
-            seen += 1
-            if seen > _MOST_FILES:
-                return
-            if path.is_file() and not path.is_symlink():
-                yield path
+    paths = (Path(above, name) for above, _, names in os.walk(folder) for name in names)
+    for path in itertools.islice(paths, 20_000):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            about = path.lstat()
+            if stat.S_ISREG(about.st_mode):
+                yield path, about
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file with its times; as a reflink where the file system can.
+    """Copy a file with its times.
 
     Raises:
         AutotuneError: It cannot be done.
     """
     try:
         make_private_folder(to.parent)
-        with path.open("rb") as source, to.open("xb") as copy:
-            left = os.fstat(source.fileno()).st_size
-            try:
-                while left > 0 and (done := os.copy_file_range(source.fileno(), copy.fileno(), left)):
-                    left -= done
-            except OSError:  # between file systems, or an old one
-                source.seek(0)
-                copy.seek(0)
-                copy.truncate()
-                shutil.copyfileobj(source, copy)
-        shutil.copystat(path, to)
+        shutil.copy2(path, to)
     except OSError as error:
         with contextlib.suppress(OSError):
             to.unlink()
         raise AutotuneError(f"{error.strerror or error}", where=os.fspath(path)) from error
-
-
-def _mtime(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

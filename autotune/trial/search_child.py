@@ -268,10 +268,6 @@ class Lifeline:
         return self._said.decode("utf-8", "replace") if self.is_cut else ""
 
 
-_MOST_TEXT = 2000
-_ROOT = Path("/")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Answered:
     """End of a command.
@@ -286,7 +282,7 @@ class Answered:
 
 
 def run_short(
-    argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cwd: Path = _ROOT
+    argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cwd: Path | str = "/"
 ) -> Answered:
     """Run a command to its end, without input and without a shell.
 
@@ -311,7 +307,7 @@ def run_short(
         return Answered(status=None, text=f"{argv[0]} did not end within {limit_s:.0f} s")
     except OSError as error:
         return Answered(status=None, text=f"{argv[0]} cannot be started: {error.strerror}")
-    return Answered(status=done.returncode, text=done.stdout.decode("utf-8", "replace").strip()[-_MOST_TEXT:])
+    return Answered(status=done.returncode, text=done.stdout.decode("utf-8", "replace").strip()[-2000:])
 
 
 # Command line of autotune itself, for processes that it starts of itself.

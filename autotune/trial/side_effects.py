@@ -110,7 +110,7 @@ def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
             if path is not None:
                 found.add(path if os.path.isdir(path) else path.parent)
     general = [*beside, Path(os.path.expanduser("~"))]  # unlike `Path.home`, as it is where there is no home
-    kept = (path for path in found if os.path.isdir(path) and not _holds_any(path, general))
+    kept = (path for path in found if os.path.isdir(path) and not any(other.is_relative_to(path) for other in general))
     yield from sorted(kept, key=lambda path: (-len(path.parts), path))
 
 
@@ -124,10 +124,6 @@ def _data_folders(trainer: Trainer) -> tuple[Path, ...]:
     return tuple(folders_named(named, trainer.settings.folder, _beside(trainer)))
 
 
-def _holds_any(folder: Path, others: Iterable[Path]) -> bool:
-    return any(other.is_relative_to(folder) for other in others)
-
-
 MOST_ENTRIES = 20_000
 """Most files and folders in one look."""
 
@@ -137,8 +133,6 @@ MOST_S = 1.0
 
 # Nothing that a training writes lies in these, and some of them are huge.
 _LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
-_ENVIRONMENT = "pyvenv.cfg"  # a folder with this is a virtual environment
-_STATE = ("studies", "trials", "searches", "cache", "backups", "kept")  # a folder with all these is a state folder
 _Stamp = tuple[int, ...]
 
 
@@ -205,7 +199,9 @@ class Snapshot:
     """
 
     def __init__(self, folders: Iterable[Path], apart: Iterable[Path], clock: Clock) -> None:
-        self._apart = frozenset((*map(os.path.realpath, apart), *_open_files()))
+        # Also the files that this process itself may be writing, such as a log that its output goes to.
+        own = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+        self._apart = frozenset(map(os.path.realpath, (*map(str, apart), *own)))
         self._roots = tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))
         self._clock = clock
         self._seen = self._look()
@@ -263,7 +259,7 @@ class Snapshot:
                         if entry.path in self._apart:
                             continue
                         if entry.is_dir(follow_symlinks=False):
-                            if entry.name in _LEFT_OUT or _is_environment(entry.path) or _is_state(entry.path):
+                            if entry.name in _LEFT_OUT or _is_passed_over(entry.path):
                                 continue
                             folder.entries[entry.name] = None
                             waiting.append(entry.path)
@@ -274,18 +270,10 @@ class Snapshot:
         return seen
 
 
-def _open_files() -> list[str]:
-    """Return the files that this process itself may be writing, such as a log that its output goes to."""
-    return [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
-
-
-def _is_environment(path: str) -> bool:
-    return os.path.exists(os.path.join(path, _ENVIRONMENT))
-
-
-def _is_state(path: str) -> bool:
-    """Return whether a folder is the state folder of another member, which works beside this one, or was one."""
-    return all(os.path.isdir(os.path.join(path, name)) for name in _STATE)
+def _is_passed_over(path: str) -> bool:
+    """Return whether a folder is a virtual environment, or the state folder of another member, or was one."""
+    state = ("studies", "trials", "searches", "cache", "backups", "kept")
+    return os.path.exists(os.path.join(path, "pyvenv.cfg")) or all(os.path.isdir(os.path.join(path, s)) for s in state)
 
 
 def _stamp(entry: os.DirEntry[str]) -> _Stamp:

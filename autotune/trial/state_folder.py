@@ -17,9 +17,6 @@ from autotune.trial.folder import TrialFolder
 LEAST_FREE_BYTES = 1 << 30
 """Free space below which no trial starts."""
 
-KEPT_TRIALS = 200
-
-
 # Names become parts of paths, and some come out of a storage that others can write.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 
@@ -159,7 +156,7 @@ class StateFolder:
         study: str,
         *,
         protected: Collection[str],
-        keep: int = KEPT_TRIALS,
+        keep: int = 200,
         is_over: Callable[[], bool] = lambda: False,
     ) -> tuple[str, ...]:
         """Delete the oldest trial folders of a study. Never follows links, never touches folders without our marker.

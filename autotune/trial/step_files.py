@@ -36,7 +36,6 @@ _SETTING = re.compile(r"[a-z0-9_.]{1,80}")
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
 _LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
 _LINE_BYTES = 1 << 14  # longer lines are none of the writer's
-_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "infinity": math.inf}
 
 
 class StepReader:
@@ -222,7 +221,7 @@ def _count(value: Any) -> int | None:
 
 def _loss(value: Any) -> float | None:
     if isinstance(value, str):
-        return _NOT_FINITE.get(value.lower())
+        return float(value) if value.lower() in ("nan", "inf", "+inf", "-inf", "infinity") else None
     if isinstance(value, float):
         return value  # NaN and infinities included
     return _number(value)

@@ -16,7 +16,6 @@ from autotune.trial.outcome import EVALUATION, Losses, Milestones
 LEAST_VALIDATION_S = 20.0
 """Shortest training of a validation trial: memory that grows and speed that falls off do not show in less."""
 
-_BAD_LOSSES = 3  # in a row; a single one happens, while a loss scale settles or on a clip that is too short
 _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
 _STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # after which a trial that has begun none never will
@@ -119,9 +118,13 @@ class StopRule:
         """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
         self._unseen.note(events)
         for event in events:
-            if event.kind == "launched":
+            if (
+                event.kind == "launched"
+            ):  # perhaps for the second time, by a fresh process: what was reported before is void
                 self._prepared_s = event.t_s - self._made_s
                 self.why_not_started = ""
+                self.events.clear()
+                self.losses, self.milestones = Losses(), Milestones()
                 continue
             self.events.append(event)
             if event.kind == "step":
@@ -158,7 +161,8 @@ class StopRule:
             window = self.window()
             if self.policy.goal.is_met_by(window):
                 return Stop.ENOUGH
-            if window is not None and self._is_hopeless(window):
+            fastest = window.fastest_step_samples_per_s(self._samples_per_step) if window else math.inf
+            if fastest < self.policy.hopeless_below:
                 return Stop.HOPELESS
             if self._is_overdue(now_s):
                 return Stop.UNCOUNTED if window is None else Stop.ENOUGH
@@ -239,17 +243,14 @@ class StopRule:
         """Return the steady window of the steps so far; None if there is none."""
         return steady_window(self.events, after_s=self._settled_s if self.policy.settles else None)
 
-    def _is_hopeless(self, window: Window) -> bool:
-        """Return whether even its fastest step is slower than `hopeless_below`."""
-        return window.fastest_step_samples_per_s(self._samples_per_step) < self.policy.hopeless_below
-
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
         self.losses.add(self.steps, loss)
         baseline = self.policy.baseline_losses
         self._has_diverged = (
             self._has_diverged
-            or (self.policy.nan_counts and self._bad_losses >= _BAD_LOSSES)
+            # in a row; a single one happens, while a loss scale settles or on a clip that is too short
+            or (self.policy.nan_counts and self._bad_losses >= 3)
             or (baseline is not None and self.losses.are_far_above(baseline))
         )
 
@@ -275,7 +276,6 @@ WORKING_S = 10.0
 
 _LEAST_GRACE_S = 60.0  # importing a framework takes half a minute on a slow machine
 _GRACE_SHARE = 0.2  # of the time to the first step that the config allows: who allows more knows of a preparation
-_BETWEEN_LOOKS_S = 5.0
 
 
 # Frameworks in the processes of a trial, as their mapped libraries tell.
@@ -330,7 +330,7 @@ class UnseenSteps:
         for event in events:
             match event.kind:
                 case "launched":
-                    self._launched = event
+                    self._launched, self._unseen, self._is_observed, self._may_come = event, None, False, False
                 case "unseen" if self._unseen is None:
                     self._unseen = event
                 case "start":
@@ -352,7 +352,7 @@ class UnseenSteps:
             return ""
         if now_s < max(self._launched.t_s + self._grace_s, self._next_look_s):
             return ""
-        self._next_look_s = now_s + _BETWEEN_LOOKS_S
+        self._next_look_s = now_s + 5.0
         cores = self._cpu_cores(now_s - WORKING_S, now_s)
         if cores is None or cores < WORKING_CORES or self._uses_framework(self._launched.pid) is not False:
             return ""

@@ -24,7 +24,7 @@ NAMES = (
     "stderr.log",
     "stdout.log",
     "steps.1.0.jsonl",
-    "unfit.json",
+    "unfit.txt",
     "zygote.log",
 )
 

@@ -131,7 +131,7 @@ def _append(path: Path, text: bytes) -> None:
 
 
 _LOGS = [
-    TRIAL / name for name in ["stdout.log", "stderr.log", "imports.jsonl", "unfit.json", "result.json", "zygote.log"]
+    TRIAL / name for name in ["stdout.log", "stderr.log", "imports.jsonl", "unfit.txt", "result.json", "zygote.log"]
 ]
 _GARBAGE = os.urandom(200_000) + b"\n" + b"[" * 100_000 + b"\n{}\nnull\n"
 _SLEEP = "import time; time.sleep(1e6)"

@@ -11,9 +11,8 @@ from autotune.trial.warm import ZygoteRunner
 
 folder, *words = sys.argv[1:]
 folder = Path(folder)
-runner_type = ProcessRunner
-if words[0] == "--warm":
-    words, runner_type = words[1:], ZygoteRunner
+is_warm = words[0] == "--warm"
+words = words[is_warm:]
 clock = SystemClock()
 told = False
 
@@ -26,15 +25,21 @@ def watch(events: object) -> None:
         print(guard.pid, flush=True)
 
 
-with Guard() as guard:
-    trainer = str(Path(__file__).with_name("trainer.py"))
-    plan = TrialPlan(
+def plan(*words: str, name: str = "") -> TrialPlan:
+    """Plan a trial of the trainer."""
+    return TrialPlan(
         trial_id=folder.name,
-        folder=folder,
-        argv=(sys.executable, trainer, *words),
+        folder=folder.with_name(folder.name + name),
+        argv=(sys.executable, str(Path(__file__).with_name("numpy_trainer.py" if is_warm else "trainer.py")), *words),
         cwd=folder.parent,
         env={},
         config_text="",
     )
-    ended = runner_type(guard, clock).run(plan, watch, clock.now_s() + 120.0)
+
+
+with Guard() as guard:
+    runner = (ZygoteRunner if is_warm else ProcessRunner)(guard, clock)
+    if is_warm:  # the first one shows its imports
+        runner.run(plan("trains", "1", name="-first"), lambda _: None, clock.now_s() + 120.0)
+    ended = runner.run(plan(*words), watch, clock.now_s() + 120.0)
     print(ended.stop, ended.exit_code, flush=True)

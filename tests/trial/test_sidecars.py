@@ -8,7 +8,7 @@ from pathlib import Path
 
 import autotune
 from autotune.records import Stop
-from autotune.trial.guard import Ended, Guard, Started
+from autotune.trial.guard import Ended, Guard, Program, Started
 from tests.trial.conftest import Trials, running, until
 from tests.trial.test_guard import gone, launch
 
@@ -24,10 +24,11 @@ time.sleep(1e6)
 SEARCH = """
 import sys, time
 from pathlib import Path
-from autotune.trial.guard import Guard
+from autotune.trial.guard import Guard, Program
 with Guard() as guard:
     guard.start()
-    guard.start_sidecar("it", [sys.executable, "-c", sys.argv[1], sys.argv[2]], env={}, log=Path(sys.argv[2] + ".log"))
+    program = Program(argv=(sys.executable, "-c", sys.argv[1], sys.argv[2]), cwd=Path("/"), env={})
+    guard.start_sidecar("it", program, log=Path(sys.argv[2] + ".log"))
     time.sleep(1e6)
 """
 
@@ -36,7 +37,7 @@ def start_sidecar(guard: Guard, folder: Path, name: str = "it") -> int:
     """Start a sidecar; return its process id when it is up."""
     file = folder / name
     argv = [sys.executable, "-c", STAYS, str(file)]
-    guard.start_sidecar(name, argv, env=dict(os.environ), log=folder / f"{name}.log")
+    guard.start_sidecar(name, Program(argv=argv, cwd=folder, env=dict(os.environ)), log=folder / f"{name}.log")
     until(file.exists)
     return int(file.read_text())
 
@@ -53,7 +54,7 @@ def test_a_sidecar_outlives_trials(guard: Guard, trials: Trials, hostile: Path) 
         guard.stop(Stop.ENOUGH)
         ended = guard.receive(60.0)
         assert isinstance(ended, Ended)
-        assert ended.left == ()
+        assert not ended.left
         assert running(trials.trial_id) == []
     os.kill(pid, 0)
     assert (hostile / "it.log").read_text() == "it stays\n"
@@ -101,8 +102,9 @@ def test_no_sidecar_outlives_a_killed_search(tmp_path: Path) -> None:
 def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Trials, tmp_path: Path) -> None:
     """Trials go on as before."""
     guard.start()
-    guard.start_sidecar("it", ["/no/such/program"], env={}, log=tmp_path / "log")
-    guard.start_sidecar("other", [sys.executable], env={}, log=tmp_path / "no such folder" / "log")
+    guard.start_sidecar("it", Program(argv=["/no/such/program"], cwd=tmp_path, env={}), log=tmp_path / "log")
+    program = Program(argv=[sys.executable], cwd=tmp_path, env={})
+    guard.start_sidecar("other", program, log=tmp_path / "no such folder" / "log")
     launch(guard, trials, "trains", "1")
     assert isinstance(guard.receive(60.0), Started)
     ended = guard.receive(60.0)
