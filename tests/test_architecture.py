@@ -49,7 +49,7 @@ def test_the_public_face_is_what_it_says() -> None:
 
 def test_importing_the_package_and_asking_for_help_stays_light() -> None:
     """Help loads neither numpy nor optuna nor the YAML parsers nor rich, and certainly not TensorFlow."""
-    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'msgspec', 'rich', 'tensorflow', 'psutil'}"
+    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'msgspec', 'rich', 'tensorflow', 'psutil', 'jinja2'}"
     script = (
         "import sys; from autotune.cli import run; code = run(['--help']); "
         f"print(code, sorted({heavy} & set(sys.modules)))"
@@ -67,7 +67,7 @@ def load(command, context):
     for name in command.list_commands(context) if isinstance(command, click.Group) else ():
         load(command.get_command(context, name), context)
 load(command_line, click.Context(command_line))
-print(sorted({'numpy', 'optuna', 'ruamel', 'tensorflow'} & set(sys.modules)))
+print(sorted({'numpy', 'optuna', 'ruamel', 'tensorflow', 'jinja2'} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -81,7 +81,7 @@ def command(call: Invocation, /, **options: Any) -> int:
     without --fix. Without --config: this machine and its installation, as a bug report wants them.
     """
     from autotune.commands.diagnose_run import DiagnosisRequest
-    from autotune.diagnose.messages import Language
+    from autotune.messages import Language
 
     request = DiagnosisRequest(**{**options, "language": Language(options["language"])})
     if request.config is None and (request.fix or request.trainer):

@@ -10,7 +10,7 @@ from autotune.commands.printing import say_aside, say_object
 from autotune.config.typed import typed_tokens
 from autotune.diagnose.diagnosis import DiagnosisOptions, FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
-from autotune.diagnose.messages import INVISIBLE, Language, said, translated
+from autotune.messages import INVISIBLE, Language, _, translated
 from autotune.report.console import text_console
 from autotune.report.diagnosis import diagnosis_document, print_diagnosis
 from autotune.report.live import SearchDisplay
@@ -126,10 +126,10 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
     console = text_console(kept=frozenset() if language is Language.ENGLISH else INVISIBLE)
     print_diagnosis(console, done.diagnosis, language)
     if done.failed_on is not None:
-        failed = said("screen.failed", "Failed, as asked for: {condition}", condition=done.failed_on)
+        failed = _("Failed, as asked for: {condition}", condition=done.failed_on)
         console.print(f"\n{translated(failed, language)}")
     if done.problem is not None and not request.fix and not request.static:
-        next_command = said("screen.next", "Next: {command}", command=_next_command(done, done.problem))
+        next_command = _("Next: {command}", command=_next_command(done, done.problem))
         console.print(f"\n{translated(next_command, language)}", soft_wrap=True)
 
 

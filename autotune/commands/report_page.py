@@ -282,7 +282,7 @@ def report_text(contents: StudyContents, clock: Clock) -> str:
         AutotuneError: What draws the pictures is not installed.
     """
     _require_pictures()
-    from autotune.report.html.study_page import study_page
+    from autotune.report.html.page import study_page
 
     return study_page(contents, _now(clock))
 
@@ -290,7 +290,7 @@ def report_text(contents: StudyContents, clock: Clock) -> str:
 def comparison_text(contents: Sequence[StudyContents], clock: Clock) -> str:
     """Return the comparison of several studies; raises as `report_text` does."""
     _require_pictures()
-    from autotune.report.html.study_page import comparison_page
+    from autotune.report.html.page import comparison_page
 
     return comparison_page(contents, _now(clock))
 

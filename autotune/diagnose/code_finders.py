@@ -498,7 +498,6 @@ class Rule:
     Attributes:
         id: Its id, lower-case words with hyphens.
         limit: Part of the training that it slows down; None for none in particular.
-        case: Name of this case of it, where several rows have one id.
     """
 
     id: str
@@ -508,9 +507,3 @@ class Rule:
     severity: Severity = Severity.WARNING
     limit: Limit | None = None
     applies: Callable[[Surroundings], bool] = lambda _surroundings: True
-    case: str = ""
-
-    @property
-    def message_id(self) -> str:
-        """Id of its sentence, for other languages; that of its remedy has ``.remedy`` behind it."""
-        return f"rule.{self.id}.{self.case}" if self.case else f"rule.{self.id}"

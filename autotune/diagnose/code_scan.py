@@ -15,8 +15,8 @@ from autotune.diagnose.code_source import LiveCode, SourceFile, parse
 from autotune.diagnose.code_training import Training
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
 from autotune.diagnose.look import Look
-from autotune.diagnose.messages import Message, capitalized, listed, said
 from autotune.files import read_beginning
+from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.records import Values
 from autotune.search.problem import Problem
 from autotune.search.trainer_code import trainer_files
@@ -32,7 +32,7 @@ def check_code(look: Look) -> CheckResult:
     """Look for slow code in the script that the command starts, and in the modules beside it."""
     problem = look.problem
     if problem is None or not problem.command:
-        return CheckResult(check=CODE, why_not=said("code.no-command", "it is not known how training is started"))
+        return CheckResult(check=CODE, why_not=_("it is not known how training is started"))
     cwd = problem.settings.folder
     paths = trainer_files(problem.command, cwd)
     if not paths:
@@ -46,19 +46,18 @@ def check_code(look: Look) -> CheckResult:
     ]
     if _native_is_on(problem):
         issues = [issue for issue, found in zip(issues, done.found, strict=True) if found.rule.id != _PYTHON_IN_GRAPH]
-    read = said("code.read", "{files} source file{s} read", files=done.files, s="s" * (done.files != 1))
+    read = ngettext("{count} source file read", "{count} source files read", done.files)
     return CheckResult(check=CODE, issues=tuple(issues), sentence=listed("; ", (read, *done.unread)))
 
 
 def _why_nothing_to_read(command: Sequence[str]) -> Message:
     script = own_words(command) - 1
     if script and command[script - 1] == "-m":
-        return said(
-            "code.module",
+        return _(
             "the module {module} is not below this directory; installed packages are not read",
             module=command[script],
         )
-    return said("code.no-script", "the command starts no Python script that is found here")
+    return _("the command starts no Python script that is found here")
 
 
 def surroundings_of(problem: Problem) -> Surroundings:
@@ -79,11 +78,9 @@ def _version(text: str | None) -> tuple[int, int] | None:
 def _issue(found: Found, values: Values) -> Issue:
     shown_places = ", ".join(map(str, found.places[:_PLACES_SHOWN]))
     more = len(found.places) - _PLACES_SHOWN
-    rule = found.rule.message_id
-    remedy = Message(found.rule.remedy, f"{rule}.remedy")
+    remedy = found.rule.remedy
     if values:
-        remedy = said(
-            "code.native",
+        remedy = _(
             "Set {key} to true, which leaves Python out of loading; or: {remedy}",
             key=next(iter(values)),
             remedy=remedy,
@@ -91,7 +88,7 @@ def _issue(found: Found, values: Values) -> Issue:
     return Issue(
         check=CODE,
         severity=found.rule.severity,
-        sentence=said("sentence", "{clause}.", clause=capitalized(Message(found.rule.sentence, rule))),
+        sentence=_("{clause}.", clause=capitalized(found.rule.sentence)),
         place=f"{shown_places} and {more} more" if more > 0 else shown_places,
         numbers={"places": float(len(found.places))},
         limit=found.rule.limit,
@@ -194,8 +191,7 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
         content = read_beginning(path.resolve(), _LARGEST_BYTES + 1)
         if len(content) > _LARGEST_BYTES:
             unread.append(
-                said(
-                    "code.large",
+                _(
                     "{file} was not read: it is larger than {size} MiB",
                     file=name,
                     size=_LARGEST_BYTES >> 20,
@@ -205,8 +201,7 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], surroundings
             words |= _words_of_code(content)
         elif len(content) > left:
             unread.append(
-                said(
-                    "code.large-together",
+                _(
                     "{file} was not read: the sources are larger than {size} MiB together",
                     file=name,
                     size=_MOST_BYTES >> 20,
@@ -274,112 +269,115 @@ def _has_gpu(surroundings: Surroundings) -> bool:
 RULES: tuple[Rule, ...] = (
     Rule(
         id="eager-by-hand",
-        sentence="the model runs op by op, which is for finding bugs",
-        remedy="Leave run_eagerly or run_functions_eagerly out.",
+        sentence=_("the model runs op by op, which is for finding bugs"),
+        remedy=_("Leave run_eagerly or run_functions_eagerly out."),
         find=code_finders.eager_by_hand,
         limit=Limit.HOST,
     ),
     Rule(
         id="eager-step",
-        sentence="the weights are updated op by op: nothing puts tf.function on this step",
-        remedy="Put @tf.function on the function that computes and applies the gradients.",
+        sentence=_("the weights are updated op by op: nothing puts tf.function on this step"),
+        remedy=_("Put @tf.function on the function that computes and applies the gradients."),
         find=code_finders.eager_steps,
         limit=Limit.HOST,
     ),
     Rule(
         id="checks-every-number",
-        sentence="every number of the step is checked, which is for finding bugs",
-        remedy="Leave enable_check_numerics out.",
+        sentence=_("every number of the step is checked, which is for finding bugs"),
+        remedy=_("Leave enable_check_numerics out."),
         find=code_finders.checks_of_numbers,
         limit=Limit.STEP,
     ),
     Rule(
         id="anomalies-detected",
-        sentence="autograd looks for anomalies in every step, which is for finding bugs",
-        remedy="Leave detect_anomaly out.",
+        sentence=_("autograd looks for anomalies in every step, which is for finding bugs"),
+        remedy=_("Leave detect_anomaly out."),
         find=code_finders.anomalies_detected,
         limit=Limit.STEP,
     ),
     Rule(
         id="function-made-in-loop",
-        sentence="tf.function is put on a function again in each round of a loop, which traces it again each time",
-        remedy="Make the compiled function once, before the loop.",
+        sentence=_("tf.function is put on a function again in each round of a loop, which traces it again each time"),
+        remedy=_("Make the compiled function once, before the loop."),
         find=code_finders.functions_made_in_loops,
         limit=Limit.HOST,
     ),
     Rule(
         id="counter-as-argument",
-        sentence="a compiled function is given a Python number that changes, and is traced again for each one",
-        remedy="Give it tf.constant(number), or say input_signature.",
+        sentence=_("a compiled function is given a Python number that changes, and is traced again for each one"),
+        remedy=_("Give it tf.constant(number), or say input_signature."),
         find=code_finders.counters_as_arguments,
         limit=Limit.HOST,
     ),
     Rule(
         id="python-in-graph",
-        sentence="Python runs in the graph (numpy_function, py_function): however many workers, they take turns at it",
-        remedy="Write this function in TensorFlow's own ops, e.g. tf.io and tf.signal.",
+        sentence=_(
+            "Python runs in the graph (numpy_function, py_function): however many workers, they take turns at it"
+        ),
+        remedy=_("Write this function in TensorFlow's own ops, e.g. tf.io and tf.signal."),
         find=code_finders.python_functions,
         limit=Limit.PREPARING,
     ),
     Rule(
         id="from-generator",
-        sentence="samples come from a Python generator: one at a time, on one core",
-        remedy="List the files in a dataset and load them with map(..., num_parallel_calls=tf.data.AUTOTUNE), "
-        "or write them into TFRecord files once.",
+        sentence=_("samples come from a Python generator: one at a time, on one core"),
+        remedy=_(
+            "List the files in a dataset and load them with map(..., num_parallel_calls=tf.data.AUTOTUNE), "
+            "or write them into TFRecord files once."
+        ),
         find=code_finders.generators,
         limit=Limit.PREPARING,
     ),
     Rule(
         id="loader-without-workers",
-        sentence="a loader has no workers: samples are prepared between the steps, by the process that trains",
-        remedy="Give it num_workers, e.g. from the config, so that it can be searched.",
+        sentence=_("a loader has no workers: samples are prepared between the steps, by the process that trains"),
+        remedy=_("Give it num_workers, e.g. from the config, so that it can be searched."),
         find=code_finders.loaders_without_workers,
         limit=Limit.PREPARING,
         applies=_has_cores,
     ),
     Rule(
         id="loader-restarted",
-        sentence="the loader is begun anew in each step: its workers start again for every batch",
-        remedy="Make iter(loader) once, before the loop.",
+        sentence=_("the loader is begun anew in each step: its workers start again for every batch"),
+        remedy=_("Make iter(loader) once, before the loop."),
         find=code_finders.loaders_restarted,
         limit=Limit.LOADING,
     ),
     Rule(
         id="serial-map",
-        sentence="a dataset is mapped one sample at a time",
-        remedy="Say num_parallel_calls=tf.data.AUTOTUNE, or a number from the config.",
+        sentence=_("a dataset is mapped one sample at a time"),
+        remedy=_("Say num_parallel_calls=tf.data.AUTOTUNE, or a number from the config."),
         find=code_finders.serial_maps,
         limit=Limit.PREPARING,
         applies=lambda around: _has_cores(around) and _is_older(around),
     ),
     Rule(
         id="serial-map",
-        sentence="a dataset is mapped one sample at a time, and TensorFlow makes no map parallel that has a state",
-        remedy="Say num_parallel_calls=tf.data.AUTOTUNE, or a number from the config.",
+        sentence=_("a dataset is mapped one sample at a time, and TensorFlow makes no map parallel that has a state"),
+        remedy=_("Say num_parallel_calls=tf.data.AUTOTUNE, or a number from the config."),
         find=code_finders.stateful_serial_maps,
-        case="stateful",
         limit=Limit.PREPARING,
         applies=lambda around: _has_cores(around) and _is_newer(around),
     ),
     Rule(
         id="no-prefetch",
-        sentence="no dataset is prefetched: the next batch is made when the step asks for it",
-        remedy="End the pipeline with .prefetch(tf.data.AUTOTUNE).",
+        sentence=_("no dataset is prefetched: the next batch is made when the step asks for it"),
+        remedy=_("End the pipeline with .prefetch(tf.data.AUTOTUNE)."),
         find=code_finders.unbuffered_pipelines,
         limit=Limit.LOADING,
         applies=_is_older,
     ),
     Rule(
         id="memory-cleaned",
-        sentence="memory is given back, or garbage collected, in each step, which stops the step meanwhile",
-        remedy="Leave it out: the framework reuses its memory itself. At most do it once an epoch.",
+        sentence=_("memory is given back, or garbage collected, in each step, which stops the step meanwhile"),
+        remedy=_("Leave it out: the framework reuses its memory itself. At most do it once an epoch."),
         find=code_finders.memory_cleaned,
         limit=Limit.HOST,
     ),
     Rule(
         id="numbers-fetched",
-        sentence="the host waits for the GPU in each step to read a number",
-        remedy="Add numbers up on the GPU (loss.detach()), and read them every so many steps.",
+        sentence=_("the host waits for the GPU in each step to read a number"),
+        remedy=_("Add numbers up on the GPU (loss.detach()), and read them every so many steps."),
         find=code_finders.torch_numbers_fetched,
         severity=Severity.NOTE,
         limit=Limit.HOST,
@@ -387,18 +385,17 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="numbers-fetched",
-        sentence="the host waits for the GPU in each step to read a number (.numpy())",
-        remedy="Add numbers up in a metric (tf.keras.metrics.Mean), and read it every so many steps.",
+        sentence=_("the host waits for the GPU in each step to read a number (.numpy())"),
+        remedy=_("Add numbers up in a metric (tf.keras.metrics.Mean), and read it every so many steps."),
         find=code_finders.numbers_fetched,
-        case="tensorflow",
         severity=Severity.NOTE,
         limit=Limit.HOST,
         applies=_has_gpu,
     ),
     Rule(
         id="loader-without-pinning",
-        sentence="a loader gives batches in memory from which the GPU cannot copy by itself",
-        remedy="Say pin_memory=True, and copy with non_blocking=True.",
+        sentence=_("a loader gives batches in memory from which the GPU cannot copy by itself"),
+        remedy=_("Say pin_memory=True, and copy with non_blocking=True."),
         find=code_finders.loaders_without_pinning,
         severity=Severity.NOTE,
         limit=Limit.LOADING,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from autotune.diagnose.messages import said
+from autotune.messages import _
 
 _HARMLESS = frozenset(("property", "staticmethod", "classmethod", "tensorflow.function", "abstractmethod"))
 
@@ -333,14 +333,13 @@ def parse(path: Path, name: str, content: bytes, *, is_script: bool) -> SourceFi
             warnings.simplefilter("ignore")  # invalid escapes of the trainer's, which are none of ours to tell
             tree = ast.parse(content)
     except SyntaxError as error:
-        return said(
-            "code.no-python",
+        return _(
             "{place} is no Python that this version reads: {error}",
             place=f"{name}:{error.lineno or 1}",
             error=error.msg,
         )
     except (ValueError, RecursionError, MemoryError) as error:
-        return said("code.unreadable", "{file} is no Python that can be read: {error}", file=name, error=str(error))
+        return _("{file} is no Python that can be read: {error}", file=name, error=str(error))
     return SourceFile(path=path, name=name, tree=tree, is_script=is_script)
 
 

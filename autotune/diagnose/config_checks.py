@@ -8,7 +8,7 @@ from autotune.diagnose.config_for_machine import MISFITS
 from autotune.diagnose.config_keys import CONFIGURATION, Key, issue, known_keys, trainer_text, written
 from autotune.diagnose.findings import CheckResult, Issue, Severity
 from autotune.diagnose.look import Look
-from autotune.diagnose.messages import said
+from autotune.messages import _
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
 from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob
@@ -22,14 +22,13 @@ def check_configuration(look: Look) -> CheckResult:
     """Look at the values of the config."""
     problem = look.problem
     if problem is None:
-        return CheckResult(check=CONFIGURATION, why_not=said("config.none", "no config is given"))
+        return CheckResult(check=CONFIGURATION, why_not=_("no config is given"))
     found = [issue for kind in (*MISTAKES, *MISFITS) for issue in kind(problem)]
     known = len(known_keys(problem))
     return CheckResult(
         check=CONFIGURATION,
         issues=tuple(sorted(found, key=lambda issue: _WEIGHT[issue.severity])),
-        sentence=said(
-            "config.values",
+        sentence=_(
             "{values} values, {known} of them known knobs",
             values=len(problem.settings.scalars),
             known=known,
@@ -68,18 +67,17 @@ def mistyped_keys(problem: Problem) -> Iterator[Issue]:
         if re.search(rb"\b%s\b" % re.escape(last.encode()), sources):
             continue  # the trainer calls it so
         reads = re.search(rb"\b%s\b" % meant.encode(), sources) is not None
-        sources_say = said("mistake.sources", "; the trainer's sources name that one, and never this")
+        sources_say = _("; the trainer's sources name that one, and never this")
         yield issue(
             problem,
             leaf.dotted,
-            said(
-                "mistake.slip",
+            _(
                 "{key} looks like a slip for {meant}{never}.",
                 key=leaf.dotted,
                 meant=meant,
                 never=sources_say if reads else "",
             ),
-            said("mistake.write", "Write {meant}, if that is meant.", meant=meant),
+            _("Write {meant}, if that is meant.", meant=meant),
             severity=Severity.ERROR if reads else Severity.WARNING,
         )
 
@@ -111,21 +109,19 @@ def numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
     if _READS_1_2.search(sources) or _OF_1_2.search(problem.settings.document.text):
         return
     shown = ", ".join(f"{leaf.dotted}: {leaf.text}" for leaf in found[:_KEYS_SHOWN])
-    others = said("mistake.and-more", " and {count} more", count=len(found) - _KEYS_SHOWN)
+    others = _(" and {count} more", count=len(found) - _KEYS_SHOWN)
     by_pyyaml = _READS_1_1.search(sources) is not None
-    used = said("mistake.pyyaml-used", "PyYAML, which the trainer's sources use,")
+    used = _("PyYAML, which the trainer's sources use,")
     yield issue(
         problem,
         found[0].dotted,
-        said(
-            "mistake.number",
+        _(
             "{pyyaml} reads {keys}{more} as a text and not as a number.",
             pyyaml=used if by_pyyaml else "PyYAML",
             keys=shown,
             more=others if len(found) > _KEYS_SHOWN else "",
         ),
-        said(
-            "mistake.write-number",
+        _(
             "Write {number}, which is a number to every parser; or see that the trainer makes it one.",
             number=_with_point(found[0].text),
         ),
@@ -143,7 +139,7 @@ def values_in_quotes(problem: Problem) -> Iterator[Issue]:
         name, text = key_name(leaf.dotted), leaf.text.strip().lower()
         is_a_switch = any(name in row.names and row.accepts(True) for row in KNOWN_KNOBS)
         if is_a_switch and text in ("true", "false", "yes", "no", "on", "off"):
-            is_true = said("mistake.true", ", and every text that is not empty is true to Python")
+            is_true = _(", and every text that is not empty is true to Python")
             yield _in_quotes(problem, leaf, is_true if text in ("false", "no", "off") else "")
         elif name in _BATCHES and text.isdecimal():
             yield _in_quotes(problem, leaf)
@@ -153,8 +149,8 @@ def empty_batches(problem: Problem) -> Iterator[Issue]:
     """Yield batch sizes of 0."""
     for path, value in problem.settings.scalars.items():
         if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
-            sentence = said("mistake.empty-batch", "{key} is 0: no step has a sample.", key=path)
-            yield issue(problem, path, sentence, said("mistake.from-one", "Give a number from 1 on."))
+            sentence = _("{key} is 0: no step has a sample.", key=path)
+            yield issue(problem, path, sentence, _("Give a number from 1 on."))
 
 
 def contradictions(problem: Problem) -> Iterator[Issue]:
@@ -171,14 +167,12 @@ def contradictions(problem: Problem) -> Iterator[Issue]:
                     yield issue(
                         problem,
                         key.path,
-                        said(
-                            "mistake.contradiction",
+                        _(
                             "{one} does not go with {other}: that is an error in most trainers.",
                             one=key.said,
                             other=other.said,
                         ),
-                        said(
-                            "mistake.change-one",
+                        _(
                             "Change one of the two: {one}, or {other}.",
                             one=key.path,
                             other=other.path,
@@ -197,16 +191,14 @@ def unmet_needs(problem: Problem) -> Iterator[Issue]:
                 yield issue(
                     problem,
                     key.path,
-                    said(
-                        "mistake.needs",
+                    _(
                         "{key} needs {needed}, and that is {value}: {why}.",
                         key=key.said,
                         needed=f"{other.path}: {written(needed)}",
                         value=written(other.value),
                         why=_WHY_NEEDED.get(kind, _NO_EFFECT),
                     ),
-                    said(
-                        "mistake.set-one",
+                    _(
                         "Set {other} to {needed}, or {key} to false.",
                         other=other.path,
                         needed=written(needed),
@@ -217,12 +209,10 @@ def unmet_needs(problem: Problem) -> Iterator[Issue]:
 
 
 _WHY_NEEDED = {
-    "fixed_length": said(
-        "mistake.shapes", "XLA compiles again for each new shape, and with it a step was 20 times as slow"
-    ),
-    "graph_mode": said("mistake.graphs", "XLA compiles graphs only"),
+    "fixed_length": _("XLA compiles again for each new shape, and with it a step was 20 times as slow"),
+    "graph_mode": _("XLA compiles graphs only"),
 }
-_NO_EFFECT = said("mistake.no-effect", "without it, it has no effect")
+_NO_EFFECT = _("without it, it has no effect")
 
 
 def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
@@ -232,10 +222,8 @@ def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
 
 
 def _in_quotes(problem: Problem, leaf: Leaf, why: str = "") -> Issue:
-    sentence = said(
-        "mistake.quotes", "{key} is the text {text} in quotes{why}.", key=leaf.dotted, text=leaf.text, why=why
-    )
-    return issue(problem, leaf.dotted, sentence, said("mistake.no-quotes", "Leave the quotes out."))
+    sentence = _("{key} is the text {text} in quotes{why}.", key=leaf.dotted, text=leaf.text, why=why)
+    return issue(problem, leaf.dotted, sentence, _("Leave the quotes out."))
 
 
 def _is_a_word_to_pyyaml(leaf: Leaf) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autotune.diagnose.config_keys import Key, issue, of_kind, written
 from autotune.diagnose.findings import Issue, Limit, Severity
-from autotune.diagnose.messages import Message, listed, said
+from autotune.messages import Message, _, listed, ngettext
 from autotune.records import Gpu, Scalar
 from autotune.search.problem import Problem
 from autotune.space import domains
@@ -36,20 +36,18 @@ def unsuitable_workers(problem: Problem) -> Iterator[Issue]:
             continue
         good = min(cores, 16)
         if key.value == 0 and cores >= _MANY_CORES:
-            sentence = said(
-                "config.no-workers",
+            sentence = _(
                 "{key} is 0 and this machine has {cores} cores: samples are prepared between the steps.",
                 key=key.path,
                 cores=cores,
             )
         elif key.value > _CROWDED * cores:
-            sentence = said(
-                "config.many-workers",
-                "{key} is {value} and this machine has {cores} core{s} for training.",
+            sentence = ngettext(
+                "{key} is {value} and this machine has {count} core for training.",
+                "{key} is {value} and this machine has {count} cores for training.",
+                cores,
                 key=key.path,
                 value=key.value,
-                cores=cores,
-                s="s" * (cores != 1),
             )
         else:
             continue
@@ -62,27 +60,24 @@ def absent_gpus(problem: Problem) -> Iterator[Issue]:
     gpus = len(problem.machine.gpus)
     for key in of_kind(problem, "model_gpu", "data_gpu"):
         if isinstance(key.value, int) and key.value >= gpus:
-            none = said("config.gpus-none", "there is none")
+            none = _("there is none")
             there = (
                 none
                 if gpus == 0
-                else said(
-                    "config.gpus", "there {verb} {gpus}, counted from 0", verb="is" if gpus == 1 else "are", gpus=gpus
-                )
+                else ngettext("there is {count}, counted from 0", "there are {count}, counted from 0", gpus)
             )
-            why = said("in-brackets", " ({text})", text=problem.why_no_gpu) if problem.why_no_gpu else ""
+            why = _(" ({text})", text=problem.why_no_gpu) if problem.why_no_gpu else ""
             yield issue(
                 problem,
                 key.path,
-                said(
-                    "config.absent-gpu",
+                _(
                     "{key} is GPU {value}, and {there}{why}.",
                     key=key.path,
                     value=key.value,
                     there=there,
                     why=why,
                 ),
-                said("config.name-gpu", "Name one that is there, or null for none in particular."),
+                _("Name one that is there, or null for none in particular."),
                 severity=Severity.ERROR,
             )
     if gpus or problem.why_no_gpu is None or any(map(os.path.exists, _DEVICE_FILES)):
@@ -92,14 +87,13 @@ def absent_gpus(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 path,
-                said(
-                    "config.no-gpu",
+                _(
                     "{key} is {value}, and there is no GPU: {why}.",
                     key=path,
                     value=value,
                     why=problem.why_no_gpu,
                 ),
-                said("config.train-elsewhere", "Train on a machine with one, or on the CPU."),
+                _("Train on a machine with one, or on the CPU."),
                 severity=Severity.ERROR,
             )
 
@@ -114,16 +108,16 @@ def without_effect(problem: Problem) -> Iterator[Issue]:
         placed = any(one.value is not None for one in of_kind(problem, "model_gpu", "data_gpu"))
         found += buffers if placed else []
     if found:
-        there = said("config.with-no-gpu", "no GPU") if gpus == 0 else said("config.with-one-gpu", "one GPU")
+        there = _("no GPU") if gpus == 0 else _("one GPU")
         yield issue(
             problem,
             found[0].path,
-            said(
-                "config.no-effect",
-                "On this machine, with {there}, {keys} {verb} no effect.",
+            ngettext(
+                "On this machine, with {there}, {keys} has no effect.",
+                "On this machine, with {there}, {keys} have no effect.",
+                len(found),
                 there=there,
                 keys=_listed(found),
-                verb="has" if len(found) == 1 else "have",
             ),
             severity=Severity.NOTE,
         )
@@ -135,20 +129,18 @@ def slow_precision(problem: Problem) -> Iterator[Issue]:
     classes = [gpu_class(gpu) for gpu in gpus]
     for key in of_kind(problem, *_PRECISIONS):
         if not gpus and key.value in _FLOAT16 and not isinstance(key.value, bool):
-            why = said("config.emulated", "a CPU only emulates float16: a quarter of the speed of float32")
+            why = _("a CPU only emulates float16: a quarter of the speed of float32")
         elif not gpus and _is_bfloat16(key) and not machine.cpu_bfloat16:
-            why = said(
-                "config.cpu-bfloat16", "this CPU ({cpu}) does not compute in bfloat16 itself", cpu=machine.cpu_model
-            )
+            why = _("this CPU ({cpu}) does not compute in bfloat16 itself", cpu=machine.cpu_model)
         elif gpus and _is_bfloat16(key) and all(one is not None and not one.bfloat16 for one in classes):
-            why = said("config.gpu-bfloat16", "{gpu} does not compute in bfloat16 itself", gpu=gpus[0].name)
+            why = _("{gpu} does not compute in bfloat16 itself", gpu=gpus[0].name)
         else:
             continue
         other = _full_precision(key)
-        float32 = said("config.float32", "Compute in float32 here.")
+        float32 = _("Compute in float32 here.")
         remedy = _try(key.path, written(other)) if other is not None else float32
         values = {key.path: other} if other is not None else {}
-        sentence = said("config.slow-precision", "{key}: {why}.", key=key.said, why=why)
+        sentence = _("{key}: {why}.", key=key.said, why=why)
         yield issue(problem, key.path, sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP)
 
 
@@ -168,8 +160,7 @@ def unused_precision(problem: Problem) -> Iterator[Issue]:
         yield issue(
             problem,
             key.path,
-            said(
-                "config.tensor-cores",
+            _(
                 "{key}: the tensor cores of {gpu} compute far faster in 16 bits.",
                 key=key.said,
                 gpu=problem.machine.gpus[0].name,
@@ -190,12 +181,11 @@ def debugging(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                said(
-                    "config.debugging",
+                _(
                     "{key}: steps are run op by op or checked number by number, which is for finding bugs.",
                     key=key.said,
                 ),
-                said("config.set-false", "Set {key} to false.", key=key.path),
+                _("Set {key} to false.", key=key.path),
                 values={key.path: False},
                 limit=Limit.HOST,
             )
@@ -204,7 +194,7 @@ def debugging(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                said("config.no-graph", "{key}: each op of the step is launched by Python.", key=key.said),
+                _("{key}: each op of the step is launched by Python.", key=key.said),
                 _try(key.path, "true"),
                 values={key.path: True},
                 limit=Limit.HOST,
@@ -219,7 +209,7 @@ def no_reading_ahead(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                said("config.no-prefetch", "{key}: no batch is made ahead of the step.", key=key.said),
+                _("{key}: no batch is made ahead of the step.", key=key.said),
                 _try(key.path, written(on)),
                 severity=Severity.NOTE,
                 values={key.path: on},
@@ -240,15 +230,13 @@ def small_batches(problem: Problem) -> Iterator[Issue]:
             yield issue(
                 problem,
                 key.path,
-                said(
-                    "config.small-batch",
+                _(
                     "{key} is {value}, which is little for {gpu}: most of a step may be launches.",
                     key=key.path,
                     value=written(key.value),
                     gpu=gpu.name,
                 ),
-                said(
-                    "config.larger-batch",
+                _(
                     "Try larger ones; {batch} is usual to begin with on a GPU of its memory, if the model is small "
                     "enough.",
                     batch=good,
@@ -257,7 +245,7 @@ def small_batches(problem: Problem) -> Iterator[Issue]:
                 values={key.path: good},
                 label=Label.BATCH,
                 limit=Limit.HOST,
-                cost=said("cost.memory-and-rate", "memory, and perhaps another learning rate"),
+                cost=_("memory, and perhaps another learning rate"),
             )
 
 
@@ -273,15 +261,13 @@ def accumulated_batches(problem: Problem) -> Iterator[Issue]:
     yield issue(
         problem,
         path,
-        said(
-            "config.accumulated",
+        _(
             "{key} is {steps}: {steps} batches of {batch} make one update.",
             key=path,
             steps=steps,
             batch=batch.value,
         ),
-        said(
-            "config.one-batch",
+        _(
             "Where memory suffices, {batch} and {steps} are the same training in fewer, larger steps.",
             batch=f"{batch.path}: {batch.value * 2}",
             steps=f"{path}: {steps // 2}",
@@ -289,17 +275,17 @@ def accumulated_batches(problem: Problem) -> Iterator[Issue]:
         severity=Severity.NOTE,
         values={batch.path: batch.value * 2, path: steps // 2},
         limit=Limit.HOST,
-        cost=said("cost.memory", "memory"),
+        cost=_("memory"),
     )
 
 
 def _try(path: str, value: str) -> Message:
-    return said("config.try", "Try {change}.", change=f"{path}: {value}")
+    return _("Try {change}.", change=f"{path}: {value}")
 
 
 def _listed(keys: list[Key]) -> str:
     names = [key.path for key in keys[:4]]
-    more = [said("count.more", "{count} more", count=len(keys) - 4)] if len(keys) > 4 else []
+    more = [_("{count} more", count=len(keys) - 4)] if len(keys) > 4 else []
     shown: list[str] = [*names, *more]
     *most, last = shown
     return listed(" and ", (listed(", ", most), last)) if most else last

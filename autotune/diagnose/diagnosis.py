@@ -20,10 +20,10 @@ from autotune.diagnose.findings import (
 )
 from autotune.diagnose.measured import MEASURED_CHECKS, Diagnoser
 from autotune.diagnose.measured_steps import INPUT_LIMIT
-from autotune.diagnose.messages import Message, said, uncapitalized
 from autotune.diagnose.static import STATIC_CHECKS, static_checks
 from autotune.events import Event
 from autotune.measure.host import BusyCpu
+from autotune.messages import Message, _, ngettext, uncapitalized
 from autotune.options import SearchOptions
 from autotune.search.open import Part, open_parts
 from autotune.search.problem import Problem
@@ -101,16 +101,14 @@ _SIDES = (
 """Limits that the same place in the code may be the reason for."""
 
 _NAMES = {
-    **dict.fromkeys(
-        (Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING), said("verdict.name.input", "Input-bound")
-    ),
-    Limit.HOST: said("verdict.name.host", "Bound by the fixed cost of a step"),
-    Limit.STEP: said("verdict.name.step", "Bound by the step"),
-    Limit.OUTSIDE: said("verdict.name.outside", "Much time passes outside of steps"),
-    Limit.STALLS: said("verdict.name.stalls", "Stalls"),
-    Limit.NEIGHBOUR: said("verdict.name.neighbour", "Somebody else is on the machine"),
-    Limit.THROTTLING: said("verdict.name.throttling", "The GPU is held down"),
-    Limit.MEMORY: said("verdict.name.memory", "Memory is nearly full"),
+    **dict.fromkeys((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING), _("Input-bound")),
+    Limit.HOST: _("Bound by the fixed cost of a step"),
+    Limit.STEP: _("Bound by the step"),
+    Limit.OUTSIDE: _("Much time passes outside of steps"),
+    Limit.STALLS: _("Stalls"),
+    Limit.NEIGHBOUR: _("Somebody else is on the machine"),
+    Limit.THROTTLING: _("The GPU is held down"),
+    Limit.MEMORY: _("Memory is nearly full"),
 }
 
 
@@ -123,28 +121,24 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
     """
     issues = [issue for result in results for issue in result.issues]
     if why_not_seen:
-        return Verdict(sentence=said("verdict.not-seen", "Not seen: {why}", why=why_not_seen), limit=Limit.NOT_SEEN)
+        return Verdict(sentence=_("Not seen: {why}", why=why_not_seen), limit=Limit.NOT_SEEN)
     main = _main(issues)
     best = _best([one for issue in issues for one in issue.recommendations])
     if main is None and (why := _why_no_input(results)):
-        sentence = said("verdict.input-not-seen", "No limit was found, and the input was not seen: {why}.", why=why)
+        sentence = _("No limit was found, and the input was not seen: {why}.", why=why)
         return Verdict(sentence=sentence, limit=Limit.NOT_SEEN)
     if main is None:
-        sentence = said(
-            "verdict.nothing",
+        sentence = _(
             "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps.",
         )
         return Verdict(sentence=sentence, limit=Limit.STEP)
     assert main.limit is not None, "the main issue is about a limit"
-    sentence = said("verdict.limit", "{name}: {sentence}", name=_NAMES[main.limit], sentence=main.sentence)
+    sentence = _("{name}: {sentence}", name=_NAMES[main.limit], sentence=main.sentence)
     if (place := _place(main.limit, static)) is not None:
         what = uncapitalized(place.sentence)
-        sentence = said(
-            "verdict.look-at", "{verdict} Look at {place}: {what}", verdict=sentence, place=place.place, what=what
-        )
+        sentence = _("{verdict} Look at {place}: {what}", verdict=sentence, place=place.place, what=what)
     if best is not None and best.gain is not None and best not in main.recommendations:
-        sentence = said(
-            "verdict.measured",
+        sentence = _(
             "{verdict} Measured: {change}, {gain}.",
             verdict=sentence,
             change=best.sentence,
@@ -170,32 +164,25 @@ def static_verdict(results: Sequence[CheckResult]) -> Verdict:
     warnings = [issue for issue in issues if issue.severity is Severity.WARNING]
     if errors:
         return Verdict(
-            sentence=said(
-                "verdict.errors", "{errors}, the first: {first}", errors=_errors(len(errors)), first=errors[0].sentence
-            )
+            sentence=_("{errors}, the first: {first}", errors=_errors(len(errors)), first=errors[0].sentence)
         )
     if warnings:
         return Verdict(
-            sentence=said(
-                "verdict.warnings",
+            sentence=_(
                 "No error; {warnings}, the first: {first}",
                 warnings=_warnings(len(warnings)),
                 first=warnings[0].sentence,
             )
         )
-    return Verdict(
-        sentence=said(
-            "verdict.nothing-wrong", "Nothing was found that is wrong; what limits the speed is seen only by trials."
-        )
-    )
+    return Verdict(sentence=_("Nothing was found that is wrong; what limits the speed is seen only by trials."))
 
 
 def _errors(count: int) -> Message:
-    return said("count.errors", "{count} error{s}", count=count, s="s" * (count != 1))
+    return ngettext("{count} error", "{count} errors", count)
 
 
 def _warnings(count: int) -> Message:
-    return said("count.warnings", "{count} warning{s}", count=count, s="s" * (count != 1))
+    return ngettext("{count} warning", "{count} warnings", count)
 
 
 def _main(issues: Sequence[Issue]) -> Issue | None:

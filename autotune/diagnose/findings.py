@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autotune.diagnose.messages import Message, said
+from autotune.messages import Message, _
 from autotune.records import Ratio, Values
 
 
@@ -170,7 +170,7 @@ def ratio_text(ratio: Ratio) -> Message:
     """Return a ratio with its interval, e.g. ``2.6x (2.4 to 2.8)``."""
     digits = 2 if ratio.ratio < 2.0 else 1
     ends = {"low": f"{ratio.low:.{digits}f}", "high": f"{ratio.high:.{digits}f}"}
-    return said("ratio", "{ratio}x ({low} to {high})", ratio=f"{ratio.ratio:.{digits}f}", **ends)
+    return _("{ratio}x ({low} to {high})", ratio=f"{ratio.ratio:.{digits}f}", **ends)
 
 
 def percent(fraction: float) -> str:

@@ -3,16 +3,16 @@
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
 from autotune.diagnose.framework_answers import Answer, FrameworkAnswers
 from autotune.diagnose.look import Look
-from autotune.diagnose.messages import listed, said
+from autotune.messages import _, listed, ngettext
 
 FRAMEWORK, GRAPH, LOADER = "framework", "graph-and-xla", "native-loader"
 _WORDS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 _INSTALL = {
     "tensorflow": "pip install 'tensorflow[and-cuda]'",
-    "torch": said("framework.torch-command", "see pytorch.org/get-started for the command"),
+    "torch": _("see pytorch.org/get-started for the command"),
 }
-_UNKNOWN = said("framework.unknown", "no framework is known")
-_NO_ANSWER = said("framework.no-answer", "it gave no answer")
+_UNKNOWN = _("no framework is known")
+_NO_ANSWER = _("it gave no answer")
 
 
 def check_framework(look: Look) -> CheckResult:
@@ -23,17 +23,16 @@ def check_framework(look: Look) -> CheckResult:
     name = _WORDS[answers.framework]
     loaded = answers.answers.get("import")
     if loaded is not None and loaded.error is not None:
-        failed = said("framework.not-imported", "{name} cannot be imported: {error}.", name=name, error=loaded.error)
-        again = said("framework.install-again", "Install it again.")
+        failed = _("{name} cannot be imported: {error}.", name=name, error=loaded.error)
+        again = _("Install it again.")
         return CheckResult(check=FRAMEWORK, issues=(_issue(FRAMEWORK, failed, again, Severity.ERROR),))
     version, gpus = answers.answers.get("version"), answers.answers.get("gpus")
     if version is None or gpus is None:
-        silent = said("framework.silent", "{name} gave no answer", name=name)
+        silent = _("{name} gave no answer", name=name)
         return CheckResult(check=FRAMEWORK, why_not=answers.why_not or silent)
     issues = []
     if gpus.error is not None:
-        blind = said(
-            "framework.cannot-look",
+        blind = _(
             "{name} {version} cannot look for GPUs: {error}.",
             name=name,
             version=version.value,
@@ -43,35 +42,31 @@ def check_framework(look: Look) -> CheckResult:
     elif gpus.value == 0 and look.gpus and _is_meant_for_gpus(look):
         built = answers.answers.get("built for GPUs")
         cpu_only = built is not None and built.value is False
-        for_cpus = said("framework.cpu-build", "it is a build for CPUs alone")
-        libraries = said(
-            "framework.libraries", "it may be that its CUDA libraries do not load, or do not suit the driver"
-        )
+        for_cpus = _("it is a build for CPUs alone")
+        libraries = _("it may be that its CUDA libraries do not load, or do not suit the driver")
         issues.append(
             _issue(
                 FRAMEWORK,
-                said(
-                    "framework.sees-none",
+                _(
                     "{name} {version} sees no GPU though {gpu} is there: {why}.",
                     name=name,
                     version=version.value,
                     gpu=look.gpus[0].name,
                     why=for_cpus if cpu_only else libraries,
                 ),
-                said("framework.install", "Install a build for GPUs: {command}.", command=_INSTALL[answers.framework]),
+                _("Install a build for GPUs: {command}.", command=_INSTALL[answers.framework]),
                 limit=Limit.STEP,
             )
         )
     took = ""
     if loaded is not None:
-        took = said("framework.imported", "; imported in {seconds:.1f} s", seconds=loaded.duration_s)
-    sentence = said(
-        "framework.sees",
-        "{name} {version}, which sees {gpus} GPU{s}{took}",
+        took = _("; imported in {seconds:.1f} s", seconds=loaded.duration_s)
+    sentence = ngettext(
+        "{name} {version}, which sees {count} GPU{took}",
+        "{name} {version}, which sees {count} GPUs{took}",
+        gpus.value if isinstance(gpus.value, int) else 0,
         name=name,
         version=version.value,
-        gpus=gpus.value,
-        s="s" * (gpus.value != 1),
         took=took,
     )
     return CheckResult(check=FRAMEWORK, issues=tuple(issues), sentence=sentence)
@@ -82,14 +77,13 @@ def check_graph(look: Look) -> CheckResult:
     answers = look.framework
     if why_not := _why_not_tensorflow(answers):
         return CheckResult(check=GRAPH, why_not=why_not)
-    graph_mode = said("framework.graph-mode", "graph mode")
+    graph_mode = _("graph mode")
     tried = {name: answers.answers.get(key) for name, key in ((graph_mode, "graph"), ("XLA", "xla"))}
     issues, works = [], []
     for name, answer in tried.items():
         if answer is not None and answer.error is None:
             works.append(
-                said(
-                    "framework.works",
+                _(
                     "{name} works ({seconds:.1f} s for a small function)",
                     name=name,
                     seconds=answer.duration_s,
@@ -97,8 +91,8 @@ def check_graph(look: Look) -> CheckResult:
             )
             continue
         why = answer.error if answer is not None else answers.why_not or _NO_ANSWER
-        fails = said("framework.fails", "{name} fails here: {why}.", name=name, why=why)
-        off = said("framework.leave-off", "Leave it off in the config, or mend the installation.")
+        fails = _("{name} fails here: {why}.", name=name, why=why)
+        off = _("Leave it off in the config, or mend the installation.")
         issues.append(_issue(GRAPH, fails, off))
     return CheckResult(check=GRAPH, issues=tuple(issues), sentence=listed(" and ", works))
 
@@ -111,38 +105,34 @@ def check_native_loader(look: Look) -> CheckResult:
     if answers.sample is None:
         return CheckResult(
             check=LOADER,
-            why_not=said("framework.no-sample", "the config names no folder with .wav, .png, .jpg or .tfrecord files"),
+            why_not=_("the config names no folder with .wav, .png, .jpg or .tfrecord files"),
         )
     answer: Answer | None = answers.answers.get("decode")
     if answer is not None and answer.error is None:
         return CheckResult(
             check=LOADER,
-            sentence=said("framework.decoded", "{file} is {what}", file=answers.sample.name, what=answer.value),
+            sentence=_("{file} is {what}", file=answers.sample.name, what=answer.value),
         )
     why = answer.error if answer is not None else answers.why_not or _NO_ANSWER
     issue = Issue(
         check=LOADER,
         severity=Severity.NOTE,
-        sentence=said("framework.not-decoded", "TensorFlow's own ops do not decode this file: {why}.", why=why),
+        sentence=_("TensorFlow's own ops do not decode this file: {why}.", why=why),
         place=str(answers.sample),
         limit=Limit.PREPARING,
-        recommendations=(
-            Recommendation(
-                sentence=said("framework.convert", "Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord.")
-            ),
-        ),
+        recommendations=(Recommendation(sentence=_("Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord.")),),
     )
     return CheckResult(check=LOADER, issues=(issue,))
 
 
 def _why_not_tensorflow(answers: FrameworkAnswers) -> str | None:
     if answers.framework == "torch":
-        return said("framework.uses-torch", "the trainer uses PyTorch")
+        return _("the trainer uses PyTorch")
     if not answers.framework:
         return answers.why_not or _UNKNOWN
     loaded = answers.answers.get("import")
     if loaded is None or loaded.error is not None:
-        return answers.why_not or said("framework.no-tensorflow", "TensorFlow cannot be imported")
+        return answers.why_not or _("TensorFlow cannot be imported")
     return None
 
 

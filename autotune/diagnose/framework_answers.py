@@ -11,8 +11,8 @@ from pathlib import Path
 
 from autotune.config.command import resolve_executable
 from autotune.diagnose.config_keys import trainer_text
-from autotune.diagnose.messages import said
 from autotune.errors import AutotuneError
+from autotune.messages import _
 from autotune.search.problem import Problem
 from autotune.study.identity import framework_versions
 from autotune.trial.python_command import python_command
@@ -67,22 +67,16 @@ def ask_framework(problem: Problem | None, sample: Path | None, *, is_run: bool)
     """
     interpreter = Path(sys.executable) if problem is None else interpreter_of(problem)
     if interpreter is None:
-        return FrameworkAnswers(
-            framework="", why_not=said("framework.no-python", "the command starts no Python interpreter that is found")
-        )
+        return FrameworkAnswers(framework="", why_not=_("the command starts no Python interpreter that is found"))
     if not is_run and interpreter.absolute().parent != Path(sys.executable).parent:
         return FrameworkAnswers(
             framework="",
-            why_not=said(
-                "framework.not-ours", "without trials no program of the project is started, and its Python is one"
-            ),
+            why_not=_("without trials no program of the project is started, and its Python is one"),
         )
     versions = framework_versions(interpreter) if problem is None else problem.frameworks
     framework = used_framework(problem, versions)
     if not framework:
-        return FrameworkAnswers(
-            framework="", why_not=said("framework.none", "neither TensorFlow nor PyTorch is installed beside it")
-        )
+        return FrameworkAnswers(framework="", why_not=_("neither TensorFlow nor PyTorch is installed beside it"))
     # A framework looks up programs of the system; where none of the project is to be started, the PATH may name some.
     own = {"PATH": os.defpath} if problem is None or not is_run else problem.settings.section.env
     with tempfile.TemporaryDirectory(prefix="autotune-diagnose-") as folder:
@@ -92,10 +86,9 @@ def ask_framework(problem: Problem | None, sample: Path | None, *, is_run: bool)
         answers = _read(file)
     why_not = None
     if ended.status != 0:
-        late = said("framework.late", "did not answer within {limit:.0f} s", limit=_LIMIT_S)
-        how = said("framework.ended", "ended with {status}", status=ended.status) if ended.status is not None else late
-        why_not = said(
-            "framework.child",
+        late = _("did not answer within {limit:.0f} s", limit=_LIMIT_S)
+        how = _("ended with {status}", status=ended.status) if ended.status is not None else late
+        why_not = _(
             "a child of {interpreter} that asked {framework} {how}",
             interpreter=str(interpreter),
             framework=framework,

@@ -12,12 +12,12 @@ from typing import TypeVar
 from autotune.diagnose.config_keys import of_kind
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
 from autotune.diagnose.look import Look
-from autotune.diagnose.messages import capitalized, listed, said
 from autotune.errors import GpuError
 from autotune.measure.gpu.devices import in_time, look_for_gpus
 from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, reasons_of
 from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.host import MemoryState, memory_state, text_of
+from autotune.messages import _, capitalized, listed
 from autotune.search.gpus import remarks_on_gpus
 
 HARDWARE = "hardware"
@@ -30,12 +30,10 @@ def check_hardware(look: Look) -> CheckResult:
     issues = [*_choice(look)]
     if inventory.why_none is not None:
         if not inventory.is_without_driver or _cards():
-            cards = said("hardware.card", " though there is a card of NVIDIA's in this machine") if _cards() else ""
-            unusable = said(
-                "hardware.unusable", "No GPU can be used{cards}: {why}.", cards=cards, why=inventory.why_none
-            )
+            cards = _(" though there is a card of NVIDIA's in this machine") if _cards() else ""
+            unusable = _("No GPU can be used{cards}: {why}.", cards=cards, why=inventory.why_none)
             issues.append(_issue("", unusable, inventory.remedy or ""))
-        none = said("hardware.none", "no GPU: {why}", why=inventory.why_none)
+        none = _("no GPU: {why}", why=inventory.why_none)
         return CheckResult(check=HARDWARE, issues=tuple(issues), sentence=none)
     issues += [_issue("", f"{sentence}") for sentence in inventory.silent]
     try:
@@ -43,17 +41,16 @@ def check_hardware(look: Look) -> CheckResult:
     except DriverError as error:
         return CheckResult(
             check=HARDWARE,
-            issues=(*issues, _issue("", said("sentence", "{clause}.", clause=error.for_people), error.remedy)),
+            issues=(*issues, _issue("", _("{clause}.", clause=error.for_people), error.remedy)),
         )
     if conditions is None:
-        silent = said("hardware.silent", "The NVIDIA driver has not answered for 10 s.")
-        slow = _issue("", silent, said("hardware.dmesg", "`dmesg` may say why."))
+        silent = _("The NVIDIA driver has not answered for 10 s.")
+        slow = _issue("", silent, _("`dmesg` may say why."))
         return CheckResult(check=HARDWARE, issues=(*issues, slow))
     issues += [issue for condition in conditions for issue in _of_condition(condition)]
     for gpu in inventory.gpus:
         if gpu.mig_uuids is not None:
-            cut = said(
-                "hardware.mig",
+            cut = _(
                 "{gpu} is cut into {count} MIG instances, whose utilization not all drivers tell.",
                 gpu=gpu.name,
                 count=len(gpu.mig_uuids),
@@ -66,7 +63,7 @@ def check_hardware(look: Look) -> CheckResult:
 
 
 def _inventory(names: str, driver: str | None) -> str:
-    return said("hardware.gpus", "{gpus}; driver {driver}", gpus=names, driver=driver) if driver else names
+    return _("{gpus}; driver {driver}", gpus=names, driver=driver) if driver else names
 
 
 def _choice(look: Look) -> Iterator[Issue]:
@@ -76,11 +73,9 @@ def _choice(look: Look) -> Iterator[Issue]:
     try:
         for remark in remarks_on_gpus(look.problem):
             if "alike" not in remark and not remark.startswith("To have"):
-                yield _issue(
-                    "CUDA_VISIBLE_DEVICES", said("sentence", "{clause}.", clause=remark), severity=Severity.NOTE
-                )
+                yield _issue("CUDA_VISIBLE_DEVICES", _("{clause}.", clause=remark), severity=Severity.NOTE)
     except GpuError as error:
-        sentence = said("sentence", "{clause}.", clause=error.message)
+        sentence = _("{clause}.", clause=error.message)
         yield _issue("CUDA_VISIBLE_DEVICES", sentence, error.remedy or "", severity=Severity.ERROR)
 
 
@@ -88,18 +83,16 @@ def _of_condition(gpu: GpuCondition) -> Iterator[Issue]:
     held = sorted(THROTTLING & set(gpu.clock_reasons or ()))
     if held:
         known = gpu.temperature_c is not None
-        at = said("hardware.at", " at {temperature} °C", temperature=gpu.temperature_c) if known else ""
+        at = _(" at {temperature} °C", temperature=gpu.temperature_c) if known else ""
         yield _issue(
             gpu.uuid,
-            said(
-                "hardware.held-down",
+            _(
                 "The clocks of {gpu} are held down right now{at}: {reasons}.",
                 gpu=gpu.name,
                 at=at,
                 reasons=", ".join(held),
             ),
-            said(
-                "hardware.fans",
+            _(
                 "See to its fans and the air in front of them, or its power supply; numbers measured now are too low.",
             ),
             limit=Limit.THROTTLING,
@@ -109,15 +102,13 @@ def _of_condition(gpu: GpuCondition) -> Iterator[Issue]:
         now_w, usual_w = gpu.power_limits_w
         yield _issue(
             gpu.uuid,
-            said(
-                "hardware.power",
+            _(
                 "{gpu} may draw {now:.0f} W of the {usual:.0f} W that it came with.",
                 gpu=gpu.name,
                 now=now_w,
                 usual=usual_w,
             ),
-            said(
-                "hardware.power-limit",
+            _(
                 "If nobody wants it so: {command}.",
                 command=f"sudo nvidia-smi -pl {usual_w:.0f}",
             ),
@@ -129,15 +120,13 @@ def _of_condition(gpu: GpuCondition) -> Iterator[Issue]:
         now, most = gpu.pcie_widths
         yield _issue(
             gpu.uuid,
-            said(
-                "hardware.lanes",
+            _(
                 "{gpu} is linked to the host by {now} lanes of the {most} that both could use.",
                 gpu=gpu.name,
                 now=now,
                 most=most,
             ),
-            said(
-                "hardware.slot",
+            _(
                 "Some lower it while idle; if it stays so under load, put the card into another slot, or seat it "
                 "again.",
             ),
@@ -147,12 +136,11 @@ def _of_condition(gpu: GpuCondition) -> Iterator[Issue]:
     if gpu.is_persistent is False:
         yield _issue(
             gpu.uuid,
-            said(
-                "hardware.persistence",
+            _(
                 "The driver of {gpu} is unloaded whenever nobody uses it: each training starts some seconds later.",
                 gpu=gpu.name,
             ),
-            said("hardware.persistenced", "sudo nvidia-smi -pm 1, or the service nvidia-persistenced."),
+            _("sudo nvidia-smi -pm 1, or the service nvidia-persistenced."),
             severity=Severity.NOTE,
         )
 
@@ -167,12 +155,12 @@ def _neighbours(look: Look) -> Iterator[Issue]:
         names = {
             one.pid: f"{one.pid} ({one.name})" if one.name else f"{one.pid}" for one in gpu.occupants if one.computes
         }
-        computing = [said("hardware.process", "process {process}", process=name) for name in names.values()]
+        computing = [_("process {process}", process=name) for name in names.values()]
         if computing:
             yield _issue(
                 gpu.uuid,
-                said("hardware.busy", "{gpu} is in use by {users}.", gpu=gpu.name, users=listed(", ", computing)),
-                said("hardware.wait", "Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES."),
+                _("{gpu} is in use by {users}.", gpu=gpu.name, users=listed(", ", computing)),
+                _("Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES."),
                 limit=Limit.NEIGHBOUR,
             )
 
@@ -282,9 +270,8 @@ def check_memory(look: Look) -> CheckResult:
     state = memory_state()
     limit = ""
     if state.limit_bytes is not None:
-        limit = said("memory.limit", ", a limit of {limit}", limit=_gib(state.limit_bytes))
-    sentence = said(
-        "memory.available",
+        limit = _(", a limit of {limit}", limit=_gib(state.limit_bytes))
+    sentence = _(
         "{available} of {total} available{limit}",
         available=_gib(state.available_bytes),
         total=_gib(state.total_bytes),
@@ -296,13 +283,12 @@ def check_memory(look: Look) -> CheckResult:
 def _of_state(state: MemoryState) -> Iterator[Issue]:
     numbers = {"available_bytes": float(state.available_bytes), "total_bytes": float(state.total_bytes)}
     if state.available_bytes < max(_LEAST_BYTES, _LEAST_SHARE * state.total_bytes):
-        host = said("memory.of-host", "of the host's memory")
-        of = said("memory.of-cgroup", "of the limit of its cgroup") if state.limit_bytes is not None else host
+        host = _("of the host's memory")
+        of = _("of the limit of its cgroup") if state.limit_bytes is not None else host
         yield Issue(
             check=MEMORY,
             severity=Severity.WARNING,
-            sentence=said(
-                "memory.little",
+            sentence=_(
                 "{available} {of}, {total}, are left for a training.",
                 available=_gib(state.available_bytes),
                 of=of,
@@ -311,29 +297,24 @@ def _of_state(state: MemoryState) -> Iterator[Issue]:
             numbers=numbers,
             limit=Limit.MEMORY,
             recommendations=(
-                Recommendation(
-                    sentence=said("memory.end-others", "End what else runs here, or give the container more memory.")
-                ),
+                Recommendation(sentence=_("End what else runs here, or give the container more memory.")),
             ),
         )
     if state.pressure is not None and state.pressure > 0.1:  # share of time in which some process waits for memory
         swap = ""
         if state.swap_used_bytes:
-            swap = said("memory.swapped", " {size} are swapped out.", size=_gib(state.swap_used_bytes))
+            swap = _(" {size} are swapped out.", size=_gib(state.swap_used_bytes))
         yield Issue(
             check=MEMORY,
             severity=Severity.WARNING,
-            sentence=said(
-                "memory.pressure",
+            sentence=_(
                 "Processes waited for memory in {pressure:.0%} of the last 10 s.{swap}",
                 pressure=state.pressure,
                 swap=swap,
             ),
             numbers={**numbers, "swap_used_bytes": float(state.swap_used_bytes), "pressure_fraction": state.pressure},
             limit=Limit.MEMORY,
-            recommendations=(
-                Recommendation(sentence=said("memory.fewer-workers", "End what takes it, or use fewer workers.")),
-            ),
+            recommendations=(Recommendation(sentence=_("End what takes it, or use fewer workers.")),),
         )
 
 
@@ -351,17 +332,14 @@ def _shared_memory(look: Look) -> Iterator[Issue]:
         yield Issue(
             check=MEMORY,
             severity=Severity.WARNING,
-            sentence=said(
-                "memory.shared",
+            sentence=_(
                 "{folder} holds {size:.0f} MiB: workers of PyTorch's loader send batches through it.",
                 folder=_SHARED,
                 size=size / 2**20,
             ),
             numbers={"shared_memory_bytes": float(size)},
             limit=Limit.MEMORY,
-            recommendations=(
-                Recommendation(sentence=said("memory.ipc", "Start the container with --ipc=host, or --shm-size=8g.")),
-            ),
+            recommendations=(Recommendation(sentence=_("Start the container with --ipc=host, or --shm-size=8g.")),),
         )
 
 

@@ -28,10 +28,10 @@ from autotune.diagnose.measured_switches import (
     plan_switches,
     together,
 )
-from autotune.diagnose.messages import Message, said
 from autotune.events import Event
 from autotune.measure.phases import Bounds, PhasedTrial, bounds_of, phased_trial
 from autotune.measure.window import WindowGoal
+from autotune.messages import _
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
 from autotune.search.findings import Findings
 from autotune.search.parts import Narrator, SearchParts
@@ -117,7 +117,7 @@ class Diagnoser:
         trial = phased_trial(phased.events)
         bounds = bounds_of(trial, phased.cpu_cores)
         if phased_record.ending not in _WELL:
-            why = said("diagnoser.in-phases", "in phases the trainer {ending}", ending=_ended(phased_record))
+            why = _("in phases the trainer {ending}", ending=_ended(phased_record))
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         larger, larger_record = self._larger_batch(bounds)
         plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
@@ -266,12 +266,12 @@ class Diagnoser:
 
     def _why_no_switch(self, plan: SwitchPlan) -> str:
         if not self._problem.can_vary:
-            return said("diagnoser.no-knob", "this config has no knob that may vary")
-        return said("diagnoser.no-time", "no time was left for it") if plan.not_tried else ""
+            return _("this config has no knob that may vary")
+        return _("no time was left for it") if plan.not_tried else ""
 
     def _not_seen(self, record: TrialRecord) -> Measured:
-        why = said("diagnoser.today-ended", "today's config {ending}", ending=_ended(record))
-        nothing = said("diagnoser.no-steps", "no steps were measured")
+        why = _("today's config {ending}", ending=_ended(record))
+        nothing = _("no steps were measured")
         results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
         return Measured(results=results, bounds=None, why_not_seen=why)
 
@@ -301,10 +301,10 @@ def _steps(trial: PhasedTrial, bounds: Bounds) -> ReplayedSteps | None:
     return None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
 
 
-def _ended(record: TrialRecord) -> Message:
+def _ended(record: TrialRecord) -> str:
     if not record.detail:
-        return said("diagnoser.ended", "{ending}", ending=record.ending.value)
-    return said("diagnoser.ended-so", "{ending} ({detail})", ending=record.ending.value, detail=record.detail)
+        return record.ending.value
+    return _("{ending} ({detail})", ending=record.ending.value, detail=record.detail)
 
 
 def _loads_ahead(problem: Problem) -> bool | None:
@@ -328,49 +328,49 @@ def _twice(knob: Knob) -> int | None:
 MEASURED_CHECKS: tuple[Check, ...] = (
     Check(
         id=measured_switches.IN_FORCE,
-        question="Is in force what the config says?",
+        question=_("Is in force what the config says?"),
         how="the frameworks in the trainer's process are asked during training: precision, threads, eager mode, GPUs",
         threshold="any difference to a known knob, and a GPU that is there and not seen",
     ),
     Check(
         id=measured_machine.NEIGHBOURS,
-        question="Does anybody else use the machine, or does heat hold it back?",
+        question=_("Does anybody else use the machine, or does heat hold it back?"),
         how="the CPU time of all processes against the trainer's; what the driver says of other kernels and of clocks",
         threshold="25 % of the cores; 5 % of the GPU's time, where two kernels in turn cost both more than noise",
     ),
     Check(
         id=measured_steps.INPUT_LIMIT,
-        question="Is the input the limit, and what of it?",
+        question=_("Is the input the limit, and what of it?"),
         how="one trial in turn trains, trains on the same few batches again and again, and only loads",
         threshold="5 % to be gained for certain: rounds of one trial differ by 3 %",
     ),
     Check(
         id=measured_steps.FIXED_COST,
-        question="How much of a step is taken whatever the batch?",
+        question=_("How much of a step is taken whatever the batch?"),
         how="steps with free data at two sizes of the batch: t = a + b * batch",
         threshold="60 % of the step, and 5 % to be gained, for certain",
     ),
     Check(
         id=measured_steps.STEADINESS,
-        question="Do slow steps recur?",
+        question=_("Do slow steps recur?"),
         how="steps of more than three times the median, what they add up to, and their distances",
         threshold="5 % of the time, in three steps at least",
     ),
     Check(
         id=measured_steps.OUTSIDE_STEPS,
-        question="How much time passes outside of steps?",
+        question=_("How much time passes outside of steps?"),
         how="evaluations and checkpoints of a longer trial",
         threshold="5 % of the time",
     ),
     Check(
         id=measured_machine.MEMORY_ROOM,
-        question="How much room does the memory leave?",
+        question=_("How much room does the memory leave?"),
         how="the most that was in use, its growth, and a line through two sizes of the batch",
         threshold="92 %, which an odd batch goes beyond; full within a day",
     ),
     Check(
         id=measured_switches.SWITCHES,
-        question="Which single change helps?",
+        question=_("Which single change helps?"),
         how="trials of today's config and of each change in turn, in an order that a steady drift cancels out of",
         threshold="2 % to be gained for certain: points that differ by less cannot be told apart",
     ),

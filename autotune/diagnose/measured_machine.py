@@ -7,10 +7,10 @@ from statistics import median
 
 from autotune.clock import format_duration
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, percent
-from autotune.diagnose.messages import Message, listed, said
 from autotune.events import Event, TrialProgress
 from autotune.measure.probe import MemorySeries
 from autotune.measure.window import growth_bytes_per_s
+from autotune.messages import Message, _, listed
 from autotune.records import GpuMeasurement, Machine, Measurement, Ratio, TrialRecord, Validity
 
 NEIGHBOURS = "neighbours"
@@ -77,20 +77,19 @@ def judge_neighbours(
     if foreign_cores and median(foreign_cores) > 0.25 * machine_cores:
         issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
     issues += _on_the_gpus(trials)
-    why_not = "" if foreign_cores else said("neighbours.unknown", "the CPU time of others is not known here")
+    why_not = "" if foreign_cores else _("the CPU time of others is not known here")
     return CheckResult(check=NEIGHBOURS, issues=tuple(issues), why_not="" if issues else why_not)
 
 
 def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
     wanted = None if own is None else own + foreign
     is_short = wanted is not None and wanted > 0.9 * cores
-    wants = said("neighbours.wants", "the trainer wants them too")
-    costs = wants if is_short else said("neighbours.leaves", "the trainer leaves them free")
+    wants = _("the trainer wants them too")
+    costs = wants if is_short else _("the trainer leaves them free")
     return Issue(
         check=NEIGHBOURS,
         severity=Severity.WARNING if is_short else Severity.NOTE,
-        sentence=said(
-            "neighbours.cpu",
+        sentence=_(
             "Other processes keep {foreign:.1f} of {cores:g} cores busy, and {costs}: what is measured now is not the "
             "speed of an idle machine.",
             foreign=foreign,
@@ -115,8 +114,7 @@ def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
                 Issue(
                     check=NEIGHBOURS,
                     severity=Severity.WARNING,
-                    sentence=said(
-                        "neighbours.disturbed",
+                    sentence=_(
                         "{spoiled} of {trials} trials were disturbed: {detail}.",
                         spoiled=len(spoiled),
                         trials=len(trials),
@@ -141,8 +139,7 @@ def _on_one(gpu: GpuMeasurement) -> Issue | None:
         return Issue(
             check=NEIGHBOURS,
             severity=Severity.WARNING,
-            sentence=said(
-                "neighbours.throttled",
+            sentence=_(
                 "Heat or a power brake holds the clocks of {gpu} down for {share} of the time.",
                 gpu=figures.name,
                 share=percent(figures.throttled_fraction or 0.0),
@@ -154,8 +151,7 @@ def _on_one(gpu: GpuMeasurement) -> Issue | None:
         return Issue(
             check=NEIGHBOURS,
             severity=Severity.WARNING,
-            sentence=said(
-                "neighbours.gpu",
+            sentence=_(
                 "Other processes use {gpu} for {share} of the time.",
                 gpu=figures.name,
                 share=percent(figures.foreign_fraction or 0.0),
@@ -189,12 +185,12 @@ def judge_memory(
         batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
     """
     if measurement is None:
-        return CheckResult(check=MEMORY_ROOM, why_not=said("memory-room.no-numbers", "no trial gave numbers"))
+        return CheckResult(check=MEMORY_ROOM, why_not=_("no trial gave numbers"))
     gpu = measurement.fullest_gpu
     gpu_total = gpu.memory_total_bytes if gpu else None
     places = [
-        (said("memory-room.host", "The host's memory"), measurement.peak_memory_bytes, machine.memory_bytes, series[0]),
-        (said("memory-room.gpu", "The GPU's memory"), measurement.gpu_memory_bytes, gpu_total, series[1]),
+        (_("The host's memory"), measurement.peak_memory_bytes, machine.memory_bytes, series[0]),
+        (_("The GPU's memory"), measurement.gpu_memory_bytes, gpu_total, series[1]),
     ]
     largest = largest_batch(batches, gpu_total) if gpu_total else None
     issues, seen = [], []
@@ -202,8 +198,7 @@ def judge_memory(
         if peak is None or not total:
             continue
         seen.append(
-            said(
-                "memory-room.used",
+            _(
                 "{what} is used up to {peak:.1f} of {total:.1f} GiB.",
                 what=what,
                 peak=peak / _GIB,
@@ -215,8 +210,7 @@ def judge_memory(
         # TensorFlow and JAX take all of a GPU's memory at once: it is full only if it depends on the batch.
         may_be_reserved = total == gpu_total and largest is None
         if peak > _NEARLY_FULL * total and not may_be_reserved:
-            full = said(
-                "memory-room.full",
+            full = _(
                 "{what} is nearly full: {share} of {total:.1f} GiB.",
                 what=what,
                 share=percent(peak / total),
@@ -224,8 +218,7 @@ def judge_memory(
             )
             issues.append(_issue(full, peak))
         elif full_s < _FULL_WITHIN_S:
-            grows = said(
-                "memory-room.grows",
+            grows = _(
                 "{what} grows by {growth:.0f} MiB a minute: it would be full after {time}.",
                 what=what,
                 growth=growth * 60 / (1 << 20),
@@ -233,9 +226,9 @@ def judge_memory(
             )
             issues.append(_issue(grows, peak))
     if largest is not None:
-        seen.append(said("memory-room.batch", "The largest batch that is safe is about {batch}.", batch=largest))
+        seen.append(_("The largest batch that is safe is about {batch}.", batch=largest))
     if not seen:
-        return CheckResult(check=MEMORY_ROOM, why_not=said("memory-room.unknown", "the memory in use is not known"))
+        return CheckResult(check=MEMORY_ROOM, why_not=_("the memory in use is not known"))
     return CheckResult(check=MEMORY_ROOM, issues=tuple(issues), sentence=listed(" ", seen))
 
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, milliseconds, percent, ratio_text
-from autotune.diagnose.messages import Message, listed, said
 from autotune.measure.phases import Bounds, without
 from autotune.measure.window import PAUSES, main_stream
+from autotune.messages import Message, _, listed
 from autotune.records import Ratio, TraineeEvent, TrialPhase
 
 INPUT_LIMIT = "input"
@@ -22,10 +22,10 @@ _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
 _NO_SLOWER = 0.88  # than one after the other, as far as rounds tell
 _HALF_WAIT = 0.5  # the same, where the config itself says that no batch is loaded ahead
 _MEANING = {
-    Limit.OVERLAP: said("input.overlap", "Loading and the step take turns: loading ahead of the step is what helps"),
-    Limit.READING: said("input.reading", "Reading is the limit, not preparing"),
-    Limit.PREPARING: said("input.preparing", "Preparing is the limit, not reading"),
-    Limit.LOADING: said("input.loading", "Whether reading or preparing is the limit is not known"),
+    Limit.OVERLAP: _("Loading and the step take turns: loading ahead of the step is what helps"),
+    Limit.READING: _("Reading is the limit, not preparing"),
+    Limit.PREPARING: _("Preparing is the limit, not reading"),
+    Limit.LOADING: _("Whether reading or preparing is the limit is not known"),
 }
 
 
@@ -40,12 +40,11 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
     if gain is None:
         return CheckResult(check=INPUT_LIMIT, why_not=listed("; ", bounds.why_not) or _why_not(bounds))
     if gain.low <= WORTH_TELLING:
-        sentence = said("input.little", "With free data it would be {gain} as fast.", gain=ratio_text(gain))
+        sentence = _("With free data it would be {gain} as fast.", gain=ratio_text(gain))
         return CheckResult(check=INPUT_LIMIT, sentence=sentence)
     limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
     waiting = 1.0 - 1.0 / gain.ratio
-    sentence = said(
-        "input.limit",
+    sentence = _(
         "The input takes {waiting} of the time; with free data it would be {gain} as fast. {meaning}.{work}",
         waiting=percent(waiting),
         gain=ratio_text(gain),
@@ -62,9 +61,8 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
 
 def _why_not(bounds: Bounds) -> Message:
     if bounds.speeds:
-        return said("input.too-short", "the trial was too short for it")
-    return said(
-        "input.no-batches",
+        return _("the trial was too short for it")
+    return _(
         "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed",
     )
 
@@ -106,9 +104,8 @@ def _work(bounds: Bounds) -> str:
         return ""
     took = milliseconds(bounds.batch / loading)
     if cores is None:
-        return said("input.loader", " The loader alone takes {time} for a batch.", time=took)
-    return said(
-        "input.loader-cores",
+        return _(" The loader alone takes {time} for a batch.", time=took)
+    return _(
         " The loader alone takes {time} for a batch and keeps {cores:.1f} cores busy.",
         time=took,
         cores=cores,
@@ -153,19 +150,16 @@ def judge_fixed_cost(
     if one is None or other is None or not one.step_s or not other.step_s:
         return CheckResult(
             check=FIXED_COST,
-            why_not=said("fixed-cost.two-sizes", "it takes steps with free data at two sizes of the batch"),
+            why_not=_("it takes steps with free data at two sizes of the batch"),
         )
     factor = other.batch / one.batch
     if factor < 1.5:  # between the two batches
-        why_not = said(
-            "fixed-cost.alike", "the two batches are too alike: {one:g} and {other:g}", one=one.batch, other=other.batch
-        )
+        why_not = _("the two batches are too alike: {one:g} and {other:g}", one=one.batch, other=other.batch)
         return CheckResult(check=FIXED_COST, why_not=why_not)
     today_s, larger_s = median(one.step_s), median(other.step_s)
     ln_ratio, error = math.log(larger_s / today_s), 1.96 * math.sqrt(2.0) * 0.04  # of ln step time between two trials
     share, least, most = (_share(math.exp(ln_ratio + shift), factor) for shift in (0.0, error, -error))
-    seen = said(
-        "fixed-cost.seen",
+    seen = _(
         "Of the {today} of a step with free data, {share} is taken whatever the batch ({larger} with {factor:g} times "
         "the batch)",
         today=milliseconds(today_s),
@@ -176,11 +170,11 @@ def judge_fixed_cost(
     bound = _bounded(share, least, most, bounds)
     # of the step for certain: up to there it may be the update of the weights, which is work
     if least < 0.6 or bound.low <= WORTH_TELLING:
-        return CheckResult(check=FIXED_COST, sentence=said("sentence", "{clause}.", clause=seen))
+        return CheckResult(check=FIXED_COST, sentence=_("{clause}.", clause=seen))
     issue = Issue(
         check=FIXED_COST,
         severity=Severity.WARNING,
-        sentence=said("fixed-cost.much", "{seen}: {remedy}", seen=seen, remedy=_remedy(retraced)),
+        sentence=_("{seen}: {remedy}", seen=seen, remedy=_remedy(retraced)),
         numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
         bound=bound,
         limit=Limit.HOST,
@@ -190,8 +184,7 @@ def judge_fixed_cost(
 
 def retracing_sentence(retraced: str) -> Message:
     """Return what to do about a function that is traced again and again, as a sentence."""
-    return said(
-        "fixed-cost.retraced",
+    return _(
         "TensorFlow says that it traces {function} again and again. Make it once, and give it tensors of few shapes "
         "in place of Python numbers.",
         function=retraced,
@@ -200,8 +193,7 @@ def retracing_sentence(retraced: str) -> Message:
 
 def _remedy(retraced: str | None) -> Message:
     if retraced is None:
-        return said(
-            "fixed-cost.remedy",
+        return _(
             "it may be launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help.",
         )
     return retracing_sentence(retraced)
@@ -229,12 +221,12 @@ _MUCH_OUTSIDE = 0.05  # of the time
 _LEAST_STEPS = 5
 _MOST_SHARE = 0.99
 _NOUNS = {
-    "eval": said("outside.evaluation", "evaluation"),
-    "checkpoint": said("outside.checkpoint", "checkpoint"),
+    "eval": _("evaluation"),
+    "checkpoint": _("checkpoint"),
 }
 _REMEDIES = {
-    "eval": said("outside.evaluate-less", "evaluate more seldom, on fewer samples, or in a process of its own"),
-    "checkpoint": said("outside.save-less", "save more seldom, less, or while training goes on"),
+    "eval": _("evaluate more seldom, on fewer samples, or in a process of its own"),
+    "checkpoint": _("save more seldom, less, or while training goes on"),
 }
 
 
@@ -247,22 +239,19 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
     stream = main_stream(events)
     ends_s = [event.t_s for event in events if event.kind == "step" and event.stream == stream]
     if len(ends_s) < _LEAST_STEPS:
-        return CheckResult(check=OUTSIDE_STEPS, why_not=said("outside.few-steps", "too few steps were seen"))
+        return CheckResult(check=OUTSIDE_STEPS, why_not=_("too few steps were seen"))
     pauses_s = _pauses(events, stream)
     all_s = ends_s[-1] - ends_s[0]
     shares = {kind: min(_MOST_SHARE, _typical_s(spent_s) / all_s) for kind, spent_s in pauses_s.items()}
     told = listed(
         ", ",
-        (
-            said("outside.share", "{what} {share}", what=_NOUNS[kind], share=percent(share))
-            for kind, share in shares.items()
-        ),
+        (_("{what} {share}", what=_NOUNS[kind], share=percent(share)) for kind, share in shares.items()),
     )
-    nothing = said("outside.none", "No evaluation and no checkpoint was seen.")
+    nothing = _("No evaluation and no checkpoint was seen.")
     return CheckResult(
         check=OUTSIDE_STEPS,
         issues=tuple(_issue(kind, share, pauses_s[kind]) for kind, share in shares.items() if share > _MUCH_OUTSIDE),
-        sentence=said("outside.told", "Of the time seen: {shares}.", shares=told) if told else nothing,
+        sentence=_("Of the time seen: {shares}.", shares=told) if told else nothing,
     )
 
 
@@ -295,13 +284,12 @@ def _issue(kind: str, share: float, spent_s: Sequence[float]) -> Issue:
     # of the time of the only one that was seen is certain: the first compiles what it needs
     low, high = (share if times > 1 else 0.5 * share), min(_MOST_SHARE, share * (times + 1) / times)
     each = milliseconds(median(spent_s))
-    one = said("outside.one", "one of {time}", time=each)
-    often = said("outside.times", "{times} of {time}", times=times, time=each) if times > 1 else one
+    one = _("one of {time}", time=each)
+    often = _("{times} of {time}", times=times, time=each) if times > 1 else one
     return Issue(
         check=OUTSIDE_STEPS,
         severity=Severity.WARNING,
-        sentence=said(
-            "outside.takes",
+        sentence=_(
             "The {what} takes {share} of the time ({often} was seen): {remedy}.",
             what=_NOUNS[kind],
             share=percent(share),
@@ -378,7 +366,7 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
             irregularly and do not wait for data are those that trace it.
     """
     if len(steps) < _LEAST_STEADY_STEPS:
-        why_not = said("steadiness.few-steps", "{steps} steps are too few for it", steps=len(steps))
+        why_not = _("{steps} steps are too few for it", steps=len(steps))
         return CheckResult(check=STEADINESS, why_not=why_not)
     usual_s = median(step.duration_s for step in steps)
     # three times the median step
@@ -399,15 +387,14 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
         bound = without(share, 2.0 * share / len(times) ** 0.5)
     traces = retracing_sentence(retraced) if retraced and when is None and not _waits(slow, usual_s) else ""
     where = "" if traces else _cause(slow, usual_s)
-    sentence = said(
-        "steadiness.slow",
+    sentence = _(
         "{slow} of {steps} steps take {time} instead of {usual}: {share} of the time. They come {when}{where}.",
         slow=len(slow),
         steps=len(steps),
         time=milliseconds(median(step.duration_s for step in slow)),
         usual=milliseconds(usual_s),
         share=percent(share),
-        when=when or said("steadiness.irregularly", "irregularly"),
+        when=when or _("irregularly"),
         where=where,
     )
     sentence = listed(" ", (sentence, traces)) if traces else sentence
@@ -437,13 +424,13 @@ def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
 def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
     """Return how slow steps recur, in words; None if they do so irregularly."""
     if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
-        return said("steadiness.epochs", "at the beginning of each epoch")
+        return _("at the beginning of each epoch")
     apart = [after.number - before.number for before, after in pairwise(slow)]
     apart_s = [after.end_s - before.end_s for before, after in pairwise(slow)]
     if _variation(apart) < _REGULAR:
-        return said("steadiness.steps", "every {steps:.0f} steps", steps=fmean(apart))
+        return _("every {steps:.0f} steps", steps=fmean(apart))
     if _variation(apart_s) < _REGULAR:
-        return said("steadiness.seconds", "every {seconds:.1f} s", seconds=fmean(apart_s))
+        return _("every {seconds:.1f} s", seconds=fmean(apart_s))
     return None
 
 
@@ -463,8 +450,7 @@ def _cause(slow: Sequence[TimedStep], usual_s: float) -> str:
     if any(step.wait_s is None for step in slow):
         return ""
     if _waits(slow, usual_s):
-        return said("steadiness.waits", ", and wait for data")
-    return said(
-        "steadiness.besides",
+        return _(", and wait for data")
+    return _(
         ", and do not wait for data meanwhile: look for what the training loop does then besides steps",
     )

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity, ratio_text
-from autotune.diagnose.messages import Message, listed, said
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
+from autotune.messages import Message, _, listed
 from autotune.records import Machine, Ratio, Scalar, TraineeEvent, Values
 from autotune.space.catalog import effects_of, row_of
 from autotune.space.knob import Knob, Label, same_scalar
@@ -141,7 +141,7 @@ def gains(baseline: Sequence[float], tried: Sequence[tuple[Switch, Sequence[floa
     found = []
     for switch, speeds, ending in tried:
         if not speeds or not baseline or ending:
-            no_numbers = said("switches.no-trial", "no trial of it gave numbers")
+            no_numbers = _("no trial of it gave numbers")
             found.append(Gain(switch=switch, gain=None, why_not=ending or no_numbers))
             continue
         mean = fmean(speeds) - fmean(baseline)
@@ -168,15 +168,13 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
     told = [_outcome(one) for one in measured]
     for on_step, paths in plan.left_alone.items():
         if paths:
-            step = said("switches.step-cannot", "the step cannot matter now")
-            side = step if on_step else said("switches.input-cannot", "the input cannot matter now")
-            told.append(said("switches.left-alone", "{keys} left alone, as {side}", keys=", ".join(paths), side=side))
+            step = _("the step cannot matter now")
+            side = step if on_step else _("the input cannot matter now")
+            told.append(_("{keys} left alone, as {side}", keys=", ".join(paths), side=side))
     if not told:
-        why_not = why_not or said("switches.no-value", "no knob of this config has another value worth trying")
+        why_not = why_not or _("no knob of this config has another value worth trying")
         return CheckResult(check=SWITCHES, issues=tuple(issues), why_not=why_not)
-    return CheckResult(
-        check=SWITCHES, issues=tuple(issues), sentence=said("sentence", "{clause}.", clause=listed("; ", told))
-    )
+    return CheckResult(check=SWITCHES, issues=tuple(issues), sentence=_("{clause}.", clause=listed("; ", told)))
 
 
 def _issue(one: Gain) -> Issue:
@@ -188,14 +186,12 @@ def _issue(one: Gain) -> Issue:
         gain=one.gain,
         evidence=Evidence.MEASURED,
         label=switch.label.value,
-        cost=said("switches.teach-less", "each sample may teach less") if switch.label is Label.BATCH else "",
+        cost=_("each sample may teach less") if switch.label is Label.BATCH else "",
     )
     return Issue(
         check=SWITCHES,
         severity=Severity.WARNING,
-        sentence=said(
-            "switches.gain", "{change} is {gain} as fast.", change=_change(switch), gain=ratio_text(one.gain)
-        ),
+        sentence=_("{change} is {gain} as fast.", change=_change(switch), gain=ratio_text(one.gain)),
         place=", ".join(knob.path for knob in switch.knobs),
         bound=one.gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
@@ -219,8 +215,7 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     return Issue(
         check=SWITCHES,
         severity=Severity.NOTE,
-        sentence=said(
-            "switches.more",
+        sentence=_(
             "{count} more may help, and a few short trials do not show it: a search does.",
             count=len(switches),
         ),
@@ -232,14 +227,14 @@ def _change(switch: Switch) -> str:
     return ", ".join(f"{path}: {_scalar(value)}" for path, value in switch.changes.items())
 
 
-def _explained(switch: Switch) -> Message:
+def _explained(switch: Switch) -> str:
     """Return a change with what its knobs mean."""
     rows = [row_of(knob) for knob in switch.knobs]
-    meanings = [Message(row.sentence, f"knob.{row.kind}") for row in rows if row]
+    meanings = [row.sentence for row in rows if row]
     if not meanings:
-        return said("switches.change", "{change}", change=_change(switch))
+        return _change(switch)
     meaning = listed("; ", meanings)
-    return said("switches.explained", "{change} ({meaning})", change=_change(switch), meaning=meaning)
+    return _("{change} ({meaning})", change=_change(switch), meaning=meaning)
 
 
 def _scalar(value: Scalar) -> str:
@@ -249,8 +244,8 @@ def _scalar(value: Scalar) -> str:
 def _outcome(one: Gain) -> Message:
     change = _change(one.switch)
     if one.gain is None:
-        return said("switches.no-numbers", "{change} gave no numbers ({why})", change=change, why=one.why_not)
-    return said("switches.outcome", "{change} {gain} as fast", change=change, gain=ratio_text(one.gain))
+        return _("{change} gave no numbers ({why})", change=change, why=one.why_not)
+    return _("{change} {gain} as fast", change=change, gain=ratio_text(one.gain))
 
 
 # Check of what is in force in the trainer's process: threads, precision, eager mode, devices, against the config.
@@ -278,12 +273,12 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
     if not reported:
         return CheckResult(
             check=IN_FORCE,
-            why_not=said("in-force.not-told", "no framework in the trainer's process has told its settings"),
+            why_not=_("no framework in the trainer's process has told its settings"),
         )
     settings = reported[-1]
     issues = [*_gpus(settings, machine), *(issue for knob in space.knobs for issue in _of(knob, settings))]
     told = ", ".join(f"{name} {_text(value)}" for name, value in settings.items())
-    return CheckResult(check=IN_FORCE, issues=tuple(issues), sentence=said("sentence", "{clause}.", clause=told))
+    return CheckResult(check=IN_FORCE, issues=tuple(issues), sentence=_("{clause}.", clause=told))
 
 
 def _gpus(settings: Mapping[str, Scalar], machine: Machine) -> Iterator[Issue]:
@@ -292,8 +287,7 @@ def _gpus(settings: Mapping[str, Scalar], machine: Machine) -> Iterator[Issue]:
         yield Issue(
             check=IN_FORCE,
             severity=Severity.ERROR,
-            sentence=said(
-                "in-force.no-gpu",
+            sentence=_(
                 "{gpu} is there, and the trainer's framework uses no GPU: it trains on the CPU.",
                 gpu=machine.gpus[0].name,
             ),
@@ -307,31 +301,29 @@ def _of(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[Issue]:
     for name in _THREADS.get(knob.kind or "", ()):
         there = settings.get(name)
         if isinstance(value, int) and value > 0 and there is not None and there != value:
-            yield _differs(knob, said("in-force.other", "{name} is {value}", name=name, value=_text(there)))
+            yield _differs(knob, _("{name} is {value}", name=name, value=_text(there)))
     precision = settings.get("keras.precision")
     if knob.kind == "precision" and isinstance(value, str) and precision is not None:
         # A trainer may cast by itself; the other way round nobody does by accident.
         if value == _SINGLE and precision in _HALF:
-            yield _differs(knob, said("in-force.policy", "Keras' policy is {policy}", policy=_text(precision)))
+            yield _differs(knob, _("Keras' policy is {policy}", policy=_text(precision)))
         elif value in _HALF and precision != value:
             yield _differs(
                 knob,
-                said(
-                    "in-force.policy-or-cast",
+                _(
                     "Keras' policy is {policy}; a trainer may cast by itself",
                     policy=_text(precision),
                 ),
             )
     if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
-        yield _differs(knob, said("in-force.eager", "TensorFlow runs functions eagerly, op by op"), Limit.HOST)
+        yield _differs(knob, _("TensorFlow runs functions eagerly, op by op"), Limit.HOST)
 
 
 def _differs(knob: Knob, there: Message, limit: Limit | None = None) -> Issue:
     return Issue(
         check=IN_FORCE,
         severity=Severity.WARNING,
-        sentence=said(
-            "in-force.not",
+        sentence=_(
             "{key}: {value} is not in force: {there}.",
             key=knob.path,
             value=_text(knob.baseline),

@@ -11,6 +11,7 @@ from autotune.diagnose.framework import FRAMEWORK, GRAPH, LOADER, check_framewor
 from autotune.diagnose.hardware import HARDWARE, MEMORY, check_hardware, check_memory
 from autotune.diagnose.look import Look
 from autotune.diagnose.storage import STORAGE, check_storage
+from autotune.messages import _
 from autotune.search.problem import Problem
 
 _FUNCTIONS: Mapping[str, Callable[[Look], CheckResult]] = {
@@ -43,51 +44,51 @@ def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False
 STATIC_CHECKS: tuple[Check, ...] = (
     Check(
         id="hardware",
-        question="Are the GPUs there, free, and not held down?",
+        question=_("Are the GPUs there, free, and not held down?"),
         how="the driver is asked: clocks, power limit, lanes to the host, persistence, who computes on them",
         threshold="heat and power brakes (autotune/measure/gpu/driver.py); less power than it came with; fewer lanes "
         "than the link could have (NVML's current and largest width)",
     ),
     Check(
         id="framework",
-        question="Does the framework load, and see the GPUs?",
+        question=_("Does the framework load, and see the GPUs?"),
         how="a child of the trainer's interpreter imports it and asks",
         threshold="no GPU seen where the driver has one",
     ),
     Check(
         id="memory",
-        question="Is there memory for a training?",
+        question=_("Is there memory for a training?"),
         how="the kernel and the cgroup are asked, and who had to wait for memory in the last 10 s",
         threshold="less than 2 GiB or a tenth; waiting for 10 % of the time; /dev/shm below 1 GiB where PyTorch's "
         "workers need it (PyTorch's README, Docker image)",
     ),
     Check(
         id="storage",
-        question="Is the dataset near, and fast to read?",
+        question=_("Is the dataset near, and fast to read?"),
         how="paths of the config that exist: their file system, disk, size; a sample is read, 2 s or 256 MiB",
         threshold="below 150 MB/s and below 200 files/s from the disk, which is what one that rotates gives; a network",
     ),
     Check(
         id="configuration",
-        question="Is the config free of mistakes, and does it suit this machine?",
+        question=_("Is the config free of mistakes, and does it suit this machine?"),
         how="its values are read, and compared with the known knobs and with this machine's cores and GPUs",
         threshold="config_checks.py and config_for_machine.py name each with its source",
     ),
     Check(
         id="code",
-        question="Is there slow code in the trainer's own sources?",
+        question=_("Is there slow code in the trainer's own sources?"),
         how="the script that the command starts, and the modules beside it that it imports, are read, not imported",
         threshold="what a rule knows, in code that training reaches; autotune/diagnose/code_scan.py names each",
     ),
     Check(
         id="graph-and-xla",
-        question="Do graph mode and XLA work here?",
+        question=_("Do graph mode and XLA work here?"),
         how="a child of the trainer's interpreter compiles a small function both ways",
         threshold="an error, or no answer within 25 s",
     ),
     Check(
         id="native-loader",
-        question="Can TensorFlow decode the dataset by itself?",
+        question=_("Can TensorFlow decode the dataset by itself?"),
         how="the same child decodes one audio, image or record file of the dataset",
         threshold="an error",
     ),

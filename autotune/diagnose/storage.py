@@ -13,10 +13,10 @@ from autotune.clock import Clock
 from autotune.diagnose.config_keys import place_of
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
 from autotune.diagnose.look import DatasetPlace, Look, missing_data
-from autotune.diagnose.messages import Message, capitalized, listed, said
 from autotune.files import open_regular
 from autotune.measure.gpu.devices import in_time
 from autotune.measure.host import memory_state
+from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.trial.mounts import file_system, is_network, is_rotating
 
 STORAGE = "storage"
@@ -30,7 +30,7 @@ _MANY_FILES = 10_000
 def check_storage(look: Look) -> CheckResult:
     """Look at where the dataset is, and read some of it."""
     if look.problem is None:
-        why_not = said("storage.no-config", "no config is given, so that it is not known where the dataset is")
+        why_not = _("no config is given, so that it is not known where the dataset is")
         return CheckResult(check=STORAGE, why_not=why_not)
     if look.places is None:
         return CheckResult(check=STORAGE, issues=(_silent(),))
@@ -38,23 +38,18 @@ def check_storage(look: Look) -> CheckResult:
         Issue(
             check=STORAGE,
             severity=Severity.ERROR,
-            sentence=said(
-                "storage.missing",
+            sentence=_(
                 "{key} names {value}, and there is nothing of that name on this machine.",
                 key=key,
                 value=value,
             ),
             place=place_of(look.problem, key),
-            recommendations=(
-                Recommendation(sentence=said("storage.correct", "Correct the path, or mount what is there.")),
-            ),
+            recommendations=(Recommendation(sentence=_("Correct the path, or mount what is there.")),),
         )
         for key, value in missing_data(look.problem)
     ]
     if not look.places and not missing:
-        return CheckResult(
-            check=STORAGE, why_not=said("storage.none", "the config names no dataset that is on this machine")
-        )
+        return CheckResult(check=STORAGE, why_not=_("the config names no dataset that is on this machine"))
     issues, seen = list(missing), []
     for place in look.places:
         rate = None
@@ -73,8 +68,7 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
         local = _copy(place)
         yield _issue(
             place,
-            said(
-                "storage.network",
+            _(
                 "The dataset is on another machine ({kind}): each file that is read crosses the network.",
                 kind=kind,
             ),
@@ -82,11 +76,11 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
             severity=Severity.WARNING if rate is None or _is_slow(rate) else Severity.NOTE,
         )
     elif rate is not None and _is_slow(rate):
-        this = said("storage.this-disk", "this disk ({kind})", kind=kind)
-        disk = said("storage.rotates", "a disk that rotates") if rotates else this
+        this = _("this disk ({kind})", kind=kind)
+        disk = _("a disk that rotates") if rotates else this
         yield _issue(
             place,
-            said("storage.slow", "{disk} gave {rates}, which is slow.", disk=capitalized(disk), rates=_rates(rate)),
+            _("{disk} gave {rates}, which is slow.", disk=capitalized(disk), rates=_rates(rate)),
             _copy(place),
             numbers={
                 "disk_bytes_per_s": rate.disk.bytes_per_s or 0.0,
@@ -97,27 +91,23 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
     if len(small) >= _MANY_FILES and len(small) * 2 > len(place.files) and (on_network or rotates):
         yield _issue(
             place,
-            said(
-                "storage.small-files",
+            _(
                 "{count:,} of its files are smaller than {size} KiB: each costs a look-up and a seek.",
                 count=len(small),
                 size=_SMALL_BYTES >> 10,
             ),
-            said(
-                "storage.pack",
+            _(
                 "Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more.",
             ),
             severity=Severity.NOTE,
         )
     if rate is not None and rate.failed:
-        unreadable = said(
-            "storage.unreadable", "{count} of the files looked at cannot be read by you.", count=rate.failed
-        )
-        yield _issue(place, unreadable, said("storage.modes", "See their modes."))
+        unreadable = _("{count} of the files looked at cannot be read by you.", count=rate.failed)
+        yield _issue(place, unreadable, _("See their modes."))
     free = _free_bytes(place.path)
     if free is not None and free < 1 << 30:  # no trial starts below it
-        full = said("storage.full", "{free:.0f} MiB are left on its file system.", free=free / _MIB)
-        yield _issue(place, full, said("storage.room", "Make room: caches may go there."))
+        full = _("{free:.0f} MiB are left on its file system.", free=free / _MIB)
+        yield _issue(place, full, _("Make room: caches may go there."))
 
 
 def _free_bytes(path: Path) -> int | None:
@@ -132,12 +122,10 @@ def _silent() -> Issue:
     return Issue(
         check=STORAGE,
         severity=Severity.ERROR,
-        sentence=said("storage.silent", "The file system of the dataset has not answered for 10 s."),
+        sentence=_("The file system of the dataset has not answered for 10 s."),
         limit=Limit.READING,
         recommendations=(
-            Recommendation(
-                sentence=said("storage.df", "See with `df` whether it answers; on a network, its server may be gone.")
-            ),
+            Recommendation(sentence=_("See with `df` whether it answers; on a network, its server may be gone.")),
         ),
     )
 
@@ -157,25 +145,23 @@ def _is_enough(reads: Reads) -> bool:
 def _copy(place: DatasetPlace) -> Message:
     # of the available memory that a dataset may take of the page cache
     if place.is_whole and place.size_bytes < 0.5 * memory_state().available_bytes:
-        return said(
-            "storage.fits",
+        return _(
             "Its {size:.1f} GiB fit into memory: cache it there, or copy it to a local SSD before training.",
             size=place.size_bytes / 2**30,
         )
-    return said("storage.copy", "Copy it to a local SSD before training, or cache what is prepared of it.")
+    return _("Copy it to a local SSD before training, or cache what is prepared of it.")
 
 
 def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> Message:
     kind = file_system(place.path)
-    files = said(
-        "storage.files",
-        "{key}: {count:,} file{s}{more}, {size:.2f} GiB{where}",
+    files = ngettext(
+        "{key}: {count:,} file{more}, {size:.2f} GiB{where}",
+        "{key}: {count:,} files{more}, {size:.2f} GiB{where}",
+        len(place.files),
         key=place.key,
-        count=len(place.files),
-        s="s" * (len(place.files) != 1),
-        more="" if place.is_whole else said("storage.and-more", " and more"),
+        more="" if place.is_whole else _(" and more"),
         size=place.size_bytes / 2**30,
-        where=said("storage.on", " on {kind}", kind=kind) if kind else "",
+        where=_(" on {kind}", kind=kind) if kind else "",
     )
     rates = _rates(rate) if rate is not None else ""
     return listed(", ", (files, rates)) if rates else files
@@ -184,12 +170,11 @@ def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> Message:
 def _rates(rate: ReadingRate) -> Message:
     """Return what was read and how fast, for people; empty for nothing."""
     parts = []
-    from_disk = said("storage.from-disk", "from the disk") if rate.knows_cache else said("storage.read", "read")
-    for reads, source in ((rate.disk, from_disk), (rate.cache, said("storage.from-memory", "from memory"))):
+    from_disk = _("from the disk") if rate.knows_cache else _("read")
+    for reads, source in ((rate.disk, from_disk), (rate.cache, _("from memory"))):
         if reads.bytes_per_s is not None and _is_enough(reads):
             parts.append(
-                said(
-                    "storage.rate",
+                _(
                     "{speed:,.0f} MB/s and {files:,.0f} files/s {source} ({count} files)",
                     speed=reads.bytes_per_s / 1e6,
                     files=reads.files / reads.duration_s,
@@ -266,7 +251,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
     """
     disk, cache, failed, knows = Reads(), Reads(), 0, True
     deadline_s, left = clock.now_s() + _LONGEST_S, _MOST_BYTES
-    for path, _ in _mixed(files):
+    for path, _size_bytes in _mixed(files):
         if clock.now_s() >= deadline_s or left <= 0:
             break
         began_s = clock.now_s()

@@ -10,18 +10,29 @@ from rich.text import Text
 
 from autotune.diagnose.diagnosis import CHECKS
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, ratio_text
-from autotune.diagnose.messages import Language, Message, said, translated
+from autotune.messages import Language, Message, _, translated
 from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import value_text
+from autotune.space.knob import Label
 
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
-_WHAT_TO_DO = said("screen.what-to-do", "What to do, the most certain gain first")
-_LOOKED_AT = said("screen.looked-at", "Looked at as well")
+_SEVERITIES = {
+    Severity.ERROR: (_("error"), "bold red"),
+    Severity.WARNING: (_("warning"), "yellow"),
+    Severity.NOTE: (_("note"), "dim"),
+}
+_LABELS: Mapping[str, Message] = {
+    Label.SAME_TRAINING: _("same training"),
+    Label.BATCH: _("batch"),
+    Label.PRECISION: _("precision"),
+    Label.UNKNOWN: _("unknown"),
+}
+_WHAT_TO_DO = _("What to do, the most certain gain first")
+_LOOKED_AT = _("Looked at as well")
 _COLUMNS = (
-    said("screen.change", "change"),
-    said("screen.gain", "gain"),
-    said("screen.training", "training"),
-    said("screen.cost", "cost"),
+    _("change"),
+    _("gain"),
+    _("training"),
+    _("cost"),
 )
 
 
@@ -34,7 +45,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
         language: Language of its sentences; what others have said, as a driver or the trainer, stays as it is.
     """
     console.print(Text(translated(diagnosis.verdict.sentence, language), style="bold"), soft_wrap=False)
-    questions = {check.id: Message(check.question, f"check.{check.id}") for check in CHECKS}
+    questions = {check.id: check.question for check in CHECKS}
     with_issues = [result for result in diagnosis.results if result.issues]
     if with_issues:
         console.print()
@@ -55,16 +66,14 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
         console.print()
         console.print(Text(translated(_LOOKED_AT, language), style="bold"))
         for result in looked:
-            outcome = said(
-                "screen.looked", "  {check}: {outcome}", check=result.check, outcome=_outcome(result, questions)
-            )
+            outcome = _("  {check}: {outcome}", check=result.check, outcome=_outcome(result, questions))
             console.print(Text(translated(outcome, language), style="dim"))
 
 
 def _print_issue(console: Console, issue: Issue, language: Language) -> None:
-    severity = Message(issue.severity.value, f"severity.{issue.severity.value}")
+    severity, style = _SEVERITIES[issue.severity]
     line = Text()
-    line.append(f"{translated(severity, language)} ", style=_STYLES[issue.severity])
+    line.append(f"{translated(severity, language)} ", style=style)
     line.append(f"[{issue.check}: {issue.rule}] " if issue.rule else f"[{issue.check}] ", style="dim")
     line.append(translated(issue.sentence, language))
     if issue.place and issue.place not in issue.sentence:
@@ -86,13 +95,12 @@ def _table(recommendations: tuple[Recommendation, ...]) -> Table:
 
 def _print_one_by_one(console: Console, recommendations: tuple[Recommendation, ...], language: Language) -> None:
     """Print recommendations as sentences: columns of a table would change places in a line of mixed directions."""
-    _, gain, training, cost = _COLUMNS
+    gain, training, cost = _COLUMNS[1:]
     for one in recommendations:
-        label = Message(one.label, f"label.{one.label}")
-        parts = [_change(one), said("screen.part", "{name}: {text}", name=gain, text=_gain(one))]
-        parts.append(said("screen.part", "{name}: {text}", name=training, text=label))
+        parts = [_change(one), _("{name}: {text}", name=gain, text=_gain(one))]
+        parts.append(_("{name}: {text}", name=training, text=_LABELS[one.label]))
         if one.cost:
-            parts.append(said("screen.part", "{name}: {text}", name=cost, text=one.cost))
+            parts.append(_("{name}: {text}", name=cost, text=one.cost))
         console.print(Text("\n    ".join(translated(part, language) for part in parts)))
 
 
@@ -100,21 +108,21 @@ def _change(one: Recommendation) -> str:
     values = ", ".join(f"{path}: {value_text(value)}" for path, value in one.values.items())
     if not values or values in one.sentence:
         return one.sentence
-    return said("screen.values", "{values} ({sentence})", values=values, sentence=one.sentence)
+    return _("{values} ({sentence})", values=values, sentence=one.sentence)
 
 
 def _gain(one: Recommendation) -> Message:
     if one.gain is None:
-        return said("screen.not-tried", "not tried")
+        return _("not tried")
     if one.evidence is Evidence.MEASURED:
         return ratio_text(one.gain)
-    return said("screen.at-most", "at most {gain}", gain=f"{one.gain.high:.2f}x")
+    return _("at most {gain}", gain=f"{one.gain.high:.2f}x")
 
 
-def _outcome(result: CheckResult, questions: dict[str, Message]) -> str:
+def _outcome(result: CheckResult, questions: dict[str, str]) -> str:
     if result.why_not:
-        return said("screen.not-seen", "not seen: {why}", why=result.why_not)
-    return result.sentence or said("screen.nothing", "{question} Nothing was found.", question=questions[result.check])
+        return _("not seen: {why}", why=result.why_not)
+    return result.sentence or _("{question} Nothing was found.", question=questions[result.check])
 
 
 # Diagnosis as one JSON object, for scripts.

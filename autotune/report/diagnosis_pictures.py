@@ -1,17 +1,15 @@
 """Pictures of a diagnosis, as one SVG: what changes gain, where a step's time goes, and how long batches take."""
 
-import io
 from collections.abc import Callable, Sequence
 
 from autotune.diagnose.findings import Evidence, Recommendation
 from autotune.diagnose.pipeline_profile import PipelineProfile
 from autotune.diagnose.step_profile import StepProfile
-from autotune.report.html.pictures import Axes, Figure, rc_context
-from autotune.report.plain_text import plain, value_text
+from autotune.report.html.contents import StepPart
+from autotune.report.html.pictures import Axes, name_rows, ratio_rows, step_parts, svg_text
+from autotune.report.plain_text import value_text
 
-_WIDTH, _TITLE, _ROW = 8.0, 0.9, 0.28  # inches
 _LONGEST = 60
-_COLOUR, _OTHER = "#0072b2", "#999999"  # of Okabe and Ito's palette, told apart by everybody
 
 
 def diagnosis_pictures(
@@ -37,41 +35,27 @@ def diagnosis_pictures(
         parts.append((4, lambda axes: _draw_batches(axes, pipeline)))
     if not parts:
         return None
-    heights = [_TITLE + _ROW * rows for rows, _ in parts]
-    # The same numbers make the same bytes, and the text is drawn as it is, whatever fonts the reader has.
-    with rc_context({"svg.hashsalt": "autotune", "svg.fonttype": "path", "font.size": 9.0}):
-        figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
-        for axes, (_, draw) in zip(
-            figure.subplots(len(parts), squeeze=False, height_ratios=heights)[:, 0], parts, strict=True
-        ):
-            draw(axes)
-            axes.spines[["top", "right"]].set_visible(False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    return text.getvalue()
+    heights = [0.9 + 0.28 * rows for rows, _ in parts]  # inches
+    # The text is drawn as it is, whatever fonts the reader has.
+    settings = {"svg.hashsalt": "autotune", "svg.fonttype": "path"}
+    return svg_text([draw for _, draw in parts], (8.0, sum(heights)), settings, height_ratios=heights)
 
 
 def _draw_gains(axes: Axes, gains: Sequence[Recommendation]) -> None:
-    names = [", ".join(f"{path}: {value_text(value)}" for path, value in one.values.items()) for one in gains]
-    ratios = [one.gain.ratio for one in gains if one.gain]
-    lows = [one.gain.ratio - one.gain.low for one in gains if one.gain]
-    highs = [one.gain.high - one.gain.ratio for one in gains if one.gain]
-    axes.errorbar(ratios, range(len(gains)), xerr=(lows, highs), fmt="o", color=_COLOUR, capsize=3)
-    axes.axvline(1.0, color=_OTHER, linestyle="--")
-    _name_rows(axes, [plain(name, longest=_LONGEST) for name in names])
+    rows = [
+        (", ".join(f"{path}: {value_text(value)}" for path, value in one.values.items()), one.gain)
+        for one in gains
+        if one.gain
+    ]
+    ratio_rows(axes, rows, "times as fast as today's config", longest=_LONGEST)
     axes.set_title("What each change gains, with its 95 % interval", loc="left")
-    axes.set_xlabel("times as fast as today's config")
 
 
 def _draw_phases(axes: Axes, step: StepProfile) -> None:
-    phases = [phase for phase in step.phases if phase.mean_ms is not None]
-    times_ms = [max(0.0, phase.mean_ms or 0.0) for phase in phases]  # below 0 it is lost in the noise
-    bars = axes.barh(range(len(phases)), times_ms, color=_COLOUR)
-    axes.bar_label(bars, [f"{time_ms:.3g}" if time_ms else "about 0" for time_ms in times_ms], padding=3)
-    _name_rows(axes, [plain(phase.name, longest=_LONGEST) for phase in phases])
+    parts = [StepPart(name=one.name, mean_ms=one.mean_ms) for one in step.phases if one.mean_ms is not None]
+    step_parts(axes, parts, "ms", longest=_LONGEST)
     whole = f", of {step.step.mean_ms:.3g} ms" if step.step.mean_ms is not None else ""
     axes.set_title(f"Where the time of a step goes{whole}", loc="left")
-    axes.set_xlabel("ms")
 
 
 def _draw_batches(axes: Axes, pipeline: PipelineProfile) -> None:
@@ -83,16 +67,11 @@ def _draw_batches(axes: Axes, pipeline: PipelineProfile) -> None:
     }
     for place, times in enumerate(rows.values()):
         if times is None:
-            axes.annotate("not measured", (0.0, place), color=_OTHER, va="center")
+            axes.annotate("not measured", (0.0, place), color="#808080", va="center")
             continue
-        axes.plot((times.min_ms, times.p95_ms), (place, place), color=_OTHER, linewidth=2)
-        axes.plot(times.median_ms, place, "o", color=_COLOUR)
+        axes.plot((times.min_ms, times.p95_ms), (place, place), color="#808080", linewidth=2)
+        axes.plot(times.median_ms, place, "o", color="#0072b2")
     axes.set_xlim(left=0.0)
-    _name_rows(axes, list(rows))
+    name_rows(axes, list(rows))
     axes.set_title("Batches: median, from the shortest to the 95th percentile", loc="left")
     axes.set_xlabel("ms a batch")
-
-
-def _name_rows(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)

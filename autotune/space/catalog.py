@@ -7,6 +7,7 @@ and what changing it means for training. To teach autotune a knob, add a row to 
 import re
 from collections.abc import Mapping
 
+from autotune.messages import _
 from autotune.records import Scalar
 from autotune.space import domains
 from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
@@ -26,7 +27,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="read and decode inside TensorFlow instead of in Python",
+        sentence=_("read and decode inside TensorFlow instead of in Python"),
         effects=_SPEED_ALONE,
         bundled=True,
     ),
@@ -37,7 +38,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.caches,
         heuristic_values=lambda _present, _machine: ("memory",),
         label=Label.SAME_TRAINING,
-        sentence="keep finished features instead of computing them again in every epoch",
+        sentence=_("keep finished features instead of computing them again in every epoch"),
         bundled=True,
         settling=("memory", "disk"),
     ),
@@ -57,7 +58,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="keep finished samples instead of loading them again in every epoch",
+        sentence=_("keep finished samples instead of loading them again in every epoch"),
         bundled=True,
         settling=(True,),
     ),
@@ -85,7 +86,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.workers,
         heuristic_values=domains.one_worker_a_core,
         label=Label.SAME_TRAINING,
-        sentence="how many samples are prepared at the same time",
+        sentence=_("how many samples are prepared at the same time"),
         effects=_QUEUE,
         bundled=True,
     ),
@@ -104,7 +105,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.buffers,
         heuristic_values=domains.small_buffers,
         label=Label.SAME_TRAINING,
-        sentence="how many batches are ready ahead of the step",
+        sentence=_("how many batches are ready ahead of the step"),
         effects=_QUEUE,
         bundled=True,
     ),
@@ -115,7 +116,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="prepare the next batch during the present step",
+        sentence=_("prepare the next batch during the present step"),
         effects=_QUEUE,
         bundled=True,
     ),
@@ -126,7 +127,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.worker_buffers,
         heuristic_values=domains.small_buffers,
         label=Label.SAME_TRAINING,
-        sentence="how many batches each worker of the loader has ready ahead of the step",
+        sentence=_("how many batches each worker of the loader has ready ahead of the step"),
         effects=_QUEUE,
         bundled=True,
         excludes=lambda _value: _NO_WORKERS,
@@ -138,7 +139,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both_with_gpu,
         heuristic_values=domains.on_with_gpu,
         label=Label.SAME_TRAINING,
-        sentence="load into memory from which the GPU can copy by itself",
+        sentence=_("load into memory from which the GPU can copy by itself"),
         bundled=True,
     ),
     KnownKnob(
@@ -148,7 +149,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="keep the loader's workers from one epoch to the next",
+        sentence=_("keep the loader's workers from one epoch to the next"),
         bundled=True,
         excludes=lambda value: _NO_WORKERS if value else {},
     ),
@@ -159,7 +160,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.as_it_is,  # what is worth trying depends on where the data is: `space.device_pairs`
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="which GPU trains, and which one prepares the data",
+        sentence=_("which GPU trains, and which one prepares the data"),
         effects=Effects(gpu_memory=Demand.VARIES),
     ),
     KnownKnob(
@@ -169,7 +170,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.as_it_is,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="which GPU prepares the data",
+        sentence=_("which GPU prepares the data"),
     ),
     KnownKnob(
         kind="pipeline_buffer",
@@ -178,7 +179,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.device_buffers,
         heuristic_values=domains.small_device_buffers,
         label=Label.SAME_TRAINING,
-        sentence="how many batches wait between the data GPU and the model GPU",
+        sentence=_("how many batches wait between the data GPU and the model GPU"),
         effects=Effects(gpu_memory=Demand.GROWS, host_memory=Demand.GROWS),
         bundled=True,
     ),
@@ -189,7 +190,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both_with_gpu,
         heuristic_values=domains.on_with_gpu,
         label=Label.SAME_TRAINING,
-        sentence="copy the next batch to the GPU while the present one is computed",
+        sentence=_("copy the next batch to the GPU while the present one is computed"),
         effects=_SPEED_ALONE,
         bundled=True,
     ),
@@ -200,7 +201,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both_with_gpu,
         heuristic_values=domains.on_with_gpu,
         label=Label.SAME_TRAINING,
-        sentence="another way of copying batches to the GPU ahead of the step",
+        sentence=_("another way of copying batches to the GPU ahead of the step"),
     ),
     KnownKnob(
         kind="pipeline_rewrites",
@@ -209,7 +210,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="let the input pipeline be rewritten so that loading and the step overlap more",
+        sentence=_("let the input pipeline be rewritten so that loading and the step overlap more"),
     ),
     KnownKnob(
         kind="self_tuned_buffers",
@@ -218,7 +219,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="let the trainer choose sizes of its buffers by the number of workers",
+        sentence=_("let the trainer choose sizes of its buffers by the number of workers"),
         effects=Effects(gpu_memory=Demand.VARIES),
     ),
     KnownKnob(
@@ -235,7 +236,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.off_if_on,
         heuristic_values=domains.off,
         label=Label.SAME_TRAINING,
-        sentence="run op by op, or check every number: for finding bugs, and slow",
+        sentence=_("run op by op, or check every number: for finding bugs, and slow"),
         effects=_COMPILER,
     ),
     KnownKnob(
@@ -245,7 +246,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="compile the step into a graph instead of running it op by op",
+        sentence=_("compile the step into a graph instead of running it op by op"),
         effects=_COMPILER,
         bundled=True,
     ),
@@ -256,7 +257,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.BATCH,  # the same samples, but others share a batch
-        sentence="put samples of like length into one batch, so that little of it is padding",
+        sentence=_("put samples of like length into one batch, so that little of it is padding"),
         effects=_SPEED_ALONE,
     ),
     KnownKnob(
@@ -266,7 +267,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.batch_sizes,
         heuristic_values=domains.larger_batches,
         label=Label.BATCH,
-        sentence="samples per step",
+        sentence=_("samples per step"),
         effects=Effects(gpu_memory=Demand.GROWS, host_memory=Demand.GROWS, on_step=True),
     ),
     KnownKnob(
@@ -286,7 +287,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.precisions,
         heuristic_values=domains.half_precision,
         label=Label.PRECISION,
-        sentence="compute in 16 bits where that is safe",
+        sentence=_("compute in 16 bits where that is safe"),
         effects=_NUMBERS,
     ),
     KnownKnob(
@@ -296,7 +297,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.bfloat16_switch,
         heuristic_values=domains.bfloat16_on,
         label=Label.PRECISION,
-        sentence="compute in bfloat16 where that is safe",
+        sentence=_("compute in bfloat16 where that is safe"),
         effects=_NUMBERS,
         excludes=lambda value: {"fp16": (True,)} if value else {},
     ),
@@ -307,7 +308,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both_with_gpu,
         heuristic_values=domains.on_with_gpu,
         label=Label.PRECISION,
-        sentence="compute in float16 where that is safe",
+        sentence=_("compute in float16 where that is safe"),
         effects=_NUMBERS,
         excludes=lambda value: {"bf16": (True,)} if value else {},
     ),
@@ -318,7 +319,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both_with_gpu,
         heuristic_values=domains.on_with_gpu,
         label=Label.PRECISION,
-        sentence="multiply float32 matrices in TF32, which GPUs since Ampere can",
+        sentence=_("multiply float32 matrices in TF32, which GPUs since Ampere can"),
         effects=_NUMBERS,
     ),
     KnownKnob(
@@ -328,7 +329,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.dtypes,
         heuristic_values=domains.bfloat16,
         label=Label.PRECISION,
-        sentence="the type of number that the step computes in",
+        sentence=_("the type of number that the step computes in"),
         effects=_NUMBERS,
     ),
     KnownKnob(
@@ -346,7 +347,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both_with_gpu,
         heuristic_values=domains.on_with_gpu,
         label=Label.SAME_TRAINING,
-        sentence="compile the model with torch.compile",
+        sentence=_("compile the model with torch.compile"),
         effects=_COMPILER,
     ),
     KnownKnob(
@@ -356,7 +357,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="keep the channels of an image side by side in memory, as fast convolutions want them",
+        sentence=_("keep the channels of an image side by side in memory, as fast convolutions want them"),
         effects=_COMPILER,
     ),
     KnownKnob(
@@ -374,7 +375,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both_with_gpu,
         heuristic_values=domains.on_with_gpu,
         label=Label.SAME_TRAINING,
-        sentence="let cuDNN measure which convolution is fastest; each new shape costs a measurement",
+        sentence=_("let cuDNN measure which convolution is fastest; each new shape costs a measurement"),
         effects=_COMPILER,
     ),
     KnownKnob(
@@ -384,7 +385,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.on,
         label=Label.SAME_TRAINING,
-        sentence="compile the step with XLA",
+        sentence=_("compile the step with XLA"),
         effects=_COMPILER,
         # With variable shapes XLA compiles again for every length: a twentieth of the speed.
         needs={True: {"graph_mode": True, "fixed_length": True}},
@@ -404,7 +405,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.both,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="pad every batch to one length, so that shapes never change",
+        sentence=_("pad every batch to one length, so that shapes never change"),
         effects=_NUMBERS,
     ),
     KnownKnob(
@@ -420,7 +421,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.threads,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="how many ops run at the same time (0: the framework's choice)",
+        sentence=_("how many ops run at the same time (0: the framework's choice)"),
         effects=_SPEED_ALONE,
     ),
     KnownKnob(
@@ -436,7 +437,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.threads,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="threads inside one op (0: the framework's choice)",
+        sentence=_("threads inside one op (0: the framework's choice)"),
         effects=_SPEED_ALONE,
     ),
     KnownKnob(
@@ -446,7 +447,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.loader_threads,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="threads of the input pipeline's own (0: it shares the step's)",
+        sentence=_("threads of the input pipeline's own (0: it shares the step's)"),
         effects=_SPEED_ALONE,
     ),
     KnownKnob(
@@ -456,7 +457,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.own_threads,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="threads that compute at the same time",
+        sentence=_("threads that compute at the same time"),
         effects=_SPEED_ALONE,
     ),
     KnownKnob(
@@ -466,7 +467,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.gpu_thread_modes,
         heuristic_values=domains.private_gpu_threads,
         label=Label.SAME_TRAINING,
-        sentence="whether a GPU's kernels are launched by threads of their own",
+        sentence=_("whether a GPU's kernels are launched by threads of their own"),
         effects=_SPEED_ALONE,
     ),
     KnownKnob(
@@ -482,7 +483,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.own_threads,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="threads of a numerical library",
+        sentence=_("threads of a numerical library"),
         effects=_SPEED_ALONE,
         only_if_listed=True,
     ),
@@ -493,7 +494,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.gpu_thread_modes,
         heuristic_values=domains.private_gpu_threads,
         label=Label.SAME_TRAINING,
-        sentence="whether a GPU's kernels are launched by threads of their own",
+        sentence=_("whether a GPU's kernels are launched by threads of their own"),
         effects=_SPEED_ALONE,
         only_if_listed=True,
     ),
@@ -504,7 +505,7 @@ KNOWN_KNOBS: tuple[KnownKnob, ...] = (
         domain=domains.as_it_is,
         heuristic_values=domains.no_advice,
         label=Label.SAME_TRAINING,
-        sentence="flags of the XLA compiler",
+        sentence=_("flags of the XLA compiler"),
         effects=_COMPILER,
         only_if_listed=True,
     ),

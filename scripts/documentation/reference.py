@@ -6,7 +6,6 @@ from pathlib import Path
 from scripts.documentation.checks_page import checks_page
 from scripts.documentation.commands_page import commands_page
 from scripts.documentation.json_page import json_page
-from scripts.documentation.messages_page import messages_page
 from scripts.documentation.section_page import section_page
 from scripts.documentation.words_page import endings_page, knobs_page, metrics_page
 
@@ -21,7 +20,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/endings.md": endings_page,
     "reference/metrics.md": metrics_page,
     "reference/checks.md": checks_page,
-    "fa/messages.md": messages_page,
 }
 """The pages, by their paths below docs."""
 

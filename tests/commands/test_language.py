@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.diagnose.messages import END_OF_ISOLATE, ISOLATE
-from autotune.diagnose.persian import PERSIAN
+from autotune.messages import END_OF_ISOLATE, ISOLATE, Language, _, translated
 from tests.commands.conftest import Autotune
 
 STATIC = ("diagnose", "--config", "config.yaml", "--static")
-LOOKED_AT = PERSIAN["screen.looked-at"]
+LOOKED_AT = translated(_("Looked at as well"), Language.PERSIAN)
 
 
 def _english_letters_outside(text: str) -> list[str]:

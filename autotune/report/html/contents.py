@@ -1,11 +1,30 @@
-"""Contents of a report, gathered from a study and its folders before anything is written."""
+"""Contents of a report: what a study and its folders say, gathered before a page is written, and what that takes."""
 
-import html
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from statistics import median
 
-from autotune.records import SearchResult, Side, TrialRecord, Verdict
-from autotune.report.plain_text import safe_text
+from rich.text import Text
+
+from autotune.records import (
+    Ending,
+    GpuMeasurement,
+    PooledGpu,
+    Purpose,
+    RaceLeg,
+    Ratio,
+    SearchResult,
+    Side,
+    TrialRecord,
+    Verdict,
+)
+from autotune.report.answer import answer_notes, headline, validation_notes
+from autotune.report.plain_text import changes_text, plain, value_text
+from autotune.report.race_notes import why_it_may_learn_more_slowly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +45,15 @@ class StepPart:
     """Part of a step of today's config, as a profile found it.
 
     Attributes:
-        mean_ms: Its mean time; None where it was not measured.
+        mean_ms: Its mean time; None where it was not measured; below 0 where it is lost in the noise.
     """
 
     name: str
     mean_ms: float | None
+
+    @property
+    def shown_ms(self) -> float:
+        return max(0.0, self.mean_ms or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,120 +119,235 @@ class StudyContents:
     def name_of_shown(self) -> str:
         return "tried" if self.result is not None and self.result.verdict is Verdict.NO_CHANGE else "best"
 
+    @property
+    def sides(self) -> list[tuple[str, Side]]:
+        """Today's config and what stands beside it, as far as there are such, by their names."""
+        both = (("today", self.result.baseline if self.result else None), (self.name_of_shown, self.shown))
+        return [(name, side) for name, side in both if side is not None]
 
-Child = object
-"""Text, `Html`, None (left out), or a sequence of those."""
+    @property
+    def sentence(self) -> str:
+        """The verdict, whatever came of the search."""
+        return f"No answer: {self.why_no_result}." if self.result is None else headline(self.result).plain
 
-_EMPTY_ELEMENTS = frozenset(("br", "hr", "meta", "link"))
+    @property
+    def warning(self) -> str:
+        """What belongs beside the verdict, so that nobody takes its number alone; empty for nothing."""
+        result = self.result
+        if result is None or result.verdict is not Verdict.BETTER or not result.may_learn_more_slowly:
+            return ""
+        return f"Mind: {why_it_may_learn_more_slowly(result)}"
+
+    @property
+    def notes(self) -> list[Text]:
+        """Remarks on the answer."""
+        assert self.result is not None, "only an answer has remarks"
+        return [*validation_notes(self.result), *answer_notes(self.result, self.shown, None)]
+
+    @property
+    def machine(self) -> str:
+        return next((text for name, text in self.conditions if name == "machine"), "-")
+
+    @property
+    def changed(self) -> str:
+        """What differs from today's config; empty where nothing does."""
+        baseline = self.result.baseline.values if self.result and self.result.baseline else {}
+        values = self.shown.values if self.shown else {}
+        changes = {path: value for path, value in values.items() if baseline.get(path) != value}
+        return changes_text(changes) if changes else ""
+
+    @property
+    def ratios(self) -> dict[str, Ratio]:
+        """What was compared in pairs with today's config."""
+        assert self.result is not None, "without an answer nothing was compared"
+        known = {"speed": self.result.speedup, "score": self.result.score_ratio}
+        return {name: ratio for name, ratio in known.items() if ratio is not None}
+
+    @property
+    def groups(self) -> list[tuple[list[str], Ratio | None]]:
+        """Changes that were only ever made together, and what each group of them is worth."""
+        assert self.result is not None, "without an answer nothing is changed"
+        names: dict[int, list[str]] = {}
+        worths: dict[int, Ratio] = {}
+        for change in self.result.changes:
+            names.setdefault(change.group, []).append(f"{change.path.rpartition('.')[2]}: {value_text(change.new)}")
+            if change.worth is not None:
+                worths[change.group] = change.worth
+        return [(some, worths.get(group)) for group, some in names.items()]
+
+    @property
+    def worths(self) -> list[tuple[str, Ratio]]:
+        """What each group of changes is worth, where trials show it."""
+        return [(", ".join(names), worth) for names, worth in self.groups if worth is not None]
+
+    @property
+    def spent_s(self) -> float:
+        """Time that the search took; where it has not said that, the time of its trials."""
+        if self.elapsed_s is not None:
+            return self.elapsed_s
+        return sum(trial.duration_s for trial in self.trials if trial.purpose is not Purpose.DIAGNOSE)
+
+    @property
+    def race_legs(self) -> list[RaceLeg]:
+        """Trainings of the last race."""
+        search = next((trial.search for trial in reversed(self.trials) if trial.race is not None), None)
+        return [trial.race for trial in self.trials if trial.race is not None and trial.search == search]
+
+    @cached_property
+    def points(self) -> list["TrialPoint"]:
+        """Trials of its searches."""
+        return trial_points(self.trials)
+
+    @property
+    def endings(self) -> Counter[str]:
+        """How many trials failed, by how they ended."""
+        return Counter(point.trial.ending.value for point in self.points if point.has_failed)
+
+    @property
+    def names_of_machines(self) -> dict[str, str]:
+        """Name of each machine that trials were made on, by that in the record."""
+        machines = dict.fromkeys(point.trial.machine for point in self.points)
+        return {machine: plain(self.machines.get(machine, machine)) for machine in machines}
+
+    @property
+    def utilizations(self) -> list[tuple[str, PooledGpu, Sequence[tuple[float, float, float]]]]:
+        """Scored GPU of each side, with its driver windows in the trial that has the most of them."""
+        return [(name, *found) for name, side in self.sides if (found := _windows(side, self.trials)) is not None]
+
+    @property
+    def step_times(self) -> list[tuple[str, Sequence[float]]]:
+        """Times of steps of each side that has any, in seconds."""
+        return [
+            (name, times) for name, times in zip(("today", self.name_of_shown), self.step_times_s, strict=True) if times
+        ]
+
+    @property
+    def time_parts(self) -> list[tuple[str, float, float]]:
+        """Seconds for 1,000 samples of each side that tells them: waiting for data, and the rest."""
+        found = []
+        for name, side in self.sides:
+            metrics = side.metrics or {}
+            waiting, speed = metrics.get("data_wait_fraction"), metrics.get("samples_per_s")
+            if waiting is not None and speed:
+                found.append((name, 1000.0 / speed * waiting, 1000.0 / speed * (1.0 - waiting)))
+        return found
+
+    def label(self, ratio: str) -> str:
+        """Return what one of the `ratios` is of, in words."""
+        return f"score ({self.measures})" if ratio == "score" and self.measures else ratio
+
+    def with_a_diagnosis(self, does: str) -> str:
+        """Return how a diagnosis gets into the report."""
+        diagnose = self.commands.get("diagnose", "autotune diagnose")
+        report = self.commands.get("report", "autotune report")
+        return f"`{diagnose} --out FOLDER` {does}, and `{report} --diagnosis FOLDER` puts it in here."
 
 
-class Html(str):
-    """Markup that may stand in a page as it is."""
+def _windows(
+    side: Side, trials: Sequence[TrialRecord]
+) -> tuple[PooledGpu, Sequence[tuple[float, float, float]]] | None:
+    gpu = next((one for one in side.gpus.devices if one.scored), None) if side.gpus else None
+    if gpu is None:
+        return None
+    found: list[GpuMeasurement] = [
+        one
+        for trial in trials
+        if trial.point == side.point and trial.comparable is not None
+        for one in trial.comparable.gpus
+        if one.figures.uuid == gpu.figures.uuid and one.busy_windows
+    ]
+    return (gpu, max(found, key=lambda one: len(one.busy_windows)).busy_windows) if found else None
 
-    __slots__ = ()
+
+def quantile(times: Sequence[float], share: float) -> float:
+    """Return the time that this share of all does not reach."""
+    if share == 0.5:
+        return median(times)
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+# Trials of a study's searches against time.
+
+
+_NO_FAILURE = frozenset((Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
-    """Section of a report.
+class TrialPoint:
+    """One trial.
 
     Attributes:
-        lead: Sentences that say what is to be seen; of a section without data the reason.
-        picture: SVG; None for none.
-        table: The picture's numbers, or the section's only content; None for none.
-        more: Further content, behind the table.
+        t_s: Its end, in seconds of search time: what lies between two searches is left out.
+        ratio: Its speed over that of today's config on its machine; None where it cannot be compared.
     """
 
-    id: str
-    title: str
-    lead: Sequence[str] = ()
-    picture: Html | None = None
-    table: Html | None = None
-    more: Sequence[Html] = ()
+    trial: TrialRecord
+    t_s: float
+    ratio: float | None
+    changes: str
+    has_failed: bool
 
 
-def text(words: str) -> Html:
-    """Return text as markup: escaped, without control characters and those that change the direction of others."""
-    return Html(html.escape(safe_text(words)))
+def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
+    """Return the trials of a study's searches, in the order of their ends, without those of diagnoses."""
+    firsts = {trial.search: trial for trial in reversed(trials)}
+    # A diagnosis begins with a trial of its own, and goes on with trials that are named as those of a search are.
+    diagnoses = {search for search, first in firsts.items() if first.purpose is Purpose.DIAGNOSE}
+    made = [trial for trial in trials if trial.search not in diagnoses and trial.purpose is not Purpose.DIAGNOSE]
+    baseline = next((trial for trial in made if trial.purpose is Purpose.BASELINE), None)
+    if baseline is None:
+        return []
+    today_s = {machine: _today(made, baseline.point, machine) for machine in {trial.machine for trial in made}}
+    points: list[TrialPoint] = []
+    zero_s: dict[str, float] = {}  # by search, the time of day that is 0 in search time
+    for trial in made:
+        ended_s = _stamp(trial)
+        if trial.search not in zero_s:
+            zero_s[trial.search] = ended_s - trial.duration_s - (points[-1].t_s if points else 0.0)
+        today = today_s[trial.machine]
+        measured = trial.comparable
+        points.append(
+            TrialPoint(
+                trial=trial,
+                t_s=max(0.0, ended_s - zero_s[trial.search]),
+                ratio=measured.speed / today if measured is not None and today else None,
+                changes=changes_text(
+                    {path: value for path, value in trial.values.items() if baseline.values.get(path) != value}
+                ),
+                has_failed=trial.ending not in _NO_FAILURE,
+            )
+        )
+    return points
 
 
-def element(tag: str, /, *children: Child, **attributes: str) -> Html:
-    """Return an element.
-
-    Args:
-        attributes: Its attributes; ``class_`` is ``class``, and other underscores are hyphens.
-    """
-    pairs = "".join(f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items())
-    inside = "".join(_flat(children))
-    return Html(f"<{tag}{pairs}>" if tag in _EMPTY_ELEMENTS else f"<{tag}{pairs}>{inside}</{tag}>")
-
-
-def prose(words: str) -> list[Html]:
-    """Return a text as markup in which what stands between grave accents, as on a terminal, is code."""
-    parts = words.split("`")
-    if len(parts) % 2 == 0:
-        return [text(words)]
-    return [element("code", part) if place % 2 else text(part) for place, part in enumerate(parts)]
-
-
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Child]], *, words: int = 1) -> Html:
-    """Return a table.
-
-    Args:
-        caption: What it holds, for those who do not see the page.
-        words: Number of columns, from the left, that hold words; the others hold numbers, and stand to the right.
-    """
-
-    def kind(place: int) -> str:
-        return "words" if place < words else "number"
-
-    def heading(place: int, title: str) -> Html:
-        return element("th", title, scope="col", class_=kind(place))
-
-    def cell(place: int, child: Child) -> Html:
-        return element("td", child, class_=kind(place), data_label=head[place])
-
-    return element(
-        "div",
-        element(
-            "table",
-            element("caption", caption),
-            element("thead", element("tr", [heading(place, one) for place, one in enumerate(head)])),
-            element("tbody", [element("tr", [cell(place, one) for place, one in enumerate(row)]) for row in rows]),
-        ),
-        class_="table wide" if len(head) > 3 else "table",  # columns that fit on a telephone
-    )
-
-
-def section(content: Section) -> Html:
-    """Return a section; a table below a picture is folded away on the screen."""
-    return element(
-        "section",
-        element("h2", content.title),
-        [element("p", prose(sentence)) for sentence in content.lead],
-        pictured(content.picture, content.table),
-        list(content.more),
-        id=content.id,
-    )
-
-
-def pictured(picture: Html | None, numbers: Html | None) -> Html:
-    """Return a picture, and below it the table of its numbers, folded away on the screen; either may be missing."""
-    if picture is None or numbers is None:
-        return Html(element("figure", picture) if picture is not None else numbers or "")
-    details = element("details", element("summary", "The numbers of this picture"), numbers)
-    return Html(element("figure", picture) + details)
-
-
-def _flat(children: Iterable[Child]) -> Iterable[str]:
-    for child in children:
-        if child is None:
+def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
+    """Return the mean speed of the fastest point so far, at the times from which it holds; 1.0 is today's config."""
+    speeds: dict[str, list[float]] = {}
+    steps: list[tuple[float, float]] = []
+    for point in points:
+        if point.ratio is None:
             continue
-        if isinstance(child, Html):
-            yield child
-        elif isinstance(child, str):
-            yield text(child)
-        elif isinstance(child, Iterable):
-            yield from _flat(child)
-        else:
-            yield text(str(child))
+        baseline = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
+        speeds.setdefault("" if baseline else point.trial.point, []).append(math.log(point.ratio))
+        best = max([0.0, *(math.fsum(some) / len(some) for name, some in speeds.items() if name)])
+        if not steps or not math.isclose(steps[-1][1], math.exp(best), rel_tol=1e-6):
+            steps.append((point.t_s, math.exp(best)))
+    return steps
+
+
+def _today(trials: Sequence[TrialRecord], baseline: str, machine: str) -> float | None:
+    """Return the geometric mean speed of today's config on a machine; None where it was not measured there."""
+    speeds = [
+        math.log(trial.comparable.speed)
+        for trial in trials
+        if trial.comparable is not None and trial.point == baseline and trial.machine == machine
+    ]
+    return math.exp(math.fsum(speeds) / len(speeds)) if speeds else None
+
+
+def _stamp(trial: TrialRecord) -> float:
+    try:
+        return datetime.fromisoformat(trial.ended_utc).timestamp()
+    except ValueError:
+        return 0.0

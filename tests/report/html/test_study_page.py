@@ -25,9 +25,8 @@ from autotune.records import (
     Validity,
     Verdict,
 )
-from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
-from autotune.report.html.pictures import best_over_time, trial_points
-from autotune.report.html.study_page import comparison_page, study_page
+from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents, best_over_time, trial_points
+from autotune.report.html.page import comparison_page, study_page
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 from tests.report.html.validity import HTML, checked, part, pictures, words
 from tests.runs import MakeTrial, gpu, on_gpu
@@ -174,10 +173,20 @@ def test_the_same_study_makes_the_same_bytes(contents: StudyContents) -> None:
 
 def test_text_from_outside_is_text(contents: StudyContents) -> None:
     """Markup, control and bidi characters of trainers, configs and machines are shown, and do nothing."""
-    odd = [replace(trial, detail=HOSTILE, conditions={"host": HOSTILE}) for trial in contents.trials]
+    odd = [
+        replace(trial, detail=HOSTILE, conditions={"host": HOSTILE, "machine": f"{HOSTILE}{place % 2}"})
+        for place, trial in enumerate(contents.trials)
+    ]
+    assert contents.result is not None
+    changes = [replace(one, path=HOSTILE, old=HOSTILE, new=HOSTILE, label=HOSTILE) for one in contents.result.changes]
     hostile = replace(
         contents,
         config=HOSTILE,
+        result=replace(contents.result, why=HOSTILE, cautions=(HOSTILE,), changes=tuple(changes)),
+        measures=HOSTILE,
+        verdict_of_diagnosis=HOSTILE,
+        step_parts=[StepPart(name=HOSTILE, mean_ms=1.0)],
+        remedies={ending.value: f"`{HOSTILE}`" for ending in Ending},
         study=HOSTILE,
         trials=odd,
         diff=f"+{HOSTILE}\n",
@@ -186,10 +195,10 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         state=HOSTILE,
         commands={"apply": HOSTILE},
     )
-    page = study_page(hostile, NOW)
-    document = checked(page)
-    assert "<script>alert(1)</script>" in words(document)
-    assert not {"\x1b", "\u202e", "\x00"} & set(page)
+    for page in (study_page(hostile, NOW), comparison_page([hostile, contents], NOW)):
+        document = checked(page)
+        assert "<script>alert(1)</script>" in words(document)
+        assert not {"\x1b", "\u202e", "\x00"} & set(page)
 
 
 def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> None:

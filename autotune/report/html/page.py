@@ -1,0 +1,62 @@
+"""Page of a report: one file with all that it needs in it, made of the templates beside this module."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from autotune import __version__
+from autotune.clock import format_duration
+from autotune.metrics import METRICS
+from autotune.report import answer, race_notes
+from autotune.report.html import pictures
+from autotune.report.html.contents import StudyContents, quantile
+from autotune.report.plain_text import plain, safe_text, value_text
+
+_speed = METRICS["samples_per_s"].text
+_FILTERS = {
+    "duration": format_duration,
+    "interval": lambda ratio: f"{ratio.low:.2f} to {ratio.high:.2f}",
+    "percent": lambda share: "-" if share is None else f"{100 * share:.0f} %",
+    "plain": plain,
+    "quantile_ms": lambda times, share: f"{1000 * quantile(times, share):.3g} ms",
+    "speed": _speed,
+    "speed_of": lambda side: _speed((side.metrics or {}).get("samples_per_s") if side else None),
+    "value": value_text,
+}
+
+
+def study_page(contents: StudyContents, written: str) -> str:
+    """Return the report of a study as HTML.
+
+    Args:
+        written: Time at which it is written, in words: all else is the same for the same study.
+    """
+    return _page("study.html.jinja", written, study=contents)
+
+
+def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
+    """Return a page that sets studies side by side: of several configs, or of one on several machines."""
+    gains = [(one.config, one.result.speedup) for one in studies if one.result and one.result.speedup]
+    return _page("comparison.html.jinja", written, studies=studies, gains=gains)
+
+
+def _page(template: str, written: str, **shown: Any) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=_safe,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(_FILTERS)
+    environment.globals.update(answer=answer, notes=race_notes, pictures=pictures)
+    return environment.get_template(template).render(version=__version__, written=written, **shown) + "\n"
+
+
+def _safe(shown: object) -> str:
+    """Return what is put into a page without control characters and those that change the direction of others."""
+    return shown if isinstance(shown, Markup) else safe_text(str(shown))
