@@ -21,15 +21,16 @@ def _is_harmless(done: "subprocess.CompletedProcess[str]") -> bool:
 def hostile(project: Path) -> Path:
     """Config with control characters in a key and a value, and a trainer that writes such."""
     trainer = project / "trainer.py"
-    unfit = {"package": f"numbers{TITLE}", "kind": "variable", "name": "HOME"}
+    unfit = f"numbers{TITLE} found another HOME"
     leaves = (
-        "import json, os",
+        "import os, numpy",
         f"open({f'left{TITLE}.txt'!r}, 'a').close()",
-        "if not os.path.exists('was unfit'):",
+        "if os.path.exists('first') and not os.path.exists('was unfit'):",  # trials are forks from the second on
         "    open('was unfit', 'x').close()",
-        "    with open(os.path.join(os.environ['AUTOTUNE_TRIAL_DIR'], 'unfit.json'), 'w') as file:",
-        f"        json.dump({unfit!r}, file)",
+        "    with open(os.path.join(os.environ['AUTOTUNE_TRIAL_DIR'], 'unfit.txt'), 'w') as file:",
+        f"        file.write({unfit!r})",
         "    os._exit(0)",
+        "open('first', 'a').close()",
     )
     trainer.write_text("\n".join((*leaves, TRAINER.read_text())))
     text = (CONFIG % trainer.name).replace("out:", '"no\\e[2Jte": {"batch_size\\u202e": 4}\nout:')
@@ -73,7 +74,7 @@ def test_a_search_and_the_commands_on_its_answer(hostile: Path, autotune: Autotu
     searched = autotune("search", "--config", "config.yaml", "--budget", "12s")
     assert searched.returncode == 0, searched.stderr
     assert "left\\x1b]0;owned\\x07.txt" in searched.stderr, searched.stderr
-    assert "numbers\\x1b]0;owned\\x07" in searched.stderr
+    assert "owned found another HOME" in searched.stderr
     assert _is_harmless(searched)
 
     (journal,) = hostile.glob(".autotune/studies/*.journal")
