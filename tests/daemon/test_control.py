@@ -154,7 +154,7 @@ def test_one_that_hangs_is_told_after_the_time(home: DaemonHome) -> None:
     """With what to do; however many words nobody reads."""
     with sole_daemon(home), Control(home):
         for _ in range(3):
-            with pytest.raises(AutotuneError, match="did not answer within 0.0s"):
+            with pytest.raises(AutotuneError, match=r"did not answer within 0\.0s"):
                 ask(home, timeout_s=0.0)
         pipe = os.open(home.pipe, os.O_WRONLY | os.O_NONBLOCK)
         with suppress(BlockingIOError):
