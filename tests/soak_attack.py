@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 import psutil
+
 from autotune.daemon.control.client import ask
 from autotune.daemon.control.protocol import Request, encode_request
 from autotune.daemon.control.server import ControlServer, Deferred
-
 from autotune.daemon.home import open_home, sole_daemon
 from autotune.errors import AutotuneError
 
