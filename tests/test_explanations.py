@@ -17,6 +17,7 @@ import pytest
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario
 from tests.postgresql import PASSWORD, Server, running_server
+from tests.warm import typed
 
 TRAINER = """\
 import ast, os, signal, subprocess, sys, time
@@ -38,7 +39,7 @@ SECTION = """\
 autotune:
   command: "{python} train.py {config}"
   knobs: {batch_size: [4, 8]}
-  trial: {start_timeout_s: 2, min_s: 0.3, min_steps: 10, max_s: 1}
+  trial: {start_timeout_s: 2, min_s: 0.15, min_steps: 10, max_s: 0.5}
 """
 INIT = ("init", "--config", "config.yaml", "--yes", "--", sys.executable, "train.py", "config.yaml")
 SEARCH = ("search", "--config", "config.yaml", "--budget")
@@ -85,7 +86,7 @@ CASES = {
     "no driver": Case(
         says=("no NVIDIA driver was found (there is no libnvidia-ml.so.1 here)", "1.00x"),
         never=("nvidia-smi", " hang", "has not answered", "driver says"),
-        command=(*SEARCH, "60s"),
+        command=(*SEARCH, "6s"),
         section=SECTION,
         status=0,
     ),
@@ -119,9 +120,6 @@ CASES = {
     "no path": Case(
         says=TRAINS, never=(*BLAMES, "own folder", "stays: work_dir"), work_dir="null", code=LITERAL, status=0
     ),
-    "a number": Case(
-        says=TRAINS, never=(*BLAMES, "own folder", "stays: work_dir"), work_dir="3", code=LITERAL, status=0
-    ),
     "Python's None": Case(
         says=(*TRAINS, "work_dir: it says None, which is no path"),
         never=BLAMES,
@@ -148,14 +146,14 @@ CASES = {
         never=("trials gave numbers", "lost"),
         code="if os.path.isabs(work_dir): raise ValueError('not below the project')",
         section=SECTION,
-        command=(*SEARCH, "60s"),
+        command=(*SEARCH, "6s"),
     ),
     "the section that was proposed for it": Case(
         says=("1.00x",),
         never=BLAMES,
         code="if os.path.isabs(work_dir): raise ValueError('not below the project')",
         section=f"{SECTION}  redirect_except: [work_dir]\n  set: {{work_dir: runs/exp-trials}}\n",
-        command=(*SEARCH, "60s"),
+        command=(*SEARCH, "6s"),
         status=0,
     ),
     # What ended the trainer
@@ -177,11 +175,6 @@ CASES = {
         never=(*BLAMES, "Memory ran out", "killer"),
         code="os.kill(os.getpid(), signal.SIGKILL)",
     ),
-    "SIGTERM from elsewhere": Case(
-        says=("killed by SIGTERM, which autotune did not send",),
-        never=(*BLAMES, "Memory ran out"),
-        code="os.kill(os.getpid(), signal.SIGTERM)",
-    ),
     "a full disk": Case(
         says=("OSError: [Errno 28] No space left on device",),
         never=("Memory ran out", "takes no absolute path"),
@@ -197,7 +190,7 @@ CASES = {
         never=(*BLAMES, " hang", "Nothing inside the trainer"),
         code="announce('test')\ntime.sleep(1e6)",
         section=SECTION,
-        command=(*SEARCH, "60s"),
+        command=(*SEARCH, "6s"),
     ),
     "a program that is no Python": Case(
         says=("Nothing inside the trainer reported to autotune. It may be no Python",),
@@ -225,7 +218,11 @@ class Project:
         return cls(folder=folder)
 
     def autotune(self, *command: str, begin: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """Run a command, begun by another one."""
+        """Run a command, begun by another one; all that it says is on stdout."""
+        if not begin:
+            done = typed(*command, cwd=self.folder, env=self.env)
+            done.stdout += done.stderr
+            return done
         return subprocess.run(
             [*begin, sys.executable, "-m", "autotune", *command],
             cwd=self.folder,

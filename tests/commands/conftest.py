@@ -1,20 +1,25 @@
 """Project with a config and a trainer, and the command line as its user has it."""
 
+import json
 import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-TRAINER = Path(__file__).with_name("toy_trainer.py")
+from tests.warm import typed
+
+TRAINER = Path(__file__).parents[1] / "toys" / "toy_trainer.py"
 CONFIG = """\
 # How the toy is trained.
 data:
@@ -28,7 +33,7 @@ autotune:
     knobs:
         data.batch_size: [4, 16, 64]
         data.num_workers: [1, 2]
-    trial: {min_s: 0.3, min_steps: 10, max_s: 1}
+    trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
 """
 
 Autotune = Callable[..., subprocess.CompletedProcess[str]]
@@ -57,18 +62,28 @@ def autotune(project: Path) -> Autotune:
     """Run one command in the project, as a process of its own."""
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "autotune", *arguments],
-            cwd=project,
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        return typed(*arguments, cwd=project, env={**os.environ, **(env or {})})
 
     return run
+
+
+@pytest.fixture(scope="session")
+def searched_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The project with a search that has found and confirmed something better, and what that printed as an object."""
+    folder = tmp_path_factory.mktemp("searched")
+    (folder / "config.yaml").write_text(CONFIG % TRAINER)
+    done = typed("search", "--config", "config.yaml", "--budget", "90s", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.fixture
+def searched(project: Path, searched_once: tuple[Path, str]) -> dict[str, Any]:
+    """Make the project one whose search is over; return its answer. The search is made once for all such tests."""
+    folder, answer = searched_once
+    shutil.copytree(folder, project, dirs_exist_ok=True)
+    document: dict[str, Any] = json.loads(answer)
+    return document
 
 
 def start_search(project: Path, budget_s: float, command: str = "search") -> subprocess.Popen[str]:

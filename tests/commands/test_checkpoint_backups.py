@@ -44,7 +44,7 @@ def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     """The backup comes back with times and mode, in every trial; it is said once, and there is an answer as ever."""
     checkpoint.chmod(0o640)
     os.utime(checkpoint, ns=(1_000_000_007, 1_000_000_008))
-    done = autotune("search", "--config", "config.yaml", "--budget", "12s", "--json")
+    done = autotune("search", "--config", "config.yaml", "--budget", "8s", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["trials"] > 2

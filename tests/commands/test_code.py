@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.commands.conftest import TRAINER
+from tests.warm import typed
 
 CONFIG = """\
 data:
@@ -22,22 +23,13 @@ autotune:
     knobs:
         data.batch_size: [4, 16]
         data.num_workers: [1, 2]
-    trial: {min_s: 0.3, min_steps: 10, max_s: 1}
+    trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
 """
 
 
 def autotune(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run one command in a folder."""
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", *words, "--config", "config.yaml"],
-        cwd=folder,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    return typed(*words, "--config", "config.yaml", cwd=folder, env={**os.environ, **env})
 
 
 def status(folder: Path, **env: str) -> dict[str, Any]:
@@ -56,7 +48,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plugin = "    import importlib\n    importlib.import_module('plugins.' + 'waits')\n"
     (folder / "train.py").write_text(trainer.replace('"""Train for ever."""\n', f'"""Train for ever."""\n{plugin}'))
     (folder / "plugins" / "waits.py").write_text("WAITS_S = 0.0\n")
-    done = autotune(folder, "search", "--budget", "12s", "--no-apply", "--json")
+    done = autotune(folder, "search", "--budget", "60s", "--no-apply", "--json")
     assert json.loads(done.stdout)["verdict"] == "better", done.stderr
     return folder
 
@@ -165,7 +157,7 @@ def test_what_is_written_is_the_answer_that_was_named(project: Path) -> None:
 def test_a_narrower_question_has_an_answer_of_its_own(project: Path) -> None:
     """With --same-training less is found: the answer of the whole question stands, and both can be applied by name."""
     before = status(project)
-    done = autotune(project, "search", "--same-training", "--budget", "12s", "--no-apply", "--json")
+    done = autotune(project, "search", "--same-training", "--budget", "30s", "--no-apply", "--json")
     narrow = json.loads(done.stdout)
     assert [key["new"] for key in narrow["answer"]["keys"]] == [2, 4]
     assert status(project)["answer"] == before["answer"]
@@ -192,7 +184,6 @@ def test_the_answer_that_stands_is_met_by_what_a_later_search_finds(project: Pat
 def test_two_configs_of_one_trainer_have_answers_of_their_own(project: Path) -> None:
     """Nothing is known of a second config; its first one's answer stays."""
     (project / "other.yaml").write_text(CONFIG)
-    words = [sys.executable, "-m", "autotune", "status", "--config", "other.yaml"]
-    said = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=60, check=False)
+    said = typed("status", "--config", "other.yaml", cwd=project)
     assert (said.returncode, "nothing is known about this config" in said.stderr) == (1, True)
     assert status(project)["verdict"] == "better"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import typed
+
 SYSTEMCTL = """\
 #!/bin/sh
 echo "$*" >>"$0.log"
@@ -35,16 +37,7 @@ def daemon(tmp_path: Path, bin_folder: Path) -> Install:
     def run(*arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
         plain = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
         path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
-        return subprocess.run(
-            [sys.executable, "-m", "autotune", "daemon", *arguments],
-            env={**plain, "HOME": str(tmp_path), "PATH": path, **env},
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        return typed("daemon", *arguments, cwd=tmp_path, env={**plain, "HOME": str(tmp_path), "PATH": path, **env})
 
     return run
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autotune.records import Ending, Validity
-from tests.commands.moody_trainer import MOODS
+from tests.toys.moody_trainer import MOODS
 
-TRAINER = Path(__file__).with_name("moody_trainer.py")
+TRAINER = Path(__file__).parents[1] / "toys" / "moody_trainer.py"
 CONFIG = f"""\
 mood: well
 autotune:

@@ -21,7 +21,7 @@ autotune:
   command: "{python} train.py"
   env: {OMP_NUM_THREADS: 4}
   knobs: {autotune.env.OMP_NUM_THREADS: [1, 4]}
-  trial: {min_s: 0.3, min_steps: 10, max_s: 1}
+  trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
 """
 
 

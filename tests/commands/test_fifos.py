@@ -11,14 +11,14 @@ import pytest
 
 from tests.commands.conftest import Autotune
 
-TRAINER = Path(__file__).with_name("replacing_trainer.py")
+TRAINER = Path(__file__).parents[1] / "toys" / "replacing_trainer.py"
 CONFIG = """\
 data: {batch_size: 4}
 out: {log_dir: logs}
 autotune:
     command: %s
     knobs: {data.batch_size: [4, 16, 64]}
-    trial: {min_s: 0.3, min_steps: 10, max_s: 1}
+    trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
 """
 
 
@@ -32,7 +32,7 @@ def test_a_trainer_that_replaces_our_files(kind: str, project: Path, autotune: A
     leads_to = "/dev/zero" if kind == "device" else str(victim)
     command = shlex.join(["{python}", str(TRAINER), "{config}", kind, leads_to])
     (project / "config.yaml").write_text(CONFIG % json.dumps(command))
-    done = autotune("search", "--config", "config.yaml", "--json", "--budget", "12s")
+    done = autotune("search", "--config", "config.yaml", "--json", "--budget", "8s")
     answer = json.loads(done.stdout)
     assert done.returncode in (0, 1), done.stderr
     assert "verdict" in answer or "error" in answer

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from autotune.search.problem import open_problem
-from tests.commands.test_queue import LIMIT_S, Daemon, until
+from tests.commands.test_queue import Daemon, until
+from tests.warm import typed
 
 _TRAINER = """\
 import os, sys, time
@@ -35,7 +36,7 @@ _CONFIG = "batch_size: 4\nnum_workers: 1\nout_dir: out\n"
 _SECTION = """\
 autotune:
   knobs: {num_workers: [1, 2]}
-  trial: {min_s: 0.3, min_steps: 10, max_s: 1}
+  trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
 """
 _COMMAND = '  command: "python train.py {config}"\n'
 _FROM_CONFIGS = "  folder: ..\n"
@@ -49,16 +50,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> At:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
     def run(folder: Path, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "autotune", *map(str, arguments)],
-            cwd=folder,
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        return typed(*map(str, arguments), cwd=folder, env={**os.environ, **env})
 
     return run
 
@@ -127,7 +119,7 @@ def test_init_of_flags_records_it_too(at: At, project: Path, other: Path) -> Non
 def test_a_search_from_elsewhere_measures_the_projects_trainer(at: At, project: Path, other: Path) -> None:
     """It runs where its data are; what it writes is pointed into trials; the study is the one of the project."""
     config = project / "configs" / "c.yaml"
-    done = at(other, "search", "--config", config, "--budget", "12s", "--json")
+    done = at(other, "search", "--config", config, "--budget", "6s", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] in ("better", "no_change")
     assert "does not say" not in done.stderr
@@ -153,7 +145,7 @@ def test_the_daemon_trains_in_the_projects_folder(
 ) -> None:
     """A config that was queued from another project's folder is tried and searched with its own trainer."""
     monkeypatch.setenv("AUTOTUNE_DAEMON_DIR", str(tmp_path / "daemon"))
-    added = at(other, "queue", "add", "--config", project / "configs" / "c.yaml", "--when", "now", "--budget", "12s")
+    added = at(other, "queue", "add", "--config", project / "configs" / "c.yaml", "--when", "now", "--budget", "8s")
     assert added.returncode == 0, added.stderr
     daemon = Daemon(dict(os.environ), tmp_path)
     try:

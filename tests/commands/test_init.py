@@ -11,7 +11,7 @@ from autotune.clock import SystemClock
 from autotune.config.apply import plan_edit, write_edit, write_edits
 from tests.commands.conftest import TRAINER, Autotune, answered
 
-FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")
+FLAG_TRAINER = Path(__file__).parents[1] / "toys" / "flag_trainer.py"
 CONFIG = """\
 # How the toy is trained.
 data:

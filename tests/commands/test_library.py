@@ -14,7 +14,7 @@ def test_a_search_and_its_study_from_python(project: Path) -> None:
         """
         import autotune
         seen = []
-        result = autotune.tune("config.yaml", budget_s=15, on_event=lambda event: seen.append(type(event).__name__))
+        result = autotune.tune("config.yaml", budget_s=6, on_event=lambda event: seen.append(type(event).__name__))
         study = autotune.Study("config.yaml")
         again = study.answer()
         assert isinstance(result, autotune.SearchResult)

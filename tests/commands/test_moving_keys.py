@@ -31,7 +31,7 @@ autotune:
     batch_size: [4, 8, 12, 16, 32]
     autotune.env.MODE: [slow, fast]
   env: {MODE: slow, OTHER: on}
-  trial: {min_s: 0.3, max_s: 1}
+  trial: {min_s: 0.15, max_s: 0.5}
 """
 
 
@@ -72,7 +72,7 @@ def test_trials_with_another_accumulation_are_not_applied(project: Path, autotun
     config = project / "config.yaml"
     (project / "train.py").write_text(TRAINER)
     config.write_text(CONFIG % sys.executable)
-    searched = autotune("search", "--config", "config.yaml", "--budget", "20s", "--json")
+    searched = autotune("search", "--config", "config.yaml", "--budget", "6s", "--json")
     assert searched.returncode == 0, searched.stderr
 
     edited = config.read_text().replace("grad_accum: 4", "grad_accum: 8")

@@ -20,7 +20,7 @@ def test_a_text_that_is_no_path_stops_nothing(autotune: Autotune, project: Path)
     """A search makes its first trials, whatever texts the config holds."""
     texts = "".join(f"{name}:\n  {keys}\n" for name, keys in TEXTS.items())
     (project / "config.yaml").write_text(f"{texts}\n{CONFIG % TRAINER}")
-    done = autotune("search", "--config", "config.yaml", "--budget", "20s")
+    done = autotune("search", "--config", "config.yaml", "--budget", "6s")
     assert done.returncode == 0, done.stderr
     assert "trial 0" in done.stderr
 
@@ -57,7 +57,7 @@ def test_a_batch_that_is_a_word_is_searched(autotune: Autotune, project: Path) -
     """The user's own values for a known key may be of another kind than what it holds."""
     config = (CONFIG % TRAINER).replace("[4, 16, 64]", "[small]")
     (project / "config.yaml").write_text(config)
-    done = autotune("search", "--config", "config.yaml", "--budget", "20s")
+    done = autotune("search", "--config", "config.yaml", "--budget", "6s")
     assert done.returncode in (0, 1), done.stderr
 
 

@@ -7,7 +7,6 @@ different for other users is tested with the modules that decide it.
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,7 @@ from autotune.errors import AutotuneError
 from autotune.study.sole_search import sole_search
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.users import MALLORY, acting_as, only_root
-
-SHORT = CONFIG.replace("trial: {", "trial: {min_s: 0.3, min_steps: 10, max_s: 0.5}\n    # {")
+from tests.warm import typed
 
 
 @pytest.fixture
@@ -25,23 +23,13 @@ def mine(shared: Path) -> Path:
     """Project in a place like /tmp."""
     folder = shared / "project"
     folder.mkdir(mode=0o755)
-    (folder / "config.yaml").write_text(SHORT % TRAINER)
+    (folder / "config.yaml").write_text(CONFIG % TRAINER)
     return folder
 
 
 def autotune(project: Path, *arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
     """Run one command in a project, with a home beside it."""
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments],
-        cwd=project,
-        env={**os.environ, "HOME": str(project.parent / "home")},
-        umask=umask,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    return typed(*arguments, cwd=project, env={**os.environ, "HOME": str(project.parent / "home")}, umask=umask)
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -71,7 +59,7 @@ def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
         planted.chmod(0o777)
         (planted / "studies").mkdir(mode=0o777)
     before = modes(planted)
-    searched = autotune(mine, "search", "--config", "config.yaml", "--budget", "15s", "--json")
+    searched = autotune(mine, "search", "--config", "config.yaml", "--budget", "10s", "--json")
     assert searched.returncode == 0, searched.stderr
     assert modes(planted) == before
     assert f"{planted} is not used: it belongs to user {MALLORY}" in searched.stderr
@@ -89,7 +77,9 @@ def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
 @only_root
 def test_nobody_else_gets_at_the_folder_of_a_trial(mine: Path) -> None:
     """The trial's folder cannot be renamed, looked into, or found by another user while it is in use."""
-    autotune(mine, "search", "--config", "config.yaml", "--budget", "15s")
+    config = mine / "config.yaml"
+    config.write_text(config.read_text().replace("out:", "mood: crashes\nout:"))  # and so it is over soon
+    autotune(mine, "search", "--config", "config.yaml", "--budget", "20s")
     state = mine / ".autotune"
     (trial,) = (path for path in (state / "trials").glob("*/*-000"))
     with acting_as(MALLORY):
@@ -110,7 +100,7 @@ def test_all_that_a_search_makes_is_private(state_dir: str | None, mine: Path) -
     (mine / "checkpoints").mkdir()
     (mine / "checkpoints" / "last.ckpt").write_text("precious")
     for command in (
-        ("search", "--budget", "25s"),
+        ("search", "--budget", "12s"),
         ("apply", "--trial", "1", "--force"),
         ("revert", "--force"),
     ):
@@ -129,8 +119,8 @@ def test_the_umask_of_a_trainer_stays_the_users(mine: Path) -> None:
     """Files of a trainer have the mode that they would have without autotune."""
     trainer = mine / "train.py"
     trainer.write_text("import os, sys; m = os.umask(0); print(f'umask {m:o}', flush=True); sys.exit(1)")
-    (mine / "config.yaml").write_text(SHORT % trainer)
-    autotune(mine, "search", "--config", "config.yaml", "--budget", "15s", umask=0o027)
+    (mine / "config.yaml").write_text(CONFIG % trainer)
+    autotune(mine, "search", "--config", "config.yaml", "--budget", "20s", umask=0o027)
     (said, *_) = (path.read_text() for path in (mine / ".autotune" / "trials").glob("*/*/stdout.log"))
     assert said == "umask 27\n"
 

@@ -13,9 +13,10 @@ from tests.report.html.validity import checked, part, pictures, words
 REPORT = ("report", "--config", "config.yaml")
 
 
+@pytest.mark.usefixtures("searched")
 def test_a_search_leaves_its_report(project: Path, autotune: Autotune) -> None:
     """`search --report FILE` writes it; `report` writes the same again; `--against` sets another study beside it."""
-    done = autotune("search", "--config", "config.yaml", "--budget", "25s", "--report", "kept/r.html")
+    done = autotune("search", "--config", "config.yaml", "--budget", "8s", "--report", "kept/r.html")
     assert done.returncode == 0, done.stderr
     assert "Report: kept/r.html" in done.stderr
     page = checked(project / "kept/r.html")
@@ -77,9 +78,9 @@ def test_nobodys_file_is_replaced(project: Path, autotune: Autotune, plant: Call
     assert not (project / ".autotune/trials").exists() or not list((project / ".autotune/trials").glob("*/*"))
 
 
+@pytest.mark.usefixtures("searched")
 def test_it_can_be_printed(project: Path, autotune: Autotune) -> None:
     """``-`` is stdout, for a pipe, and no file; a search, which prints its answer there, refuses it at once."""
-    assert autotune("search", "--config", "config.yaml", "--budget", "3s").returncode in (0, 1)
     printed = autotune(*REPORT, "-o", "-")
     assert printed.returncode == 0
     checked(printed.stdout)

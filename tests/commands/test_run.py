@@ -14,7 +14,7 @@ import pytest
 from autotune.daemon.training_folder import TrainingHeader
 from tests.commands.conftest import Autotune
 
-FLAG_TRAINER = Path(__file__).with_name("flag_trainer.py")
+FLAG_TRAINER = Path(__file__).parents[1] / "toys" / "flag_trainer.py"
 CONFIG = """\
 batch_size: 4
 use_xla: true

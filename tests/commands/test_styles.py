@@ -6,8 +6,6 @@ Each of these imports TensorFlow; `python -m tests.soak styles` has the others.
 import hashlib
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 from tests.commands.test_search import left_running
 from tests.trainers.styles import NOTHING_TO_TUNE, STYLES, Style
+from tests.warm import typed
 
 Answer = dict[str, Any]
 Values = Mapping[str, Any]
@@ -60,15 +59,8 @@ class Project:
 
     def search(self, budget: str, *, config: Path = Path("config.yaml"), cwd: Path | None = None) -> tuple[Answer, str]:
         """Run ``autotune search``: its answer, and its stderr; the project may have changed nowhere else."""
-        done = subprocess.run(
-            [sys.executable, "-m", "autotune", "search", "--config", config, "--budget", budget, "--json"],
-            cwd=cwd or self.folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+        words = ("search", "--config", str(config), "--budget", budget, "--json")
+        done = typed(*words, cwd=cwd or self.folder)
         after = tree(self.folder)
         left = {name for name in after.keys() | self.before.keys() if after.get(name) != self.before.get(name)}
         assert set(self.style.leaves) <= left <= set(with_folders(self.style.leaves))
@@ -149,6 +141,7 @@ def test_a_cache_beside_the_data(project: Callable[[str], Project]) -> None:
     assert answer["speedup"]["ratio"] < 4.0  # 2.6 by the batch; the cache alone makes the baseline three times as fast
 
 
+@pytest.mark.services
 def test_a_training_that_is_over_too_soon(project: Callable[[str], Project]) -> None:
     """Training of 8 steps cannot be measured, however slow the machine: the answer is an error with the remedy."""
     answer, said = project("ends at once").search(BUDGET)
@@ -169,15 +162,7 @@ def test_a_trainer_that_is_no_python(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("test -f $1 && echo trained\n")
     (tmp_path / "config.yaml").write_text('batch_size: 8\nautotune: {command: "sh train.sh {config}"}\n')
     before = tree(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "30s"],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    done = typed("search", "--config", "config.yaml", "--budget", "30s", cwd=tmp_path)
     assert done.returncode == 1
     assert "observer missing: Nothing inside the trainer reported to autotune" in done.stderr
     assert "AUTOTUNE_TRIAL_DIR" in done.stderr

@@ -38,7 +38,7 @@ def _train(project: Path) -> None:
 def test_each_trial_has_its_temporary_files_apart(project: Path, autotune: Autotune) -> None:
     """Forks of a warm interpreter too, which has looked up the system's place before; nothing is left of them."""
     _train(project)
-    assert autotune("search", "--config", "config.yaml", "--budget", "20s").returncode == 0
+    assert autotune("search", "--config", "config.yaml", "--budget", "8s").returncode == 0
     seen = _seen(project)
     assert len(seen) > 1
     assert len({folder for _, folder, _ in seen}) == len(seen)
@@ -58,7 +58,7 @@ def test_a_killed_search_leaves_nothing_after_the_next_one(project: Path, autotu
     os.kill(search.pid, signal.SIGKILL)
     search.communicate()
     (killed,) = {folder for _, folder, _ in _seen(project)}
-    assert autotune("search", "--config", "config.yaml", "--budget", "5s").returncode in (0, 1)
+    assert autotune("search", "--config", "config.yaml", "--budget", "3s").returncode in (0, 1)
     if not Path(killed).is_relative_to(project):  # else it goes with its trial's folder
         assert not Path(killed).exists()
 
@@ -81,7 +81,7 @@ def test_the_last_trial_leaves_nothing_either(project: Path, autotune: Autotune)
     """It has to be killed when the budget is used up, and its files are deleted all the same."""
     _train(project)
     (project / "train.py").write_text(STUBBORN)
-    assert autotune("search", "--config", "config.yaml", "--budget", "12s").returncode == 0
+    assert autotune("search", "--config", "config.yaml", "--budget", "8s").returncode == 0
     seen = _seen(project)
     assert len(seen) > 1
     assert [folder for _, folder, _ in seen if Path(folder).exists()] == []

@@ -12,20 +12,13 @@ from pathlib import Path
 import pytest
 
 import autotune
+from tests.warm import typed
 
 BUG_REPORT = ("Python ", "cores", "GPU: ", "needs: ", "frameworks beside it: ")
 
 
 def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", *arguments],
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return typed(*arguments, cwd=Path.cwd(), env={**os.environ, **env})
 
 
 def test_the_version_is_what_a_bug_report_needs() -> None:
@@ -64,13 +57,13 @@ def test_each_shell_gets_its_script(shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "word"),
+    ("line", "word"),
     [("autotune sea", "search"), ("autotune search --same", "--same-training"), ("autotune study ex", "export")],
 )
-def test_commands_and_options_are_completed(typed: str, word: str) -> None:
+def test_commands_and_options_are_completed(line: str, word: str) -> None:
     """What bash would ask for with a press of the tab key."""
-    words = typed.split(" ")
-    done = _run(_AUTOTUNE_COMPLETE="bash_complete", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1))
+    words = line.split(" ")
+    done = _run(_AUTOTUNE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
     assert word in done.stdout
     assert done.stderr == ""
 

@@ -22,7 +22,7 @@ autotune:
   env: {PYTHONPATH: 'REPOSITORY'}
   knobs: {other: [1, 2]}
   trial: {min_s: 30.0, min_steps: 10, max_s: 40}
-""".replace("TRAINER", str(Path(__file__).with_name("workspace_trainer.py"))).replace("REPOSITORY", str(REPOSITORY))
+""".replace("TRAINER", f"{REPOSITORY}/tests/toys/workspace_trainer.py").replace("REPOSITORY", str(REPOSITORY))
 TRAINS = """\
 data: {batch_size: 8, num_workers: 1, prefetch_buffer_size: 0}
 training: {}

@@ -1,6 +1,7 @@
 """Whole searches in virtual time, for tests: real settings, record and statistics around a simulated trainer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,11 +131,15 @@ def search_simulated(
 
 
 @pytest.fixture
-def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
+def search(tmp_path: Path) -> Iterator[Search]:
     """Search the config in a folder of its own, each time with the same record."""
-    monkeypatch.chdir(tmp_path)
-    # The simulated trainers use no GPU, whatever this machine has.
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with searches_in(tmp_path) as searched:
+        yield searched
+
+
+@contextmanager
+def searches_in(folder: Path) -> Iterator[Search]:
+    """Search the config in that folder, each time with the same record."""
     clock = VirtualClock()
     names = (f"search-{number}" for number in range(100))
 
@@ -146,4 +151,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
             problem.journal.unlink()
         return search_simulated(problem, trainer, clock=clock, name=next(names), **options)
 
-    return searched
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")  # simulated trainers use no GPU, whatever this machine has
+        yield searched

@@ -21,7 +21,7 @@ from autotune.search.schedule import MOSTLY_TRIED
 from autotune.search.tuner import WARM_UP_FROM_S
 from autotune.study.summary import judged_finalists
 from autotune.testing.simulated_runner import Training
-from tests.search.simulated import CONFIG, Search, Trainer, plain
+from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in
 
 # Too large to be tried out.
 BIG = CONFIG.replace(
@@ -41,9 +41,15 @@ def crashing(_config: Mapping[str, Any]) -> Training:
     return Training(steps=0, exit_code=1, stderr="Traceback (most recent call last):\nValueError: no such layer")
 
 
-def test_a_better_config_is_found_and_confirmed(search: Search) -> None:
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    """One search that finds something, for all tests that look at it and change nothing."""
+    with searches_in(tmp_path_factory.mktemp("searched")) as search:
+        return search(plain, budget_s=300)
+
+
+def test_a_better_config_is_found_and_confirmed(searched: Searched) -> None:
     """The best of all combinations is the answer, shown by interleaved pairs, with its ratio about right."""
-    searched = search(plain, budget_s=300)
     answer = searched.answer
     assert answer.verdict is Verdict.BETTER
     assert answer.best is not None
@@ -65,16 +71,15 @@ def test_another_sampler_finds_it_too(search: Search, sampler: SamplerChoice) ->
     assert searched.took_s <= 600
 
 
-def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search) -> None:
+def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search, searched: Searched) -> None:
     """The remark comes as soon as the duration of a trial is known."""
     assert "none can be confirmed in this search" in search(plain, budget_s=6).said().splitlines()[0]
-    assert "none can be confirmed" not in search(plain, budget_s=300).said()
+    assert "none can be confirmed" not in searched.said()
 
 
-def test_the_baseline_comes_first(search: Search) -> None:
+def test_the_baseline_comes_first(searched: Searched) -> None:
     """The user's own config is measured before anything else is tried: all else is compared with it."""
-    searched = search(plain, budget_s=100)
-    purposes = [trial.purpose for trial in searched.trials]
+    purposes = [trial.purpose for trial in searched.trials if trial.validity is not Validity.COLD]
     assert purposes[0] is Purpose.BASELINE
     assert purposes.count(Purpose.BASELINE) == 1
     assert purposes[1] is Purpose.EXPLORE
@@ -91,9 +96,8 @@ def test_a_first_trial_warms_the_machine_up_if_there_is_time(search: Search, bud
     assert all(trial.comparable is None for trial in baseline[:warm_ups])
 
 
-def test_the_confirmation_is_made_of_whole_interleaved_pairs(search: Search) -> None:
+def test_the_confirmation_is_made_of_whole_interleaved_pairs(searched: Searched) -> None:
     """Pairs are at least four, even in number, each of both configs, in trials after all exploring."""
-    searched = search(plain, budget_s=300)
     confirming = searched.of(Purpose.CONFIRM)
     assert searched.trials[-len(confirming) :] == confirming
     pairs = [trial.pair for trial in confirming]
@@ -120,7 +124,7 @@ def test_nothing_better_is_an_answer_without_a_confirmation(search: Search) -> N
     assert searched.took_s < 300
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_knobs_that_do_nothing_are_not_recommended(search: Search, seed: int) -> None:
     """Noise makes some point look better; the confirmation sees through it."""
     answer = search(dull, budget_s=200, seed=seed).answer
@@ -128,7 +132,7 @@ def test_knobs_that_do_nothing_are_not_recommended(search: Search, seed: int) ->
     assert answer.best == answer.baseline
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_changes_that_do_nothing_are_not_part_of_the_answer(search: Search, seed: int) -> None:
     """Of all points that are as fast as the best one, the one with the fewest changes is recommended."""
 
@@ -149,8 +153,8 @@ def _slow(config: Mapping[str, Any]) -> Training:
     return Training(samples=8, step_s=8.0)
 
 
-@pytest.mark.parametrize("trainer", [plain, dull, crashing, _silent, _slow], ids=lambda trainer: trainer.__name__)
-@pytest.mark.parametrize("budget_s", [2.0, 15.0, 61.0, 200.0])
+@pytest.mark.parametrize("trainer", [plain, crashing, _silent, _slow], ids=lambda trainer: trainer.__name__)
+@pytest.mark.parametrize("budget_s", [2.0, 61.0])
 def test_the_budget_is_a_wall(search: Search, trainer: Trainer, budget_s: float) -> None:
     """The search is over in time, whatever the trainer does."""
     searched = search(trainer, budget_s=budget_s)
@@ -284,18 +288,14 @@ def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
     assert second.answer.trials == len(second.trials)
 
 
-def test_one_seed_is_one_search(search: Search, tmp_path: Path) -> None:
+def test_one_seed_is_one_search(search: Search, searched: Searched) -> None:
     """The choices of the search can be repeated."""
-    one = search(plain, budget_s=100)
-    (journal,) = (tmp_path / ".autotune" / "studies").glob("*.journal")
-    journal.unlink()
-    other = search(plain, budget_s=100)
-    assert [trial.values for trial in one.trials] == [trial.values for trial in other.trials]
+    other = search(plain, budget_s=300)
+    assert [trial.values for trial in searched.trials] == [trial.values for trial in other.trials]
 
 
-def test_whoever_watches_is_told_everything(search: Search) -> None:
+def test_whoever_watches_is_told_everything(searched: Searched) -> None:
     """Each trial is announced and reported, in order, between a first and a last event; gains are news."""
-    searched = search(plain, budget_s=100)
     assert isinstance(searched.events[0], SearchStarted)
     last = searched.events[-1]
     assert isinstance(last, SearchEnded)
@@ -308,9 +308,8 @@ def test_whoever_watches_is_told_everything(search: Search) -> None:
     assert all(speedup > 1 for speedup in news)
 
 
-def test_each_trial_has_its_own_config_and_leaves_its_result(search: Search) -> None:
+def test_each_trial_has_its_own_config_and_leaves_its_result(searched: Searched) -> None:
     """Config and result can be looked up, by a name that no other trial has."""
-    searched = search(plain, budget_s=60)
     plans = searched.simulator.plans
     assert len({plan.trial_id for plan in plans}) == len(plans) == len(searched.trials)
     for plan, trial in zip(plans, searched.trials, strict=True):
@@ -556,7 +555,7 @@ def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> N
     assert searched.answer.verdict is Verdict.BETTER
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_where_starts_are_dear_a_factor_of_two_is_confirmed_by_two_pairs(search: Search, seed: int) -> None:
     """A trainer that takes 10 s to start, and 90 s for all: two pairs of 2 x 12 s fit, four do not."""
 
@@ -593,9 +592,8 @@ def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_sam
     assert before is None
 
 
-def test_where_starts_are_cheap_the_ratio_is_measured_with_all_pairs(search: Search) -> None:
+def test_where_starts_are_cheap_the_ratio_is_measured_with_all_pairs(searched: Searched) -> None:
     """Nothing is saved by an interval that is wider than need be."""
-    searched = search(plain, budget_s=300)
     assert len(searched.of(Purpose.CONFIRM)) >= 12
     assert not any(PAIRS_PLANNED in trial.conditions for trial in searched.trials)
 

@@ -21,19 +21,12 @@ import observed_trainers as trainers
 
 STEPS = 6
 BREAKABLE = (
-    "loop.Loop.fetch_begins",
     "loop.Loop.fetched",
-    "loop.Loop.worked",
     "loop.Loop.digest",
     "step_maker.StepMaker.take",
-    "loop.Loop.pause_begins",
-    "loop.Loop.ends",
     "loop.AggregatedSteps.ended",
-    "observe_tensorflow.GraphCounter.begin_fetch",
-    "observe_tensorflow.GraphCounter.end_fetch",
     "observe_tensorflow.GraphCounter.take",
     "report.Report.step",
-    "report.Report.mark",
     "stream.Stream.write",
 )
 

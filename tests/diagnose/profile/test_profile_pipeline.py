@@ -12,7 +12,7 @@ from autotune.workloads.tts.corpus import write_corpus
 pytestmark = pytest.mark.services
 
 KERAS = Path(__file__).with_name("keras_trainer.py")
-TOY = Path(__file__).parents[2] / "commands" / "toy_trainer.py"
+TOY = Path(__file__).parents[2] / "toys" / "toy_trainer.py"
 
 
 @pytest.mark.timeout(300)

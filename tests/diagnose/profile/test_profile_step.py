@@ -13,7 +13,7 @@ from autotune.errors import TrialError
 from autotune.workloads.tts.corpus import write_corpus
 
 KERAS = Path(__file__).with_name("keras_trainer.py")
-TOY = Path(__file__).parents[2] / "commands" / "toy_trainer.py"
+TOY = Path(__file__).parents[2] / "toys" / "toy_trainer.py"
 PHASES = ["data", "copy to device", "forward", "loss", "backward", "optimizer"]
 
 

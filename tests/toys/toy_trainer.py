@@ -21,9 +21,9 @@ def _bad(mood: str) -> None:
     elif mood == "sleeps for ever":
         time.sleep(1e6)
     elif mood == "forks away":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if os.fork() == 0:
             os.setsid()
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(1e6)
     elif mood == "prints 100 MB":
         for _ in range(1000):
