@@ -203,7 +203,7 @@ def _strike(search: int, victim: str) -> None:
             if victim == "guard":
                 guard.kill()
                 return
-            # A trial looks like the interpreter that it was forked from, which is older.
+            # A trial looks like the interpreter that it was forked from, which is older; the first is a fresh process.
             zygote, *trials = sorted(guard.children(), key=psutil.Process.create_time)
             (zygote if victim == "zygote" else trials[-1]).kill()
             return

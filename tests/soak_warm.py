@@ -1,8 +1,9 @@
 """Warm and cold imports: ``python -m tests.soak warm --python PATH [package…]`` compares them, package by package.
 
-For each package of the table that the interpreter has: the trial of a fresh process, of a bare fork, and two of the
-warm interpreter print which modules are loaded, which objects name a module that is not in ``sys.modules``, and the
-result of a small computation. All must be alike. Prints one line a package, and exits with 1 if one differs.
+For each package of the table that the interpreter has: the trial of a fresh process, of one whose imports are recorded,
+and two of the warm interpreter print which modules are loaded, which objects name a module that is not in
+``sys.modules``, and the result of a small computation. All must be alike. Prints one line a package, and exits with 1
+if one differs.
 """
 
 import argparse
@@ -140,15 +141,15 @@ def compared(python: str, package: str, computation: str) -> tuple[str, bool]:
         script.write_text("\n".join([*imports, f"computation = {computation!r}", REPORT]), encoding="utf-8")
         zygotes, fresh = ZygoteRunner(guard, clock), ProcessRunner(guard, clock)
         cold = run(fresh, python, Path(folder), "cold")
-        bare, *warm = (run(zygotes, python, Path(folder), name) for name in ("bare", "warm", "again"))
+        first, *warm = (run(zygotes, python, Path(folder), name) for name in ("first", "warm", "again"))
         remarks = list(zygotes.remarks)
     if cold.error:
         # Not to be imported at all: then the same has to come of it.
-        same = all(found.error for found in (bare, *warm))
+        same = all(found.error for found in (first, *warm))
         return f"cannot be imported ({cold.error[:80]}), warm {'neither' if same else 'it can'}", same
     wrong = [
         f"{name}: {difference}"
-        for name, found in (("bare", bare), ("warm", warm[0]), ("again", warm[1]))
+        for name, found in (("first", first), ("warm", warm[0]), ("again", warm[1]))
         for difference in differences(cold, found)
     ]
     if zygotes.warm_starts != len(warm):
