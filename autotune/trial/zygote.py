@@ -260,9 +260,9 @@ class ParkedModules:
         self._folders = folders
         self._unfit = unfit
         self._pid = os.getpid()
+        self._specs = {name: _namespace(module).get("__spec__") for name, module in sys.modules.items()}
         self._parked = {name: sys.modules.pop(name) for name in sys.modules.keys() - AT_START}
         self._modules = dict(self._parked)
-        self._specs = {name: _namespace(module).get("__spec__") for name, module in self._parked.items()}
         self._standard = {name for name in self._parked if _is_standard(self._specs.get(_top(name)))}
         self._tops: set[str] = set()  # of installed packages that the trainer has
         for unit in reversed(self._units):
@@ -298,9 +298,10 @@ class ParkedModules:
             family = self._family(name)
             self._check_origins({_top(member) for member in family}, name)
             self._put_back(family)
-        while name in self._parked:
+        while name in self._parked and self._units:
             # With those before it: had the trainer not imported them yet, this import would have.
             self._hand_out(self._units.pop(0), name)
+        self._put_back({name})  # if nobody's import has loaded it, but a function that is called at a fork
         sys.modules[name] = self._modules[name]  # also if another thread has just put it back
         for finder in sys.meta_path:
             if type(finder).__module__ == "_autotune_trainee.hook":  # the import of one package may bring a framework
@@ -471,7 +472,6 @@ def _import_all(request: Mapping[str, Any]) -> tuple[list[Unit], dict[str, Any] 
     folders = Folders(request["trial_dir"], request["temporary"])
     start, units = dict(os.environ), []
     is_safe_path = sys.flags.isolated or getattr(sys.flags, "safe_path", False)  # the latter since Python 3.11
-    path = list(sys.path)
     if not is_safe_path:
         sys.path.insert(0, request["folder"])  # where the trainer's own modules are found
     for wanted in request["imports"]:
@@ -484,7 +484,8 @@ def _import_all(request: Mapping[str, Any]) -> tuple[list[Unit], dict[str, Any] 
         why = unit.why_not()
         if why is not None:
             return units, {"module": wanted["module"], "why": why}
-    sys.path[:] = path
+    if not is_safe_path and request["folder"] in sys.path:
+        sys.path.remove(request["folder"])
     return units, None
 
 

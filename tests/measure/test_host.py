@@ -12,7 +12,7 @@ from autotune.clock import SystemClock
 from autotune.measure.host import HostProbe, machine_facts
 from autotune.measure.probe import TrialProcesses
 from autotune.records import Stop, TrialPlan
-from autotune.trial.guard import Guard
+from autotune.trial.guard import Guard, Program
 from autotune.trial.launch import ProcessRunner
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
@@ -148,7 +148,9 @@ def test_all_processes_of_a_trial_are_its_own(probe, tmp_path):
     with Guard() as guard:
         guard.start()
         guard.start_sidecar(
-            "sidecar", (sys.executable, "-c", "import time; time.sleep(600)"), env={}, log=tmp_path / "log"
+            "sidecar",
+            Program(argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=tmp_path, env={}),
+            log=tmp_path / "log",
         )
         argv = (sys.executable, "-c", LAUNCHER, str(told))
         plan = TrialPlan(trial_id="study/run", folder=tmp_path / "run", argv=argv, cwd=tmp_path, env={}, config_text="")

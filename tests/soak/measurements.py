@@ -422,7 +422,7 @@ def compared(python: str, package: str, place: Path) -> Result:
     with Guard() as guard:
         zygotes = ZygoteRunner(guard, clock)
         cold = run(ProcessRunner(guard, clock), "cold")
-        warm = {name: run(zygotes, name) for name in ("bare", "warm", "again")}
+        warm = {name: run(zygotes, name) for name in ("first", "warm", "again")}
         remarks = list(zygotes.remarks)
     if "error" in cold:  # not to be imported at all: then the same has to come of it
         wrong = [f"{name} it can" for name, found in warm.items() if "error" not in found]
@@ -451,7 +451,7 @@ def _unlike(cold: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
 def warm(soak: Soak) -> Iterator[Result]:
     """Warm and cold imports of each package: loaded modules, their objects and a small computation are alike.
 
-    In a fresh process, a bare fork, and two of the warm interpreter.
+    In a fresh process, one whose imports are recorded, and two of the warm interpreter.
     """
     for package in soak.cases:
         yield compared(soak.options.python, package, soak.place())

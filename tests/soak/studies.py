@@ -22,7 +22,7 @@ import psutil
 from optuna.trial import TrialState
 
 from autotune.clock import parse_duration_s
-from tests.commands.conftest import config_of_many
+from tests.commands.conftest import CONFIG, TRAINER, config_of_many
 from tests.netns import hosts
 from tests.postgresql import PASSWORD, Server, running_server, small_disk
 from tests.slurm import running_cluster
@@ -74,7 +74,8 @@ def kill(soak: Soak) -> Iterator[Result]:
     The same command goes on each time: no finished trial is lost, no process stays.
     """
     for victim in soak.cases:
-        project, known, lost, stayed = soak.project(), set[str](), set[str](), list[str]()
+        project, known, lost, stayed = soak.project(CONFIG % "train.py"), set[str](), set[str](), list[str]()
+        (project / "train.py").write_text(f"import numpy\n{TRAINER.read_text()}")  # so that trials are forked
         for _ in soak.numbers:
             search = soak.search(project, 6, command="worker" if victim == "worker" else "search")
             timer = threading.Timer(soak.rng.uniform(0.8, 5.0), _strike, [search.pid, victim])
@@ -99,9 +100,11 @@ def _strike(search: int, victim: str) -> None:
                 os.kill(search, signal.SIGKILL)
                 return
             guard = next(c for c in psutil.Process(search).children() if "guard_process" in str(c.cmdline()))
-            # A trial looks like the interpreter that it was forked from, which is older.
-            below = sorted(guard.children(), key=psutil.Process.create_time) if victim != "guard" else [guard]
-            (below[1:][-1] if victim == "trial" else below[0]).kill()
+            # A trial looks like the interpreter that it was forked from, which is older; the first is a fresh process.
+            below = sorted(guard.children(), key=psutil.Process.create_time)
+            zygotes = [c for c in below if c.environ().get("AUTOTUNE_TRIAL_ID", "").endswith("/zygote")][:1]
+            found = {"guard": [guard], "zygote": zygotes, "trial": [c for c in below if c not in zygotes]}
+            found[victim][-1].kill()
             return
         except (StopIteration, IndexError, psutil.Error, ProcessLookupError):
             continue  # between two trials there is none

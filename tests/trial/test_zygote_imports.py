@@ -56,6 +56,19 @@ def test_a_module_comes_with_its_other_half(first: str, other: Project, guard: G
     assert "\n_json\n" in said
 
 
+def test_what_a_pth_file_has_loaded_counts_as_loaded(other: Project, guard: Guard) -> None:
+    """Parts of a package of the standard library are its own, also where the package itself is there from the start."""
+    place = site_packages(Path(other.python).parents[1]) / "early.pth"
+    place.write_text("import importlib, json\n")
+    install(other, "framework", "import importlib.resources, json.tool\n")
+    names = "('importlib', 'importlib.resources', 'json.tool', 'framework')"
+    found = f"print([name in sys.modules for name in {names}])\n"
+    said = alike(other, guard, f"import sys\n{found}import json.tool\n{found}import framework\n{found}")
+    place.unlink()
+    assert said.splitlines()[1].startswith("[True, ")
+    assert said.splitlines()[1].endswith("True, False]")
+
+
 def test_a_package_brings_its_standard_library_along(other: Project, guard: Guard) -> None:
     """Its own imports are loaded with it, and not before it."""
     install(other, "framework", "import wave, xml.dom.minidom\ndel wave, xml\n")
