@@ -320,9 +320,7 @@ def _counters(loop: ast.AST) -> Iterator[str]:
 
 _LOADER = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _WORKERS_ARGUMENT, _PINNING_ARGUMENT = 5, 7  # places in DataLoader(dataset, batch_size, shuffle, ...)
-_IN_MEMORY = frozenset(("TensorDataset",))
 _FETCHING = frozenset(("item", "numpy", "cpu", "tolist"))
-_CLEANING = ("torch.cuda.empty_cache", "gc.collect")
 
 
 def loaders_without_workers(training: Training) -> Places:
@@ -381,7 +379,7 @@ def torch_numbers_fetched(training: Training) -> Places:
 def memory_cleaned(training: Training) -> Places:
     """Yield ``torch.cuda.empty_cache()`` and ``gc.collect()`` in each step."""
     for unit, node in training.each_step:
-        if isinstance(node, ast.Call) and unit.file.full_name(node.func) in _CLEANING:
+        if isinstance(node, ast.Call) and unit.file.full_name(node.func) in ("torch.cuda.empty_cache", "gc.collect"):
             yield unit, node
 
 
@@ -444,7 +442,7 @@ def _is_in_memory(unit: Unit, call: ast.Call) -> bool:
                 if targets & names:
                     names |= {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
                     names |= {one.attr for one in ast.walk(node.value) if isinstance(one, ast.Attribute)}
-    return bool((names | {last_part(node) for node in ast.walk(data)}) & _IN_MEMORY)
+    return "TensorDataset" in names | {last_part(node) for node in ast.walk(data)}
 
 
 def _losses(training: Training) -> dict[ast.AST, set[str]]:

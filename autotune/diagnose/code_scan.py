@@ -25,7 +25,6 @@ from autotune.space.catalog import known_knob
 CODE = "code"
 _PLACES_SHOWN = 4
 _PYTHON_IN_GRAPH = "python-in-graph"
-_NATIVE = "native_loading"  # kind of `space.catalog`
 
 
 def check_code(look: Look) -> CheckResult:
@@ -117,7 +116,7 @@ def _native_is_on(problem: Problem) -> bool:
 def _native(problem: Problem) -> Iterator[tuple[str, object]]:
     for path, value in problem.settings.scalars.items():
         row = known_knob(path, value)
-        if row is not None and row.kind == _NATIVE:
+        if row is not None and row.kind == "native_loading":
             yield path, value
 
 

@@ -14,14 +14,10 @@ from autotune.space import domains
 from autotune.space.batch_sizes import ACCUMULATION_NAMES, PLAIN_NAMES
 from autotune.space.knob import Label, is_number, key_name
 
-_MANY_CORES = 4
-_CROWDED = 2  # workers for each core; PyTorch warns from 1 on, and loaders that wait for a disk gain up to here
-_SMALL = 3  # and above this never: models of any size are trained with it
 _ON_GPU_ALONE = ("pin_memory", "prefetch_to_gpu", "gpu_prefetch_strategy", "tf32", "cudnn_benchmark", "fp16")
 _PRECISIONS = ("precision", "dtype", "fp16", "bf16")
 _FLOAT16 = ("mixed_float16", "float16", "fp16", "16-mixed", "16", 16)
 _BFLOAT16 = ("mixed_bfloat16", "bfloat16", "bf16", "bf16-mixed")
-_DEVICES = ("device", "devices", "accelerator")
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA's driver, of WSL2, of AMD's
 _PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|prep")  # before training, once
 _GPU_WORDS = re.compile(r"cuda(?::\d+)?|gpu(?::\d+)?", re.IGNORECASE)
@@ -35,13 +31,13 @@ def unsuitable_workers(problem: Problem) -> Iterator[Issue]:
         if any(_PREPARING.match(section.lower()) for section in key.path.split(".")[:-1]):
             continue
         good = min(cores, 16)
-        if key.value == 0 and cores >= _MANY_CORES:
+        if key.value == 0 and cores >= 4:
             sentence = _(
                 "{key} is 0 and this machine has {cores} cores: samples are prepared between the steps.",
                 key=key.path,
                 cores=cores,
             )
-        elif key.value > _CROWDED * cores:
+        elif key.value > 2 * cores:  # PyTorch warns from 1 on, and loaders that wait for a disk gain up to here
             sentence = ngettext(
                 "{key} is {value} and this machine has {count} core for training.",
                 "{key} is {value} and this machine has {count} cores for training.",
@@ -83,7 +79,7 @@ def absent_gpus(problem: Problem) -> Iterator[Issue]:
     if gpus or problem.why_no_gpu is None or any(map(os.path.exists, _DEVICE_FILES)):
         return  # one that is there, or that may be
     for path, value in problem.settings.scalars.items():
-        if key_name(path) in _DEVICES and isinstance(value, str) and _GPU_WORDS.fullmatch(value):
+        if key_name(path) in ("device", "devices", "accelerator") and _GPU_WORDS.fullmatch(str(value)):
             yield issue(
                 problem,
                 path,
@@ -224,8 +220,8 @@ def small_batches(problem: Problem) -> Iterator[Issue]:
     gpu = problem.machine.gpus[0]
     good = starting_batch(gpu)
     for key in of_kind(problem, "batch_size"):
-        # a batch below this part of the one to begin with is called small
-        small = isinstance(key.value, int) and good is not None and key.value <= min(_SMALL, good // 16)
+        # small: a sixteenth of the one to begin with; a batch of 4 never is, as there are models of any size
+        small = isinstance(key.value, int) and good is not None and key.value <= min(3, good // 16)
         if small and key_name(key.path) in PLAIN_NAMES:
             yield issue(
                 problem,
@@ -325,10 +321,6 @@ def _accumulations(problem: Problem) -> list[tuple[str, int]]:
     ]
 
 
-_GIB = 1 << 30
-_SAMPLES_PER_GIB = 1.5
-
-
 @dataclass(frozen=True, kw_only=True)
 class GpuClass:
     """Class of GPUs.
@@ -371,7 +363,7 @@ def gpu_class(gpu: Gpu) -> GpuClass | None:
 
 def starting_batch(gpu: Gpu) -> int | None:
     """Return a batch to begin with on a GPU; None where the driver does not say how much memory it has."""
-    samples = int((gpu.memory_bytes or 0) / _GIB * _SAMPLES_PER_GIB)
+    samples = int((gpu.memory_bytes or 0) / (1 << 30) * 1.5)  # samples for each GiB
     return 1 << (samples.bit_length() - 1) if samples else None
 
 

@@ -88,9 +88,6 @@ def diagnose(
 # Verdict: one sentence that says what limits a training, and what to do first. Pure.
 
 
-WORTH_DOING = 1.05
-"""Lower end of a bound from which on something is worth doing."""
-
 _SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)
 """Limits that make all other numbers doubtful, and come first."""
 
@@ -195,7 +192,8 @@ def _main(issues: Sequence[Issue]) -> Issue | None:
     spoiling = [issue for issue in telling if issue.limit in _SPOILS_ALL]
     if spoiling:
         return min(spoiling, key=lambda issue: _SPOILS_ALL.index(issue.limit or Limit.NEIGHBOUR))
-    worth = [issue for issue in telling if issue.bound is not None and issue.bound.low > WORTH_DOING]
+    # 5 % for certain are worth doing something for
+    worth = [issue for issue in telling if issue.bound is not None and issue.bound.low > 1.05]
     limits = [issue for issue in worth if not any(one.evidence is Evidence.MEASURED for one in issue.recommendations)]
     memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
     return max(limits or memory or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)

@@ -20,9 +20,6 @@ from autotune.trial.search_child import run_short
 
 _CHILD = Path(__file__).with_name("framework_child.py")
 _LIMIT_S = 25.0
-_PYTHON_FIELD = "{python}"
-_IMPORTED = ("torch", "tensorflow")
-_TENSORFLOW = ("tensorflow", "tensorflow-cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +98,7 @@ def interpreter_of(problem: Problem) -> Path | None:
     """Return the trainer's interpreter; None where its command starts none."""
     if not problem.command:
         return None
-    if problem.command[0].startswith(_PYTHON_FIELD):
+    if problem.command[0].startswith("{python}"):
         return Path(sys.executable)
     if python_command(problem.command, cwd=problem.settings.folder, search_path=os.environ.get("PATH")) is None:
         return None
@@ -113,11 +110,14 @@ def interpreter_of(problem: Problem) -> Path | None:
 
 def used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str:
     """Return the framework that the trainer's sources import, as far as it is installed; empty for none."""
-    has_tensorflow = any(name in versions for name in _TENSORFLOW)
+    has_tensorflow = "tensorflow" in versions or "tensorflow-cpu" in versions
     has_torch = "torch" in versions
     if problem is not None and has_tensorflow and has_torch:
         text = trainer_text(problem)
-        imported = {name: re.search(rb"^\s*(?:import|from)\s+%s\b" % name.encode(), text, re.M) for name in _IMPORTED}
+        imported = {
+            name: re.search(rb"^\s*(?:import|from)\s+%s\b" % name.encode(), text, re.M)
+            for name in ("torch", "tensorflow")
+        }
         if any(imported.values()):
             has_torch, has_tensorflow = bool(imported["torch"]), bool(imported["tensorflow"])
     return "tensorflow" if has_tensorflow else "torch" if has_torch else ""

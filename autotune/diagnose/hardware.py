@@ -259,10 +259,7 @@ def _if_told(ask: Callable[[], Answer]) -> Answer | None:
 
 MEMORY = "memory"
 _GIB = 1 << 30
-_LEAST_SHARE = 0.1
-_LEAST_BYTES = 2 * _GIB  # a framework with its libraries takes half a GiB to two
 _SHARED = "/dev/shm"  # noqa: S108 -- it is looked at, and nothing made in it
-_SHARED_BYTES = _GIB  # Docker gives 64 MiB; PyTorch's README asks for --ipc=host or --shm-size
 
 
 def check_memory(look: Look) -> CheckResult:
@@ -282,7 +279,8 @@ def check_memory(look: Look) -> CheckResult:
 
 def _of_state(state: MemoryState) -> Iterator[Issue]:
     numbers = {"available_bytes": float(state.available_bytes), "total_bytes": float(state.total_bytes)}
-    if state.available_bytes < max(_LEAST_BYTES, _LEAST_SHARE * state.total_bytes):
+    # a framework with its libraries takes half a GiB to two
+    if state.available_bytes < max(2 * _GIB, 0.1 * state.total_bytes):
         host = _("of the host's memory")
         of = _("of the limit of its cgroup") if state.limit_bytes is not None else host
         yield Issue(
@@ -328,7 +326,7 @@ def _shared_memory(look: Look) -> Iterator[Issue]:
         size = shutil.disk_usage(_SHARED).total
     except OSError:
         return
-    if size < _SHARED_BYTES:
+    if size < _GIB:  # Docker gives 64 MiB; PyTorch's README asks for --ipc=host or --shm-size
         yield Issue(
             check=MEMORY,
             severity=Severity.WARNING,

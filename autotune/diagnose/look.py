@@ -48,8 +48,6 @@ class Look:
         return ask_framework(self.problem, sample, is_run=self.is_run)
 
 
-_MOST_FILES = 20_000
-_LONGEST_S = 1.0
 _DATA = re.compile(
     r"(?:.*_)?(?:data|dataset|datasets|corpus|train|training|wavs?|audios?|images?|manifests?|filelists?|records?"
     r"|tfrecords?|features?|dumps?)(?:_.*)?"
@@ -101,7 +99,7 @@ def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
                     found.setdefault(path, key)
                     break
     outer = [path for path in found if not any(other != path and path.is_relative_to(other) for other in found)]
-    deadline_s = clock.now_s() + _LONGEST_S
+    deadline_s = clock.now_s() + 1.0
     return tuple(_counted(found[path], path, clock, deadline_s) for path in outer[:4])
 
 
@@ -146,7 +144,7 @@ def _counted(key: str, path: Path, clock: Clock, deadline_s: float) -> DatasetPl
                 continue
             with os.scandir(place) as entries:
                 for entry in entries:
-                    if len(files) >= _MOST_FILES or clock.now_s() > deadline_s:
+                    if len(files) >= 20_000 or clock.now_s() > deadline_s:
                         return DatasetPlace(key=key, path=path, files=tuple(files), is_whole=False)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(Path(entry.path))

@@ -46,8 +46,6 @@ _ROUNDS, _FEW_ROUNDS = 8, 5  # eight tell a bound of 2 % from the noise of round
 _ENDING_S = 3.0  # kept for the answer
 _LEAST_WINDOW_S, _LONGEST_WINDOW_S = 2.0, 6.0
 _WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
-_AHEAD = ("prefetch", "prefetch_switch")  # kinds of `space.catalog`
-_BATCH = "batch_size"  # kind of `space.catalog`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +164,7 @@ class Diagnoser:
 
         Only where the step matters, and the batch is a key that may grow.
         """
-        knob = next((knob for knob in self._problem.space.knobs if knob.kind == _BATCH), None)
+        knob = next((knob for knob in self._problem.space.knobs if knob.kind == "batch_size"), None)
         if knob is None or not bounds.may_gain(on_step=True) or bounds.batch is None:
             return None, None
         larger = _twice(knob)
@@ -310,7 +308,7 @@ def _ended(record: TrialRecord) -> str:
 def _loads_ahead(problem: Problem) -> bool | None:
     scalars: Values = {**problem.settings.scalars, **problem.space.baseline}
     rows = [(known_knob(path, value), value) for path, value in scalars.items()]
-    said = [bool(value) for row, value in rows if row is not None and row.kind in _AHEAD]
+    said = [bool(value) for row, value in rows if row is not None and row.kind in ("prefetch", "prefetch_switch")]
     return any(said) if said else None
 
 

@@ -167,7 +167,6 @@ def _on_one(gpu: GpuMeasurement) -> Issue | None:
 
 MEMORY_ROOM = "memory-room"
 _NEARLY_FULL = 0.92  # of the memory: an odd batch, or a cache that grows, ends the training
-_FULL_WITHIN_S = 24 * 3600.0
 _GIB = 1 << 30
 
 
@@ -217,7 +216,7 @@ def judge_memory(
                 total=total / _GIB,
             )
             issues.append(_issue(full, peak))
-        elif full_s < _FULL_WITHIN_S:
+        elif full_s < 24 * 3600.0:
             grows = _(
                 "{what} grows by {growth:.0f} MiB a minute: it would be full after {time}.",
                 what=what,

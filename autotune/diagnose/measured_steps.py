@@ -19,8 +19,6 @@ WORTH_TELLING = 1.05
 """Gain from which on it is an issue: less is not told from the noise of a few short trials."""
 
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
-_NO_SLOWER = 0.88  # than one after the other, as far as rounds tell
-_HALF_WAIT = 0.5  # the same, where the config itself says that no batch is loaded ahead
 _MEANING = {
     Limit.OVERLAP: _("Loading and the step take turns: loading ahead of the step is what helps"),
     Limit.READING: _("Reading is the limit, not preparing"),
@@ -82,14 +80,14 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> L
     is_saturated = cores.get(_TRAIN, 0.0) >= 0.85 * machine_cores  # of the machine's cores
     slower = min(loading, speeds[_REPLAY])
     in_turn = loading * speeds[_REPLAY] / (loading + speeds[_REPLAY])
-    # of the speed of the slower of loader and step: overlapped, training has that
-    may_overlap = _NO_SLOWER * in_turn <= training < 0.9 * slower
+    # no slower than one after the other, as far as rounds tell; overlapped it has the speed of the slower of the two
+    may_overlap = 0.88 * in_turn <= training < 0.9 * slower
     # with free data that loading ahead has to bring: else the loader itself is what counts
     may_overlap &= math.log(slower / training) >= 0.3 * math.log(speeds[_REPLAY] / training)
     if may_overlap and not is_saturated and not loads_ahead and bounds.wait_s is not None and bounds.batch is not None:
         batch_s = bounds.batch / loading
-        # of the time that a batch takes to load: nothing of it passes during the step
-        if bounds.wait_s >= (0.85 if loads_ahead is None else _HALF_WAIT) * batch_s:
+        # of the time that a batch takes to load: nothing of it passes during the step, or the config itself says so
+        if bounds.wait_s >= (0.85 if loads_ahead is None else 0.5) * batch_s:
             return Limit.OVERLAP
     if _LOAD not in cores:
         return Limit.LOADING
@@ -217,8 +215,6 @@ def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
 
 
 OUTSIDE_STEPS = "outside-steps"
-_MUCH_OUTSIDE = 0.05  # of the time
-_LEAST_STEPS = 5
 _MOST_SHARE = 0.99
 _NOUNS = {
     "eval": _("evaluation"),
@@ -238,7 +234,7 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
     """
     stream = main_stream(events)
     ends_s = [event.t_s for event in events if event.kind == "step" and event.stream == stream]
-    if len(ends_s) < _LEAST_STEPS:
+    if len(ends_s) < 5:
         return CheckResult(check=OUTSIDE_STEPS, why_not=_("too few steps were seen"))
     pauses_s = _pauses(events, stream)
     all_s = ends_s[-1] - ends_s[0]
@@ -250,7 +246,7 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
     nothing = _("No evaluation and no checkpoint was seen.")
     return CheckResult(
         check=OUTSIDE_STEPS,
-        issues=tuple(_issue(kind, share, pauses_s[kind]) for kind, share in shares.items() if share > _MUCH_OUTSIDE),
+        issues=tuple(_issue(kind, share, pauses_s[kind]) for kind, share in shares.items() if share > 0.05),
         sentence=_("Of the time seen: {shares}.", shares=told) if told else nothing,
     )
 
@@ -303,10 +299,6 @@ def _issue(kind: str, share: float, spent_s: Sequence[float]) -> Issue:
 
 
 STEADINESS = "steadiness"
-_LEAST_EXCESS_S = 5e-3  # of a slow step over the median: less is the machine's own unrest
-_LEAST_SLOW = 3  # times that steps are slow, to say that they recur
-_IN_A_ROW = 3  # steps: slow ones no further apart are one event, such as something else on the machine
-_LEAST_STEADY_STEPS = 30
 _REGULAR = 0.2  # variation of the distances between slow steps
 
 
@@ -365,17 +357,17 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
         retraced: Function that TensorFlow traces again and again; None if it does not say so. Slow steps that come
             irregularly and do not wait for data are those that trace it.
     """
-    if len(steps) < _LEAST_STEADY_STEPS:
+    if len(steps) < 30:
         why_not = _("{steps} steps are too few for it", steps=len(steps))
         return CheckResult(check=STEADINESS, why_not=why_not)
     usual_s = median(step.duration_s for step in steps)
-    # three times the median step
-    slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + _LEAST_EXCESS_S)]
+    # three times the median step, and 5 ms more: less is the machine's own unrest
+    slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
     all_s = sum(step.duration_s for step in steps)
     excess_s = sum(step.duration_s - usual_s for step in slow)
     share = excess_s / all_s
     times = _apart(slow)
-    if share < 0.05 or len(times) < _LEAST_SLOW:  # of the time
+    if share < 0.05 or len(times) < 3:  # of the time; and what comes three times recurs
         return CheckResult(check=STEADINESS)
     when = _recurrence(times)
     if when is not None:
@@ -417,7 +409,8 @@ def _apart(slow: Sequence[TimedStep]) -> list[TimedStep]:
     return [
         step
         for before, step in zip([None, *slow], slow, strict=False)
-        if before is None or step.number - before.number > _IN_A_ROW
+        # slow ones no further apart are one event, such as something else on the machine
+        if before is None or step.number - before.number > 3
     ]
 
 

@@ -25,8 +25,6 @@ from autotune.stage_times import PipelineTimes
 PHASE_S = 2.0
 VARIABLE = "AUTOTUNE_PROFILE_STAGES"
 _ENVIRONMENT = {"AUTOTUNE_PHASE_S": f"{PHASE_S:g}", "AUTOTUNE_PHASE_CHUNK_S": "0", VARIABLE: "1"}
-_CYCLES = 3  # of the phases
-_LONGEST_S = 60.0  # from the first step on
 _PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
 _UNSEEN = "the trainer ended before, or its loader is not seen"
 
@@ -76,7 +74,7 @@ def profile_pipeline(problem: Problem, trials: ProfileTrials) -> PipelineProfile
             environment=_ENVIRONMENT,
             is_over=_is_over,
             window_of=_measured,
-            longest_s=_LONGEST_S,
+            longest_s=60.0,  # from the first step on
         )
     )
     if trial.trouble is not None:
@@ -158,7 +156,7 @@ def _is_over(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> boo
     if any(event.kind == "phase" for event in events):
         changes = [event for event in events if event.kind == "phase"]
         alone = now_s - changes[-1].t_s > _PLAIN_S  # all others were left out
-        return alone or phased_events(events).cycles >= _CYCLES
+        return alone or phased_events(events).cycles >= 3
     return len(steps) > _PLAIN_STEPS and now_s - steps[0].t_s > _PLAIN_S
 
 
@@ -166,9 +164,6 @@ def _measured(_folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
     """Return the longest stretch of plain training."""
     windows = phased_events(events).train
     return max(windows, key=lambda window: window.time_s) if windows else steady_window(events)
-
-
-_LEAST_VARIATION = 0.1  # of times that may be said to go in a cycle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +224,7 @@ def batch_times(stretches_s: Sequence[Series]) -> BatchTimes | None:
         p95_ms=p95_ms,
         p99_ms=p99_ms,
         variation=variation,
-        cycle=_cycle(stretches_ms) if variation is not None and variation >= _LEAST_VARIATION else None,
+        cycle=_cycle(stretches_ms) if variation is not None and variation >= 0.1 else None,
     )
 
 
@@ -341,7 +336,6 @@ def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
 FILE = "loading_stages.json"
 VERSION = 1
 _MOST_BYTES = 1 << 16
-_MOST_STAGES = 32
 _NAME = re.compile(r"[a-z][a-z ]{0,30}")
 _MOST_CALLS, _LONGEST_STAGE_S = 10**12, 1e9
 
@@ -373,7 +367,7 @@ def read_loading_stages(path: Path) -> tuple[LoadingStage, ...]:
 def _parsed(text: str) -> tuple[LoadingStage, ...]:
     found = json.loads(text)
     stages = found.get("stages") if isinstance(found, dict) and found.get("v") == VERSION else None
-    if not isinstance(stages, dict) or len(stages) > _MOST_STAGES:
+    if not isinstance(stages, dict) or len(stages) > 32:
         raise ValueError("no stages")
     sums = {name: _sums(name, stage) for name, stage in stages.items()}
     all_s = sum(busy_s for _, busy_s in sums.values())

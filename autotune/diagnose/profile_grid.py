@@ -20,8 +20,6 @@ MOST = 3
 """Values of each knob."""
 
 _TRIAL_S, _TRIAL_STEPS = 5.0, 20
-_LONGEST_S = 40.0  # from the first step on
-_SURE_SD = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +115,7 @@ def _speed(cell: Cell) -> float:
 def _margin(cell: Cell, fastest: Cell) -> float:
     """Return the share by which one may be slower than the fastest and count as fast."""
     sd = math.hypot(cell.relative_sd or 0.0, fastest.relative_sd or 0.0)
-    return max(0.03, _SURE_SD * sd)  # nobody pays for less with more workers, or another training
+    return max(0.03, 2.0 * sd)  # nobody pays for less with more workers, or another training
 
 
 def values_of(knob: Knob, cores: int) -> list[Scalar]:
@@ -144,7 +142,7 @@ def _knob(problem: Problem, kind: str) -> Knob | None:
 def _cell(problem: Problem, trials: ProfileTrials, pair: Mapping[str, Scalar], number: int) -> Cell:
     values = {**problem.space.baseline, **pair}
     trial = trials.make(
-        TrialRequest(label=f"grid{number}", values=values, is_over=_is_over, window_of=_measured, longest_s=_LONGEST_S)
+        TrialRequest(label=f"grid{number}", values=values, is_over=_is_over, window_of=_measured, longest_s=40.0)
     )
     window = trial.window
     if window is None or trial.trouble is not None:

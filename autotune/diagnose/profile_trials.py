@@ -35,8 +35,6 @@ IsOver = Callable[[Path, Sequence[TraineeEvent], float], bool]
 WindowOf = Callable[[Path, Sequence[TraineeEvent]], Window | None]
 """Function of a trial's folder and all its events: the part that is measured; None if there is none."""
 
-_FINE = (Ending.STOPPED, Ending.COMPLETED)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRequest:
@@ -78,7 +76,7 @@ class MadeTrial:
     def trouble(self) -> TrialError | None:
         """Error of a trial that ended other than it should; None if nothing is wrong with it."""
         explained = EXPLANATIONS[self.ending]
-        if self.ending in _FINE and any(event.kind == "step" for event in self.events):
+        if self.ending in (Ending.STOPPED, Ending.COMPLETED) and any(event.kind == "step" for event in self.events):
             return None
         seen = "no step was seen" if not any(event.kind == "step" for event in self.events) else "training failed"
         detail = f" ({self.detail})" if self.detail else ""

@@ -32,10 +32,7 @@ NO_PROFILE = "no profile of the step: "
 BEGINS = "the parts of the step will be timed"
 """Note of a process that makes one."""
 
-_LONGEST_S = 300.0  # from the first step on, with the profile
 _LONGEST_WITHOUT_S, _STEPS_WITHOUT = 8.0, 10  # of training, after which it is clear that there will be no profile
-_FEW_STEPS = 1
-_AFTER_S = 2.0
 _UNKNOWN = (
     "its steps are made neither by Keras's fit or train_on_batch, nor by autotune.tf.TrainStep, nor by an optimizer of "
     "PyTorch"
@@ -69,7 +66,7 @@ def profile_trainer_step(problem: Problem, clock: Clock, *, ends_s: float = math
                 environment={VARIABLE: "1"},
                 is_over=_is_over,
                 window_of=_first_stretch,
-                longest_s=_LONGEST_S,
+                longest_s=300.0,  # from the first step on, with the profile
             )
         )
         remarks = tuple(trials.remarks)
@@ -99,7 +96,7 @@ def _is_over(folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool
     """Return whether the profile is made and some steps of the training came after it, or none will be made."""
     times = _times(folder)
     if times is not None:
-        return times.error is not None or not times.held or now_s > times.held[-1][1] + _AFTER_S
+        return times.error is not None or not times.held or now_s > times.held[-1][1] + 2.0
     if any(event.kind == "note" and event.text == BEGINS for event in events):
         return False
     steps = [event for event in events if event.kind == "step"]
@@ -117,7 +114,7 @@ def _windows(trial: MadeTrial, times: StepTimes | None) -> list[Window]:
     """Return the steady windows of the training: before the first block of the profile, and after each."""
     if times is None:
         return [trial.window] if trial.window else []
-    skipped = _FEW_STEPS if times.draws else 8  # after a block, where the loader had time to work ahead
+    skipped = 1 if times.draws else 8  # after a block, where the loader had time to work ahead
     begins_s = [0.0, *(end_s for _, end_s in times.held)]
     ends_s = [*(begin_s for begin_s, _ in times.held), math.inf]
     found, stream = [], main_stream(trial.events)
@@ -191,8 +188,6 @@ _PHASES = {
     "metrics": "metrics",
 }
 """Function → the phase that it ends with."""
-
-_REST = "rest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +277,7 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
     phases = (data, _of(times, "copy", "copy to device"), *_computed(times))
     marks_cost = None
     if times.marked_ms:
-        phases = tuple(_marked(times, name) for name in PHASES if name != _REST)
+        phases = tuple(_marked(times, name) for name in PHASES if name != "rest")
         with_marks_ms = _mean([sum(parts) for parts in zip(*times.marked_ms.values(), strict=True)])
         marks_cost = with_marks_ms / step.mean_ms - 1.0 if step.mean_ms else None
     total_ms = sum(phase.mean_ms for phase in phases if phase.mean_ms is not None)
@@ -547,9 +542,7 @@ def _text(value: Any) -> str:
 
 BATCH_SIZE = 8
 ROUNDS = 20
-_PROGRAM = "autotune.workloads.tts.step_profile"
 _MARKER = "autotune-step-profile "
-_LIMIT_S = 300.0
 
 
 def profile_shipped_step(python: str = sys.executable) -> StepProfile:
@@ -561,8 +554,8 @@ def profile_shipped_step(python: str = sys.executable) -> StepProfile:
     Raises:
         TrialError: That process failed, or took too long.
     """
-    argv = [python, "-m", _PROGRAM, str(BATCH_SIZE), str(ROUNDS)]
-    ended = run_short(argv, _LIMIT_S, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+    argv = [python, "-m", "autotune.workloads.tts.step_profile", str(BATCH_SIZE), str(ROUNDS)]
+    ended = run_short(argv, 300.0, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
     line = next((line for line in reversed(ended.text.splitlines()) if line.startswith(_MARKER)), None)
     if ended.status != 0 or line is None:
         last = ended.text.splitlines()[-1] if ended.text else "it printed nothing"

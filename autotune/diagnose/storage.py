@@ -20,11 +20,7 @@ from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.trial.mounts import file_system, is_network, is_rotating
 
 STORAGE = "storage"
-_MIB = 1 << 20
-_SLOW_FILES_PER_S = 200.0  # a disk that rotates seeks in 5 to 10 ms
-_ENOUGH_BYTES = 32 << 20  # or so much
 _SMALL_BYTES = 256 << 10
-_MANY_FILES = 10_000
 
 
 def check_storage(look: Look) -> CheckResult:
@@ -88,7 +84,7 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
             },
         )
     small = [size for _, size in place.files if size < _SMALL_BYTES]
-    if len(small) >= _MANY_FILES and len(small) * 2 > len(place.files) and (on_network or rotates):
+    if len(small) >= 10_000 and len(small) * 2 > len(place.files) and (on_network or rotates):
         yield _issue(
             place,
             _(
@@ -106,7 +102,7 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
         yield _issue(place, unreadable, _("See their modes."))
     free = _free_bytes(place.path)
     if free is not None and free < 1 << 30:  # no trial starts below it
-        full = _("{free:.0f} MiB are left on its file system.", free=free / _MIB)
+        full = _("{free:.0f} MiB are left on its file system.", free=free / (1 << 20))
         yield _issue(place, full, _("Make room: caches may go there."))
 
 
@@ -134,12 +130,12 @@ def _is_slow(rate: ReadingRate) -> bool:
     reads = rate.disk
     if not _is_enough(reads) or reads.duration_s <= 0 or not rate.knows_cache:
         return False
-    # what one disk that rotates reads in sequence; an SSD reads several times that
-    return (reads.bytes_per_s or 0.0) < 150e6 and reads.files / reads.duration_s < _SLOW_FILES_PER_S
+    # what one disk that rotates reads in sequence, and seeks in 5 to 10 ms; an SSD reads several times that
+    return (reads.bytes_per_s or 0.0) < 150e6 and reads.files / reads.duration_s < 200
 
 
 def _is_enough(reads: Reads) -> bool:
-    return reads.files >= 8 or reads.size_bytes >= _ENOUGH_BYTES  # that were read, for a rate to be told of a disk
+    return reads.files >= 8 or reads.size_bytes >= 32 << 20  # that were read, for a rate to be told of a disk
 
 
 def _copy(place: DatasetPlace) -> Message:
@@ -204,8 +200,6 @@ def _issue(
     )
 
 
-_LONGEST_S = 2.0
-_MOST_BYTES = 256 << 20
 _MOST_FILES = 400
 
 
@@ -250,7 +244,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
         files: Files with their sizes; a sample evenly spread over them is read, in a mixed order.
     """
     disk, cache, failed, knows = Reads(), Reads(), 0, True
-    deadline_s, left = clock.now_s() + _LONGEST_S, _MOST_BYTES
+    deadline_s, left = clock.now_s() + 2.0, 256 << 20
     for path, _size_bytes in _mixed(files):
         if clock.now_s() >= deadline_s or left <= 0:
             break

@@ -28,7 +28,6 @@ from autotune.report.race_notes import race_notes
 
 _LEAST_WORTH_SAYING = 0.01
 _LONGEST_CAUTION = 500
-_UNBOUNDED = 10_000  # columns
 _PAYS_WITHIN_S = 365 * 24 * 3600.0
 
 
@@ -148,7 +147,7 @@ def ratio_text(ratio: Ratio) -> str:
 
 def _changes_table(result: SearchResult, column: str, console: Console) -> Table:
     """Return the table of the changes; where the console is narrow, keys lose their sections, then lines are broken."""
-    unbounded = console.options.update(max_width=_UNBOUNDED)  # a measure is never beyond the console's own width
+    unbounded = console.options.update(max_width=10_000)  # a measure is never beyond the console's own width
     paths = [path for change in result.changes for path in (change.path, *(key.path for key in change.along))]
     whole = _table_of(result, column, dict(zip(paths, paths, strict=True)), no_wrap=True)
     if console.measure(whole, options=unbounded).maximum <= console.width:
@@ -265,7 +264,6 @@ def _next_step(result: SearchResult, typed: TypedOptions, *, applied: bool, answ
 _NOT_MEASURED = "not measured"
 _OF_THE_TRIAL = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
 _OF_THE_GPU = ("utilization", "p10", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity")
-_OF_THE_TRIAL_ON_A_GPU = ("energy_per_sample_j", "gpu_memory_bytes")
 
 
 def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
@@ -357,7 +355,7 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
     ]
     rows += [
         _trial_row(name, sides)
-        for name in _OF_THE_TRIAL_ON_A_GPU
+        for name in ("energy_per_sample_j", "gpu_memory_bytes")  # of the trial on a GPU
         if any((side.metrics or {}).get(name) is not None for side in sides)
     ]
     return rows

@@ -26,8 +26,6 @@ _LABELS: Mapping[str, Message] = {
     Label.PRECISION: _("precision"),
     Label.UNKNOWN: _("unknown"),
 }
-_WHAT_TO_DO = _("What to do, the most certain gain first")
-_LOOKED_AT = _("Looked at as well")
 _COLUMNS = (
     _("change"),
     _("gain"),
@@ -56,7 +54,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
     recommendations = diagnosis.recommendations
     if recommendations:
         console.print()
-        console.print(Text(translated(_WHAT_TO_DO, language), style="bold"))
+        console.print(Text(translated(_("What to do, the most certain gain first"), language), style="bold"))
         if language is Language.ENGLISH:
             console.print(_table(recommendations))
         else:
@@ -64,7 +62,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
     looked = [result for result in diagnosis.results if not result.issues]
     if looked:
         console.print()
-        console.print(Text(translated(_LOOKED_AT, language), style="bold"))
+        console.print(Text(translated(_("Looked at as well"), language), style="bold"))
         for result in looked:
             outcome = _("  {check}: {outcome}", check=result.check, outcome=_outcome(result, questions))
             console.print(Text(translated(outcome, language), style="dim"))

@@ -125,9 +125,6 @@ class SearchDisplay:
 # Lines of a search, one for each event, for the terminal and for log files.
 
 
-_QUIET = (Ending.COMPLETED, Ending.STOPPED)
-
-
 def event_line(event: Event, elapsed_s: float) -> str | None:
     """Return the line for an event; None for events that need none.
 
@@ -178,7 +175,7 @@ def trial_line(event: TrialEnded) -> str:
     measured = trial.measurement
     speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "no numbers"
     ratio = f"{event.speedup:.2f}x" if event.speedup is not None else ""
-    words = [] if trial.ending in _QUIET else [trial.ending.value]
+    words = [] if trial.ending in (Ending.COMPLETED, Ending.STOPPED) else [trial.ending.value]
     if trial.validity is not Validity.GOOD and measured:
         words.append(trial.detail or trial.validity.value)
     ending = f" [{', '.join(words)}]" if words else ""

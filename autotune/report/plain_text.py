@@ -47,9 +47,6 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
 # Text without control characters, made of any text.
 
 
-_LAYOUT = "\n\t"
-
-
 def is_safe(text: str) -> bool:
     """Return True if a text holds nothing but printable characters, line ends and tabs."""
     return text.isprintable() or all(map(_is_kept, text))
@@ -72,7 +69,7 @@ def safe_text(text: str, kept: frozenset[str] = frozenset()) -> str:
 
 
 def _is_kept(character: str) -> bool:
-    return character.isprintable() or character in _LAYOUT or unicodedata.category(character) == "Zs"
+    return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
 
 
 def _escaped(character: str) -> str:

@@ -9,7 +9,6 @@ from autotune.records import Learning, Race, Raced, SearchResult
 from autotune.report.plain_text import plain, value_text
 
 _LONGEST = 500
-_HELD_OUT = "held-out loss"
 _STYLES = {
     Learning.FASTER: ("Learns faster: ", "bold green"),
     Learning.ALIKE: ("Learns alike: ", "bold green"),
@@ -46,8 +45,9 @@ def outcome(race: Race, raced: Raced) -> str:
     if losses is None:
         return f"it cannot be told: {plain(race.why_unknown, longest=_LONGEST) or 'the race was cut short'}"
     after_s = race.trained_s if raced.after_s is None else raced.after_s
+    loss = "loss" if raced.held_out is None else "held-out loss"
     told = (
-        f"after the same {format_duration(after_s)} of training the {'loss' if raced.held_out is None else _HELD_OUT} "
+        f"after the same {format_duration(after_s)} of training the {loss} "
         f"is {losses.other:.4g}, and {losses.today:.4g} today (97.5 % interval of the difference {losses.low:+.2g} to "
         f"{losses.high:+.2g})"
     )
