@@ -19,6 +19,8 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from autotune.clock import Clock
 from autotune.config.document import Document, read_bytes
 from autotune.config.keys import KeyPath, NewValues, Syntax, syntax_of
@@ -459,52 +461,11 @@ def _read(path: Path) -> Entry:
                 where=str(path),
                 remedy="Use the autotune that wrote it, or copy the file beside it back by hand.",
             )
-        return Entry(
-            number=_whole(manifest["number"]),
-            utc=_text(manifest["utc"]),
-            undoes=None if manifest["undoes"] is None else _whole(manifest["undoes"]),
-            changes=tuple(_change(change) for change in manifest["changes"]),
-            inserted=_text(manifest.get("inserted", "")),  # the first versions had none of these
-            together=None if manifest.get("together") is None else _text(manifest["together"]),
-            files=_whole(manifest.get("files", 1)),
-        )
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError) as error:
-        raise ConfigError(
-            "this record of a change cannot be read",
-            where=str(path),
-            remedy="Delete it; the backup beside it is the config as it was.",
-        ) from error
-
-
-def _change(found: Any) -> ValueChange:
-    if not isinstance(found["path"], list):
-        raise TypeError("not a list")
-    return ValueChange(
-        path=tuple(_text(part) if isinstance(part, str) else _whole(part) for part in found["path"]),
-        old=_scalar(found["old"]),
-        new=_scalar(found["new"]),
-        old_text=_text(found["old_text"]),
-        new_text=_text(found["new_text"]),
-    )
-
-
-def _whole(found: Any) -> int:
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise TypeError("not a whole number")
-    return found
-
-
-def _text(found: Any) -> str:
-    if not isinstance(found, str):
-        raise TypeError("not a text")
-    found.encode()  # a ValueError where it holds half a surrogate pair, which no file can
-    return found
-
-
-def _scalar(found: Any) -> Scalar:
-    if found is not None and not isinstance(found, bool | int | float | str):
-        raise TypeError("not a single value")
-    return found
+        json.dumps(manifest, ensure_ascii=False).encode()  # a ValueError for half a surrogate pair, which no file holds
+        return msgspec.convert(manifest, Entry)
+    except (ValueError, LookupError, TypeError, RecursionError, OSError, msgspec.ValidationError) as error:
+        remedy = "Delete it; the backup beside it is the config as it was."
+        raise ConfigError("this record of a change cannot be read", where=str(path), remedy=remedy) from error
 
 
 # Reverting of writes to the user's config: makes the plan, which `autotune.config.apply` carries out.

@@ -34,8 +34,7 @@ from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 
 _LARGEST_FILE_BYTES = 2**20
-_NUMBER_LIKE = re.compile(r"[-+.]?[0-9][-+.\w]*", re.ASCII)
-_PROPERTIES = re.compile(r"(?:[!&]\S*\s*)*")
+_PROPERTIES = re.compile(r"(?:[!&]\S*\s*)*")  # a tag and an anchor
 _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
 _Entries = dict[str | int, tuple[Any, bool]]
 
@@ -102,7 +101,8 @@ class Document:
     Attributes:
         text: The whole text, byte order mark and line ends included.
         shift: Characters in front of the text that was parsed: a byte order mark is one.
-        root: The mapping at the top, as PyYAML composed it, or our parser of JSON or TOML.
+        root: The mapping at the top, as PyYAML or `json_toml.compose` composed it.
+        nodes: All nodes below it, in file order.
     """
 
     def __init__(self, text: str, name: str) -> None:
@@ -330,9 +330,9 @@ class Document:
         first: dict[object, Any] = {}
         for key in [key for key in _keys(node) if key.tag != MERGE_TAG]:
             own = self.readings(key)[1]
-            readings: set[object] = {("as written", key.value), own}
+            readings: list[object] = [("as written", key.value), own]
             with suppress(ValueError):
-                readings.add(self._reading_1_2(key, own))
+                readings.append(self._reading_1_2(key, own))
             for one in readings:
                 other = first.setdefault(one, key)
                 if other is not key:
@@ -348,7 +348,8 @@ class Document:
             ValueError: It has too many digits for Python.
         """
         is_plain = self.syntax is Syntax.YAML and not node.style and not self._is_tagged(node)
-        found = plain_reading_1_2(node.value) if is_plain and _NUMBER_LIKE.fullmatch(node.value) else own
+        is_number_like = is_plain and re.fullmatch(r"[-+.]?[0-9][-+.\w]*", node.value, re.ASCII)
+        found = plain_reading_1_2(node.value) if is_number_like else own
         return found if isinstance(found, int | float) else own
 
     def _plain(self, node: Any) -> Any:

@@ -309,9 +309,6 @@ def _final(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
     return words
 
 
-_IN_A_LIST = "it stands in a list, which an override replaces whole"
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Value:
     """Value of the composed config: its leaf, and the part that it comes from; None for one of the command line."""
@@ -399,7 +396,8 @@ class ComposedDocument(JoinedDocument):
                 path = (*part.package, *leaf.path)
                 if leaf.path[0] in (DEFAULTS, SECTION) or path[0] == "hydra":
                     continue
-                why = _IN_A_LIST if any(isinstance(key, int) for key in path) else leaf.why_fixed
+                is_in_a_list = any(isinstance(key, int) for key in path)
+                why = "it stands in a list, which an override replaces whole" if is_in_a_list else leaf.why_fixed
                 _drop_hidden(values, path, part)
                 name = dotted(path)
                 values.pop(name, None)
@@ -480,7 +478,6 @@ OWN_FLAGS = frozenset(
 )
 """Names of the flags that Hydra takes for itself."""
 
-_MAIN = ("hydra.main", "nemo.core.config.hydra_runner")  # NeMo's is a `hydra.main` with a schema
 _BARE = re.compile(r"[\w/.:@%+-]*", re.ASCII)
 _WORD = re.compile(r"(?!(?:true|false|null|inf|nan)$)[A-Za-z_./][\w/.:@%+-]*", re.ASCII | re.IGNORECASE)
 _TYPED_OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", re.DOTALL)
@@ -511,9 +508,10 @@ class HydraMain:
 
 def hydra_main(script: Script) -> HydraMain | None:
     """Return the ``hydra.main`` of a script; None if it has none."""
+    names = ("hydra.main", "nemo.core.config.hydra_runner")  # NeMo's is a `hydra.main` with a schema
     for node in ast.walk(script.tree):
         called = node.func if isinstance(node, ast.Call) else node
-        if isinstance(called, ast.Name | ast.Attribute) and _whole_name(called, script.imported) in _MAIN:
+        if isinstance(called, ast.Name | ast.Attribute) and _whole_name(called, script.imported) in names:
             given = {word.arg: word.value for word in node.keywords} if isinstance(node, ast.Call) else {}
             folder, name = _text(given.get("config_path")), _text(given.get("config_name"))
             return HydraMain(

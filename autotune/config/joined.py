@@ -14,7 +14,7 @@ from autotune.errors import CannotEditYaml, ConfigError
 class JoinedDocument(Document):
     """First config with further ones below their prefixes.
 
-    It is for reading: text, name and node tree are the first one's, and each file is spliced by itself.
+    It is for reading: text, name and syntax are the first one's, and each file is spliced by itself.
 
     Args:
         first: The config that `text` and `name` are of.
@@ -22,8 +22,7 @@ class JoinedDocument(Document):
     """
 
     def __init__(self, first: Document, further: Mapping[str, Document]) -> None:
-        self.name, self.text, self.shift = first.name, first.text, first.shift
-        self.syntax, self.root = first.syntax, first.root
+        self.name, self.text, self.syntax = first.name, first.text, first.syntax
         self.first = first
         self.further = further
 

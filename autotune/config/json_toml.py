@@ -21,7 +21,6 @@ DATE_TAG = "date"
 """Tag of a date or a time of TOML, which is no text to a trainer."""
 
 _TAGS = {bool: "bool", int: "int", float: "float", NoneType: "null", str: "str"}
-_QUOTE = re.compile("\"{3}|'{3}|[\"']")
 _LINE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _BLOCK = r'"""(?:[^\\]|\\.)*?"""(?:"{0,2}(?!"))|\'\'\'.*?\'\'\'(?:\'{0,2}(?!\'))'
 _VALUE = rf"(?P<value>{_BLOCK}|{_LINE}|\d{{4}}-\d\d-\d\d \d\d:[^\s,\]}}#]*|[^\s,\[\]{{}}#]+)"
@@ -56,7 +55,7 @@ def compose(text: str, name: str, syntax: Syntax) -> yaml.Node:
         if isinstance(numbers, int):
             value, place = values[numbers], places[numbers]
             kind, start, end = _TAGS.get(type(value)), mark(place.start()), mark(place.end())
-            quote = _QUOTE.match(place[0])
+            quote = re.match("\"{3}|'{3}|[\"']", place[0])
             tag = f"tag:yaml.org,2002:{kind}" if kind else DATE_TAG
             return yaml.ScalarNode(tag, value if isinstance(value, str) else place[0], start, end, quote and quote[0])
         items = numbers.items() if isinstance(numbers, dict) else enumerate(numbers)

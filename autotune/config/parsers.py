@@ -8,7 +8,7 @@ import math
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import ruamel.yaml
 import ruamel.yaml.error
@@ -20,7 +20,6 @@ from autotune.records import Scalar
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
 STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("str", "bool", "int", "float", "null"))
-_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 # What both parsers raise, beside their own errors, on texts that they were not tested with, e.g. ``%YAML 1.3``.
 _FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
 
@@ -111,7 +110,7 @@ def reading(node: Any) -> Scalar:
         return str(node.value)
     constructor: Any = yaml.constructor.SafeConstructor() if isinstance(node, yaml.Node) else _yaml_1_2().constructor
     try:
-        value = cast("Scalar", constructor.construct_object(node))
+        value: Scalar = constructor.construct_object(node)
     except _FAILURES as error:  # `!!bool 5`, `!!int ''`: they look the text up in a table, or take its first character
         raise ValueError(f"{shown(node.value)} is no such value") from error
     if is_too_long(value):
@@ -172,4 +171,5 @@ def same_value(one: Scalar, other: Scalar) -> bool:
 
 def joined_surrogates(text: str) -> str:
     """Return a text with surrogate pairs replaced by their characters; lone halves stay."""
-    return _PAIR.sub(lambda pair: pair[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
+    pair = "[\ud800-\udbff][\udc00-\udfff]"
+    return re.sub(pair, lambda found: found[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)

@@ -16,7 +16,7 @@ from itertools import zip_longest
 
 from autotune.config.document import Document, Leaf
 from autotune.config.keys import KeyPath, NewValues, Syntax, dotted, shown
-from autotune.config.parsers import STANDARD_TAGS, TEMPLATE, is_too_long, nodes, outline, reading, same_value
+from autotune.config.parsers import STANDARD_TAGS, TEMPLATE, children, is_too_long, nodes, outline, reading, same_value
 from autotune.config.scalars import write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
@@ -136,6 +136,9 @@ def splice(document: Document, splices: list[Splice]) -> str:
 def _check(document: Document, splices: list[Splice], after: Document) -> None:
     planned = {change.leaf.number: change for change in splices}
     trees = ((document.nodes, after.nodes), (nodes(document.root_1_2), nodes(after.root_1_2)))
+    shapes = [[len(children(node)) for node in before[: max(planned)]] for before, _ in trees]
+    if shapes[0] != shapes[1]:
+        raise _cannot(splices[0].leaf, "the parsers of YAML 1.1 and 1.2 do not agree on its place")
     for before, now in trees:
         pairs = zip_longest(outline(before), outline(now))
         differing = {number for number, (old, new) in enumerate(pairs) if old != new}

@@ -32,6 +32,7 @@ def edited(text: str, name: str, values) -> str:
         ('{"a": 3}', None, '{"a": null}'),
         ('{"a": "gpu"}', 'no "é"', '{"a": "no \\"\\u00e9\\""}'),
         ('{"\\u0061": "\\ud83d\\ude00"}', "x", '{"\\u0061": "x"}'),
+        ('{"a": 1, "b": "a\\": 1", "a": 16}', 2, '{"a": 1, "b": "a\\": 1", "a": 2}'),
         ('\ufeff{"b": [1, {"c": "}"}],\r\n "a": 1}\r\n', 3, '\ufeff{"b": [1, {"c": "}"}],\r\n "a": 3}\r\n'),
     ],
 )
@@ -62,6 +63,7 @@ def test_only_the_value_changes_in_json(old: str, value, new: str):
         ('b = """x""\\""" """""\na = 1\n', 3, 'b = """x""\\""" """""\na = 3\n'),
         ("b = [ # a = 2 ]\n 1,\n]\na = 1\n", 3, "b = [ # a = 2 ]\n 1,\n]\na = 3\n"),
         ("d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 1\n", 3, "d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 3\n"),
+        ('b = [\n  ["a"],\n  ["c"]\n]\na = 1\n[d]\na = 1\n', 3, 'b = [\n  ["a"],\n  ["c"]\n]\na = 3\n[d]\na = 1\n'),
     ],
 )
 def test_only_the_value_changes_in_toml(old: str, value, new: str):
