@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,14 +40,20 @@ class Trainer:
             TrialError: It cannot be made.
         """
         moved = self.settings.moved_outputs(folder.outputs)
-        there = [path for key, path in moved.items() if self._is_folder(self.settings.trial_document.leaf(key).text)]
+        folders = {key for key, _, path in self.outputs() if os.path.isdir(path)}
+        there = [path for key, path in moved.items() if key in folders]
         folder.create(output_paths=moved.values(), output_folders=there)
 
-    def _is_folder(self, text: str) -> bool:
-        """Return whether a path in the config names a folder, seen from where trials start, or from the config."""
-        bases = (self.settings.folder, self.config_path.absolute().parent)
-        places = (path_of(os.path.expandvars(unquoted(text)), base) for base in bases)
-        return any(place is not None and os.path.isdir(place) for place in places)
+    def outputs(self) -> Iterator[tuple[str, str, Path]]:
+        """Yield each key that says where the trainer writes, its text, and the path that it may mean.
+
+        A path is seen from where trials start, and from the config.
+        """
+        for key in self.settings.outputs.redirected:
+            text = unquoted(self.settings.trial_document.leaf(key).text)
+            for base in (self.settings.folder, self.config_path.absolute().parent):
+                if (path := path_of(os.path.expandvars(text), base)) is not None:
+                    yield key, text, path
 
 
 def plan_trial(

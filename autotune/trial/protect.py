@@ -27,13 +27,13 @@ from types import TracebackType
 from typing import Self
 
 from autotune.clock import Clock
-from autotune.config.outputs import path_of, real_path, redirected_path, unquoted
+from autotune.config.outputs import real_path, redirected_path
 from autotune.errors import AutotuneError, TrialError
 from autotune.events import Event, TrialEnded, TrialStarted
 from autotune.files import create_private, make_private_folder, open_regular, read_beginning
 from autotune.measure.processes import files_being_written
 from autotune.trial.plan import Trainer
-from autotune.trial.side_effects import Below, Snapshot, folders_looked_at, names_of
+from autotune.trial.side_effects import Below, Snapshot, Stamp, folders_looked_at, names_of, stamp_of
 from autotune.trial.state_folder import LEAST_FREE_BYTES
 
 MOST_BYTES = 1 << 30
@@ -93,7 +93,8 @@ class CheckpointBackups:
     def __enter__(self) -> Self:
         over_s = self._clock.now_s() + MOST_S
         room = min(MOST_BYTES, self._trainer.state.free_bytes() - 2 * LEAST_FREE_BYTES)
-        moved = Below(self._moved())
+        places = {place for _, _, path in self._trainer.outputs() if (place := real_path(path))}
+        moved = Below(place for place in places if not self._cwd.is_relative_to(place))
         without: list[Path] = []
         for path, about in self._found():
             file = None
@@ -240,14 +241,6 @@ class CheckpointBackups:
                     break
                 folder.rmdir()
 
-    def _moved(self) -> list[Path]:
-        settings = self._trainer.settings
-        texts = [unquoted(settings.trial_document.leaf(key).text) for key in settings.outputs.redirected]
-        beside = (self._cwd, self._trainer.config_path.absolute().parent)
-        named = [path for folder in beside for text in texts if (path := path_of(text, folder))]
-        places = [place for path in named if (place := real_path(path))]
-        return [place for place in places if not self._cwd.is_relative_to(place)]
-
     def _present(self) -> list[Path]:
         """Return all files around the trials that have the names of checkpoints."""
         files = Snapshot(self._folders, self._trainer.apart, self._clock).files
@@ -298,7 +291,6 @@ def _write_left(record: Path, files: Mapping[Path, Stamp]) -> None:
 
 
 _CHUNK_BYTES = 1 << 20
-Stamp = tuple[int, ...]
 
 
 class CannotPutBack(Exception):  # noqa: N818 - says what happened, as StudyBusy does
@@ -405,16 +397,6 @@ class KeptFile:
             raise SomebodyElses("somebody else writes to it") from None
 
 
-def stamp_of(path: Path) -> Stamp | None:
-    """Return metadata of a file that change when it is written to or replaced; None if it does not exist."""
-    try:
-        about = path.lstat()
-    except OSError:
-        return None
-    # ctime too: it cannot be set back, as tools that copy a file with its times do with mtime.
-    return about.st_dev, about.st_ino, about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns
-
-
 def kept(path: Path, copy: Path) -> KeptFile | None:
     """Copy a file; return None if it cannot be read, is no regular file, changes meanwhile, or the disk is full."""
     stamp = stamp_of(path)
@@ -497,17 +479,11 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
     Returns:
         The copy, or why there is none.
     """
-    settings = trainer.settings
     newest: tuple[float, Path, Path, str] | None = None
-    for key in settings.outputs.redirected:
-        text = unquoted(settings.trial_document.leaf(key).text)
-        for base in (settings.folder, trainer.config_path.absolute().parent):
-            folder = path_of(os.path.expandvars(text), base)
-            if folder is None or not folder.is_dir():
-                continue
-            for path, about in _files(folder):
-                if is_called_a_checkpoint(path) and (newest is None or about.st_mtime > newest[0]):
-                    newest = (about.st_mtime, path, folder, text)
+    for _, text, folder in trainer.outputs():
+        for path, about in _files(folder):
+            if is_called_a_checkpoint(path) and (newest is None or about.st_mtime > newest[0]):
+                newest = (about.st_mtime, path, folder, text)
     if newest is None:
         return NoCopy(why="")
     written_s, path, folder, text = newest

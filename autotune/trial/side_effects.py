@@ -133,7 +133,7 @@ MOST_S = 1.0
 
 # Nothing that a training writes lies in these, and some of them are huge.
 _LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
-_Stamp = tuple[int, ...]
+Stamp = tuple[int, ...]
 
 
 class Below:
@@ -186,7 +186,7 @@ class SnapshotChanges:
 class _Folder:
     """Entries of one folder: a stamp for a file, None for a subfolder; `whole` is False if there are more."""
 
-    entries: dict[str, _Stamp | None] = field(default_factory=dict)
+    entries: dict[str, Stamp | None] = field(default_factory=dict)
     whole: bool = True
 
 
@@ -264,7 +264,7 @@ class Snapshot:
                             folder.entries[entry.name] = None
                             waiting.append(entry.path)
                         else:
-                            folder.entries[entry.name] = _stamp(entry)
+                            folder.entries[entry.name] = stamp_of(entry) or ()
             except OSError:  # not readable, or gone meanwhile: nothing is known of it
                 del seen[name]
         return seen
@@ -276,13 +276,14 @@ def _is_passed_over(path: str) -> bool:
     return os.path.exists(os.path.join(path, "pyvenv.cfg")) or all(os.path.isdir(os.path.join(path, s)) for s in state)
 
 
-def _stamp(entry: os.DirEntry[str]) -> _Stamp:
+def stamp_of(path: Path | os.DirEntry[str]) -> Stamp | None:
+    """Return metadata of a file that change when it is written to or replaced; None if it does not exist."""
     try:
-        about = entry.stat(follow_symlinks=False)
+        about = path.stat(follow_symlinks=False)
     except OSError:
-        return ()
+        return None
     # ctime too: it cannot be set back, as tools that copy a file with its times do with mtime.
-    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+    return about.st_dev, about.st_ino, about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _outermost(folders: Iterable[str], roots: Sequence[str]) -> tuple[Path, ...]:
