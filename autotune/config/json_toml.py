@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from autotune.config.keys import Syntax
+from autotune.config.keys import Syntax, shown
 from autotune.errors import ConfigError
 
 DATE_TAG = "date"
@@ -84,7 +84,7 @@ def compose(text: str, name: str, syntax: Syntax) -> yaml.Node:
 def _load(text: str, name: str, syntax: Syntax) -> Any:
     mend, check = "Mend this line; it cannot be trained with as it stands either.", "Is this the file that you meant?"
     try:
-        return json.loads(text) if syntax is Syntax.JSON else tomllib.loads(text)
+        return json.loads(text, object_pairs_hook=_distinct) if syntax is Syntax.JSON else tomllib.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}", remedy=mend) from error
     except tomllib.TOMLDecodeError as error:
@@ -94,6 +94,15 @@ def _load(text: str, name: str, syntax: Syntax) -> Any:
         raise ConfigError(f"not valid TOML: {why}", where=where, remedy=mend) from error
     except (ValueError, RecursionError) as error:  # a number with 5,000 digits; ten thousand brackets
         raise ConfigError(f"not readable as {syntax.value}: {error}", where=name, remedy=check) from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        key = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {shown(key)} stands twice in one object, and parsers differ on which counts")
+    return found
 
 
 def _values(text: str, syntax: Syntax) -> list[re.Match[str]]:

@@ -32,13 +32,18 @@ def edited(text: str, name: str, values) -> str:
         ('{"a": 3}', None, '{"a": null}'),
         ('{"a": "gpu"}', 'no "é"', '{"a": "no \\"\\u00e9\\""}'),
         ('{"\\u0061": "\\ud83d\\ude00"}', "x", '{"\\u0061": "x"}'),
-        ('{"a": 1, "b": "a\\": 1", "a": 16}', 2, '{"a": 1, "b": "a\\": 1", "a": 2}'),
         ('\ufeff{"b": [1, {"c": "}"}],\r\n "a": 1}\r\n', 3, '\ufeff{"b": [1, {"c": "}"}],\r\n "a": 3}\r\n'),
     ],
 )
 def test_only_the_value_changes_in_json(old: str, value, new: str):
     """Tabs, line ends, escapes and a byte order mark stay."""
     assert edited(old, "c.json", {"a": value}) == new
+
+
+def test_a_key_that_stands_twice_in_json_is_refused():
+    """Python reads the last one, others the first."""
+    with pytest.raises(ConfigError, match="stands twice"):
+        edited('{"a": 1, "b": "a\\": 1", "a": 16}', "config.json", {"a": 2})
 
 
 @pytest.mark.parametrize(
