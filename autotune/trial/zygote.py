@@ -183,12 +183,16 @@ class Unit:
             if value is not known.get(key, _ABSENT) and _home_of(value) in self.modules
         ]
 
-    def why_not(self) -> str | None:
-        """Return the reason for which it must not be imported before a fork; None if it may."""
+    def why_not(self, folder: str) -> str | None:
+        """Return the reason for which it must not be imported before a fork; None if it may.
+
+        Args:
+            folder: Where the trainer's own modules are. An environment may be in it, and PyTorch imports a module that
+                it has just written into a place of its own.
+        """
         for name in self.modules:
             spec = _namespace(sys.modules[name]).get("__spec__")
-            # What has no file was put there by another module.
-            if spec is not None and spec.origin and not _lies_in(_SITE, spec) and not _is_standard(spec):
+            if _lies_in((folder,), spec) and not _lies_in(_SITE, spec) and not _is_standard(spec):
                 return "needs a module of the trainer's own"
         return _why_not_forkable()
 
@@ -481,7 +485,7 @@ def _import_all(request: Mapping[str, Any]) -> tuple[list[Unit], dict[str, Any] 
         folders.change_environ(wanted["environ"])
         unit = Unit(wanted["module"], folders)
         units.append(unit)
-        why = unit.why_not()
+        why = unit.why_not(request["folder"])
         if why is not None:
             return units, {"module": wanted["module"], "why": why}
     if not is_safe_path and request["folder"] in sys.path:

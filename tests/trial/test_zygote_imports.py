@@ -137,6 +137,23 @@ def test_a_module_of_the_trainers_own_wins_over_a_second_name(other: Project, gu
     alike(other, guard, "import _core\nprint(_core.__file__)\nimport science\n", warm=0, fallbacks=2)
 
 
+WRITES = """
+import importlib.util, os, sys, tempfile
+path = os.path.join(tempfile.mkdtemp(), "made_up.py")
+with open(path, "w"):
+    pass
+spec = importlib.util.spec_from_file_location("made_up", path)
+sys.modules["made_up"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+"""
+
+
+def test_a_package_that_writes_a_module_of_its_own_is_warm(other: Project, guard: Guard) -> None:
+    """PyTorch does, in the place for temporary files: that is none of the trainer's."""
+    install(other, "writes", WRITES)
+    assert alike(other, guard, "import sys, writes\nprint('made_up' in sys.modules)\n") == "True\n"
+
+
 LAZY = """
 def __getattr__(name):
     if name != "Thing":
