@@ -59,5 +59,10 @@ def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) 
 
 
 def complaints(page: Any) -> list[str]:
-    """Return what the browser's console has said of errors, refusals of the content policy among them."""
-    return [entry["message"] for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
+    """Return what the browser's console has said of errors, refusals of the content policy among them.
+
+    A page before it may have asked its own server, which has ended, in its last moment: that says nothing of this one.
+    """
+    origin = page.execute_script("return location.origin")
+    said = [entry["message"] for entry in page.get_log("browser") if entry["level"] == "SEVERE"]
+    return [message for message in said if origin in message or "ERR_CONNECTION_REFUSED" not in message]

@@ -329,7 +329,7 @@ def test_the_quantile_is_that_of_students_t(degrees: float) -> None:
 
 def test_the_page_costs_the_daemon_no_heavy_import() -> None:
     """The state is made without numpy, optuna and rich, as the daemon is small."""
-    heavy = ("numpy", "optuna", "rich", "ruamel", "msgspec", "yaml")
+    heavy = ("numpy", "optuna", "rich", "ruamel", "yaml")
     code = f"import sys, autotune.daemon.web.state; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
