@@ -8,6 +8,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# A thousand processes would compile all modules, and each worker all tests, anew every time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Before numpy is loaded: workers whose threads wait for each other's cores are several times slower. Trainers that the
 # tests start have all threads.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
