@@ -8,10 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# A thousand processes would compile all modules, and each worker all tests, anew every time.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
-
 # Before numpy is loaded: workers whose threads wait for each other's cores are several times slower. Trainers that the
 # tests start have all threads.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -22,6 +18,10 @@ from hypothesis import settings
 from tests.postgresql import Server, running_server
 
 del os.environ["OPENBLAS_NUM_THREADS"]
+
+# A thousand processes would compile all modules, and each worker all tests, anew every time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = [
     "tests.fake_nvml.plugin",
