@@ -19,6 +19,10 @@ from tests.postgresql import Server, running_server
 
 del os.environ["OPENBLAS_NUM_THREADS"]
 
+# A thousand processes would compile all modules, and each worker all tests, anew every time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 pytest_plugins = [
     "tests.fake_nvml.plugin",
     "tests.runs",

@@ -130,6 +130,7 @@ def test_clearing_takes_one_study_and_leaves_the_others(tmp_path: Path) -> None:
     assert len(_tables(tmp_path / "s")["trial_params"]) == 3 * 13
 
 
+@pytest.mark.services
 def test_prints_a_row_for_an_empty_study_and_one_for_a_large_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

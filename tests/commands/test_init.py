@@ -68,7 +68,7 @@ def test_without_a_terminal_and_a_yes_nothing_happens(project: Path, config: Pat
 
 
 STRICT = """\
-import dataclasses, os, sys, yaml
+import dataclasses, os, sys, time, yaml
 from autotune.trainee import step
 
 @dataclasses.dataclass
@@ -81,6 +81,7 @@ with open(sys.argv[1]) as file:
 os.makedirs(config.out["log_dir"], exist_ok=True)
 open(os.path.join(config.out["log_dir"], "log"), "w").write("trains")
 while True:
+    time.sleep(0.005)
     step(samples=config.data["batch_size"], wait_s=0.0)
 """
 
@@ -123,8 +124,9 @@ def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(
     project: Path, config: Path, autotune: Autotune
 ) -> None:
     """It could only be tried in the user's own file; so the section goes beside it, with or without a preflight."""
-    code = "import sys, yaml\nfrom autotune.trainee import step\nassert set(yaml.safe_load(open('config.yaml'))) == "
-    (project / "train.py").write_text(code + "{'data', 'out'}\nwhile True:\n    step(samples=int(sys.argv[1]))\n")
+    code = "import sys, time, yaml\nfrom autotune.trainee import step\nassert set(yaml.safe_load(open('config.yaml'))) == "
+    loop = "{'data', 'out'}\nwhile True:\n    time.sleep(0.005)\n    step(samples=int(sys.argv[1]))\n"
+    (project / "train.py").write_text(code + loop)
     words = ("--", sys.executable, "train.py", "{data.batch_size}")
     for preflight in ((), ("--no-preflight",)):
         done = autotune(*INIT, "--yes", *preflight, *words)
@@ -298,6 +300,7 @@ def test_an_interrupted_preflight_leaves_nothing(project: Path, config: Path) ->
 
 HYDRA = """\
 import sys
+import time
 
 import hydra
 
@@ -308,6 +311,7 @@ from autotune.trainee import step
 def main(words):
     print(words, flush=True)
     while True:
+        time.sleep(0.005)
         step(samples=4, wait_s=0.0)
 
 
@@ -347,9 +351,9 @@ def test_json_and_toml_configs(project: Path, autotune: Autotune, name: str, tex
     (project / name).write_bytes(text.encode())
     trainer = project / "train.py"
     trainer.write_text(
-        "import json, sys, tomllib\nfrom autotune.trainee import step\n"
+        "import json, sys, time, tomllib\nfrom autotune.trainee import step\n"
         "config = {'json': json, 'toml': tomllib}[sys.argv[1][-4:]].load(open(sys.argv[1], 'rb'))\n"
-        "while True:\n    step(samples=config['data']['batch_size'], wait_s=0.0)\n"
+        "while True:\n    time.sleep(0.005)\n    step(samples=config['data']['batch_size'], wait_s=0.0)\n"
     )
     done = autotune("init", "--config", name, "--yes", "--", sys.executable, "train.py", name)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Promises of the GPU collector when the driver fails: every error code at every call that it makes."""
+"""Promises of the GPU collector when the driver fails: every kind of error at every call that it makes."""
 
 import pynvml
 import pytest
@@ -9,7 +9,9 @@ from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.gpu.stage import STAGE
 
-CODES = sorted({getattr(pynvml, name) for name in dir(pynvml) if name.startswith("NVML_ERROR_")} | {4711})
+KNOWN = sorted({getattr(pynvml, name) for name in dir(pynvml) if name.startswith("NVML_ERROR_")} | {4711})
+CODES = list({(trouble(code), FATAL_NAMES.get(code)): code for code in KNOWN}.values())
+"""One code of each kind that is told apart."""
 
 OF_THE_DRIVER = ("nvmlInitWithFlags", "nvmlSystemGetDriverVersion")
 OF_A_DEVICE = {
@@ -77,7 +79,7 @@ tell(told)
 
 
 def test_no_code_at_any_call_is_a_traceback(outcomes):
-    """Every call that the collector makes, with every code of the bindings and one of the future."""
+    """Every call that the collector makes, with every kind of code."""
     assert len(outcomes) == (len(FUNCTIONS) + len(NO_ANSWER)) * len(CODES)
 
 

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
-import tensorflow as tf
+import pytest
+
+pytestmark = pytest.mark.services
 
 CHECK = [sys.executable, "-m", "tests.gpu.two_devices"]
 
@@ -27,6 +29,8 @@ def test_it_makes_all_its_parts_on_two_logical_cpus() -> None:
 
 def test_one_gpu_or_none_is_said() -> None:
     """With the number that TensorFlow sees."""
+    import tensorflow as tf
+
     if len(tf.config.list_physical_devices("GPU")) < 2:
         done = subprocess.run(CHECK, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 1

@@ -37,6 +37,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
+@pytest.mark.services
 def test_each_card_has_its_own(env: dict[str, str]) -> None:
     """By its number; a card that is not there has none."""
     script = "from autotune.tf.runtime import gpu_memory_mb as mb; print(mb(0), mb(1), mb(2))"
