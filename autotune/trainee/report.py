@@ -47,16 +47,6 @@ class Report:
         """True while the observer, not the trainer, reports the steps of this process."""
         return self._stream.source in (None, OBSERVER)
 
-    def step(self, t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> None:
-        """Add a step to the next `flush`.
-
-        Args:
-            wait_s: How long the loop waited for its batch; None if unknown.
-            samples: Samples in its batch; None if unknown.
-            is_update: False if its gradients are only accumulated.
-        """
-        self.held.append((t_s, wait_s, samples) if is_update else (t_s, wait_s, samples, False))
-
     def flush(self) -> None:
         """Write the held steps."""
         held = self.held[:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from autotune.trainee import observe, stream
-from autotune.trainee.hook import Hook
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.step_phases_profile import StepProfiler, wanted_folder
 
@@ -21,10 +20,10 @@ def install() -> None:
     instrumentation = Instrumentation(lambda text: stream.mark("note", text=f"{NO_PROFILE}{text}"))
     profiler = StepProfiler(folder, hold=_hold)
 
-    def action(framework: str) -> Callable[[], None]:
-        return lambda: instrumentation.attempt(framework, lambda: _PROFILED[framework](profiler, instrumentation))
+    def action(framework: str) -> Callable[[str], None]:
+        return lambda _name: instrumentation.attempt(framework, lambda: _PROFILED[framework](profiler, instrumentation))
 
-    Hook({name: action(name) for name in _PROFILED}).install()
+    observe.Hook({name: action(name) for name in _PROFILED}).install()
 
 
 def _hold(observed: bool) -> None:

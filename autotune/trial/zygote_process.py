@@ -126,7 +126,9 @@ def _set_up_trial(
         parked.park()
         _observe(os.path.join(trial_dir, "inject"))
         for finder in sys.meta_path:
-            if type(finder).__module__ == "_autotune_trainee.hook":  # the import of one package may bring a framework
+            if (
+                type(finder).__module__ == "_autotune_trainee.observe"
+            ):  # the import of one package may bring a framework
                 parked.on_hand_out = finder.look  # type: ignore[attr-defined]
         if request["record"]:
             sys.meta_path.insert(0, Recorder(request["record"], folders))

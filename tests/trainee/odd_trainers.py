@@ -22,17 +22,17 @@ import observed_trainers as trainers
 STEPS = 6
 BREAKABLE = (
     "loop.Loop.fetch_begins",
-    "loop.Loop.fetched",
+    "steps.StepMaker.fetched",
     "loop.Loop.worked",
     "loop.Loop.digest",
-    "step_maker.StepMaker.take",
+    "steps.StepMaker.take",
     "loop.Loop.pause_begins",
     "loop.Loop.ends",
     "loop.AggregatedSteps.ended",
-    "observe_tensorflow.GraphCounter.begin_fetch",
-    "observe_tensorflow.GraphCounter.end_fetch",
-    "observe_tensorflow.GraphCounter.take",
-    "report.Report.step",
+    "tensorflow_graphs.GraphFetches.begin",
+    "tensorflow_graphs.GraphFetches.end",
+    "tensorflow_graphs.GraphFetches.take",
+    "report.Report.flush",
     "report.Report.mark",
     "stream.Stream.write",
 )
@@ -112,7 +112,7 @@ def trains_with_broken(what: str) -> None:
     setattr(part, name, breaks)
     trainers.tf_loop(facts(), compiled=True)()
     trainers.tf_next_inside(facts())()
-    if owner in ("AggregatedSteps", "GraphCounter", "Stream"):
+    if owner in ("AggregatedSteps", "GraphFetches", "Stream"):
         trainers.keras_fit(facts(), steps_per_execution=2)()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from autotune.trainee.hook import Hook
 from autotune.trainee.instrumentation import MOST_FAILURES, Instrumentation
+from autotune.trainee.observe import Hook
 from tests.trainee.conftest import interpreter_with
 
 
@@ -133,7 +133,7 @@ def test_a_module_is_seen_once_it_is_loaded(modules: Path) -> None:
     """Right after it was executed, whole; to itself it was loaded as ever."""
     (modules / "framework.py").write_text("LOADER = __loader__, __spec__.loader\nready = True\n")
     seen: list[bool] = []
-    Hook({"framework": lambda: seen.append(sys.modules["framework"].ready)}).install()
+    Hook({"framework": lambda _name: seen.append(sys.modules["framework"].ready)}).install()
     assert seen == []
     import framework  # type: ignore[import-not-found]
 
@@ -146,9 +146,7 @@ def test_a_module_that_is_there_already_is_seen_at_once(modules: Path) -> None:
     """And one that came along with another, without having been looked for."""
     seen: list[str] = []
     (modules / "framework.py").write_text("import sys, types\nsys.modules['part'] = types.ModuleType('part')\n")
-    Hook(
-        {"json": lambda: seen.append("json"), **{n: lambda n=n: seen.append(n) for n in ("framework", "part")}}
-    ).install()
+    Hook(dict.fromkeys(("json", "framework", "part"), seen.append)).install()
     import framework  # noqa: F401
 
     assert seen == ["json", "framework", "part"]
@@ -158,7 +156,7 @@ def test_a_module_that_cannot_be_imported_fails_as_ever(modules: Path) -> None:
     """Its own error is what the trainer sees; one that is not there is not there."""
     (modules / "framework.py").write_text("raise ValueError('theirs')\n")
     seen: list[str] = []
-    Hook({name: lambda: seen.append("seen") for name in ("framework", "missing_framework")}).install()
+    Hook(dict.fromkeys(("framework", "missing_framework"), seen.append)).install()
     with pytest.raises(ValueError, match="theirs"):
         import framework  # noqa: F401
     with pytest.raises(ModuleNotFoundError):
