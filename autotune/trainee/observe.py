@@ -128,7 +128,8 @@ class Hook:
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module
+            with contextlib.suppress(Exception):
+                vars(loader).pop("exec_module", None)  # gone already, where another hook watches too
             execute(module)
             with contextlib.suppress(Exception):
                 self._actions.pop(name)(name)

@@ -21,7 +21,7 @@ class TorchObserver(Observer):
         # Validation has an iterator of its own, even where it goes over the same dataset.
         self._iterators: Memory[list[Source]] = Memory(list)
         loader = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
-        self.fetch(loader, self._source_of, _loader_of, counts_in_fit=False)
+        self.fetch(loader, self._source_of, _loader_of)
         self.around("torch:autograd.backward", self._backward_begins, self._backward_ends)
         self.attempt("torch.optim.optimizer:register_optimizer_step_post_hook", self._see_updates)
         self.pause("torch:save", "checkpoint")
@@ -36,6 +36,7 @@ class TorchObserver(Observer):
                 # A list, to which there are no weak references: then those over it by one loader belong together.
                 dataset = self._datasets.of(_loader_of(iterator))
             known.append(Source(of=dataset))
+            known[0].is_fed = True
             known[0].expected = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
         return known[0]
 

@@ -104,7 +104,6 @@ def around_fetch(
     in_graph: Optional[Callable[[Callable[..., Any]], Callable[..., Any]]] = None,
     within: Optional[set[int]] = None,
     is_outer: bool = False,
-    counts_in_fit: bool = True,
 ) -> Callable[..., Any]:
     """Return the method of an iterator that returns a batch, which is recorded.
 
@@ -118,7 +117,6 @@ def around_fetch(
         in_graph: Wraps the method for where they are not.
         within: Threads inside a fetch that is recorded already, which may fetch from another iterator within.
         is_outer: True if this method fetches from such iterators.
-        counts_in_fit: False if Keras's ``fit`` counts such batches by itself.
     """
     otherwise = original if in_graph is None else in_graph(original)
     if within is not None and is_outer:
@@ -160,7 +158,7 @@ def around_fetch(
                 source.size = source.dataset.size = sizer(result, source.expected)
             if not loop.is_suspended:
                 recorded.append((fetched, source, begin_s, monotonic(), source.size(result), get_thread()))
-            elif counts_in_fit:
+            elif not source.is_fed:
                 loop.fetched(source, begin_s, source.size(result))
         except Exception as error:
             instrumentation.failed(error)

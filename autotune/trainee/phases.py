@@ -193,7 +193,7 @@ class PhasedLoop:
         # A reader cuts off the beginning, when buffers were still full.
         self._chunk_s = 0.25 if chunk_s is None else chunk_s
         self._chunk = [0.0, 0.0, 0.0]  # seconds, batches, samples
-        self._unwritten: list[dict[str, Any]] = []
+        self._unwritten: list[tuple[str, float, dict[str, Any]]] = []
         loop.recorded = _Recorded(self)
 
         def also_worked(token: Any, result: Any, error: Optional[BaseException]) -> None:
@@ -441,22 +441,22 @@ class PhasedLoop:
         duration_s, batches, samples = self._chunk
         self._chunk = [0.0, 0.0, 0.0]
         if batches:
-            known = {} if math.isnan(samples) else {"samples": samples}
-            self._say("load", duration_s=round(duration_s, 6), batches=int(batches), **known)
+            known = None if math.isnan(samples) else samples
+            self._say("load", duration_s=round(duration_s, 6), batches=int(batches), samples=known)
 
     # Reports.
 
     def _say(self, kind: str, **fields: Any) -> None:
         """Write a line of the stream, behind the step that ends with the present fetch."""
-        self._unwritten.append({"k": kind, "t_s": round(time.monotonic(), 6), **fields})
+        self._unwritten.append((kind, time.monotonic(), fields))
         if not self._is_recorded:
             self._loop.flush()
             self._write()
 
     def _write(self) -> None:
         lines, self._unwritten = self._unwritten, []
-        for line in lines:
-            self._loop.report.line(line)
+        for kind, t_s, fields in lines:
+            self._loop.report.line(kind, t_s, **fields)
 
     def leave_out(self, phase: str, why: str) -> None:
         """Leave out a phase from now on, and report the reason."""
@@ -470,7 +470,7 @@ class PhasedLoop:
         self.leave_out(LOAD, why)
 
     def _unphased(self, text: str) -> None:
-        self._loop.report.line({"k": "unphased", "t_s": round(time.monotonic(), 6), "text": text})
+        self._loop.report.line("unphased", time.monotonic(), text=text)
 
     def failed(self, error: Exception) -> None:
         """Give up for good: the trainer goes on as if there were no phases."""
@@ -480,7 +480,7 @@ class PhasedLoop:
             self._data = Memory(Data)
             self._write()
             if self._schedule.phase is not None:
-                self._loop.report.line({"k": "phase", "t_s": round(time.monotonic(), 6), "phase": TRAIN})
+                self._loop.report.line("phase", time.monotonic(), phase=TRAIN)
             self._unphased(f"the observer has given up phases: {type(error).__name__}: {error}")
 
 

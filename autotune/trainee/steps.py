@@ -49,6 +49,7 @@ class Source:
         of: The dataset, where this is one pass over it; None for a dataset.
 
     Attributes:
+        is_fed: True if Keras's ``fit`` counts its batches by itself where it feeds on it.
         expected: Samples in a full batch, where the loader says it.
         size: Function that returns the samples in one of its batches; None before the first.
         is_trained: True once its batches are known to be trained on.
@@ -64,7 +65,18 @@ class Source:
     """
 
     __slots__ = (
-        *("ahead", "always_trains", "begin_s", "dataset", "ended_s", "expected", "fresh", "is_joint", "is_trained"),
+        *(
+            "ahead",
+            "always_trains",
+            "begin_s",
+            "dataset",
+            "ended_s",
+            "expected",
+            "fresh",
+            "is_fed",
+            "is_joint",
+            "is_trained",
+        ),
         *("like", "size", "wait_s", "waiting"),
     )
 
@@ -72,7 +84,7 @@ class Source:
         self.dataset: Source = of or self
         self.size: Optional[Sizer] = of.size if of else None
         self.expected: Optional[int] = None
-        self.is_trained = self.always_trains = self.is_joint = False
+        self.is_fed = self.is_trained = self.always_trains = self.is_joint = False
         self.like: Optional[Source] = None
         self.waiting: deque[Optional[float]] = deque()
         self.fresh, self.begin_s, self.wait_s = 0, 0.0, 0.0

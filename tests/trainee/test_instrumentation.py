@@ -152,6 +152,20 @@ def test_a_module_that_is_there_already_is_seen_at_once(modules: Path) -> None:
     assert seen == ["json", "framework", "part"]
 
 
+def test_two_hooks_see_the_same_module(modules: Path) -> None:
+    """The observer and the profiler of steps wait for the same framework, which is executed once."""
+    (modules / "framework.py").write_text("import builtins\nbuiltins.runs = getattr(builtins, 'runs', 0) + 1\n")
+    seen: list[str] = []
+    for _ in range(2):
+        Hook({"framework": seen.append}).install()
+    import builtins
+
+    import framework
+
+    assert (seen, vars(builtins).pop("runs")) == (["framework"] * 2, 1)
+    assert "exec_module" not in vars(framework.__loader__)
+
+
 def test_a_module_that_cannot_be_imported_fails_as_ever(modules: Path) -> None:
     """Its own error is what the trainer sees; one that is not there is not there."""
     (modules / "framework.py").write_text("raise ValueError('theirs')\n")
