@@ -63,10 +63,10 @@ class Instrumentation:
 
         return call
 
-    def attempt(self, what: str, action: Callable[[], object]) -> None:
-        """Run an action that some framework versions do not support, such as patching a function they lack."""
+    def attempt(self, what: str, action: Callable[..., object], *args: Any) -> None:
+        """Call a function that some framework versions do not support: it may patch what they lack."""
         try:
-            action()
+            action(*args)
         except Exception as error:
             with contextlib.suppress(Exception):
                 self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")

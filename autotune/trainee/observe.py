@@ -35,8 +35,8 @@ OBSERVERS = {
 """Framework, by the name it is imported by → its observers."""
 
 PHASED_OBSERVERS = {
-    "autotune.tf.feed": ("phases.FeedObserver",),
-    "autotune.tf.two_stage": ("phases.TwoStageFeedObserver",),
+    "autotune.tf.feed": ("observe_feeds.FeedObserver",),
+    "autotune.tf.two_stage": ("observe_feeds.TwoStageFeedObserver",),
 }
 """The same, of what is observed only in a trial that is taken through phases."""
 
@@ -57,25 +57,15 @@ def install() -> None:
     loop, instrumentation = Loop(report), Instrumentation(report.note)
     phased: list[Any] = []  # the loop that is taken through phases, if there is one
 
-    def phase() -> None:
-        phases = import_module(f"{__package__}.phases")
-        length_s = phases.phase_length_s()
-        if length_s is not None:
-            phased.append(phases.PhasedLoop(loop, instrumentation, length_s))
-
-    if folder and "AUTOTUNE_PHASE_S" in os.environ:
-        instrumentation.attempt("phases", phase)
+    def add(observer: str) -> None:
+        part(observer)(loop, instrumentation, *phased).install()
 
     def observe(framework: str) -> None:
-        for name in (OBSERVERS | PHASED_OBSERVERS)[framework]:
-            module, _, kind = name.partition(".")
+        for observer in (OBSERVERS | PHASED_OBSERVERS)[framework]:
+            instrumentation.attempt(framework, add, observer)
 
-            def act(module: str = module, kind: str = kind) -> None:
-                observer = getattr(import_module(f"{__package__}.{module}"), kind)
-                observer(loop, instrumentation, *phased).install()
-
-            instrumentation.attempt(framework, act)
-
+    if folder and "AUTOTUNE_PHASE_S" in os.environ:
+        instrumentation.attempt("phases", lambda: phased.extend(part("phases.phased_loops")(loop, instrumentation)))
     hook = Hook(dict.fromkeys([*OBSERVERS, *(PHASED_OBSERVERS if phased else ())], observe))
     installed.append(instrumentation)
     hook.install()
@@ -84,6 +74,12 @@ def install() -> None:
         os.register_at_fork(after_in_child=instrumentation.guarded(one.forget))
     if folder and not any(name.startswith("steps.") for name in os.listdir(folder)):
         announce(OBSERVER)
+
+
+def part(path: str) -> Any:
+    """Return a part of this package by its module and name: what is imported only where it is needed."""
+    module, _, name = path.partition(".")
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 class Hook:

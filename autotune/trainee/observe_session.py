@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any, Optional
 
@@ -17,6 +16,7 @@ class SessionObserver(Observer):
 
     def install(self) -> None:
         self._out_of_range = import_module("tensorflow.python.framework.errors_impl").OutOfRangeError
+        self._flatten = import_module("tensorflow.python.util.nest").flatten
         self._sizes = BatchSizes()
         self._known: dict[tuple[int, ...], tuple[list[Any], bool]] = {}
         self.around("tensorflow.python.client.session:BaseSession.run", self._begin, self._end)
@@ -24,7 +24,7 @@ class SessionObserver(Observer):
     def _begin(self, args: Any, kwargs: Any) -> Any:
         if self.loop.is_suspended:
             return None
-        fetches = list(_parts(args[1] if len(args) > 1 else kwargs.get("fetches")))
+        fetches = self._flatten(args[1] if len(args) > 1 else kwargs.get("fetches"))
         feed = args[2] if len(args) > 2 else kwargs.get("feed_dict")
         return self._key(args[0].graph, fetches), time.monotonic(), feed
 
@@ -49,16 +49,6 @@ class SessionObserver(Observer):
             # Kept with the answer: an id may be another object's later.
             self._known[key] = fetches, _updates(graph, fetches)
         return key, self._known[key][1]
-
-
-def _parts(fetches: Any) -> Iterator[Any]:
-    if isinstance(fetches, Mapping):
-        fetches = list(fetches.values())
-    if isinstance(fetches, (list, tuple)):
-        for part in fetches:
-            yield from _parts(part)
-    else:
-        yield fetches
 
 
 def _updates(graph: Any, fetches: list[Any]) -> bool:

@@ -54,13 +54,7 @@ class Observer:
 
     def attempt(self, place: str, action: Callable[[Any, str], object]) -> None:
         """Call a function with a place's owner and name, unless this version of the framework has no such place."""
-
-        def act() -> None:
-            module, _, path = place.partition(":")
-            *owners, name = path.split(".")
-            action(functools.reduce(getattr, owners, import_module(module)), name)
-
-        self.instrumentation.attempt(place, act)
+        self.instrumentation.attempt(place, _call_with, place, action)
 
     def around(self, place: str, begin: Begin, end: Optional[End] = None) -> None:
         """Call `begin` before the function there and, unless it is None, `end` after it."""
@@ -88,6 +82,12 @@ class Observer:
             self.instrumentation.put(owner, name, ours)
 
         self.attempt(place, wrap)
+
+
+def _call_with(place: str, action: Callable[[Any, str], object]) -> None:
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    action(functools.reduce(getattr, owners, import_module(module)), name)
 
 
 _always = functools.partial(bool, True)

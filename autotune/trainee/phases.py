@@ -12,7 +12,6 @@ even over the same data, is left alone.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import math
 import os
@@ -26,7 +25,6 @@ from autotune.trainee.batch import BatchSizes, KeptBatches, in_new_containers
 from autotune.trainee.framework_settings import settings_in_force
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import AggregatedSteps, Loop
-from autotune.trainee.observer import Observer
 from autotune.trainee.report import Memory
 from autotune.trainee.steps import StepMaker
 
@@ -41,8 +39,7 @@ LEAST = 3
 
 def phase_length_s() -> Optional[float]:
     """Return the seconds of one phase that the environment asks for; None if it asks for no phases."""
-    length_s = _seconds(PHASE_VARIABLE)
-    return length_s if length_s else None
+    return _seconds(PHASE_VARIABLE) or None
 
 
 def _seconds(variable: str) -> Optional[float]:
@@ -484,6 +481,12 @@ class PhasedLoop:
             self._unphased(f"the observer has given up phases: {type(error).__name__}: {error}")
 
 
+def phased_loops(loop: Loop, instrumentation: Instrumentation) -> list[PhasedLoop]:
+    """Return a loop that is taken through phases, if the environment asks for it: before a framework is observed."""
+    length_s = phase_length_s()
+    return [] if length_s is None else [PhasedLoop(loop, instrumentation, length_s)]
+
+
 class _Recorded(list):  # type: ignore[type-arg]
     """Recorded events of a loop, which also tell the phased loop of work."""
 
@@ -498,28 +501,3 @@ class _Recorded(list):  # type: ignore[type-arg]
             self._phased.recorded(event)
         except Exception as error:
             self._phased.failed(error)
-
-
-class FeedObserver(Observer):
-    """Phases of the feed of `autotune.tf`, which counts the work in a batch beside the fetch: both go together."""
-
-    place = "autotune.tf.feed:Feed.__next__"
-
-    def install(self) -> None:
-        if self.phased is not None:
-            self.attempt(self.place, functools.partial(self._follow, self.phased))
-
-    def _follow(self, phased: PhasedLoop, owner: Any, name: str) -> None:
-        fetch = phased.around_fetch(
-            getattr(owner, name),
-            lambda feed: feed,
-            renewed=lambda one: dataclasses.replace(one, batch=in_new_containers(one.batch), wait_s=0.0),
-            arrays_of=lambda fetched: fetched.batch,
-        )
-        self.instrumentation.put(owner, name, fetch)
-
-
-class TwoStageFeedObserver(FeedObserver):
-    """Phases of the feed that loads in two stages."""
-
-    place = "autotune.tf.two_stage:TwoStageFeed.__next__"

@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Callable, Optional
 
 from autotune.trainee import observe
@@ -59,12 +58,7 @@ def install() -> None:
     profiler = StepProfiler(folder)
 
     def profile(framework: str) -> None:
-        module, _, name = _PROFILED[framework].partition(".")
-
-        def act() -> None:
-            getattr(import_module(f"{__package__}.{module}"), name)(profiler, instrumentation)
-
-        instrumentation.attempt(framework, act)
+        instrumentation.attempt(framework, lambda: observe.part(_PROFILED[framework])(profiler, instrumentation))
 
     observe.Hook(dict.fromkeys(_PROFILED, profile)).install()
 
@@ -185,80 +179,64 @@ class Timing:
         self._times_ms: dict[str, list[float]] = {}
         self._draws = parts.draw is not None
         self._why_not = dict(parts.why_not)
+        self._functions: dict[str, Callable[[Any], object]] = {}
         self._places: list[dict[str, Any]] = []
         try:
-            self._functions = self._warmed_up(parts.functions, parts.warm_up_on)
-            self._copies = self._warmed_up({} if parts.copy is None else {"copy": parts.copy}, parts.on_host[:1])
+            for name, function in parts.functions.items():
+                self._warm_up(name, function, parts.warm_up_on)
+            if parts.copy is not None:
+                self._warm_up("copy", parts.copy, parts.on_host[:1])
             with contextlib.suppress(Exception):  # a version of the framework that does not show its graphs
                 self._places = parts.places()
         finally:
             parts.restore()
 
-    def _warmed_up(
-        self, functions: Mapping[str, Callable[[Any], object]], batches: Sequence[Any]
-    ) -> dict[str, Callable[[Any], object]]:
-        """Return those of some functions that can be called, which has been done until they are traced and compiled."""
-        usable = {}
-        for name, function in functions.items():
-            try:
-                for batch in batches:
-                    for _ in range(2):
-                        function(batch)
-                        self._parts.wait()
-                usable[name] = function
-            except Exception as error:
-                self._why_not[name] = f"{type(error).__name__}: {error}"
-        return usable
+    def _warm_up(self, name: str, function: Callable[[Any], object], batches: Sequence[Any]) -> None:
+        """Call a function until it is traced and compiled."""
+        try:
+            for batch in batches:
+                for _ in range(2):
+                    function(batch)
+                    self._parts.wait()
+            self._functions[name] = function
+        except Exception as error:
+            self._why_not[name] = f"{type(error).__name__}: {error}"
 
     def block(self, *, rounds: int, fewest: int, limit_s: float) -> None:
-        """Time all parts in turn; then put back what they have changed.
+        """Time all parts in turn, so that what disturbs the machine for a while disturbs all of them.
+
+        All parts of a round get the same batch, the next round the next. Before each call, and outside its time, a
+        batch is drawn from the trainer's loader: so that is at work as it is in training. It is left alone once it has
+        taken up the time limit, or has failed. In the end, what the parts have changed is put back.
 
         Args:
             rounds: How often each is timed.
             limit_s: Time after which there are no more rounds than the fewest.
         """
-        parts = self._parts
+        parts, names, draw = self._parts, list(self._functions), self._parts.draw
+        began_s, drawn_s = time.perf_counter(), 0.0
         try:
-            self._time_in_turn(self._functions, parts.batches, parts.draw, rounds, fewest, limit_s)
-            self._time_in_turn(self._copies, parts.on_host, None, rounds, fewest, limit_s)
+            for number in range(rounds if names else 0):
+                if number >= fewest and time.perf_counter() - began_s > limit_s:
+                    break
+                first = number % len(names)
+                for name in names[first:] + names[:first]:
+                    begin_s = time.perf_counter()
+                    if draw is not None and drawn_s < limit_s:
+                        try:
+                            draw()
+                        except Exception:
+                            draw = None
+                    batches = parts.on_host if name == "copy" else parts.batches
+                    called_s = time.perf_counter()
+                    self._functions[name](batches[number % len(batches)])
+                    parts.wait()
+                    self._times_ms.setdefault(name, []).append(1000 * (time.perf_counter() - called_s))
+                    drawn_s += called_s - begin_s
         finally:
             parts.restore()
         # Each block begins with another batch.
         parts.batches = [*parts.batches[rounds % len(parts.batches) :], *parts.batches[: rounds % len(parts.batches)]]
-
-    def _time_in_turn(
-        self,
-        functions: Mapping[str, Callable[[Any], object]],
-        batches: Sequence[Any],
-        draw: Optional[Callable[[], object]],
-        rounds: int,
-        fewest: int,
-        limit_s: float,
-    ) -> None:
-        """Time functions in turn, so that what disturbs the machine for a while disturbs all of them.
-
-        All functions of a round get the same batch, the next round the next. Before each call, and outside its time, a
-        batch is drawn from the trainer's loader: so that is at work as it is in training. It is left alone once it has
-        taken up the time limit, or has failed.
-        """
-        names = list(functions)
-        began_s, drawn_s = time.perf_counter(), 0.0
-        for number in range(rounds if names else 0):
-            if number >= fewest and time.perf_counter() - began_s > limit_s:
-                break
-            first = number % len(names)
-            for name in names[first:] + names[:first]:
-                begin_s = time.perf_counter()
-                if draw is not None and drawn_s < limit_s:
-                    try:
-                        draw()
-                    except Exception:
-                        draw = None
-                called_s = time.perf_counter()
-                functions[name](batches[number % len(batches)])
-                self._parts.wait()
-                self._times_ms.setdefault(name, []).append(1000 * (time.perf_counter() - called_s))
-                drawn_s += called_s - begin_s
 
     def result(self) -> dict[str, Any]:
         """Return what the file holds, without the times of the trial."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any, Callable, Optional
 
+from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.step_profile import StepParts, StepProfiler
 
@@ -212,7 +213,6 @@ def _step_parts(
         ahead = "the batches are on the device before the step begins"
         why_not["copy"] = "there is no GPU" if device is None else ahead
     on_device = [copied(batch, device) for batch in batches]
-    sizes = [int(leaf.shape[0]) for leaf in _leaves(batches[0]) if len(getattr(leaf, "shape", ()))]
     values = [variable.numpy() for variable in variables]
 
     def restore() -> None:
@@ -223,7 +223,7 @@ def _step_parts(
         of=of,
         compiled=compiled,
         device=device or "CPU",
-        batch_size=max(set(sizes), key=sizes.count) if sizes else None,  # the first dimension of most tensors
+        batch_size=BatchSizes().of(batches[0]),
         functions=functions,
         batches=on_device,
         # From the second shape that a function is traced for on, TensorFlow leaves open what differs.

@@ -45,7 +45,7 @@ class _TorchProfile:
         self._instrumentation = Instrumentation(self._note)
         self._thread: Optional[int] = None  # that trains
         self._optimizers: dict[int, Any] = {}
-        self._depths: list[Optional[int]] = []  # of the optimizers' steps that have begun
+        self._depths: list[int] = []  # of the optimizers' steps that have begun
         self._steps = MarkedSteps(self._clock, self._switch, self._finished)
         self._modules: dict[int, Any] = {}  # that were called
         self._models: list[Any] = []  # those of them that have parameters
@@ -61,23 +61,21 @@ class _TorchProfile:
         loaders, optimizers = import_module("torch.utils.data.dataloader"), import_module("torch.optim.optimizer")
         scaler = getattr(import_module("torch.amp"), "GradScaler", None) or torch.cuda.amp.GradScaler
 
-        def around(owner: Any, name: str, begin: Any, end: Any) -> None:
-            instrumentation.attempt(f"torch: {name}", lambda: instrumentation.around(owner, name, begin, end))
-
-        around(loaders._BaseDataLoaderIter, "__next__", self._fetch_begins, self._fetch_ends)
-        around(loaders.DataLoader, "__iter__", self._disturbed, None)
-        around(torch, "save", self._disturbed, None)
-        for name in ("backward", "grad"):
-            around(torch.autograd, name, lambda args, kwargs: self._begin(BACKWARD), self._end)
-        for owner, name in (
-            (optimizers.Optimizer, "zero_grad"),
-            (torch.nn.utils, "clip_grad_norm_"),
-            (torch.nn.utils, "clip_grad_value_"),
-            (scaler, "unscale_"),
-            (scaler, "update"),
+        backward, update = (functools.partial(self._begins_phase, phase) for phase in (BACKWARD, OPTIMIZER))
+        for owner, name, begin, end in (
+            (loaders._BaseDataLoaderIter, "__next__", self._fetch_begins, self._fetch_ends),
+            (loaders.DataLoader, "__iter__", self._disturbed, None),
+            (torch, "save", self._disturbed, None),
+            (torch.autograd, "backward", backward, self._end),
+            (torch.autograd, "grad", backward, self._end),
+            (optimizers.Optimizer, "zero_grad", update, self._end),
+            (torch.nn.utils, "clip_grad_norm_", update, self._end),
+            (torch.nn.utils, "clip_grad_value_", update, self._end),
+            (scaler, "unscale_", update, self._end),
+            (scaler, "update", update, self._end),
+            (scaler, "step", update, self._scaled_step_ends),
         ):
-            around(owner, name, lambda args, kwargs: self._begin(OPTIMIZER), self._end)
-        around(scaler, "step", lambda args, kwargs: self._begin(OPTIMIZER), self._scaled_step_ends)
+            instrumentation.attempt(f"torch: {name}", instrumentation.around, owner, name, begin, end)
         optimizers.register_optimizer_step_pre_hook(instrumentation.guarded(self._update_begins))
         optimizers.register_optimizer_step_post_hook(instrumentation.guarded(self._update_ends))
         os.register_at_fork(after_in_child=self._forget)
@@ -85,15 +83,17 @@ class _TorchProfile:
     def _forget(self) -> None:
         """End the profile in a forked child of a process that trains."""
         if self._thread is not None:
-            self._steps.is_over = True
-            self._switch(False)
+            self._stop()
+
+    def _stop(self) -> None:
+        self._steps.is_over = True
+        self._switch(False)
 
     def _note(self, text: str) -> None:
         if self._instrumentation.on:
             refuse(text)
         else:
-            self._steps.is_over = True
-            self._switch(False)
+            self._stop()
             try_to_write_error(self._folder, text)
 
     @property
@@ -154,16 +154,17 @@ class _TorchProfile:
 
     # Phases.
 
-    def _begin(self, phase: str) -> Optional[int]:
-        if not self._is_ours:
-            return None
+    def _begins_phase(self, phase: str, args: Any, kwargs: Any) -> Optional[int]:
+        return self._begin(phase) if self._is_ours else None
+
+    def _begin(self, phase: str) -> int:
         marks = self._steps.marks
         return marks.begin(phase) if self._steps.is_marking and marks is not None else -1
 
-    def _end(self, depth: Optional[int], *_ending: Any) -> None:
+    def _end(self, depth: int, *_ending: Any) -> None:
         """End a phase; what began without marks has none."""
         marks = self._steps.marks
-        if depth is not None and depth >= 0 and self._steps.is_marking and marks is not None:
+        if depth >= 0 and self._steps.is_marking and marks is not None:
             marks.end(depth)
 
     def _switch(self, on: bool) -> None:

@@ -64,22 +64,6 @@ class Source:
         is_joint: True if the last round left over more than that.
     """
 
-    __slots__ = (
-        *(
-            "ahead",
-            "always_trains",
-            "begin_s",
-            "dataset",
-            "ended_s",
-            "expected",
-            "fresh",
-            "is_fed",
-            "is_joint",
-            "is_trained",
-        ),
-        *("like", "size", "wait_s", "waiting"),
-    )
-
     def __init__(self, of: Optional[Source] = None) -> None:
         self.dataset: Source = of or self
         self.size: Optional[Sizer] = of.size if of else None
