@@ -42,10 +42,7 @@ _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "memory_growth": _memory_growth,
         "tf32": lambda it: it.config.experimental.tensor_float_32_execution_enabled(),
     },
-    "keras": {
-        "precision": lambda it: it.config.dtype_policy().name,
-        "backend": lambda it: it.config.backend(),
-    },
+    "keras": {"precision": lambda it: it.config.dtype_policy().name, "backend": lambda it: it.config.backend()},
     "torch": {
         "threads": lambda it: it.get_num_threads(),
         "interop_threads": lambda it: it.get_num_interop_threads(),

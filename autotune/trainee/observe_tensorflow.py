@@ -94,62 +94,52 @@ class TensorFlowObserver(Observer):
     def _around_calls(self, owner: Any, name: str) -> None:
         """Record calls of compiled functions, those of a steady loop's step in as few calls of ours as possible."""
         original, loop, instrumentation = getattr(owner, name), self.loop, self.instrumentation
-        otherwise = instrumentation.observing(original, self._call_begins, self._call_ends)
         monotonic, get_thread, recorded, worked = time.monotonic, threading.get_ident, loop.recorded, StepMaker.worked
         known_of, current, report, see_loss = self._known.of, self._current, loop.report, self._see_loss
+        end = instrumentation.guarded(self._call_ends)
         latest: tuple[Callable[[], Any], Any] = nothing, None  # the function that was called last, what is known of it
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
             nonlocal latest
-            call, is_plain = otherwise, False
+            known = None
             try:
-                if loop.is_suspended:
-                    call = original
-                else:
+                thread = get_thread()
+                if instrumentation.on and not loop.is_suspended and thread not in current:
                     one = latest  # another thread may call another one meanwhile
                     if one[0]() is not args[0]:
                         one = latest = weakref.ref(args[0]), known_of(args[0])
-                    known = one[1]
-                    thread = get_thread()
-                    is_step = known.trains and not known.fetches and not known.hides_steps
-                    if is_step and instrumentation.on and thread not in current and not loop.wants_samples:
-                        begin_s = monotonic()
-                        current[thread] = known
-                        is_plain = True
+                    is_step = one[1].trains and not one[1].fetches and not one[1].hides_steps
+                    is_pause = one[1].fetches and not one[1].trains  # validation
+                    begin_s = loop.pause_begins() if is_pause else monotonic()
+                    known = current[thread] = self._latest = one[1]
             except Exception as error:
                 instrumentation.failed(error)
-            if not is_plain:
-                return call(*args, **kwargs)
+            if known is None:
+                return original(*args, **kwargs)
             try:
                 result = original(*args, **kwargs)
-            finally:
+            except BaseException as error:
                 del current[thread]
+                end((known, is_pause, begin_s, thread, args, kwargs), None, error)
+                raise
+            del current[thread]
             try:
-                end_s = monotonic()
-                recorded.append((worked, known, begin_s, end_s, None, True, thread))
-                if end_s >= report.loss_due_s:
-                    see_loss(end_s, result)
+                if is_step and not loop.wants_samples:  # nearly always
+                    end_s = monotonic()
+                    recorded.append((worked, known, begin_s, end_s, None, True, thread))
+                    if end_s >= report.loss_due_s:
+                        see_loss(end_s, result)
+                else:
+                    end((known, is_pause, begin_s, thread, args, kwargs), result, None)
             except Exception as error:
                 instrumentation.failed(error)
             return result
 
         instrumentation.put(owner, name, observed)
 
-    def _call_begins(self, args: Any, kwargs: Any) -> Any:
-        thread = threading.get_ident()
-        if self.loop.is_suspended or thread in self._current:
-            return None
-        known = self._known.of(args[0])
-        is_pause = known.fetches and not known.trains  # validation
-        begin_s = self.loop.pause_begins() if is_pause else time.monotonic()
-        self._current[thread] = self._latest = known
-        return known, is_pause, begin_s, thread, args, kwargs
-
     def _call_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        known, was_pause, begin_s, thread, args, kwargs = token
-        del self._current[thread]
-        now_s = time.monotonic()
+        (known, was_pause, begin_s, thread, args, kwargs), now_s = token, time.monotonic()
         if was_pause:
             self.loop.pause_ends("eval", begin_s)
         if error is not None:

@@ -139,6 +139,11 @@ class Data:
         self.sizes = BatchSizes()
         self.stand_in: Any = None
 
+    def keep(self, batch: Any, renewed: Callable[[Any], Any]) -> None:
+        """Add a batch to those of which some are handed out again."""
+        self.kept = KeptBatches(renewed) if self.kept is None else self.kept
+        self.kept.add(batch)
+
 
 class _Pass:
     is_trained_on = False
@@ -155,6 +160,10 @@ class Turn(NamedTuple):
     phase: Optional[str]
 
 
+_BLIND = (
+    "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
+    "compiled step from an iterator among its arguments"
+)
 _MOST_UNKNOWN = 60  # works without a fetch, or rounds of fetches that have nothing in common, before a loop is given up
 
 
@@ -225,19 +234,13 @@ class PhasedLoop:
             thread: Thread that worked; None if unknown.
         """
         if self.is_on:
-            try:
-                self._worked(thread)
-            except Exception as error:
-                self.failed(error)
+            self.attempt(self._worked, thread)
 
     def _worked(self, thread: Optional[int]) -> None:
         if not self._round:
             self._blind_works += not self._trained
             if self._blind_works > _MOST_UNKNOWN:
-                self._leave_out_both(
-                    "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a "
-                    "DataLoader, nor by a compiled step from an iterator among its arguments"
-                )
+                self._leave_out_both(_BLIND)
             return
         self._blind_works = 0
         # The loop gives up its own where the trainer reports the steps, who need not know of the phases.
@@ -247,9 +250,8 @@ class PhasedLoop:
             fetched = {one: it for one, it in fetched.items() if it[1] == thread} or fetched
         self._confirm({one: data for one, (data, _) in fetched.items()})
         if thread is not None and any(data in self._trained and by != thread for data, by in fetched.values()):
-            self.leave_out(
-                REPLAY, "between the loader and the step, batches pass through a thread of the trainer's own"
-            )
+            why = "between the loader and the step, batches pass through a thread of the trainer's own"
+            self.leave_out(REPLAY, why)
         self._rounds = [*self._rounds[1 - LEAST :], frozenset(data for data, _ in fetched.values())]
         common = frozenset.intersection(*self._rounds)
         # Validation may come in each of these rounds, where passes are short.
@@ -319,13 +321,8 @@ class PhasedLoop:
                 if turn is not None and turn.phase == LOAD:
                     return self.draw(turn.data, functools.partial(original, *args, **kwargs), ends, arrays_of)
                 batch = original(*args, **kwargs)
-            try:
-                if turn is not None:
-                    if turn.data.kept is None:
-                        turn.data.kept = KeptBatches(renewed)
-                    turn.data.kept.add(batch)
-            except Exception as error:
-                self.failed(error)
+            if turn is not None:
+                self.attempt(turn.data.keep, batch, renewed)
             return batch
 
         return fetch
@@ -409,25 +406,18 @@ class PhasedLoop:
         try:
             while wants_more:
                 begin_s = time.monotonic()
-                batch = fetch()
-                drawn = [batch]
-                wants_more = False
-                try:
-                    wants_more = self._drew(time.monotonic() - begin_s, data.sizes.of(arrays_of(batch)))
-                except Exception as error:
-                    self.failed(error)
+                drawn[:] = [fetch()]
+                wants_more = self.attempt(self._drew, time.monotonic() - begin_s, data, arrays_of, drawn[0])
         except ends:
             if not drawn:
                 raise
         finally:
-            try:
-                self._stop_drawing()
-            except Exception as error:
-                self.failed(error)
+            self.attempt(self._stop_drawing)
         return drawn[0]
 
-    def _drew(self, duration_s: float, samples: Optional[int]) -> bool:
+    def _drew(self, duration_s: float, data: Data, arrays_of: Callable[[Any], Any], fetched: Any) -> bool:
         self._schedule.drew(duration_s)
+        samples = data.sizes.of(arrays_of(fetched))
         amounts = duration_s, 1, math.nan if samples is None else samples
         self._chunk = [before + more for before, more in zip(self._chunk, amounts)]  # noqa: B905 -- Python 3.9
         if self._chunk[0] >= self._chunk_s:
@@ -469,6 +459,14 @@ class PhasedLoop:
     def _unphased(self, text: str) -> None:
         self._loop.report.line("unphased", time.monotonic(), text=text)
 
+    def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of ours and return its result; None after an error, which ends the phases."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self.failed(error)
+            return None
+
     def failed(self, error: Exception) -> None:
         """Give up for good: the trainer goes on as if there were no phases."""
         self.is_on = False
@@ -497,7 +495,4 @@ class _Recorded(list):  # type: ignore[type-arg]
     def append(self, event: tuple[Any, ...]) -> None:
         """Append an event: a function of the step maker with its arguments."""
         super().append(event)
-        try:
-            self._phased.recorded(event)
-        except Exception as error:
-            self._phased.failed(error)
+        self._phased.attempt(self._phased.recorded, event)

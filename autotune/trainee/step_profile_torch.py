@@ -47,6 +47,7 @@ class _TorchProfile:
         self._optimizers: dict[int, Any] = {}
         self._depths: list[int] = []  # of the optimizers' steps that have begun
         self._steps = MarkedSteps(self._clock, self._switch, self._finished)
+        self._is_inside = False  # the call of a module
         self._modules: dict[int, Any] = {}  # that were called
         self._models: list[Any] = []  # those of them that have parameters
         self._places = TensorPlaces()
@@ -177,43 +178,52 @@ class _TorchProfile:
                 setattr(owner, name, original)
         if on:
             torch = self._torch
-            for owner, name, wrap in (
-                (torch.nn.Module, "__call__", self._called),
-                (torch.Tensor, "to", self._copied),
-                (torch.Tensor, "cuda", self._copied),
-                (torch.autocast, "__enter__", self._entered),
+            for owner, name, begin, end in (
+                (torch.nn.Module, "__call__", self._module_begins, self._module_ends),
+                (torch.Tensor, "to", self._copy_begins, self._copy_ends),
+                (torch.Tensor, "cuda", self._copy_begins, self._copy_ends),
+                (torch.autocast, "__enter__", self._autocast_begins, self._end),
             ):
                 self._originals.append((owner, name, vars(owner).get(name)))
-                setattr(owner, name, wrap(getattr(owner, name)))
+                setattr(owner, name, self._marked(getattr(owner, name), begin, end))
 
-    def _called(self, original: Any) -> Any:
-        """Return the call of a module with a mark at its begin and its end, if it lies in no other."""
-        is_compiling, instrumentation = self._is_compiling, self._instrumentation
-        get_thread, thread, end = threading.get_ident, self._thread, instrumentation.guarded(self._end)
-        is_inside = False
+    def _marked(
+        self, original: Any, begin: Callable[[Any, Any, Any], Optional[int]], end: Callable[[int, Any, Any], None]
+    ) -> Callable[..., Any]:
+        """Return a method that many calls in a step go through, with `end` after it unless `begin` returns None."""
+        is_compiling, failed = self._is_compiling, self._instrumentation.failed
+        get_thread, thread, guarded_end = threading.get_ident, self._thread, self._instrumentation.guarded(end)
 
         @functools.wraps(original)
-        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal is_inside
-            if is_compiling() or is_inside or get_thread() != thread:
-                return original(module, *args, **kwargs)
-            depth = None
+        def marked(one: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or get_thread() != thread:
+                return original(one, *args, **kwargs)
+            depth = result = None
             try:
-                phase = self._phase_of(module, args, kwargs)
-                if phase is not None:
-                    depth = self._begin(phase)
-                    is_inside = True
+                depth = begin(one, args, kwargs)
             except Exception as error:
-                instrumentation.failed(error)
+                failed(error)
             if depth is None:
-                return original(module, *args, **kwargs)
+                return original(one, *args, **kwargs)
             try:
-                return original(module, *args, **kwargs)
+                result = original(one, *args, **kwargs)
+                return result
             finally:
-                is_inside = False
-                end(depth)
+                guarded_end(depth, one, result)
 
-        return called
+        return marked
+
+    def _module_begins(self, module: Any, args: Any, kwargs: Any) -> Optional[int]:
+        """Begin the call of a module, if it lies in no other."""
+        phase = None if self._is_inside else self._phase_of(module, args, kwargs)
+        if phase is None:
+            return None
+        self._is_inside = True
+        return self._begin(phase)
+
+    def _module_ends(self, depth: int, module: Any, result: Any) -> None:
+        self._is_inside = False
+        self._end(depth)
 
     def _phase_of(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
         if isinstance(module, self._torch.nn.modules.loss._Loss):
@@ -228,41 +238,23 @@ class _TorchProfile:
                     self._places.add_call(module, (args, kwargs))
         return FORWARD if any(module is model for model in self._models) else None
 
-    def _copied(self, original: Any) -> Any:
-        """Return the method of a tensor with marks where its result lies on another device."""
-        is_compiling, instrumentation = self._is_compiling, self._instrumentation
-        get_thread, thread = threading.get_ident, self._thread
+    def _copy_begins(self, tensor: Any, args: Any, kwargs: Any) -> Optional[int]:
+        marks = self._steps.marks
+        return marks.begin(COPY) if marks is not None and marks.is_between else None
 
-        @functools.wraps(original)
-        def copied(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            marks = self._steps.marks
-            if is_compiling() or get_thread() != thread or marks is None or not marks.is_between:
-                return original(tensor, *args, **kwargs)
-            depth, copy = marks.begin(COPY), tensor
-            try:
-                copy = original(tensor, *args, **kwargs)
-                return copy
-            finally:
-                try:
-                    if copy.device == tensor.device:
-                        marks.cancel(depth)
-                    else:
-                        marks.end(depth)
-                except Exception as error:
-                    instrumentation.failed(error)
+    def _copy_ends(self, depth: int, tensor: Any, copy: Any) -> None:
+        """End a copy, which is one if the result lies on another device."""
+        marks = self._steps.marks
+        assert marks is not None
+        if copy is None or copy.device == tensor.device:
+            marks.cancel(depth)
+        else:
+            marks.end(depth)
 
-        return copied
-
-    def _entered(self, original: Any) -> Any:
-        """Return the begin of automatic mixed precision, which notes the precision."""
-
-        @functools.wraps(original)
-        def entered(autocast: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(autocast, "_enabled", False):
-                self._autocast.add(str(getattr(autocast, "fast_dtype", "")).removeprefix("torch."))
-            return original(autocast, *args, **kwargs)
-
-        return entered
+    def _autocast_begins(self, autocast: Any, args: Any, kwargs: Any) -> None:
+        """Note the precision of automatic mixed precision."""
+        if getattr(autocast, "_enabled", False):
+            self._autocast.add(str(getattr(autocast, "fast_dtype", "")).removeprefix("torch."))
 
     # Result.
 
@@ -402,10 +394,7 @@ class MarkedSteps:
     """
 
     def __init__(
-        self,
-        clock: Callable[[], Clock],
-        mark: Callable[[bool], object],
-        finished: Callable[[dict[str, Any]], object],
+        self, clock: Callable[[], Clock], mark: Callable[[bool], object], finished: Callable[[dict[str, Any]], object]
     ) -> None:
         self._make_clock = clock
         self._switch_marks = mark
