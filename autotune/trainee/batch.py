@@ -19,23 +19,6 @@ _DEPTH = 4
 _WIDTH = 64
 
 
-class Source:
-    """Dataset of a loop, or one pass over it; its identity separates the loop's fetches.
-
-    Args:
-        of: The dataset, where this is one pass over it; None for a dataset.
-
-    Attributes:
-        size: Function that returns the samples in one of its batches; None before the first.
-    """
-
-    __slots__ = ("dataset", "size")
-
-    def __init__(self, of: Optional[Source] = None) -> None:
-        self.dataset: Source = of or self
-        self.size: Optional[Sizer] = of.size if of else None
-
-
 def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
     """Return a function that counts the samples in batches like this one.
 

@@ -52,19 +52,30 @@ class Instrumentation:
             elif self.on:
                 self._note(f"the observer may have missed steps: {said}")
 
+    def guarded(self, action: Callable[..., object]) -> Callable[..., None]:
+        """Return a function that calls this one, and raises nothing."""
+
+        def call(*args: Any) -> None:
+            try:
+                action(*args)
+            except Exception as error:
+                self.failed(error)
+
+        return call
+
+    def attempt(self, what: str, action: Callable[..., object], *args: Any) -> None:
+        """Call a function that some framework versions do not support: it may patch what they lack."""
+        try:
+            action(*args)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")
+
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
         """Replace a module's function or a class's method; the only place that patches anything."""
         original = getattr(owner, name)
         setattr(owner, name, ours)
         self.replaced.append(Replaced(owner, name, original, ours))
-
-    def attempt(self, what: str, action: Callable[[], object]) -> None:
-        """Run an action that some framework versions do not support, such as patching a function they lack."""
-        try:
-            action()
-        except Exception as error:
-            with contextlib.suppress(Exception):
-                self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")
 
     def around(self, owner: Any, name: str, begin: Begin, end: Optional[End]) -> None:
         """Replace a module's function or a class's method by its observed version, see `observing`.
@@ -94,7 +105,7 @@ class Instrumentation:
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self.end(end, token, None, error)
+                self.guarded(end)(token, None, error)
                 raise
             try:
                 end(token, result, None)
@@ -103,10 +114,3 @@ class Instrumentation:
             return result
 
         return observed
-
-    def end(self, end: End, token: Any, result: Any, error: BaseException) -> None:
-        """Call an `End` for a function that raised."""
-        try:
-            end(token, result, error)
-        except Exception as own_error:
-            self.failed(own_error)

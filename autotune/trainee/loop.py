@@ -1,7 +1,7 @@
-"""Observed training loop: the fetches and the work of any framework; step_maker.py makes steps of them.
+"""Observed training loop: what the observers of all frameworks report to.
 
-Calls are recorded as they happen, in a microsecond each, and digested a bundle at a time. Fetches inside a compiled
-function are not observed one by one; `AggregatedSteps` makes steps of their sums.
+Events are recorded as they happen, in a microsecond each, and digested a bundle at a time by `steps.StepMaker`. Fetches
+inside a compiled function are not observed one by one; `AggregatedSteps` makes steps of their sums.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Hashable
 from typing import Any, Callable, Optional
 
 from autotune.trainee.instrumentation import Begin, End
 from autotune.trainee.report import Report
-from autotune.trainee.step_maker import StepMaker
+from autotune.trainee.steps import Source, State, StepMaker
 from autotune.trainee.stream import is_only_watched
 
 DIGEST_EVERY_S = 0.2
@@ -27,16 +26,15 @@ In between, a step "ends" when its work is enqueued: the time of a single one me
 A training that is only watched is never made to wait: over 10 s, what is still enqueued at both ends does not count.
 """
 
-_OUT_OF_MEMORY = object()  # key of work that was not done
-
 
 class Loop:
     """Maker of steps from fetches and work, for all frameworks.
 
     Attributes:
+        counters: Each returns the sums over fetches inside compiled functions since its last call.
         aggregated: The steps whose fetches are only known as sums.
         steps: The steps whose fetches are observed one by one.
-        recorded: Recorded calls that are not digested yet: methods of `steps` with their arguments.
+        recorded: Recorded events that are not digested yet: functions of `StepMaker` with their arguments.
         digest_due_s: Monotonic time of the next digest.
         is_suspended: True while another loop defines the steps, such as Keras's ``fit``: fetches are then only added
             up, in `aggregated`.
@@ -44,34 +42,31 @@ class Loop:
         sync: Waits for the accelerator; None where there is none.
         wants_samples: True if `worked` has to be given the samples, since no fetch has them.
         unread_loss: A loss that can be read without waiting after the next `sync`.
-        phased: `phased_loop.PhasedLoop` that takes the loop through phases; None where there are none.
     """
 
     def __init__(self, report: Report) -> None:
         self.report = report
-        self.aggregated = AggregatedSteps(report)
-        self.steps = StepMaker(report)
+        self.counters: list[Callable[[], Sums]] = []
         self.recorded: list[tuple[Any, ...]] = []
         self.is_suspended = False
         self.is_counted_whole = False
         self.sync: Optional[Callable[[], object]] = None
         self.unread_loss: Any = None
-        self.phased: Any = None  # of a type that needs this one
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop all state in a forked child, where it is the parent's."""
-        self.report.forget()
-        self.aggregated.forget()
-        self.steps.forget()
-        self.recorded.clear()
         self.wants_samples = True
         self.digest_due_s = 0.0
         self._synced_s = 0.0
         self._sync_every_s = math.inf if is_only_watched() else SYNC_EVERY_S
         self._pauses = 0  # within one another
-        if self.phased is not None:
-            self.phased.forget()
+        self.aggregated = AggregatedSteps(report, self.counters)
+        self.steps = StepMaker(report)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: what is recorded here is the parent's."""
+        self.report.forget()
+        self.recorded.clear()
+        self.wants_samples, self._pauses = True, 0
+        self.steps.drop_all()
+        self.aggregated, self.steps = AggregatedSteps(self.report, self.counters), StepMaker(self.report)
 
     def fetch_begins(self) -> float:
         """Record that the loop, or another caller, asks for a batch.
@@ -82,28 +77,27 @@ class Loop:
         now_s = time.monotonic()
         if now_s >= self.digest_due_s:
             self.digest()
-            if self.steps.is_trained_on and self._is_sync_due(now_s):
+            if self.steps.state is State.TRAINING and self._is_sync_due(now_s):
                 self.steps.ends(self._wait_for_accelerator())
             return time.monotonic()
         return now_s
 
-    def fetched(self, source: Hashable, begin_s: float, samples: Optional[float]) -> None:
+    def fetched(self, source: Source, begin_s: float, samples: Optional[float]) -> None:
         """Record a fetched batch.
 
         Args:
             samples: Samples in the batch; None if unknown.
         """
         end_s = time.monotonic()
-        if self.is_suspended:
-            if not self.is_counted_whole:
-                self.aggregated.add(end_s - begin_s, samples)
-        else:
-            self.recorded.append((self.steps.fetched, source, begin_s, end_s, samples, threading.get_ident()))
+        if not self.is_suspended:
+            self.recorded.append((StepMaker.fetched, source, begin_s, end_s, samples, threading.get_ident()))
+        elif not self.is_counted_whole:
+            self.aggregated.add(end_s - begin_s, samples)
 
-    def exhausted(self, source: Hashable, begin_s: float) -> None:
+    def exhausted(self, source: Source, begin_s: float) -> None:
         """Record the end of a pass over the dataset."""
         if not self.is_suspended:
-            self.recorded.append((self.steps.exhausted, source, begin_s, threading.get_ident()))
+            self.recorded.append((StepMaker.exhausted, source, begin_s, threading.get_ident()))
 
     def worked(
         self,
@@ -123,32 +117,39 @@ class Loop:
         if self.is_suspended:
             return
         end_s = time.monotonic()
-        is_synced = self.sync is not None and self.wants_samples and self._is_sync_due(end_s)
+        is_synced = self.wants_samples and self._is_sync_due(end_s)
         if is_synced:
             end_s = self._wait_for_accelerator()
-        self.recorded.append((self.steps.worked, key, begin_s, end_s, samples, is_whole, thread))
+        self.recorded.append((StepMaker.worked, key, begin_s, end_s, samples, is_whole, thread))
         if is_synced or end_s >= self.digest_due_s:
             self.digest()
 
     def idled(self, key: Any, begin_s: float) -> None:
         """Record the end of a call of a compiled function that does not train."""
         if not self.is_suspended:
-            self.recorded.append((self.steps.idled, key, begin_s, time.monotonic()))
+            self.recorded.append((StepMaker.idled, key, begin_s, time.monotonic()))
 
     def ran_out_of_memory(self, error: str) -> None:
         """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite."""
         now_s = time.monotonic()
         self.report.note(f"memory ran out: {' '.join(error.split())}")
         self.report.loss(now_s, math.inf)
-        self.recorded.append((self.steps.worked, _OUT_OF_MEMORY, now_s, now_s, None, False, None))
+        self.recorded.append((StepMaker.worked, "out of memory", now_s, now_s, None, False, None))
         if now_s >= self.digest_due_s:
             self.digest()
 
     def always_trains(self) -> None:
         """Record that the step is compiled and invisible from now on: the present dataset is trained on."""
         if not self.is_suspended:
-            self.recorded.append((self.steps.always_trains, time.monotonic()))
+            self.recorded.append((StepMaker.always_trains, time.monotonic()))
             self.digest()  # rare; and where nothing was fetched, nothing else may come that does
+
+    def saw_loss(self, now_s: float, loss: Any, is_on_cpu: bool) -> None:
+        """Record the loss of a step, which is read where that waits for no accelerator, or else after the next sync."""
+        if is_on_cpu:
+            self.report.loss(now_s, loss)
+        else:
+            self.unread_loss = loss
 
     def pause_begins(self) -> float:
         """Record the start of a pause without training: a checkpoint, or a marked validation."""
@@ -168,14 +169,7 @@ class Loop:
 
     def around_pause(self, kind: str) -> tuple[Begin, End]:
         """Return the callbacks around a function whose time is such a pause."""
-
-        def begin(args: Any, kwargs: Any) -> float:
-            return self.pause_begins()
-
-        def end(begin_s: float, result: Any, error: Optional[BaseException]) -> None:
-            self.pause_ends(kind, begin_s)
-
-        return begin, end
+        return lambda args, kwargs: self.pause_begins(), lambda begin_s, result, error: self.pause_ends(kind, begin_s)
 
     def flush(self) -> None:
         """Write all steps that are known by now."""
@@ -189,7 +183,7 @@ class Loop:
         self.report.flush()
 
     def digest(self) -> None:
-        """Make steps of the recorded calls, and write them."""
+        """Make steps of the recorded events, and write them."""
         self.digest_due_s = time.monotonic() + DIGEST_EVERY_S
         recorded = self.recorded[:]
         del self.recorded[: len(recorded)]  # and not what another thread has noted since
@@ -210,7 +204,7 @@ class Loop:
         if self.unread_loss is not None:
             self.report.loss(now_s, self.unread_loss)
             self.unread_loss = None
-        self.recorded.append((self.report.mark, "sync", now_s))
+        self.recorded.append((StepMaker.synced, now_s))
         return now_s
 
 
@@ -227,17 +221,13 @@ Sums = tuple[float, float, float]
 class AggregatedSteps:
     """Reported steps, made from step ends and from sums over the fetches between them.
 
-    Attributes:
+    Args:
         counters: Each returns the sums since its last call.
     """
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, counters: list[Callable[[], Sums]]) -> None:
         self._report = report
-        self.counters: list[Callable[[], Sums]] = []
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop all state in a forked child, where it is the parent's."""
+        self._counters = counters
         self._ends_s: list[float] = []
         self._ending_s: Optional[float] = None  # end of a step whose callbacks are called now
         self._is_taken = False  # whether that was reported meanwhile
@@ -246,9 +236,9 @@ class AggregatedSteps:
         self._sums: Sums = (0.0, 0.0, 0.0)
         self._is_first = True
 
-    def add(self, wait_s: float, samples: Optional[float]) -> None:
+    def add(self, wait_s: float, samples: Optional[float], batches: float = 1.0) -> None:
         """Add a fetch that was observed in Python."""
-        self._sums = (self._sums[0] + wait_s, self._sums[1] + (samples or 0.0), self._sums[2] + 1.0)
+        self._sums = (self._sums[0] + wait_s, self._sums[1] + (samples or 0.0), self._sums[2] + batches)
 
     def ending(self, t_s: float) -> None:
         """Note the end of a step whose callbacks are about to be called: a pause in them comes after it."""
@@ -285,7 +275,7 @@ class AggregatedSteps:
             begin_s = end_s if self._last_s is None else self._last_s
             in_one = (number + 1) * count // len(ends_s) - number * count // len(ends_s)
             for part in range(1, in_one + 1):
-                self._report.step(begin_s + (end_s - begin_s) * part / in_one, wait, share)
+                self._report.held.append((begin_s + (end_s - begin_s) * part / in_one, wait, share))
             self._last_s = end_s
         self._report.flush()
 
@@ -296,9 +286,7 @@ class AggregatedSteps:
             self._last_s = now_s
 
     def _take(self) -> Sums:
-        wait_s, samples, batches = self._sums
-        self._sums = (0.0, 0.0, 0.0)
-        for counter in self.counters:
-            more = counter()
-            wait_s, samples, batches = wait_s + more[0], samples + more[1], batches + more[2]
-        return wait_s, samples, batches
+        for counter in self._counters:
+            self.add(*counter())
+        sums, self._sums = self._sums, (0.0, 0.0, 0.0)
+        return sums

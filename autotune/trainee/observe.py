@@ -1,33 +1,51 @@
-"""Observer: detects the steps of an unchanged trainer, from inside its process.
+"""Installation of the observers: detects the steps of an unchanged trainer, from inside its process.
 
 A copy of this package lies in the folder of the trial, or of the watched training, as ``inject/_autotune_trainee``,
 beside a ``sitecustomize.py`` that calls `install` when the interpreter starts. Once the trainer has imported a
-framework, some of its functions are wrapped: those that fetch a batch, those that only training calls (loop.py says how
-they make steps), and those whose time is a pause. The trainer's behaviour does not change: nothing of autotune is on
-its import path, and instrumentation.py catches every error of the observer.
+framework, its observer (observer.py) wraps some of its functions: those that fetch a batch, those that only training
+calls (steps.py says how they make steps), and those whose time is a pause. The trainer's behaviour does not change:
+nothing of autotune is on its import path, and instrumentation.py catches every error of the observer.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Callable, Optional
 
-from autotune.trainee.hook import Hook
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.phases import phase_length_s
 from autotune.trainee.report import Report
 from autotune.trainee.stream import OBSERVER, TRIAL_DIR_VARIABLE, WATCH_DIR_VARIABLE, announce, process_stream
+
+# Each module is imported with its framework only: a process without frameworks starts without delay.
+OBSERVERS = {
+    "tensorflow": ("observe_tensorflow.TensorFlowObserver", "observe_session.SessionObserver"),
+    "keras": ("observe_keras.KerasObserver",),
+    "tf_keras": ("observe_keras.Keras2Observer",),
+    "torch": ("observe_torch.TorchObserver",),
+    "jax": ("observe_jax.JaxObserver",),
+}
+"""Framework, by the name it is imported by → its observers."""
+
+PHASED_OBSERVERS = {
+    "autotune.tf.feed": ("observe_feeds.FeedObserver",),
+    "autotune.tf.two_stage": ("observe_feeds.TwoStageFeedObserver",),
+}
+"""The same, of what is observed only in a trial that is taken through phases."""
 
 installed: list[Instrumentation] = []
 """Instrumentation of this process, once installed."""
 
 
 def install() -> None:
-    """Install the observer in this process; a no-op outside a trial and a watched training, and the second time.
+    """Install the observers in this process; a no-op outside a trial and a watched training, and the second time.
 
     The first process of a trial announces at once that the observer works, so that this can be told from a trainer
     without steps. Other processes write a file only if they make steps.
@@ -37,84 +55,80 @@ def install() -> None:
         return
     report = Report(process_stream)
     loop, instrumentation = Loop(report), Instrumentation(report.note)
-    if folder and phase_length_s() is not None:
-        instrumentation.attempt("phases", lambda: _phase(loop, instrumentation))
+    phased: list[Any] = []  # the loop that is taken through phases, if there is one
 
-    def observe(framework: str) -> Any:
-        def action() -> None:
-            instrumentation.attempt(framework, lambda: observers[framework](loop, instrumentation))
+    def add(observer: str) -> None:
+        part(observer)(loop, instrumentation, *phased).install()
 
-        return action
+    def observe(framework: str) -> None:
+        for observer in (OBSERVERS | PHASED_OBSERVERS)[framework]:
+            instrumentation.attempt(framework, add, observer)
 
-    observers = _OBSERVERS if loop.phased is None else {**_OBSERVERS, **_PHASED}
-    hook = Hook({name: observe(name) for name in observers})
+    if folder and "AUTOTUNE_PHASE_S" in os.environ:
+        instrumentation.attempt("phases", lambda: phased.extend(part("phases.phased_loops")(loop, instrumentation)))
+    hook = Hook(dict.fromkeys([*OBSERVERS, *(PHASED_OBSERVERS if phased else ())], observe))
     installed.append(instrumentation)
     hook.install()
-    atexit.register(_guarded(instrumentation, loop.ends))
-    os.register_at_fork(after_in_child=_guarded(instrumentation, loop.forget))
+    atexit.register(instrumentation.guarded(loop.ends))
+    for one in (loop, *phased):
+        os.register_at_fork(after_in_child=instrumentation.guarded(one.forget))
     if folder and not any(name.startswith("steps.") for name in os.listdir(folder)):
         announce(OBSERVER)
 
 
-def _phase(loop: Loop, instrumentation: Instrumentation) -> None:
-    from autotune.trainee import phased_fetch, stream
-
-    loop.phased = phased_fetch.phase(loop, instrumentation, stream.Step)
-
-
-def _observe_feeds(loop: Loop, instrumentation: Instrumentation) -> None:
-    from autotune.trainee import phased_fetch
-
-    phased_fetch.observe(loop, instrumentation)
+def part(path: str) -> Any:
+    """Return a part of this package by its module and name: what is imported only where it is needed."""
+    module, _, name = path.partition(".")
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
-def _observe_tensorflow(loop: Loop, instrumentation: Instrumentation) -> None:
-    from autotune.trainee import observe_session, observe_tensorflow
+class Hook:
+    """Meta path finder in front of all others that finds nothing itself and acts on loaded modules.
 
-    observe_tensorflow.observe(loop, instrumentation)
-    observe_session.observe(loop, instrumentation)
+    Args:
+        actions: Action for each module name; called once with the name, right after the module was executed.
+    """
 
+    def __init__(self, actions: Mapping[str, Callable[[str], object]]) -> None:
+        self._actions = dict(actions)
 
-def _observe_keras(loop: Loop, instrumentation: Instrumentation, framework: str = "keras") -> None:
-    from autotune.trainee import observe_keras
+    def install(self) -> None:
+        """Install the hook; actions of modules that are loaded already run at once."""
+        sys.meta_path.insert(0, self)
+        self.look()
 
-    observe_keras.observe(framework, loop, instrumentation)
+    def look(self) -> None:
+        """Run the actions of all loaded modules: a warm interpreter may provide several in one import."""
+        for name in list(self._actions):
+            module = sys.modules.get(name)
+            if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                self._actions.pop(name)(name)
 
+    def find_spec(
+        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        if name not in self._actions:
+            return None
+        with contextlib.suppress(Exception):  # a finder that fails will do so again when it is asked itself
+            for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    self._watch(name, spec.loader)
+                    return spec
+        return None
 
-def _observe_torch(loop: Loop, instrumentation: Instrumentation) -> None:
-    from autotune.trainee import observe_torch
+    def _watch(self, name: str, loader: Any) -> None:
+        """Have a module's own loader, which is as it was when it executes the module, tell of that."""
+        if isinstance(loader, type):  # of all built-in modules
+            return
+        execute = loader.exec_module
 
-    observe_torch.observe(loop, instrumentation)
+        def exec_module(module: ModuleType) -> None:
+            with contextlib.suppress(Exception):
+                vars(loader).pop("exec_module", None)  # gone already, where another hook watches too
+            execute(module)
+            with contextlib.suppress(Exception):
+                self._actions.pop(name)(name)
+                self.look()
 
-
-def _observe_jax(loop: Loop, instrumentation: Instrumentation) -> None:
-    from autotune.trainee import observe_jax
-
-    observe_jax.observe(loop, instrumentation)
-
-
-# Each module is imported with its framework only: a process without frameworks starts without delay.
-_OBSERVERS: dict[str, Callable[[Loop, Instrumentation], None]] = {
-    "tensorflow": _observe_tensorflow,
-    "keras": _observe_keras,
-    "tf_keras": partial(_observe_keras, framework="tf_keras"),
-    "torch": _observe_torch,
-    "jax": _observe_jax,
-}
-"""Framework, by the name it is imported by → what instruments it."""
-
-_PHASED: dict[str, Callable[[Loop, Instrumentation], None]] = {
-    "autotune.tf.feed": _observe_feeds,
-    "autotune.tf.two_stage": _observe_feeds,
-}
-"""The same, of what is instrumented only in a trial that is taken through phases."""
-
-
-def _guarded(instrumentation: Instrumentation, action: Any) -> Any:
-    def call() -> None:
-        try:
-            action()
-        except Exception as error:
-            instrumentation.failed(error)
-
-    return call
+        loader.exec_module = exec_module

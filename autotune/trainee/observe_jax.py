@@ -8,31 +8,28 @@ their source: ``tf.data`` or PyTorch's ``DataLoader``.
 from __future__ import annotations
 
 import functools
-from importlib import import_module
 from typing import Any
 
-from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.loop import Loop
+from autotune.trainee.observer import Observer
 
 
-def observe(loop: Loop, instrumentation: Instrumentation) -> None:
-    """Instrument JAX, which has been imported."""
-    jax = import_module("jax")
-    for name in ("grad", "value_and_grad", "vjp"):
-        instrumentation.attempt(f"jax: {name}", functools.partial(_wrap, jax, name, loop, instrumentation))
+class JaxObserver(Observer):
+    """Observer of JAX."""
 
+    def install(self) -> None:
+        self.around("jax:vjp", self._traced)  # takes the gradient itself
+        for place in ("jax:grad", "jax:value_and_grad"):
+            self.attempt(place, self._around_transform)
 
-def _wrap(jax: Any, name: str, loop: Loop, instrumentation: Instrumentation) -> None:
-    def traced(args: Any, kwargs: Any) -> None:
-        loop.always_trains()
+    def _traced(self, args: Any, kwargs: Any) -> None:
+        self.loop.always_trains()
 
-    if name == "vjp":  # takes the gradient itself
-        instrumentation.around(jax, name, traced, None)
-        return
-    original = getattr(jax, name)
+    def _around_transform(self, jax: Any, name: str) -> None:
+        """Observe the functions that a transform returns."""
+        original, traced, instrumentation = getattr(jax, name), self._traced, self.instrumentation
 
-    @functools.wraps(original)
-    def observed(*args: Any, **kwargs: Any) -> Any:
-        return instrumentation.observing(original(*args, **kwargs), traced, None)
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            return instrumentation.observing(original(*args, **kwargs), traced, None)
 
-    instrumentation.put(jax, name, observed)
+        instrumentation.put(jax, name, observed)

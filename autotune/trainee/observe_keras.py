@@ -13,136 +13,145 @@ from importlib import import_module
 from typing import Any, Optional
 
 from autotune.trainee.batch import BatchSizes, loss_in
-from autotune.trainee.fast_path import around_step_end
-from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.loop import Loop
+from autotune.trainee.observer import Observer
 
 
-def observe(package: str, loop: Loop, instrumentation: Instrumentation) -> None:
-    """Instrument Keras.
+class KerasObserver(Observer):
+    """Observer of Keras's own training loop, and of its single step."""
 
-    Args:
-        package: ``keras`` or ``tf_keras``; it has been imported.
-    """
-    keras = import_module(package)
-    is_keras_3 = int(keras.__version__.partition(".")[0]) >= 3
-    fit = _Fit(loop)
-    callbacks = import_module(f"{package}.src.callbacks" + (".callback_list" if is_keras_3 else ""))
+    package = "keras"
 
-    def around(owner: Any, name: str, begin: Any, end: Any) -> None:
-        instrumentation.attempt(f"{package}: {name}", lambda: instrumentation.around(owner, name, begin, end))
-
-    around(keras.Model, "fit", fit.begin, fit.end)
-    around(keras.Model, "train_on_batch", fit.begin_on_batch, fit.end_on_batch)
-    around(callbacks.CallbackList, "on_train_begin", fit.training_begins, fit.training_has_begun)
-    see_loss = None if is_keras_3 else fit.see_loss
-    instrumentation.attempt(
-        f"{package}: on_train_batch_end",
-        lambda: around_step_end(loop, instrumentation, callbacks.CallbackList, "on_train_batch_end", see_loss),
-    )
-    around(callbacks.CallbackList, "on_epoch_end", fit.epoch_ends, fit.epoch_reported)
-    if is_keras_3:
-        around(callbacks.CallbackList, "_on_train_batch_end", fit.logs_are_read, fit.logs_were_read)
-        iterator = import_module("keras.src.trainers.epoch_iterator").EpochIterator
-        around(iterator, "__next__", fit.batch_begins, fit.batch_fetched)
-    around(keras.Model, "evaluate", fit.evaluation_begins, fit.evaluation_ends)
-    around(keras.Model, "predict", *loop.around_pause("eval"))
-    for name in ("save", "save_weights"):
-        around(keras.Model, name, *loop.around_pause("checkpoint"))
-
-
-class _Fit:
-    """Callbacks around Keras's own training loop, and around its single step."""
-
-    def __init__(self, loop: Loop) -> None:
-        self._loop = loop
-        self._sizes = BatchSizes()
-        self._losses = RunningMean()
+    def install(self) -> None:
+        self._sizes, self._losses = BatchSizes(), RunningMean()
+        is_keras_3 = int(import_module(self.package).__version__.partition(".")[0]) >= 3
+        model = f"{self.package}:Model"
+        callbacks = f"{self.package}.src.callbacks{'.callback_list' if is_keras_3 else ''}:CallbackList"
+        self.around(f"{model}.fit", self._fit_begins, self._fit_ends)
+        self.around(f"{model}.train_on_batch", self._single_begins, self._single_ends)
+        self.around(f"{callbacks}.on_train_begin", self._in_fit, self._training_has_begun)
+        self.attempt(f"{callbacks}.on_train_batch_end", functools.partial(self._around_step_end, is_keras_3))
+        self.around(f"{callbacks}.on_epoch_end", self._in_fit, self._epoch_reported)
+        if is_keras_3:
+            self.around(f"{callbacks}._on_train_batch_end", self._logs_are_read, self._logs_were_read)
+            batches = "keras.src.trainers.epoch_iterator:EpochIterator.__next__"
+            self.around(batches, self._batch_begins, self._batch_fetched)
+        self.around(f"{model}.evaluate", lambda args, kwargs: self.loop.pause_begins(), self._evaluated)
+        self.pause(f"{model}.predict", "eval")
+        for name in ("save", "save_weights"):
+            self.pause(f"{model}.{name}", "checkpoint")
 
     @functools.cached_property
     def _is_on_cpu(self) -> bool:
         # Keras 2 does not read its logs after each step; on an accelerator that would wait for it.
         return bool(import_module("tensorflow.python.eager.context").context().num_gpus() == 0)
 
-    def begin(self, args: Any, kwargs: Any) -> Any:
-        if self._loop.is_suspended:
+    def _fit_begins(self, args: Any, kwargs: Any) -> Any:
+        if self.loop.is_suspended:
             return None
-        self._loop.digest()
-        self._loop.aggregated.skip(time.monotonic())
-        self._loop.is_suspended = True
+        self.loop.digest()
+        self.loop.aggregated.skip(time.monotonic())
+        self.loop.is_suspended = True
         return True
 
-    def end(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        self._loop.is_suspended = False
-        self._loop.flush()
+    def _fit_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        self.loop.is_suspended = False
+        self.loop.flush()
 
-    def training_begins(self, args: Any, kwargs: Any) -> Any:
-        return True if self._loop.is_suspended else None
+    def _in_fit(self, args: Any, kwargs: Any) -> Any:
+        return time.monotonic() if self.loop.is_suspended else None
 
-    def training_has_begun(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        self._loop.aggregated.skip(time.monotonic())
+    def _training_has_begun(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        self.loop.aggregated.skip(time.monotonic())
 
-    def see_loss(self, now_s: float, args: Any) -> None:
-        if now_s >= self._loop.report.loss_due_s and self._is_on_cpu:
+    def _epoch_reported(self, t_s: float, result: Any, error: Optional[BaseException]) -> None:
+        """Record the end of these callbacks, whose time is part of the next epoch's first step."""
+        self.loop.flush()
+        self.loop.report.mark("epoch_end", t_s)
+
+    def _around_step_end(self, is_keras_3: bool, owner: Any, name: str) -> None:
+        """Record the step ends of ``fit``; the trainer's callbacks within may report the step themselves."""
+        original, loop, instrumentation, monotonic = (
+            getattr(owner, name),
+            self.loop,
+            self.instrumentation,
+            time.monotonic,
+        )
+        see_loss = None if is_keras_3 else self._see_loss
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            end_s = None
+            try:
+                if loop.is_suspended and instrumentation.on:
+                    end_s = monotonic()
+                    loop.aggregated.ending(end_s)
+            except Exception as error:
+                instrumentation.failed(error)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if end_s is not None:
+                    try:
+                        if see_loss is not None:
+                            see_loss(end_s, args)
+                        loop.aggregated.ended(end_s)
+                    except Exception as error:
+                        instrumentation.failed(error)
+
+        self.instrumentation.put(owner, name, observed)
+
+    def _see_loss(self, now_s: float, args: Any) -> None:
+        if now_s >= self.loop.report.loss_due_s and self._is_on_cpu:
             shown = loss_in(args[2]) if len(args) > 2 else None
-            self._loop.report.loss(now_s, self._losses.since_last(args[0], args[1], shown))
+            self.loop.report.loss(now_s, self._losses.since_last(args[0], args[1], shown))
 
-    def logs_are_read(self, args: Any, kwargs: Any) -> Any:
+    def _logs_are_read(self, args: Any, kwargs: Any) -> Any:
         """Note that Keras is about to read a step's logs, which waits for the accelerator, maybe in another thread."""
-        if time.monotonic() < self._loop.report.loss_due_s:
+        if time.monotonic() < self.loop.report.loss_due_s:
             return None
         return args[0], args[1], args[2] if len(args) > 2 else kwargs.get("logs")
 
-    def logs_were_read(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+    def _logs_were_read(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
         callbacks, batch, logs = token
-        self._loop.report.loss(time.monotonic(), self._losses.since_last(callbacks, batch, loss_in(logs)))
+        self.loop.report.loss(time.monotonic(), self._losses.since_last(callbacks, batch, loss_in(logs)))
 
-    def epoch_ends(self, args: Any, kwargs: Any) -> Any:
-        return time.monotonic() if self._loop.is_suspended else None
+    def _evaluated(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
+        self.loop.pause_ends("eval", begin_s, loss_in(result) if error is None else None)
 
-    def epoch_reported(self, t_s: float, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of these callbacks, whose time is part of the next epoch's first step."""
-        self._loop.flush()
-        self._loop.report.mark("epoch_end", t_s)
-
-    def evaluation_begins(self, args: Any, kwargs: Any) -> float:
-        return self._loop.pause_begins()
-
-    def evaluation_ends(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
-        self._loop.pause_ends("eval", begin_s, loss_in(result) if error is None else None)
-
-    def batch_begins(self, args: Any, kwargs: Any) -> Any:
+    def _batch_begins(self, args: Any, kwargs: Any) -> Any:
         """Record that ``fit`` asks for a batch; on TensorFlow, the compiled step does that instead."""
-        if not self._loop.is_suspended:
+        if not self.loop.is_suspended:
             return None
-        self._loop.is_counted_whole = True  # a loader of PyTorch or tf.data within is observed, too
+        self.loop.is_counted_whole = True  # a loader of PyTorch or tf.data within is observed, too
         return time.monotonic()
 
-    def batch_fetched(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
-        self._loop.is_counted_whole = False
+    def _batch_fetched(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
+        self.loop.is_counted_whole = False
         if error is None:
             for batch in result[2]:
-                self._loop.aggregated.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))
+                self.loop.aggregated.add((time.monotonic() - begin_s) / len(result[2]), self._sizes.of(batch))
 
-    def begin_on_batch(self, args: Any, kwargs: Any) -> Any:
-        if self._loop.is_suspended:
+    def _single_begins(self, args: Any, kwargs: Any) -> Any:
+        if self.loop.is_suspended:
             return None
-        self._loop.is_suspended = True
-        return time.monotonic(), (args, kwargs)
+        self.loop.is_suspended = True
+        return time.monotonic(), args, kwargs
 
-    def end_on_batch(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        self._loop.is_suspended = False
-        begin_s, args = token
+    def _single_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        self.loop.is_suspended = False
+        begin_s, args, kwargs = token
         if error is None:
             now_s = time.monotonic()
-            if now_s >= self._loop.report.loss_due_s:
-                self._loop.report.loss(now_s, loss_in(result))
-            key = ("train_on_batch", id(args[0][0]))
-            samples = self._sizes.of((args[0][1:], args[1])) if self._loop.wants_samples else None
-            self._loop.worked(key, begin_s, samples=samples, is_whole=True, thread=threading.get_ident())
+            if now_s >= self.loop.report.loss_due_s:
+                self.loop.report.loss(now_s, loss_in(result))
+            samples = self._sizes.of((args[1:], kwargs)) if self.loop.wants_samples else None
+            self.loop.worked(("train_on_batch", id(args[0])), begin_s, samples, True, threading.get_ident())
 
 
-_SAME = 1e-5
+class Keras2Observer(KerasObserver):
+    """Observer of Keras 2, under its name beside Keras 3."""
+
+    package = "tf_keras"
 
 
 class RunningMean:
@@ -188,4 +197,4 @@ def _is_running_mean(callbacks: Any, shown: float) -> bool:
         results = [float(metric.result()) for metric in model.metrics]
     except Exception:
         return False
-    return any(abs(result - shown) <= _SAME * max(1e-12, abs(shown)) for result in results)
+    return any(abs(result - shown) <= 1e-5 * max(1e-12, abs(shown)) for result in results)

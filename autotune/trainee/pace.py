@@ -28,6 +28,7 @@ import os
 import re
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import Optional
 
 FORMAT_VERSION = 1
@@ -39,11 +40,41 @@ PART_BYTES = 384 << 10
 
 MOST_PROCESSES = 8
 
-_FEW_STEPS = 20
-_KEPT_PARTS = 2  # besides the first
-_NAME = re.compile(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
-_SHORTEST_S = 1e-6  # of a step, for its logarithm
-_PAUSES = {"epoch_end": "epochs", "eval": "evals", "checkpoint": "checkpoints"}
+
+@dataclass
+class _Sums:
+    """Sums over the steps since the last line, named like its fields."""
+
+    t0_s: Optional[float]
+    steps: int = 0
+    updates: int = 0
+    train_s: float = 0.0
+    samples: float = 0.0  # NaN where they are unknown of a step, as is `work`
+    work: float = 0.0
+    wait_s: float = 0.0
+    waits: int = 0
+    ln_sum: float = 0.0
+    ln_squares: float = 0.0
+    longest_s: float = 0.0
+    pause_s: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)  # of pauses
+
+    def add(
+        self, took_s: float, wait_s: Optional[float], samples: Optional[float], work: Optional[float], update: bool
+    ) -> None:
+        """Add a step whose time is training."""
+        ln = math.log(max(took_s, 1e-6))
+        self.steps += 1
+        self.updates += 1 if update else 0
+        self.train_s += took_s
+        self.ln_sum += ln
+        self.ln_squares += ln * ln
+        self.longest_s = max(self.longest_s, took_s)
+        if wait_s is not None:
+            self.waits += 1
+            self.wait_s += float(wait_s)
+        self.samples += math.nan if samples is None else float(samples)
+        self.work += math.nan if work is None else float(work)
 
 
 class Pace:
@@ -53,18 +84,11 @@ class Pace:
         OSError: No file can be made there.
     """
 
-    _t0_s: Optional[float]
-    _samples: float
-    _work: float
-    _longest_s: float
-    _counts: dict[str, int]
-
     def __init__(self, folder: str, source: str) -> None:
         self._folder = os.path.abspath(folder)
         self._pid = os.getpid()
         self._number = _free_number(self._folder, self._pid)
         self._part = 0
-        self._path = ""
         self._size = 0
         self._is_open = True
         self._lock = threading.Lock()
@@ -73,15 +97,13 @@ class Pace:
         self._epoch_steps = 0
         self._cpu_s = time.process_time()
         self._source = source
-        self._clear(None)
+        self._sums = _Sums(None)
         self._begin_part()
         atexit.register(self.flush)
 
     def restart(self, source: str) -> None:
         """Go on with another reporter of the steps; what was summed up since the last line is dropped."""
-        self._source = source
-        self._last_s = None
-        self._clear(None)
+        self._source, self._last_s, self._sums = source, None, _Sums(None)
 
     def step(
         self,
@@ -103,8 +125,10 @@ class Pace:
         if not self._is_open or not self._lock.acquire(blocking=False):
             return
         try:
-            self._add(float(t_s), wait_s, samples, work, update)
-            if self._t0_s is not None and t_s - self._t0_s >= EVERY_S:
+            took_s = self._time_of(float(t_s))
+            if took_s is not None:
+                self._sums.add(took_s, wait_s, samples, work, update)
+            if self._sums.t0_s is not None and t_s - self._sums.t0_s >= EVERY_S:
                 self._write_line()
         except Exception:
             self._is_open = False
@@ -113,8 +137,9 @@ class Pace:
 
     def mark(self, kind: str) -> None:
         """Note that something other than training took time since the last step: ``eval``, ``checkpoint`` and such."""
-        if kind in _PAUSES:
-            self._pauses.append(_PAUSES[kind])
+        pause = {"epoch_end": "epochs", "eval": "evals", "checkpoint": "checkpoints"}.get(kind)
+        if pause is not None:
+            self._pauses.append(pause)
 
     def flush(self) -> None:
         """Write what was summed up since the last line."""
@@ -126,105 +151,63 @@ class Pace:
             finally:
                 self._lock.release()
 
-    def _add(
-        self,
-        t_s: float,
-        wait_s: Optional[float],
-        samples: Optional[float],
-        work: Optional[float],
-        update: bool,
-    ) -> None:
+    def _time_of(self, t_s: float) -> Optional[float]:
+        """Return the time of a step; None if it is not training's: it is the first, or it holds a pause."""
         last_s, self._last_s = self._last_s, t_s
+        pauses, self._pauses = self._pauses, []
         if last_s is None or t_s < last_s:  # the first holds the start of the process, tracing and compiling
-            self._pauses.clear()
-            if self._t0_s is None:
-                self._t0_s = t_s
-            return
-        if self._t0_s is None:
-            self._t0_s = last_s
-        took_s = t_s - last_s
+            self._sums.t0_s = t_s if self._sums.t0_s is None else self._sums.t0_s
+            return None
+        if self._sums.t0_s is None:
+            self._sums.t0_s = last_s
         self._epoch_steps += 1
-        if self._pauses and self._is_left_out():
-            self._pause_s += took_s
-            return
-        ln = math.log(max(took_s, _SHORTEST_S))
-        self._steps += 1
-        self._updates += 1 if update else 0
-        self._train_s += took_s
-        self._ln_sum += ln
-        self._ln_squares += ln * ln
-        self._longest_s = max(self._longest_s, took_s)
-        if wait_s is not None:
-            self._waits += 1
-            self._wait_s += float(wait_s)
-        if samples is None:
-            self._samples = math.nan
-        else:
-            self._samples += float(samples)
-        if work is None:
-            self._work = math.nan
-        else:
-            self._work += float(work)
-
-    def _is_left_out(self) -> bool:
-        """Count the pauses that the last step holds; return whether its time is theirs."""
-        is_left_out = self._epoch_steps >= _FEW_STEPS or self._pauses != ["epochs"]
-        for name in self._pauses:
-            self._counts[name] = self._counts.get(name, 0) + 1
-        if "epochs" in self._pauses:
+        is_left_out = bool(pauses) and (self._epoch_steps >= 20 or pauses != ["epochs"])
+        for name in pauses:
+            self._sums.counts[name] = self._sums.counts.get(name, 0) + 1
+        if "epochs" in pauses:
             self._epoch_steps = 0
-        self._pauses.clear()
-        return is_left_out
-
-    def _clear(self, t0_s: Optional[float]) -> None:
-        self._t0_s = t0_s
-        self._steps, self._updates, self._waits = 0, 0, 0
-        self._train_s, self._wait_s, self._pause_s = 0.0, 0.0, 0.0
-        self._ln_sum, self._ln_squares, self._longest_s = 0.0, 0.0, 0.0
-        self._samples, self._work = 0.0, 0.0
-        self._counts = {}
+        if is_left_out:
+            self._sums.pause_s += t_s - last_s
+        return None if is_left_out else t_s - last_s
 
     def _write_line(self) -> None:
-        if self._last_s is None or not (self._steps or self._counts):
+        sums, cpu_s = self._sums, time.process_time()
+        if self._last_s is None or not (sums.steps or sums.counts):
             return
-        cpu_s = time.process_time()
-        fields: dict[str, object] = {"k": "pace", "t0_s": self._t0_s, "t1_s": self._last_s, "steps": self._steps}
-        fields.update(updates=self._updates, train_s=self._train_s)
-        if self._samples > 0.0:  # not where it is NaN: unknown of some
-            fields["samples"] = self._samples
-        if self._work > 0.0:
-            fields["work"] = self._work
-        if self._waits:
-            fields.update(wait_s=self._wait_s, waits=self._waits)
-        fields.update(ln_sum=self._ln_sum, ln_squares=self._ln_squares, longest_s=self._longest_s)
-        if self._counts:
-            fields.update(self._counts, pause_s=self._pause_s)
+        fields: dict[str, object] = {"k": "pace", "t0_s": sums.t0_s, "t1_s": self._last_s, **vars(sums), **sums.counts}
+        del fields["counts"]
+        left_out = {
+            "samples": not sums.samples > 0.0,  # or NaN
+            "work": not sums.work > 0.0,
+            "wait_s": not sums.waits,
+            "waits": not sums.waits,
+            "pause_s": not sums.counts,
+        }
         fields["cpu_s"] = cpu_s - self._cpu_s
-        rounded = {name: round(value, 5) if isinstance(value, float) else value for name, value in fields.items()}
+        known = {name: value for name, value in fields.items() if not left_out.get(name)}
+        rounded = {name: round(value, 5) if isinstance(value, float) else value for name, value in known.items()}
         data = (json.dumps(rounded) + "\n").encode()
         if self._size + len(data) > PART_BYTES:
             self._part += 1
             self._begin_part()
         self._append(data)
-        self._cpu_s = cpu_s
-        self._clear(self._last_s)
+        self._cpu_s, self._sums = cpu_s, _Sums(self._last_s)
 
     def _begin_part(self) -> None:
-        self._path = self._path_of(self._part)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        os.close(os.open(self._path, flags, 0o600))
+        os.close(os.open(self._path_of(self._part), flags, 0o600))
         self._size = 0
-        if self._part > _KEPT_PARTS:
-            os.unlink(self._path_of(self._part - _KEPT_PARTS))
-        header = {"v": FORMAT_VERSION, "pid": self._pid, "clock": "monotonic"}
-        header.update(start_s=round(time.monotonic(), 5), source=self._source)
-        self._append((json.dumps(header) + "\n").encode())
+        if self._part > 2:  # kept besides the first
+            os.unlink(self._path_of(self._part - 2))
+        header = {"v": FORMAT_VERSION, "pid": self._pid, "clock": "monotonic", "start_s": round(time.monotonic(), 5)}
+        self._append((json.dumps({**header, "source": self._source}) + "\n").encode())
 
     def _path_of(self, part: int) -> str:
         return os.path.join(self._folder, f"pace.{self._pid}.{self._number}.{part}.jsonl")
 
     def _append(self, data: bytes) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._path_of(self._part), flags)
         try:
             # A short write means a full disk: going on would bury the torn line in the middle of the file.
             if os.write(descriptor, data) != len(data):
@@ -242,7 +225,7 @@ def _free_number(folder: str, pid: int) -> int:
     """
     files: dict[tuple[int, int], list[str]] = {}
     for name in os.listdir(folder):
-        match = _NAME.fullmatch(name)
+        match = re.fullmatch(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl", name)
         if match:
             files.setdefault((int(match[1]), int(match[2])), []).append(os.path.join(folder, name))
     if len(files) >= MOST_PROCESSES:

@@ -3,49 +3,51 @@
 With the variable ``AUTOTUNE_PHASE_S`` the observer takes a trial through these in turn, for ever: `REPLAY` shows the
 speed of the steps if data cost nothing, `LOAD` that of the loader alone, `TRAIN` that of both together. `TRAIN` comes
 after `LOAD` and not after `REPLAY`, which leaves all buffers of the loader full: training would look too fast.
+
+Only fetches from what is trained on are replaced: data whose batches were fetched before each of the last works, in a
+pass that has been worked on since it began. So the first batch of each pass is the trainer's own, and validation,
+even over the same data, is left alone.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import os
-from typing import Optional
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, Callable, NamedTuple, Optional
+
+from autotune.trainee import stream
+from autotune.trainee.batch import BatchSizes, KeptBatches, in_new_containers
+from autotune.trainee.framework_settings import settings_in_force
+from autotune.trainee.instrumentation import Instrumentation
+from autotune.trainee.loop import AggregatedSteps, Loop
+from autotune.trainee.report import Memory
+from autotune.trainee.steps import StepMaker
 
 PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
 """Seconds of one phase; without it, a trial has none."""
 
-CHUNK_VARIABLE = "AUTOTUNE_PHASE_CHUNK_S"
-"""Seconds of drawing that one line reports, if not `CHUNK_S`; 0 for a line a batch."""
-
-CHUNK_S = 0.25
-"""Time of drawing that one line reports: a reader cuts off the beginning, when buffers were still full."""
-
-REPLAY, LOAD, TRAIN = "replay", "load", "train"
+REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"
 
 LEAST = 3
 """Steps in a phase, or batches in `LOAD`; also the steps of the warm-up that are not counted to learn what trains."""
 
-_MOST_WARM_UP = 10
-_LONGEST = 4.0  # phases
-_ORDER = (REPLAY, LOAD, TRAIN)
-
 
 def phase_length_s() -> Optional[float]:
     """Return the seconds of one phase that the environment asks for; None if it asks for no phases."""
+    return _seconds(PHASE_VARIABLE) or None
+
+
+def _seconds(variable: str) -> Optional[float]:
     try:
-        length_s = float(os.environ.get(PHASE_VARIABLE, ""))
+        length_s = float(os.environ.get(variable, ""))
     except ValueError:
         return None
-    return length_s if 0.0 < length_s < math.inf else None
-
-
-def chunk_length_s() -> float:
-    """Return the seconds of drawing that one line reports."""
-    try:
-        length_s = float(os.environ.get(CHUNK_VARIABLE, ""))
-    except ValueError:
-        return CHUNK_S
-    return length_s if 0.0 <= length_s < math.inf else CHUNK_S
+    return length_s if 0.0 <= length_s < math.inf else None
 
 
 class Schedule:
@@ -79,10 +81,10 @@ class Schedule:
             return self._is_warm(now_s)
         passed_s = now_s - self._begin_s
         if self.phase == LOAD:
-            return self.has_drawn_enough or passed_s >= _LONGEST * self._length_s
+            return self.has_drawn_enough or passed_s >= 4.0 * self._length_s
         if self.following == self.phase:
             return False
-        return passed_s >= self._length_s * (1.0 if self._steps >= LEAST else _LONGEST)
+        return passed_s >= self._length_s * (1.0 if self._steps >= LEAST else 4.0)
 
     def _is_warm(self, now_s: float) -> bool:
         last_s, self._begin_s = now_s - self._begin_s, now_s
@@ -91,7 +93,7 @@ class Schedule:
         self._shortest_s = min(self._shortest_s, last_s)
         steps = self._steps - 1
         # times the shortest step of the warm-up: one that takes longer has traced or compiled something
-        return steps >= _MOST_WARM_UP or (steps >= LEAST and last_s <= 2.0 * self._shortest_s)
+        return steps >= 10 or (steps >= LEAST and last_s <= 2.0 * self._shortest_s)
 
     def begin(self, now_s: float) -> str:
         """Begin the next phase, and return it."""
@@ -102,8 +104,8 @@ class Schedule:
     @property
     def following(self) -> str:
         """Phase after the present one."""
-        at = -1 if self.phase is None else _ORDER.index(self.phase)
-        following = (_ORDER[(at + further) % len(_ORDER)] for further in range(1, len(_ORDER) + 1))
+        at = -1 if self.phase is None else ORDER.index(self.phase)
+        following = (ORDER[(at + further) % len(ORDER)] for further in range(1, len(ORDER) + 1))
         return next(phase for phase in following if phase not in self._left_out)
 
     def drew(self, duration_s: float) -> None:
@@ -114,10 +116,383 @@ class Schedule:
     @property
     def has_drawn_enough(self) -> bool:
         """True if `LOAD` needs no further batches."""
-        return self._drawn_s >= self._length_s * (1.0 if self._drawn >= LEAST else _LONGEST)
+        return self._drawn_s >= self._length_s * (1.0 if self._drawn >= LEAST else 4.0)
 
     def leave_out(self, phase: str) -> bool:
         """Leave out `REPLAY` or `LOAD` from now on; return True if it was not left out before."""
         is_news = phase not in self._left_out
         self._left_out.add(phase)
         return is_news
+
+
+class Data:
+    """Data that batches are fetched from.
+
+    Attributes:
+        kept: Its batches to be handed out again.
+        sizes: Counts the samples in its batches.
+        stand_in: Iterator over kept batches for a compiled step; None while there is none.
+    """
+
+    def __init__(self) -> None:
+        self.kept: Optional[KeptBatches] = None
+        self.sizes = BatchSizes()
+        self.stand_in: Any = None
+
+    def keep(self, batch: Any, renewed: Callable[[Any], Any]) -> None:
+        """Add a batch to those of which some are handed out again."""
+        self.kept = KeptBatches(renewed) if self.kept is None else self.kept
+        self.kept.add(batch)
+
+
+class _Pass:
+    is_trained_on = False
+
+
+class Turn(NamedTuple):
+    """Fetch of a loop that is trained on.
+
+    Attributes:
+        phase: The phase that it belongs to; None during the warm-up.
+    """
+
+    data: Data
+    phase: Optional[str]
+
+
+_BLIND = (
+    "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
+    "compiled step from an iterator among its arguments"
+)
+_MOST_UNKNOWN = 60  # works without a fetch, or rounds of fetches that have nothing in common, before a loop is given up
+
+
+class PhasedLoop:
+    """Training loop that is taken through phases, at its fetches.
+
+    Args:
+        loop: The loop, before any framework is observed.
+
+    Attributes:
+        is_on: True until phases are given up for good.
+    """
+
+    def __init__(self, loop: Loop, instrumentation: Instrumentation, length_s: float) -> None:
+        self._loop = loop
+        self.is_on = True
+        self._inside: set[int] = set()  # threads inside a fetch that is seen already, which may fetch from another
+        self._schedule = Schedule(length_s)
+        self._data = Memory(Data)
+        self._passes = Memory(_Pass)
+        self._round: dict[_Pass, tuple[Data, int]] = {}  # fetched since the last work: data and thread
+        self._before: frozenset[_Pass] = frozenset()  # of the round before
+        self._since_work = 0  # fetches
+        self._sync: Optional[Callable[[], object]] = None
+        self._rounds: list[frozenset[Data]] = []
+        self._trained: frozenset[Data] = frozenset()
+        self._always: Optional[Data] = None
+        self._blind_works = 0  # since the last fetch
+        self._unlike_rounds = 0
+        self._is_new_round = False
+        self._is_recorded = False
+        chunk_s = _seconds("AUTOTUNE_PHASE_CHUNK_S")  # of drawing that one line reports; 0 for a line a batch
+        # A reader cuts off the beginning, when buffers were still full.
+        self._chunk_s = 0.25 if chunk_s is None else chunk_s
+        self._chunk = [0.0, 0.0, 0.0]  # seconds, batches, samples
+        self._unwritten: list[tuple[str, float, dict[str, Any]]] = []
+        loop.recorded = _Recorded(self)
+
+        def also_worked(token: Any, result: Any, error: Optional[BaseException]) -> None:
+            self.worked(threading.get_ident())
+
+        # The ends of steps inside Keras's ``fit``, and of those that a trainer reports itself.
+        for owner, name in ((AggregatedSteps, "ended"), (stream.Step, "_report")):
+            instrumentation.around(owner, name, lambda args, kwargs: True, also_worked)
+
+    def forget(self) -> None:
+        """End the phases in a forked child of a loop that has trained: the schedule is the parent's."""
+        self._inside.clear()
+        self.is_on = self.is_on and not self._rounds
+
+    # Work.
+
+    def recorded(self, event: tuple[Any, ...]) -> None:
+        """Process an event of the loop that was just recorded."""
+        happened = event[0]
+        if happened is StepMaker.worked:
+            self.worked(event[6])
+        elif happened is StepMaker.always_trains:
+            # A compiled step that cannot be seen: what was fetched last is trained on.
+            self._always = next(reversed(self._round.values()))[0] if self._round else None
+        elif self._unwritten and happened in (StepMaker.fetched, StepMaker.exhausted):
+            self._loop.recorded.append((lambda _steps: self._write(),))
+
+    def worked(self, thread: Optional[int] = None) -> None:
+        """Process work on what was fetched; further work on the same batches changes nothing.
+
+        Args:
+            thread: Thread that worked; None if unknown.
+        """
+        if self.is_on:
+            self.attempt(self._worked, thread)
+
+    def _worked(self, thread: Optional[int]) -> None:
+        if not self._round:
+            self._blind_works += not self._trained
+            if self._blind_works > _MOST_UNKNOWN:
+                self._leave_out_both(_BLIND)
+            return
+        self._blind_works = 0
+        # The loop gives up its own where the trainer reports the steps, who need not know of the phases.
+        self._sync = self._loop.sync or self._sync
+        fetched, self._round, self._since_work = self._round, {}, 0
+        if thread is not None:  # what a thread in the background fetches may be part of what this one does
+            fetched = {one: it for one, it in fetched.items() if it[1] == thread} or fetched
+        self._confirm({one: data for one, (data, _) in fetched.items()})
+        if thread is not None and any(data in self._trained and by != thread for data, by in fetched.values()):
+            why = "between the loader and the step, batches pass through a thread of the trainer's own"
+            self.leave_out(REPLAY, why)
+        self._rounds = [*self._rounds[1 - LEAST :], frozenset(data for data, _ in fetched.values())]
+        common = frozenset.intersection(*self._rounds)
+        # Validation may come in each of these rounds, where passes are short.
+        if len(self._rounds) == LEAST and common and not (self._trained and self._trained <= common):
+            self._learn(common)
+        self._is_new_round = True
+        self._unlike_rounds += not self._trained
+        if not self._trained and self._unlike_rounds > _MOST_UNKNOWN:
+            self._leave_out_both("steps take their batches from one dataset or another")
+
+    def _confirm(self, fetched: dict[_Pass, Data]) -> None:
+        """Learn which passes are trained on: not one over the same data that comes between two steps."""
+        for one, data in fetched.items():
+            is_alone = not any(other is data and another is not one for another, other in fetched.items())
+            one.is_trained_on |= is_alone or one in self._before
+        self._before = frozenset(fetched)
+        if sum(one.is_trained_on and data in self._trained for one, data in fetched.items()) > 1:
+            self.leave_out(LOAD, "a step takes batches from several datasets")
+
+    def _learn(self, trained: frozenset[Data]) -> None:
+        # Processes that train together would wait for each other in each phase.
+        if not self._trained and (os.environ.get("WORLD_SIZE", "1") not in ("", "1") or os.environ.get("TF_CONFIG")):
+            self._leave_out_both("several processes train together")
+        if len(trained) > 1:
+            self.leave_out(LOAD, "a step takes batches from several datasets")
+        for data in self._trained - trained:
+            data.kept = data.stand_in = None
+        self._trained = trained
+
+    # Fetches.
+
+    def around_fetch(
+        self,
+        original: Callable[..., Any],
+        data_of: Callable[[Any], Any],
+        *,
+        ends: tuple[type[BaseException], ...] = (StopIteration,),
+        is_plain: Callable[[], object] = functools.partial(bool, True),
+        renewed: Callable[[Any], Any] = in_new_containers,
+        arrays_of: Callable[[Any], Any] = lambda batch: batch,
+    ) -> Callable[..., Any]:
+        """Return the method of an iterator that returns a batch, which follows the phases.
+
+        Args:
+            data_of: Returns what an iterator goes over, of which other iterators may follow.
+            ends: Exceptions that mean the end of the data.
+            is_plain: True if batches are fetched now, not by a graph under construction.
+            renewed: Returns a batch as it is handed out again.
+            arrays_of: Returns the arrays in what is fetched.
+        """
+
+        @functools.wraps(original)
+        def fetch(*args: Any, **kwargs: Any) -> Any:
+            turn = None
+            try:
+                is_ours = is_plain() and self.is_open
+                if is_ours:
+                    turn = self.asks(args[0], data_of(args[0]), lambda data: bool(data.kept), is_recorded=True)
+                    if turn is not None and turn.phase == REPLAY and turn.data.kept:
+                        return turn.data.kept.next()
+            except Exception as error:
+                self.failed(error)
+                is_ours = False
+            if not is_ours:
+                return original(*args, **kwargs)
+            with self.inside():
+                if turn is not None and turn.phase == LOAD:
+                    return self.draw(turn.data, functools.partial(original, *args, **kwargs), ends, arrays_of)
+                batch = original(*args, **kwargs)
+            if turn is not None:
+                self.attempt(turn.data.keep, batch, renewed)
+            return batch
+
+        return fetch
+
+    @property
+    def is_open(self) -> bool:
+        """True unless phases are given up, or this thread is inside a fetch that is seen already."""
+        return self.is_on and threading.get_ident() not in self._inside
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """Mark this thread as inside a fetch, so that fetches within it are left alone."""
+        thread = threading.get_ident()
+        self._inside.add(thread)
+        try:
+            yield
+        finally:
+            self._inside.discard(thread)
+
+    def asks(
+        self, iterator: Any, data: Any, prepare: Callable[[Data], object], is_recorded: bool = False
+    ) -> Optional[Turn]:
+        """Process the request for a batch.
+
+        Args:
+            prepare: Called when `REPLAY` is due; returns whether there is anything to be handed out again.
+            is_recorded: True if the loop records the fetch, and knows only then that the step before it has ended.
+
+        Returns:
+            The turn, if the request is one that phases may replace.
+        """
+        self._is_recorded = is_recorded and not self._loop.is_suspended and self._loop.report.is_ours
+        of, one = self._data.of(data), self._passes.of(iterator)
+        if of is self._always and self._round:
+            self.worked()
+        self._round[one] = of, threading.get_ident()
+        self._since_work += 1
+        # fetches without work; a validation that is taken for training must come to its end
+        if of not in self._trained or not one.is_trained_on or self._since_work > 256 or not self.is_on:
+            return None
+        if self._is_new_round:
+            self._is_new_round = False
+            if self._schedule.step(time.monotonic()):
+                if (
+                    self._sync is not None
+                ):  # all work of the phase is done, so that the sum of its steps' times is right
+                    self._sync()
+                    self._say("sync")
+                if self._schedule.following != REPLAY or prepare(of):
+                    self._begin_phase()
+        phase = self._schedule.phase
+        return None if phase == LOAD and self._schedule.has_drawn_enough else Turn(of, phase)
+
+    def _begin_phase(self) -> None:
+        if self._schedule.following == TRAIN:
+            for data in self._trained:
+                data.kept = data.stand_in = None
+        if self._schedule.phase is None:
+            self._say("in_force", settings=settings_in_force())
+        self._say("phase", phase=self._schedule.begin(time.monotonic()))
+        if not self._is_recorded:
+            self._loop.aggregated.skip(time.monotonic())
+
+    def draw(
+        self,
+        data: Data,
+        fetch: Callable[[], Any],
+        ends: tuple[type[BaseException], ...],
+        arrays_of: Callable[[Any], Any] = lambda batch: batch,
+    ) -> Any:
+        """Draw batches until there are enough, or the data ends: the trainer then meets the end at its next fetch.
+
+        Returns:
+            The last batch.
+
+        Raises:
+            Exception: The fetch raised it; the end of the data only at the first.
+        """
+        drawn: list[Any] = []
+        wants_more = True
+        try:
+            while wants_more:
+                begin_s = time.monotonic()
+                drawn[:] = [fetch()]
+                wants_more = self.attempt(self._drew, time.monotonic() - begin_s, data, arrays_of, drawn[0])
+        except ends:
+            if not drawn:
+                raise
+        finally:
+            self.attempt(self._stop_drawing)
+        return drawn[0]
+
+    def _drew(self, duration_s: float, data: Data, arrays_of: Callable[[Any], Any], fetched: Any) -> bool:
+        self._schedule.drew(duration_s)
+        samples = data.sizes.of(arrays_of(fetched))
+        amounts = duration_s, 1, math.nan if samples is None else samples
+        self._chunk = [before + more for before, more in zip(self._chunk, amounts)]  # noqa: B905 -- Python 3.9
+        if self._chunk[0] >= self._chunk_s:
+            self._stop_drawing()
+        return not self._schedule.has_drawn_enough
+
+    def _stop_drawing(self) -> None:
+        duration_s, batches, samples = self._chunk
+        self._chunk = [0.0, 0.0, 0.0]
+        if batches:
+            known = None if math.isnan(samples) else samples
+            self._say("load", duration_s=round(duration_s, 6), batches=int(batches), samples=known)
+
+    # Reports.
+
+    def _say(self, kind: str, **fields: Any) -> None:
+        """Write a line of the stream, behind the step that ends with the present fetch."""
+        self._unwritten.append((kind, time.monotonic(), fields))
+        if not self._is_recorded:
+            self._loop.flush()
+            self._write()
+
+    def _write(self) -> None:
+        lines, self._unwritten = self._unwritten, []
+        for kind, t_s, fields in lines:
+            self._loop.report.line(kind, t_s, **fields)
+
+    def leave_out(self, phase: str, why: str) -> None:
+        """Leave out a phase from now on, and report the reason."""
+        if self._schedule.leave_out(phase):
+            self._unphased(f"{phase}: {why}")
+            if self._schedule.phase == phase:
+                self._begin_phase()
+
+    def _leave_out_both(self, why: str) -> None:
+        self.leave_out(REPLAY, why)
+        self.leave_out(LOAD, why)
+
+    def _unphased(self, text: str) -> None:
+        self._loop.report.line("unphased", time.monotonic(), text=text)
+
+    def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
+        """Call a function of ours and return its result; None after an error, which ends the phases."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self.failed(error)
+            return None
+
+    def failed(self, error: Exception) -> None:
+        """Give up for good: the trainer goes on as if there were no phases."""
+        self.is_on = False
+        with contextlib.suppress(Exception):
+            self._trained = frozenset()
+            self._data = Memory(Data)
+            self._write()
+            if self._schedule.phase is not None:
+                self._loop.report.line("phase", time.monotonic(), phase=TRAIN)
+            self._unphased(f"the observer has given up phases: {type(error).__name__}: {error}")
+
+
+def phased_loops(loop: Loop, instrumentation: Instrumentation) -> list[PhasedLoop]:
+    """Return a loop that is taken through phases, if the environment asks for it: before a framework is observed."""
+    length_s = phase_length_s()
+    return [] if length_s is None else [PhasedLoop(loop, instrumentation, length_s)]
+
+
+class _Recorded(list):  # type: ignore[type-arg]
+    """Recorded events of a loop, which also tell the phased loop of work."""
+
+    def __init__(self, phased: PhasedLoop) -> None:
+        super().__init__()
+        self._phased = phased
+
+    def append(self, event: tuple[Any, ...]) -> None:
+        """Append an event: a function of the step maker with its arguments."""
+        super().append(event)
+        self._phased.attempt(self._phased.recorded, event)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import time
 import weakref
-from collections.abc import Mapping
 from typing import Any, Callable, Generic, Optional, TypeVar
 
-from autotune.trainee.stream import OBSERVER, Stream, is_only_watched, json_number
+from autotune.trainee.stream import OBSERVER, Stream, is_only_watched, json_number, line_of
 
-LOSS_EVERY_S = 0.5
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 """Variable of a trial in which the loss of each step is wanted, where that does not wait for an accelerator."""
-
 
 # Nearly all steps are formatted in one call: it is most of the cost of a step after its observation.
 _STEP = '{"k": "step", "t_s": %.6f, "wait_s": %.6f, "samples": %s}'
@@ -34,28 +29,18 @@ class Report:
         self._stream = stream
         self._noted: set[str] = set()
         self.loss_due_s = math.inf if is_only_watched() else 0.0
-        self.forget()
+        self.held: list[tuple[Any, ...]] = []
+        self._losses: list[Any] = []
 
     def forget(self) -> None:
         """Drop the held steps in a forked child, where they are the parent's."""
-        self.held: list[tuple[Any, ...]] = []
-        self._losses: list[Any] = []
-        self._loss_every_s: Optional[float] = None  # read late: a forked child's environment is not its parent's
+        self.held.clear()
+        self._losses.clear()
 
     @property
     def is_ours(self) -> bool:
         """True while the observer, not the trainer, reports the steps of this process."""
         return self._stream.source in (None, OBSERVER)
-
-    def step(self, t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> None:
-        """Add a step to the next `flush`.
-
-        Args:
-            wait_s: How long the loop waited for its batch; None if unknown.
-            samples: Samples in its batch; None if unknown.
-            is_update: False if its gradients are only accumulated.
-        """
-        self.held.append((t_s, wait_s, samples) if is_update else (t_s, wait_s, samples, False))
 
     def flush(self) -> None:
         """Write the held steps."""
@@ -70,7 +55,7 @@ class Report:
         lines = [_STEP % step if len(step) == 3 and None not in step else _line(*step) for step in held]
         if self._losses:
             lines[-1] = f'{lines[-1][:-1]}, "loss": {json_number(_mean(self._losses))}}}'
-            self._losses = []
+            self._losses.clear()
         self._stream.write_steps("\n".join(lines))
 
     def loss(self, now_s: float, value: Any) -> None:
@@ -79,9 +64,8 @@ class Report:
         Of several, their mean is written.
         """
         if self._stream.pace is None:
-            if self._loss_every_s is None:
-                self._loss_every_s = 0.0 if EACH_LOSS_VARIABLE in os.environ else LOSS_EVERY_S
-            self.loss_due_s = now_s + self._loss_every_s
+            # Looked up late: a forked child's environment is not its parent's.
+            self.loss_due_s = now_s + (0.0 if EACH_LOSS_VARIABLE in os.environ else 0.5)
             if value is not None:
                 self._losses.append(value)
 
@@ -96,31 +80,24 @@ class Report:
         if self._stream.pace is not None:
             self._stream.pace.mark(kind)
         elif self._stream.is_observed or kind in ("eval", "checkpoint"):
-            more = "" if duration_s is None else f', "duration_s": {duration_s:.6f}'
-            more += "" if loss is None else f', "loss": {json_number(loss)}'
-            self._stream.write(f'{{"k": "{kind}", "t_s": {t_s:.6f}{more}}}')
+            self._stream.write(kind, t_s, duration_s=duration_s, loss=loss)
 
     def note(self, text: str) -> None:
         """Write a note for people, each text once."""
         if text not in self._noted and self._stream.is_observed:
             self._noted.add(text)
-            line = {"k": "note", "t_s": round(time.monotonic(), 6), "text": text[:500]}
-            self._stream.write(json.dumps(line))
+            self._stream.write("note", text=text[:500])
 
     def unseen(self, text: str) -> None:
         """Report that the loop trains from now on, and why none of its steps can be seen."""
         if self._stream.is_observed:
-            self._stream.write(json.dumps({"k": "unseen", "t_s": round(time.monotonic(), 6), "text": text}))
+            self._stream.write("unseen", text=text)
 
-    def line(self, fields: Mapping[str, object]) -> None:
-        """Write a line of its own, also where the trainer reports its steps itself.
-
-        Args:
-            fields: Fields of the line, `stream.py` describes them.
-        """
+    def line(self, kind: str, t_s: float, **fields: object) -> None:
+        """Write a line of its own, also where the trainer reports its steps itself; stream.py describes the fields."""
         self.flush()
         if self._stream.is_observed or self._stream.is_open:
-            self._stream.write(json.dumps(fields))
+            self._stream.write(kind, t_s, **fields)
 
 
 def _mean(losses: list[Any]) -> Any:
@@ -135,10 +112,8 @@ def _mean(losses: list[Any]) -> Any:
 
 def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> str:
     """Format a step of which not every field is known, or without an update."""
-    wait = "" if wait_s is None else f', "wait_s": {wait_s:.6f}'
-    held = "" if samples is None else f', "samples": {samples}'
-    update = "" if is_update else ', "update": false'
-    return f'{{"k": "step", "t_s": {t_s:.6f}{wait}{held}{update}}}'
+    wait_s = None if wait_s is None else round(wait_s, 6)
+    return line_of("step", t_s, wait_s=wait_s, samples=samples, update=None if is_update else False)
 
 
 Record = TypeVar("Record")

@@ -40,9 +40,9 @@ def _observe() -> None:
 
         observe.install()
         if os.environ.get("AUTOTUNE_PROFILE_STEP"):
-            from autotune.trainee import step_phases_install
+            from autotune.trainee import step_profile
 
-            step_phases_install.install()
+            step_profile.install()
         if _code and not _channel:
             _load()
             _warm["Recorder"]()  # type: ignore[operator]

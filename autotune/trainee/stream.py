@@ -48,7 +48,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Optional
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ WATCH_DIR_VARIABLE = "AUTOTUNE_WATCH_DIR"
 FORMAT_VERSION = 1
 OBSERVER = "observer"
 """``source`` of steps that were observed, not reported by the trainer."""
-
-_INSTALLED = ("site-packages", "dist-packages", "_autotune_trainee")  # folders of modules that no project owns
 
 
 def is_only_watched() -> bool:
@@ -78,163 +76,164 @@ class Stream:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.pace: Optional[Pace] = None
-        self._fd: Optional[int] = None
-        self._path: Optional[str] = None
+        self._file: Optional[_File] = None
         self._looked = False
-        self._listed = False
+        self.pace: Optional[Pace] = None
         self.source: Optional[str] = None
-
-    def announce(self, source: str, devices: Optional[Iterable[str]]) -> None:
-        """Open the file and write its header, once; once more where a trainer takes over from the observer."""
-        with self._lock:
-            if not self._looked:
-                self._open(source, devices)
-                self._looked = True  # only now: other threads wait for the file instead of losing their steps
-            elif self.source == OBSERVER and source != OBSERVER:
-                if self.pace is not None:
-                    self.source = source
-                    self.pace.restart(source)
-                else:
-                    self._write_header(source, devices)
-
-    def _open(self, source: str, devices: Optional[Iterable[str]]) -> None:
-        folder = os.environ.get(TRIAL_DIR_VARIABLE)
-        if not folder:
-            self._open_pace(source)
-            return
-        try:
-            self._path, self._fd = _create(folder)
-        except Exception:
-            return
-        self._write_header(source, devices)
-        if source == OBSERVER:
-            self._let_go()  # until there is a step: a trainer may look at its descriptors, or close them all
-
-    def _open_pace(self, source: str) -> None:
-        folder = os.environ.get(WATCH_DIR_VARIABLE)
-        if not folder:
-            return
-        try:
-            from autotune.trainee.pace import Pace
-
-            self.pace = Pace(folder, source)
-            self.source = source
-        except Exception:
-            self.pace = None
-
-    def _write_header(self, source: str, devices: Optional[Iterable[str]]) -> None:
-        self.source = source
-        try:
-            header = {
-                "v": FORMAT_VERSION,
-                "pid": os.getpid(),
-                "clock": "monotonic",
-                "start_s": round(time.monotonic(), 6),
-                "source": source,
-                "devices": _devices_by_uuid() if devices is None else list(devices),
-            }
-            self._write_line(json.dumps(header))
-        except Exception:
-            self._close()
-
-    @property
-    def is_open(self) -> bool:
-        """True if reports will be written; looks for the trial at the first call."""
-        if not self._looked:
-            self.announce("step", None)
-        return self._path is not None or self.pace is not None
-
-    @property
-    def is_observed(self) -> bool:
-        """True if the steps in it are the observer's; opens the file for it if there is no reporter yet."""
-        if not self._looked:
-            self.announce(OBSERVER, None)
-        return self.is_open and self.source == OBSERVER
-
-    def write(self, line: str) -> None:
-        """Append one line or several; the first failure closes the stream."""
-        try:
-            self._write_line(line)
-        except Exception:
-            self._close()
-
-    def write_steps(self, lines: str) -> None:
-        """Append the lines of steps; before the first ones those that name the trainer's files, loaded by now."""
-        if not self._listed:
-            self._listed = True
-            for files in _files_lines():
-                self.write(files)
-        self.write(lines)
-
-    def _write_line(self, line: str) -> None:
-        data = (line + "\n").encode()
-        if self._fd is None and self._path is not None:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        # A short write means a full disk: going on would bury the torn line in the middle of the file.
-        if self._fd is not None and os.write(self._fd, data) != len(data):
-            self._close()
-
-    def _close(self) -> None:
-        self._path = None
-        self._let_go()
-
-    def _let_go(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            with contextlib.suppress(OSError):
-                os.close(fd)
 
     def forget(self) -> None:
         """Drop the parent's file in a forked child, which opens its own if it makes a step."""
         self._close()
         self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
-        self._looked = self._listed = False
-        self.source = None
-        self.pace = None
+        self._looked, self.pace, self.source = False, None, None
+
+    def announce(self, source: str, devices: Optional[Iterable[str]] = None) -> None:
+        """Open the file and write its header, once; once more where a trainer takes over from the observer."""
+        with self._lock:
+            is_first, takes_over = not self._looked, self.source == OBSERVER != source
+            if not (is_first or takes_over):
+                return
+            try:
+                if is_first:
+                    self._open(source)
+                if self._file is not None:
+                    self.source = source
+                    self._file.append(_header(source, devices))
+                    if source == OBSERVER:  # until there is a step: a trainer may look at its descriptors, or close all
+                        self._file.let_go()
+                elif self.pace is not None:
+                    self.source = source
+                    if takes_over:
+                        self.pace.restart(source)
+            except Exception:
+                self._close()
+            self._looked = True  # only now: other threads wait for the file instead of losing their steps
+
+    def _open(self, source: str) -> None:
+        folder, watched = os.environ.get(TRIAL_DIR_VARIABLE), os.environ.get(WATCH_DIR_VARIABLE)
+        if folder:
+            self._file = _File(folder)
+        elif watched:
+            from autotune.trainee.pace import Pace
+
+            self.pace = Pace(watched, source)
+
+    @property
+    def is_open(self) -> bool:
+        """True if reports will be written; looks for the trial at the first call."""
+        if not self._looked:
+            self.announce("step")
+        return self._file is not None or self.pace is not None
+
+    @property
+    def is_observed(self) -> bool:
+        """True if the steps in it are the observer's; opens the file for it if there is no reporter yet."""
+        if not self._looked:
+            self.announce(OBSERVER)
+        return self.is_open and self.source == OBSERVER
+
+    def write(self, kind: str, t_s: Optional[float] = None, **fields: object) -> None:
+        """Append the line of an event, see `line_of`."""
+        self._append(line_of(kind, time.monotonic() if t_s is None else t_s, **fields))
+
+    def write_steps(self, lines: str) -> None:
+        """Append the lines of steps; before the first ones those that name the trainer's files, loaded by now."""
+        if self._file is not None and not self._file.is_listed:
+            self._file.is_listed = True
+            for paths in _own_files():
+                self.write("files", paths=paths)
+        self._append(lines)
+
+    def _append(self, lines: str) -> None:
+        try:
+            if self._file is not None:
+                self._file.append(lines)
+        except Exception:  # the first failure closes the stream
+            self._close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.let_go()
 
 
-def _files_lines() -> Iterator[str]:
-    """Yield lines that name the files of the loaded modules that are not installed: those of the trainer's project."""
+class _File:
+    """File of a stream in this folder.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.is_listed = False  # whether the trainer's files are
+        self._fd: Optional[int] = None
+        for n in range(100):  # a pid comes back after exec; more than this is something else going wrong
+            with contextlib.suppress(FileExistsError):
+                self._path = os.path.join(os.path.abspath(folder), f"steps.{os.getpid()}.{n}.jsonl")
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                return
+        raise FileExistsError(folder)
+
+    def append(self, lines: str) -> None:
+        """Append whole lines.
+
+        Raises:
+            OSError: That was not possible.
+        """
+        data = (lines + "\n").encode()
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # A short write means a full disk: going on would bury the torn line in the middle of the file.
+        if os.write(self._fd, data) != len(data):
+            raise OSError("the disk is full")
+
+    def let_go(self) -> None:
+        """Close the descriptor until there is more to be written."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def _header(source: str, devices: Optional[Iterable[str]]) -> str:
+    if devices is None:
+        # Indices of CUDA_VISIBLE_DEVICES mean nothing outside the process (CUDA's order need not be NVML's), UUIDs do.
+        visible = (part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
+        devices = (name for name in visible if name.startswith(("GPU-", "MIG-")))
+    header = {"v": FORMAT_VERSION, "pid": os.getpid(), "clock": "monotonic", "start_s": round(time.monotonic(), 6)}
+    return json.dumps({**header, "source": source, "devices": list(devices)})
+
+
+def _own_files() -> Iterator[list[str]]:
+    """Yield the files of the loaded modules that are not installed: those of the trainer's project."""
     library = os.path.dirname(os.__file__) + os.sep
     waiting: list[str] = []
     for module in list(sys.modules.values()):
         with contextlib.suppress(Exception):
             # Not by getattr: a module that is loaded late would be loaded now.
             path = object.__getattribute__(module, "__dict__").get("__file__")
-            if not isinstance(path, str) or path.startswith((library, "<")):
-                continue
-            path = os.path.abspath(path)
-            if not any(part in _INSTALLED for part in path.split(os.sep)):
-                waiting.append(path)
-        if sum(map(len, waiting)) > 8192 // 2:  # of one line: readers take 16 KiB
-            yield _files_line(waiting)
+            if isinstance(path, str) and not path.startswith((library, "<")):
+                path = os.path.abspath(path)
+                if not {"site-packages", "dist-packages", "_autotune_trainee"} & set(path.split(os.sep)):
+                    waiting.append(path)
+        if sum(map(len, waiting)) > 4096:  # of one line: readers take 16 KiB
+            yield waiting
             waiting = []
     if waiting:
-        yield _files_line(waiting)
+        yield waiting
 
 
-def _files_line(paths: list[str]) -> str:
-    return json.dumps({"k": "files", "t_s": round(time.monotonic(), 6), "paths": paths})
+_TEXTS = frozenset(("paths", "phase", "settings", "stages", "text", "update"))  # all other fields are numbers
 
 
-def _create(folder: str) -> tuple[str, int]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-    pid = os.getpid()
-    for n in range(100):  # a pid comes back after exec; more than this is something else going wrong
-        try:
-            path = os.path.join(os.path.abspath(folder), f"steps.{pid}.{n}.jsonl")
-            return path, os.open(path, flags, 0o600)
-        except FileExistsError:
-            continue
-    raise FileExistsError(folder)
-
-
-def _devices_by_uuid() -> list[str]:
-    # Indices of CUDA_VISIBLE_DEVICES mean nothing outside the process (CUDA's order need not be
-    # NVML's), UUIDs do.
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return [name for name in (part.strip() for part in visible.split(",")) if name.startswith(("GPU-", "MIG-"))]
+def line_of(kind: str, t_s: float, **fields: Any) -> str:
+    """Return the line of an event; fields that are None are left out."""
+    # By hand: json.dumps would cost as much as all the rest of a step's report.
+    line = f'{{"k": "{kind}", "t_s": {t_s:.6f}'
+    for name, value in fields.items():
+        if value is not None:
+            line += f', "{name}": {json.dumps(value) if name in _TEXTS else json_number(value)}'
+    return line + "}"
 
 
 def json_number(value: Any) -> str:
@@ -245,9 +244,7 @@ def json_number(value: Any) -> str:
         number = float(value)  # also NumPy scalars and one-element tensors
     except Exception:
         return "null"
-    if math.isfinite(number):
-        return repr(number)
-    return '"nan"' if number != number else ('"inf"' if number > 0 else '"-inf"')
+    return repr(number) if math.isfinite(number) else f'"{number}"'
 
 
 class Step:
@@ -273,10 +270,7 @@ class Step:
         return self
 
     def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         if kind is None:  # a step that raised did not happen
             self._ended_s = time.monotonic()
@@ -289,46 +283,18 @@ class Step:
             self._report()
 
     def _report(self) -> None:
-        try:
+        with contextlib.suppress(Exception):
+            held = {"wait_s": self.wait_s, "samples": self.samples, "work": self.work}
             if process_stream.pace is not None:
-                process_stream.pace.step(self._ended_s, self.wait_s, self.samples, self.work, self.update)
-                return
-            # By hand: json.dumps would cost as much as all the rest of a step's report.
-            line = f'{{"k": "step", "t_s": {self._ended_s:.6f}'
-            if self.wait_s is not None:
-                line += f', "wait_s": {json_number(self.wait_s)}'
-            if self.samples is not None:
-                line += f', "samples": {json_number(self.samples)}'
-            if self.work is not None:
-                line += f', "work": {json_number(self.work)}'
-            if not self.update:
-                line += ', "update": false'
-            if self.loss is not None:
-                line += f', "loss": {json_number(self.loss)}'
-            process_stream.write_steps(line + "}")
-        except Exception:
-            pass
-
-
-class _NoStep(Step):
-    """Step outside a trial and a watched training: accepts everything, writes nothing."""
-
-    __slots__ = ()
-
-    def __exit__(
-        self,
-        kind: Optional[type[BaseException]],
-        error: Optional[BaseException],
-        trace: Optional[TracebackType],
-    ) -> None:
-        pass
-
-    def __del__(self) -> None:
-        pass
+                process_stream.pace.step(self._ended_s, update=self.update, **held)
+            else:
+                update = None if self.update else False
+                process_stream.write_steps(line_of("step", self._ended_s, **held, update=update, loss=self.loss))
 
 
 process_stream = Stream()
-_no_step = _NoStep(None, None, None, None, True)
+# Outside a trial and a watched training a step accepts everything, and writes nothing.
+_no_step: Any = contextlib.nullcontext(SimpleNamespace())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=process_stream.forget)
 
@@ -349,16 +315,16 @@ def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any
         A context manager. As a plain call, leave it alone: it writes its line when the statement ends.
     """
     if not process_stream.is_open:
-        return _no_step
+        return _no_step  # type: ignore[no-any-return]
     if process_stream.source == OBSERVER:
-        process_stream.announce("step", None)
+        process_stream.announce("step")
     return Step(samples, wait_s, loss, work, update)
 
 
 def will_report() -> None:
     """Report that the trainer has what it needs to report its own steps, from this process."""
     if process_stream.is_observed:
-        process_stream.write(f'{{"k": "reporter", "t_s": {time.monotonic():.6f}}}')
+        process_stream.write("reporter")
 
 
 def epoch_end() -> None:
@@ -366,7 +332,7 @@ def epoch_end() -> None:
     if process_stream.is_open:
         if process_stream.pace is not None:
             process_stream.pace.mark("epoch_end")
-        process_stream.write(f'{{"k": "epoch_end", "t_s": {time.monotonic():.6f}}}')
+        process_stream.write("epoch_end")
 
 
 def mark(
@@ -391,16 +357,7 @@ def mark(
     with contextlib.suppress(Exception):
         if process_stream.pace is not None and kind != "stages":
             process_stream.pace.mark(kind)
-        line = f'{{"k": {json.dumps(kind)}, "t_s": {time.monotonic():.6f}'
-        if duration_s is not None:
-            line += f', "duration_s": {json_number(duration_s)}'
-        if loss is not None:
-            line += f', "loss": {json_number(loss)}'
-        if text is not None:
-            line += f', "text": {json.dumps(text)}'
-        if stages is not None:
-            line += f', "stages": {json.dumps(stages)}'
-        process_stream.write(line + "}")
+        process_stream.write(kind, duration_s=duration_s, loss=loss, text=text, stages=stages)
 
 
 def announce(source: str, *, devices: Optional[Iterable[str]] = None) -> None:

@@ -21,12 +21,12 @@ import observed_trainers as trainers
 
 STEPS = 6
 BREAKABLE = (
-    "loop.Loop.fetched",
+    "steps.StepMaker.fetched",
     "loop.Loop.digest",
-    "step_maker.StepMaker.take",
+    "steps.StepMaker.take",
     "loop.AggregatedSteps.ended",
-    "observe_tensorflow.GraphCounter.take",
-    "report.Report.step",
+    "tensorflow_graphs.GraphFetches.take",
+    "report.Report.flush",
     "stream.Stream.write",
 )
 
@@ -105,7 +105,7 @@ def trains_with_broken(what: str) -> None:
     setattr(part, name, breaks)
     trainers.tf_loop(facts(), compiled=True)()
     trainers.tf_next_inside(facts())()
-    if owner in ("AggregatedSteps", "GraphCounter", "Stream"):
+    if owner in ("AggregatedSteps", "GraphFetches", "Stream"):
         trainers.keras_fit(facts(), steps_per_execution=2)()
 
 

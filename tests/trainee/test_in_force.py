@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.trainee.phased_loop import settings_in_force
+from autotune.trainee.framework_settings import settings_in_force
 
 
 def test_nothing_is_imported_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

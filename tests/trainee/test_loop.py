@@ -3,6 +3,7 @@
 import math
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from autotune.records import TraineeEvent
 from autotune.trainee.loop import Loop
 from autotune.trainee.report import Report
+from autotune.trainee.steps import Source, StepMaker
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Stream
 from autotune.trial.step_files import StepReader
 
@@ -23,14 +25,15 @@ class Trainer:
     def __init__(self, folder: Path) -> None:
         self.loop = Loop(Report(Stream()))
         self._reader = StepReader(folder)
+        self._sources = defaultdict[int, Source](Source)
 
     def fetch(self, source: int = TRAINING, samples: int = 8) -> None:
         """Fetches a batch."""
-        self.loop.fetched(source, self.loop.fetch_begins(), samples)
+        self.loop.fetched(self._sources[source], self.loop.fetch_begins(), samples)
 
     def exhaust(self, source: int = TRAINING) -> None:
         """Asks for a batch that is not there."""
-        self.loop.exhausted(source, self.loop.fetch_begins())
+        self.loop.exhausted(self._sources[source], self.loop.fetch_begins())
 
     def train(self, key: str = "step", samples: int | None = None) -> None:
         """Trains, wherever the batch is from."""
@@ -39,7 +42,7 @@ class Trainer:
 
     def update(self) -> None:
         """Steps an optimizer."""
-        self.loop.recorded.append((self.loop.steps.updated,))
+        self.loop.recorded.append((StepMaker.updated,))
 
     def call(self, key: str = "forward") -> None:
         """Calls a function that does not train."""

@@ -1,6 +1,6 @@
 """Tests of the borders between the steps of a training."""
 
-from autotune.trainee.step_phases_torch import Borders
+from autotune.trainee.step_profile_torch import Borders
 
 CRITIC, MAKER, RARE = 1, 2, 3
 LOADER = 0

@@ -8,7 +8,7 @@ from tests.trainee.conftest import interpreter_with
 ON_TWO_DEVICES = """
 import json
 import tensorflow as tf
-from autotune.trainee.operation_places import placed_operations
+from autotune.trainee.step_profile_tensorflow import placed_operations
 cpu, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
@@ -25,7 +25,7 @@ print(json.dumps(placed_operations(step, tf.ones((4, 4)))))
 OF_A_MODEL = """
 import json
 import torch
-from autotune.trainee.step_phases_torch import TensorPlaces
+from autotune.trainee.step_profile_torch import TensorPlaces
 model = torch.nn.Sequential(torch.nn.Linear(4, 4, device="meta"), torch.nn.BatchNorm1d(4))
 places = TensorPlaces()
 places.add_call(model, (({"x": torch.ones(2, 4)},), {"mask": [torch.ones(2, device="meta")]}))

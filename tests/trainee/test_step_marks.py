@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from autotune.trainee.step_phases_torch import BACKWARD, COPY, DATA, FORWARD, LOSS, OPTIMIZER, REST, StepMarks
+from autotune.trainee.step_profile_torch import BACKWARD, COPY, DATA, FORWARD, LOSS, OPTIMIZER, REST, StepMarks
 
 
 class Trainer:

@@ -11,9 +11,8 @@ import tensorflow as tf
 from autotune.tf.optimizer import Adam
 from autotune.tf.options import Precision, StepOptions
 from autotune.tf.step import TrainStep
-from autotune.trainee.step_phases_profile import Timing
-from autotune.trainee.step_phases_tensors import copied
-from autotune.trainee.step_phases_train_step import parts_of
+from autotune.trainee.step_profile import Timing
+from autotune.trainee.step_profile_tensorflow import copied, parts_of_train_step
 from autotune.workloads.tts.features import N_MELS
 from autotune.workloads.tts.ljspeech import VOCABULARY
 from autotune.workloads.tts.model import Speech
@@ -44,7 +43,9 @@ def main(batch_size: int, rounds: int) -> None:
         forward=forward_of(model),
     )
     iterator = iter(dataset)
-    parts = parts_of(step, [next(iterator) for _ in range(BATCHES)], "the shipped text-to-speech model, random batches")
+    parts = parts_of_train_step(
+        step, [next(iterator) for _ in range(BATCHES)], "the shipped text-to-speech model, random batches"
+    )
     device = None if parts.device == "CPU" else parts.device
     parts.functions = {
         "data": lambda _batch: next(iterator),

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.diagnose import step_profile
 from autotune.diagnose.step_profile import Place, parse_step_times, read_step_times
-from autotune.trainee import step_phases_install, step_phases_profile
+from autotune.trainee import step_profile as trainees
 
 GOOD: dict[str, Any] = {
     "v": 1,
@@ -123,8 +123,8 @@ def test_texts_cannot_control_the_terminal() -> None:
 
 def test_both_sides_use_the_same_names() -> None:
     """What is written inside the trainer is looked for outside."""
-    assert step_profile.FILE == step_phases_profile.FILE
-    assert step_profile.VERSION == step_phases_profile.FORMAT_VERSION
-    assert step_profile.VARIABLE == step_phases_profile.VARIABLE
-    assert step_profile.BEGINS == step_phases_profile.BEGINS
-    assert step_profile.NO_PROFILE == step_phases_install.NO_PROFILE
+    assert step_profile.FILE == trainees.FILE
+    assert step_profile.VERSION == trainees.FORMAT_VERSION
+    assert step_profile.VARIABLE == trainees.VARIABLE
+    assert step_profile.BEGINS == trainees.BEGINS
+    assert step_profile.NO_PROFILE == trainees.NO_PROFILE

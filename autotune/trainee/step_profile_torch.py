@@ -1,7 +1,9 @@
 """Phases of a step of PyTorch, by marks around the functions that begin and end them.
 
 Between stretches with marks, modules and tensors are as PyTorch made them. A compiled module is marked as a whole: what
-is traced meanwhile does not see the marks.
+is traced meanwhile does not see the marks. PyTorch's hooks are used for optimizers alone: global hooks of modules cost
+3 to 4 µs a module, where a wrapper of the call costs 1 µs, and have compiled modules traced anew; its profiler adds a
+fifth to a step of small operations.
 """
 
 from __future__ import annotations
@@ -18,71 +20,34 @@ from typing import Any, Callable, NamedTuple, Optional
 from autotune.trainee import stream
 from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.step_phases_profile import BEGINS, try_to_write_error, write_result
+from autotune.trainee.step_profile import BEGINS, StepProfiler, refuse, try_to_write_error, write_result
 
-_MOST_NAMES = 3
-_ABOUT_ONE = 1.2
+PHASES = DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER = "data", "copy", "forward", "loss", "backward", "optimizer"
+"""The phases of a step, but for the rest."""
 
-
-def observe(folder: str, refuse: Callable[[str], object]) -> None:
-    """Profile the steps of PyTorch, which has been imported.
-
-    Args:
-        refuse: Called with the reason for which there will be no profile.
-    """
-    profile = _Profile(folder, refuse)
-    instrumentation = profile.instrumentation
-    loaders = import_module("torch.utils.data.dataloader")
-    optimizers = import_module("torch.optim.optimizer")
-    torch: Any = sys.modules["torch"]
-
-    def around(owner: Any, name: str, begin: Any, end: Any) -> None:
-        instrumentation.attempt(f"torch: {name}", lambda: instrumentation.around(owner, name, begin, end))
-
-    around(loaders._BaseDataLoaderIter, "__next__", profile.fetch_begins, profile.fetch_ends)
-    around(loaders.DataLoader, "__iter__", profile.disturbed, None)
-    around(torch, "save", profile.disturbed, None)
-    for name in ("backward", "grad"):
-        around(torch.autograd, name, profile.beginning(BACKWARD), profile.ends)
-    around(optimizers.Optimizer, "zero_grad", profile.beginning(OPTIMIZER), profile.ends)
-    for name in ("clip_grad_norm_", "clip_grad_value_"):
-        around(torch.nn.utils, name, profile.beginning(OPTIMIZER), profile.ends)
-    scaler = getattr(import_module("torch.amp"), "GradScaler", None) or torch.cuda.amp.GradScaler
-    for name in ("unscale_", "update"):
-        around(scaler, name, profile.beginning(OPTIMIZER), profile.ends)
-    around(scaler, "step", profile.beginning(OPTIMIZER), profile.scaled_step_ends)
-    optimizers.register_optimizer_step_pre_hook(profile.update_begins)
-    optimizers.register_optimizer_step_post_hook(profile.update_ends)
-    os.register_at_fork(after_in_child=profile.forget)
+REST = "rest"
 
 
-class _Profile:
-    """Profile of the steps of this process.
+def profile_torch(profiler: StepProfiler, _instrumentation: Instrumentation) -> None:
+    """Profile the steps of PyTorch, which has been imported."""
+    _TorchProfile(profiler.folder).install()
 
-    Args:
-        refuse: Called with the reason for which there will be no profile.
 
-    Attributes:
-        instrumentation: Wraps the functions; ends the profile after too many errors.
-    """
+class _TorchProfile:
+    """Profile of the steps of this process; its own instrumentation ends it after too many errors."""
 
-    def __init__(self, folder: str, refuse: Callable[[str], object]) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._refuse = refuse
         self._torch: Any = sys.modules["torch"]
         # In code that is compiled, this is True for the compiler, which then sees nothing of the marks.
         self._is_compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", bool)
         self._originals: list[tuple[Any, str, Any]] = []
-        self.instrumentation = Instrumentation(self._note)
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, in a forked child."""
-        self._switch(False)
+        self._instrumentation = Instrumentation(self._note)
         self._thread: Optional[int] = None  # that trains
         self._optimizers: dict[int, Any] = {}
         self._depths: list[int] = []  # of the optimizers' steps that have begun
         self._steps = MarkedSteps(self._clock, self._switch, self._finished)
+        self._is_inside = False  # the call of a module
         self._modules: dict[int, Any] = {}  # that were called
         self._models: list[Any] = []  # those of them that have parameters
         self._places = TensorPlaces()
@@ -91,97 +56,113 @@ class _Profile:
         self._sizes = BatchSizes()
         self._batch_size: Optional[int] = None
 
+    def install(self) -> None:
+        """Put marks around the functions that are called a few times in a step."""
+        torch, instrumentation = self._torch, self._instrumentation
+        loaders, optimizers = import_module("torch.utils.data.dataloader"), import_module("torch.optim.optimizer")
+        scaler = getattr(import_module("torch.amp"), "GradScaler", None) or torch.cuda.amp.GradScaler
+
+        backward, update = (functools.partial(self._begins_phase, phase) for phase in (BACKWARD, OPTIMIZER))
+        for owner, name, begin, end in (
+            (loaders._BaseDataLoaderIter, "__next__", self._fetch_begins, self._fetch_ends),
+            (loaders.DataLoader, "__iter__", self._disturbed, None),
+            (torch, "save", self._disturbed, None),
+            (torch.autograd, "backward", backward, self._end),
+            (torch.autograd, "grad", backward, self._end),
+            (optimizers.Optimizer, "zero_grad", update, self._end),
+            (torch.nn.utils, "clip_grad_norm_", update, self._end),
+            (torch.nn.utils, "clip_grad_value_", update, self._end),
+            (scaler, "unscale_", update, self._end),
+            (scaler, "update", update, self._end),
+            (scaler, "step", update, self._scaled_step_ends),
+        ):
+            instrumentation.attempt(f"torch: {name}", instrumentation.around, owner, name, begin, end)
+        optimizers.register_optimizer_step_pre_hook(instrumentation.guarded(self._update_begins))
+        optimizers.register_optimizer_step_post_hook(instrumentation.guarded(self._update_ends))
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """End the profile in a forked child of a process that trains."""
+        if self._thread is not None:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._steps.is_over = True
+        self._switch(False)
+
     def _note(self, text: str) -> None:
-        if self.instrumentation.on:
-            self._refuse(text)
+        if self._instrumentation.on:
+            refuse(text)
         else:
-            self._steps.is_over = True
-            self._switch(False)
+            self._stop()
             try_to_write_error(self._folder, text)
+
+    @property
+    def _is_ours(self) -> bool:
+        return not self._steps.is_over and threading.get_ident() == self._thread
 
     # Borders.
 
-    def update_begins(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._steps.is_over or not self.instrumentation.on:
-            return
-        try:
-            if self._thread is None:
-                self._begins(optimizer)
-            if self._is_ours:
-                self._optimizers.setdefault(id(optimizer), optimizer)
-                self._depths.append(self._begin(OPTIMIZER))
-        except Exception as error:
-            self.instrumentation.failed(error)
+    def _update_begins(self, optimizer: Any, *_arguments: Any) -> None:
+        if self._thread is None and not self._steps.is_over:
+            self._begins(optimizer)
+        if self._is_ours:
+            self._optimizers.setdefault(id(optimizer), optimizer)
+            self._depths.append(self._begin(OPTIMIZER))
 
-    def update_ends(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if self._steps.is_over or not self.instrumentation.on:
-            return
-        try:
-            if self._is_ours:
-                if self._depths:
-                    self.ends(self._depths.pop(), None, None)
-                self._steps.updated(id(optimizer))
-        except Exception as error:
-            self.instrumentation.failed(error)
+    def _update_ends(self, optimizer: Any, *_arguments: Any) -> None:
+        if self._is_ours:
+            if self._depths:
+                self._end(self._depths.pop())
+            self._steps.updated(id(optimizer))
 
-    def scaled_step_ends(self, depth: int, result: Any, error: Optional[BaseException]) -> None:
-        self.ends(depth, result, error)
+    def _scaled_step_ends(self, depth: int, _result: Any, _error: Optional[BaseException]) -> None:
+        self._end(depth)
         self._steps.updated(None)
 
-    def fetch_begins(self, args: Any, kwargs: Any) -> Any:
+    def _fetch_begins(self, args: Any, kwargs: Any) -> Any:
         if not self._is_ours:
             return None
         self._depths.clear()
         self._steps.fetches()
         return self._begin(DATA)
 
-    def fetch_ends(self, depth: int, batch: Any, error: Optional[BaseException]) -> None:
-        self.ends(depth, batch, error)
+    def _fetch_ends(self, depth: int, batch: Any, error: Optional[BaseException]) -> None:
+        self._end(depth)
         if error is not None:
-            self._steps.disturbed()
+            self._steps.is_disturbed = True
         elif self._steps.is_marking and self._batch_size is None:
             self._batch_size = self._sizes.of(batch)
 
-    def disturbed(self, args: Any, kwargs: Any) -> None:
+    def _disturbed(self, args: Any, kwargs: Any) -> None:
         """Leave out the present step."""
         if self._is_ours:
-            self._steps.disturbed()
-
-    @property
-    def _is_ours(self) -> bool:
-        return not self._steps.is_over and threading.get_ident() == self._thread
+            self._steps.is_disturbed = True
 
     def _begins(self, optimizer: Any) -> None:
         """Begin with the first update, if the steps can be profiled."""
         self._thread = threading.get_ident()
         devices = {p.device for group in optimizer.param_groups for p in group["params"]}
-        kinds = {device.type for device in devices}
-        if not kinds <= {"cpu", "cuda"}:
-            self._give_up(f"steps of PyTorch are profiled on CPUs and CUDA devices, not on {', '.join(sorted(kinds))}")
-        elif len([device for device in devices if device.type == "cuda"]) > 1:
-            self._give_up("the step is spread over several devices")
-        else:
-            stream.mark("note", text=BEGINS)
-
-    def _give_up(self, why: str) -> None:
+        others = sorted({device.type for device in devices} - {"cpu", "cuda"})
         self._steps.is_over = True
-        self._refuse(why)
+        if others:
+            refuse(f"steps of PyTorch are profiled on CPUs and CUDA devices, not on {', '.join(others)}")
+        elif len([device for device in devices if device.type == "cuda"]) > 1:
+            refuse("the step is spread over several devices")
+        else:
+            self._steps.is_over = False
+            stream.mark("note", text=BEGINS)
 
     # Phases.
 
-    def beginning(self, phase: str) -> Callable[[Any, Any], Optional[int]]:
-        """Return what is called before a function that is a phase."""
-
-        def begins(args: Any, kwargs: Any) -> Optional[int]:
-            return self._begin(phase) if self._is_ours else None
-
-        return begins
+    def _begins_phase(self, phase: str, args: Any, kwargs: Any) -> Optional[int]:
+        return self._begin(phase) if self._is_ours else None
 
     def _begin(self, phase: str) -> int:
         marks = self._steps.marks
         return marks.begin(phase) if self._steps.is_marking and marks is not None else -1
 
-    def ends(self, depth: int, _result: Any, _error: Optional[BaseException]) -> None:
+    def _end(self, depth: int, *_ending: Any) -> None:
         """End a phase; what began without marks has none."""
         marks = self._steps.marks
         if depth >= 0 and self._steps.is_marking and marks is not None:
@@ -189,55 +170,60 @@ class _Profile:
 
     def _switch(self, on: bool) -> None:
         """Have calls of modules, and copies to other devices, marked from now on, or no longer."""
-        if not on:
-            while self._originals:
-                owner, name, original = self._originals.pop()
-                if original is None:  # inherited
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, original)
-            return
-        torch = self._torch
-        self._put(torch.nn.Module, "__call__", self._called)
-        for name in ("to", "cuda"):
-            self._put(torch.Tensor, name, self._copied)
-        self._put(torch.autocast, "__enter__", self._entered)
+        while self._originals:
+            owner, name, original = self._originals.pop()
+            if original is None:  # inherited
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
+        if on:
+            torch = self._torch
+            for owner, name, begin, end in (
+                (torch.nn.Module, "__call__", self._module_begins, self._module_ends),
+                (torch.Tensor, "to", self._copy_begins, self._copy_ends),
+                (torch.Tensor, "cuda", self._copy_begins, self._copy_ends),
+                (torch.autocast, "__enter__", self._autocast_begins, self._end),
+            ):
+                self._originals.append((owner, name, vars(owner).get(name)))
+                setattr(owner, name, self._marked(getattr(owner, name), begin, end))
 
-    def _put(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-        self._originals.append((owner, name, vars(owner).get(name)))
-        setattr(owner, name, wrap(getattr(owner, name)))
-
-    def _called(self, original: Any) -> Any:
-        """Return the call of a module with a mark at its begin and its end, if it lies in no other."""
-        is_compiling, instrumentation = self._is_compiling, self.instrumentation
-        get_thread, thread = threading.get_ident, self._thread
-        is_inside = False
+    def _marked(
+        self, original: Any, begin: Callable[[Any, Any, Any], Optional[int]], end: Callable[[int, Any, Any], None]
+    ) -> Callable[..., Any]:
+        """Return a method that many calls in a step go through, with `end` after it unless `begin` returns None."""
+        is_compiling, failed = self._is_compiling, self._instrumentation.failed
+        get_thread, thread, guarded_end = threading.get_ident, self._thread, self._instrumentation.guarded(end)
 
         @functools.wraps(original)
-        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal is_inside
-            if is_compiling() or is_inside or get_thread() != thread:
-                return original(module, *args, **kwargs)
-            depth = None
+        def marked(one: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or get_thread() != thread:
+                return original(one, *args, **kwargs)
+            depth = result = None
             try:
-                phase = self._phase_of(module, args, kwargs)
-                if phase is not None:
-                    depth = self._begin(phase)
-                    is_inside = True
+                depth = begin(one, args, kwargs)
             except Exception as error:
-                instrumentation.failed(error)
+                failed(error)
             if depth is None:
-                return original(module, *args, **kwargs)
+                return original(one, *args, **kwargs)
             try:
-                return original(module, *args, **kwargs)
+                result = original(one, *args, **kwargs)
+                return result
             finally:
-                is_inside = False
-                try:
-                    self.ends(depth, None, None)
-                except Exception as error:
-                    instrumentation.failed(error)
+                guarded_end(depth, one, result)
 
-        return called
+        return marked
+
+    def _module_begins(self, module: Any, args: Any, kwargs: Any) -> Optional[int]:
+        """Begin the call of a module, if it lies in no other."""
+        phase = None if self._is_inside else self._phase_of(module, args, kwargs)
+        if phase is None:
+            return None
+        self._is_inside = True
+        return self._begin(phase)
+
+    def _module_ends(self, depth: int, module: Any, result: Any) -> None:
+        self._is_inside = False
+        self._end(depth)
 
     def _phase_of(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
         if isinstance(module, self._torch.nn.modules.loss._Loss):
@@ -252,49 +238,34 @@ class _Profile:
                     self._places.add_call(module, (args, kwargs))
         return FORWARD if any(module is model for model in self._models) else None
 
-    def _copied(self, original: Any) -> Any:
-        """Return the method of a tensor with marks where its result lies on another device."""
-        is_compiling, instrumentation = self._is_compiling, self.instrumentation
-        get_thread, thread = threading.get_ident, self._thread
+    def _copy_begins(self, tensor: Any, args: Any, kwargs: Any) -> Optional[int]:
+        marks = self._steps.marks
+        return marks.begin(COPY) if marks is not None and marks.is_between else None
 
-        @functools.wraps(original)
-        def copied(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            marks = self._steps.marks
-            if is_compiling() or get_thread() != thread or marks is None or not marks.is_between:
-                return original(tensor, *args, **kwargs)
-            depth, copy = marks.begin(COPY), tensor
-            try:
-                copy = original(tensor, *args, **kwargs)
-                return copy
-            finally:
-                try:
-                    if copy.device == tensor.device:
-                        marks.cancel(depth)
-                    else:
-                        marks.end(depth)
-                except Exception as error:
-                    instrumentation.failed(error)
+    def _copy_ends(self, depth: int, tensor: Any, copy: Any) -> None:
+        """End a copy, which is one if the result lies on another device."""
+        marks = self._steps.marks
+        assert marks is not None
+        if copy is None or copy.device == tensor.device:
+            marks.cancel(depth)
+        else:
+            marks.end(depth)
 
-        return copied
-
-    def _entered(self, original: Any) -> Any:
-        """Return the begin of automatic mixed precision, which notes the precision."""
-
-        @functools.wraps(original)
-        def entered(autocast: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(autocast, "_enabled", False):
-                self._autocast.add(str(getattr(autocast, "fast_dtype", "")).removeprefix("torch."))
-            return original(autocast, *args, **kwargs)
-
-        return entered
+    def _autocast_begins(self, autocast: Any, args: Any, kwargs: Any) -> None:
+        """Note the precision of automatic mixed precision."""
+        if getattr(autocast, "_enabled", False):
+            self._autocast.add(str(getattr(autocast, "fast_dtype", "")).removeprefix("torch."))
 
     # Result.
+
+    @property
+    def _parameters(self) -> list[Any]:
+        return [p for one in self._optimizers.values() for group in one.param_groups for p in group["params"]]
 
     def _clock(self) -> Clock:
         """Return the clock of the parameters' device: events of its stream, or the host's clock."""
         cuda = self._torch.cuda
-        devices = [p.device for one in self._optimizers.values() for group in one.param_groups for p in group["params"]]
-        device = next((device for device in devices if device.type == "cuda"), None)
+        device = next((p.device for p in self._parameters if p.device.type == "cuda"), None)
         if device is None:
             return HOST_CLOCK
 
@@ -311,9 +282,8 @@ class _Profile:
             write_result(self._folder, result if "error" in result else {**result, **self._of(result)})
         except Exception as error:
             try_to_write_error(self._folder, f"{type(error).__name__}: {error}")
-        self._modules.clear()
-        self._models.clear()
-        self._optimizers.clear()
+        for kept in (self._modules, self._models, self._optimizers):
+            kept.clear()
 
     def _of(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return what the step is of, and the reasons for phases that are missing."""
@@ -329,10 +299,12 @@ class _Profile:
         for optimizer in self._optimizers.values() if has_gpu else ():
             self._places.add_optimizer(optimizer)
         batches = result["batches_a_step"]
-        several = [f"{batches:.3g} batches a step"] if batches > _ABOUT_ONE else []
+        precision = " and ".join(sorted({str(p.dtype).removeprefix("torch.") for p in self._parameters}))
+        autocast = [f"autocast to {' and '.join(sorted(self._autocast))}"] if self._autocast else []
+        several = [f"{batches:.3g} batches a step"] if batches > 1.2 else []  # about one otherwise
         return {
             "of": _names(self._models),
-            "compiled": ", ".join([*sorted(self._compiled), _precision(self._optimizers, self._autocast), *several]),
+            "compiled": ", ".join([*sorted(self._compiled), precision, *autocast, *several]),
             "batch_size": self._batch_size,
             "why_not": why_not,
             "places": self._places.rows(),
@@ -346,23 +318,8 @@ def _names(models: list[Any]) -> str:
             model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
         names.append(type(model).__name__)
     names = list(dict.fromkeys(names))
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"PyTorch's {', '.join(names[:_MOST_NAMES])}{more}" if names else "a step of PyTorch"
-
-
-def _precision(optimizers: dict[int, Any], autocast: set[str]) -> str:
-    """Return the type of the parameters, and that of automatic mixed precision."""
-    dtypes = {p.dtype for one in optimizers.values() for group in one.param_groups for p in group["params"]}
-    names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
-    return " and ".join(names) + (f", autocast to {' and '.join(sorted(autocast))}" if autocast else "")
-
-
-_LEAST_STEPS, _LEAST_S = 20, 4.0  # of training before the first stretch
-_FEW_STEPS, _LONG_S = 4, 30.0  # of it, where steps are long
-_STEPS, _MOST_STEPS, _STRETCH_S = 6, 60, 0.75  # of a stretch
-_LONG_STRETCH_S, _FEWEST_STEPS = 5.0, 2  # of it, where steps are long
-_LONGEST_S = 150.0
-_LEAST_MARKED = 5
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"PyTorch's {', '.join(names[:3])}{more}" if names else "a step of PyTorch"
 
 
 class Clock(NamedTuple):
@@ -421,19 +378,23 @@ class Borders:
         return was_updated and self._border_optimizer is None
 
 
+_LONGEST_S = 150.0  # of the profile, however few steps there were
+
+
 class MarkedSteps:
-    """Steps of a training, some with marks.
+    """Steps of a training, in stretches with marks and without in turn.
 
     Args:
         clock: Returns the clock to use, at the first stretch.
         mark: Called with True to have the step's phases marked, and with False for that to end.
+        finished: Called with the result.
+
+    Attributes:
+        is_disturbed: True if the present step is to be left out.
     """
 
     def __init__(
-        self,
-        clock: Callable[[], Clock],
-        mark: Callable[[bool], object],
-        finished: Callable[[dict[str, Any]], object],
+        self, clock: Callable[[], Clock], mark: Callable[[bool], object], finished: Callable[[dict[str, Any]], object]
     ) -> None:
         self._make_clock = clock
         self._switch_marks = mark
@@ -443,20 +404,20 @@ class MarkedSteps:
         self._begin_s = time.monotonic()
         self._held: list[tuple[float, float]] = []
         self._stretch_s = 0.0  # its begin
-        self._stretch: list[Any] = []  # its steps
-        self._marked: list[list[MarkedStep]] = []
-        self._plain: list[list[MarkedStep]] = []
-        self._is_disturbed = True
+        self._stretch: list[MarkedStep] = []  # its steps
+        self._stretches: dict[bool, list[list[MarkedStep]]] = {True: [], False: []}  # with marks, and without
         self._fetches = self._all_fetches = self._all_steps = 0
+        self.is_disturbed = True
         self.marks: Optional[StepMarks] = None
         self.is_marking = False
         self.is_over = False
 
     def updated(self, optimizer: Optional[int]) -> None:
         """Process an update of an optimizer; None for one that was skipped."""
-        if self._borders.updated(optimizer):
+        is_border, steps, passed_s = self._borders.updated(optimizer), self._borders.steps, self._passed_s()
+        if is_border:
             self._border()
-        elif self.marks is None and self._is_warm():
+        elif self.marks is None and ((steps >= 20 and passed_s >= 4.0) or (steps >= 4 and passed_s >= 30.0)):  # warm
             self._borders.settle()
             self._clock = self._make_clock()
             self.marks = StepMarks(self._clock.now)
@@ -468,13 +429,8 @@ class MarkedSteps:
             self._border()
         self._fetches += 1
 
-    def disturbed(self) -> None:
-        """Leave out the present step."""
-        self._is_disturbed = True
-
-    def _is_warm(self) -> bool:
-        steps, passed_s = self._borders.steps, time.monotonic() - self._begin_s
-        return (steps >= _LEAST_STEPS and passed_s >= _LEAST_S) or (steps >= _FEW_STEPS and passed_s >= _LONG_S)
+    def _passed_s(self) -> float:
+        return time.monotonic() - self._begin_s
 
     def _border(self) -> None:
         if self.marks is None:
@@ -482,69 +438,54 @@ class MarkedSteps:
         step, fetches = self.marks.cut(), self._fetches
         is_first, self._fetches = not self._stretch_s, 0
         self._stretch_s = self._stretch_s or time.monotonic()
-        if not self._is_disturbed and not is_first:
+        if not self.is_disturbed and not is_first:
             self._stretch.append(step)
             self._all_fetches += fetches
             self._all_steps += 1
-        self._is_disturbed = False
+        self.is_disturbed = False
         steps, passed_s = len(self._stretch), time.monotonic() - self._stretch_s
-        is_long = steps >= _FEWEST_STEPS and passed_s >= _LONG_STRETCH_S
-        if steps >= _MOST_STEPS or (steps >= _STEPS and passed_s >= _STRETCH_S) or is_long:
+        if steps >= 60 or (steps >= 6 and passed_s >= 0.75) or (steps >= 2 and passed_s >= 5.0):
             self._next_stretch()
-        elif time.monotonic() > self._begin_s + _LONGEST_S:
+        elif self._passed_s() > _LONGEST_S:
             self._end()
 
     def _next_stretch(self) -> None:
-        (self._marked if self.is_marking else self._plain).append(self._stretch)
+        self._stretches[self.is_marking].append(self._stretch)
         self._stretch = []
         if self.is_marking:
             self._held.append((self._stretch_s, time.monotonic()))
         self._stretch_s = 0.0
-        if len(self._marked) == 12 or time.monotonic() > self._begin_s + _LONGEST_S:  # of either kind
+        if len(self._stretches[True]) == 12 or self._passed_s() > _LONGEST_S:
             self._end()
-            return
-        self.is_marking = not self.is_marking
-        self._switch_marks(self.is_marking)
+        else:
+            self.is_marking = not self.is_marking
+            self._switch_marks(self.is_marking)
 
     def _end(self) -> None:
         self.is_over = True
-        if self.is_marking:
-            self.is_marking = False
-            self._switch_marks(False)
+        self.is_marking = False
+        self._switch_marks(False)
         self._clock.wait()
         self._finished(self._result())
 
     def _result(self) -> dict[str, Any]:
-        elapsed_ms = self._clock.elapsed_ms
-        marked = [step.times_ms(elapsed_ms) for stretch in self._marked for step in stretch]
-        plain_ms = [sum(step.times_ms(elapsed_ms).values()) for stretch in self._plain for step in stretch]
-        if min(len(marked), len(plain_ms)) < _LEAST_MARKED:
+        marked, plain = (
+            [step.times_ms(self._clock.elapsed_ms) for stretch in self._stretches[way] for step in stretch]
+            for way in (True, False)
+        )
+        if min(len(marked), len(plain)) < 5:
             return {"error": "too few steps without a checkpoint or the begin of a pass over data"}
         phases = [name for name in marked[0] if name == REST or any(times_ms[name] for times_ms in marked)]
         return {
             "device": self._clock.device,
             "held": self._held,
             "marked_ms": {name: [round(times_ms[name], 4) for times_ms in marked] for name in phases},
-            "plain_ms": [round(time_ms, 4) for time_ms in plain_ms],
+            "plain_ms": [round(sum(times_ms.values()), 4) for times_ms in plain],
             "batches_a_step": round(self._all_fetches / self._all_steps, 3),
         }
 
 
-DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER, REST = (
-    "data",
-    "copy",
-    "forward",
-    "loss",
-    "backward",
-    "optimizer",
-    "rest",
-)
-PHASES = (DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER)
-"""The phases of a step, but for the rest."""
-
 _UNSETTLED = "unsettled"  # after a forward pass: part of that if another one follows, else of the loss
-_HAVE_NO_PARTS = (DATA, FORWARD, LOSS, BACKWARD)  # a backward pass computes forward passes again to save memory
-_PARTS = (DATA, COPY, FORWARD, LOSS)
 
 
 class Mark(NamedTuple):
@@ -559,11 +500,7 @@ class Mark(NamedTuple):
 
 
 class MarkedStep(NamedTuple):
-    """Marks of one step.
-
-    Attributes:
-        marks: Its phases in their order.
-    """
+    """Marks of one step, in their order."""
 
     marks: list[Mark]
     end: Any
@@ -602,7 +539,8 @@ class StepMarks:
         """
         depth = len(self._phases)
         around = self._phases[-1] if depth else REST
-        if phase in _PARTS and around in _HAVE_NO_PARTS:
+        # These have no parts: a backward pass computes forward passes again to save memory.
+        if phase in (DATA, COPY, FORWARD, LOSS) and around in (DATA, FORWARD, LOSS, BACKWARD):
             phase = around
         self._phases.append(phase)
         if phase == BACKWARD:
@@ -616,7 +554,8 @@ class StepMarks:
         del self._phases[depth:]
         if ended in (FORWARD, LOSS) and (not depth or self._phases[-1] == OPTIMIZER):
             self._unsettled_at = depth
-        self._mark(self._present)
+        is_unsettled = self._unsettled_at == len(self._phases)
+        self._mark(_UNSETTLED if is_unsettled else self._phases[-1] if self._phases else REST)
 
     def cancel(self, depth: int) -> None:
         """Forget a copy that has just begun, and was none."""
@@ -637,12 +576,6 @@ class StepMarks:
         self._marks = [Mark(now, REST)]
         return step
 
-    @property
-    def _present(self) -> str:
-        if self._unsettled_at == len(self._phases):
-            return _UNSETTLED
-        return self._phases[-1] if self._phases else REST
-
     def _mark(self, phase: str) -> None:
         if phase != self._marks[-1].phase:
             self._marks.append(Mark(self._now(), phase))
@@ -651,13 +584,9 @@ class StepMarks:
         """Say of the times between forward passes and this backward pass what they belong to."""
         self._unsettled_at = None
         last = max((number for number, mark in enumerate(self._marks) if mark.phase == FORWARD), default=-1)
-        self._marks = [
-            Mark(mark.at, FORWARD if number < last else LOSS) if mark.phase == _UNSETTLED else mark
-            for number, mark in enumerate(self._marks)
-        ]
-
-
-_DEPTH = 4
+        for number, mark in enumerate(self._marks):
+            if mark.phase == _UNSETTLED:
+                self._marks[number] = Mark(mark.at, FORWARD if number < last else LOSS)
 
 
 class TensorPlaces:
@@ -667,41 +596,33 @@ class TensorPlaces:
         self._names: dict[tuple[str, str], list[str]] = {}
 
     def add_call(self, module: Any, arguments: Any) -> None:
-        for name, parameter in module.named_parameters():
-            self._add("parameters", name, parameter)
-        for name, buffer in module.named_buffers():
-            self._add("buffers", name, buffer)
-        for name, tensor in _tensors(arguments, "input"):
-            self._add("inputs of the model", name, tensor)
+        """Add the tensors of a model, and those that it is called with."""
+        self._add("parameters", module.named_parameters())
+        self._add("buffers", module.named_buffers())
+        self._add("inputs of the model", _tensors(arguments, "input"))
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Add what an optimizer keeps of its parameters; its counters are on the CPU by design."""
         for state in list(optimizer.state.values()):
-            for name, tensor in _tensors(state, "state"):
-                if tensor.ndim:
-                    self._add("state of the optimizer", name, tensor)
+            self._add("state of the optimizer", ((name, one) for name, one in _tensors(state, "state") if one.ndim))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each kind and device."""
         return [
-            {
-                "what": kind,
-                "device": device,
-                "count": len(names),
-                "names": list(dict.fromkeys(names))[:5],
-            }
+            {"what": kind, "device": device, "count": len(names), "names": list(dict.fromkeys(names))[:5]}
             for (kind, device), names in self._names.items()
         ]
 
-    def _add(self, kind: str, name: str, tensor: Any) -> None:
-        self._names.setdefault((kind, str(tensor.device)), []).append(name)
+    def _add(self, kind: str, named: Iterable[tuple[str, Any]]) -> None:
+        for name, tensor in named:
+            self._names.setdefault((kind, str(tensor.device)), []).append(name)
 
 
 def _tensors(part: Any, name: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Return the tensors in nested containers, each with the name under which it stands there."""
     if hasattr(part, "device") and hasattr(part, "ndim"):
         yield name, part
-    elif depth < _DEPTH and isinstance(part, (Mapping, list, tuple)):
+    elif depth < 4 and isinstance(part, (Mapping, list, tuple)):
         parts: Iterable[tuple[Any, Any]] = part.items() if isinstance(part, Mapping) else enumerate(part)
         for key, one in list(parts)[:256]:
             yield from _tensors(one, key if isinstance(key, str) else name, depth + 1)
