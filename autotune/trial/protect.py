@@ -524,14 +524,24 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _copy(path: Path, to: Path) -> None:
-    """Copy a file with its times.
+    """Copy a file with its times; as a reflink where the file system can, for checkpoints may be large.
 
     Raises:
         AutotuneError: It cannot be done.
     """
     try:
         make_private_folder(to.parent)
-        shutil.copy2(path, to)
+        with path.open("rb") as source, to.open("xb") as copy:
+            left = os.fstat(source.fileno()).st_size
+            with contextlib.suppress(OSError):  # between file systems, or on an old one
+                while left > 0 and (done := os.copy_file_range(source.fileno(), copy.fileno(), left)):
+                    left -= done
+            if left:
+                source.seek(0)
+                copy.seek(0)
+                copy.truncate()
+                shutil.copyfileobj(source, copy)
+        shutil.copystat(path, to)
     except OSError as error:
         with contextlib.suppress(OSError):
             to.unlink()
