@@ -92,12 +92,14 @@ def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytes
 def test_a_checkpoint_that_cannot_be_read_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """The race begins from scratch, and says why."""
     path = write("last.pth", b"x", age_s=0.0)
+    opened = Path.open
 
-    def refuse(source: Path, to: Path) -> None:
-        assert source.name == path.name
-        raise PermissionError(13, "Permission denied")
+    def refuse(self: Path, *arguments: object, **options: object) -> object:
+        if self.name == path.name and self.parent.name == "checkpoints":
+            raise PermissionError(13, "Permission denied")
+        return opened(self, *arguments, **options)  # type: ignore[call-overload]
 
-    monkeypatch.setattr("shutil.copy2", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     found = copied()
     assert isinstance(found, NoCopy)
     assert "cannot be copied: Permission denied" in found.why
