@@ -124,11 +124,11 @@ def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(
     project: Path, config: Path, autotune: Autotune
 ) -> None:
     """It could only be tried in the user's own file; so the section goes beside it, with or without a preflight."""
-    code = (
-        "import sys, time, yaml\nfrom autotune.trainee import step\nassert set(yaml.safe_load(open('config.yaml'))) == "
+    (project / "train.py").write_text(
+        "import sys, time, yaml\nfrom autotune.trainee import step\n"
+        "assert set(yaml.safe_load(open('config.yaml'))) == {'data', 'out'}\n"
+        "while True:\n    time.sleep(0.005)\n    step(samples=int(sys.argv[1]))\n"
     )
-    loop = "{'data', 'out'}\nwhile True:\n    time.sleep(0.005)\n    step(samples=int(sys.argv[1]))\n"
-    (project / "train.py").write_text(code + loop)
     words = ("--", sys.executable, "train.py", "{data.batch_size}")
     for preflight in ((), ("--no-preflight",)):
         done = autotune(*INIT, "--yes", *preflight, *words)
