@@ -41,12 +41,15 @@ class _Known:
 class TensorFlowObserver(Observer):
     """Observer of TensorFlow 2, and of the compiled functions that Keras makes."""
 
-    def install(self) -> None:
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._is_eager, self._out_of_range = eager_check(), out_of_range()
         self._on_cpu: Optional[bool] = None
         self._known = Memory(_Known)
         self._current: dict[int, _Known] = {}  # the outermost running function, by thread
         self._latest: Optional[_Known] = None
+
+    def install(self) -> None:
         self._install_fetches()
         self.attempt(FUNCTION_CALL, self._around_calls)
         self.around(f"{_PYTHON}.eager.backprop:GradientTape.gradient", self._gradient_begins, self._gradient_ends)

@@ -22,12 +22,15 @@ from autotune.trainee.tensorflow_graphs import FUNCTION_CALL, data_of, eager_che
 class CompiledStepsObserver(Observer):
     """Observer of compiled steps that fetch their batches themselves; installed before those that record anything."""
 
-    def install(self) -> None:
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._is_eager, self._ends = eager_check(), (StopIteration, out_of_range())
         one = import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator
         several = import_module("tensorflow.python.distribute.input_lib").DistributedIteratorBase
         # The methods that fetch in Python, by the class of the iterator.
         self._fetches: dict[type, Callable[[Any], Any]] = {one: one._next_internal, several: several.get_next}
+
+    def install(self) -> None:
         self.attempt(FUNCTION_CALL, self._around_call)
 
     def _around_call(self, owner: Any, name: str) -> None:
