@@ -128,16 +128,11 @@ class KeptBatches:
 
     def __init__(self, renewed: Callable[[Any], Any]) -> None:
         self._renewed = renewed
-        self.clear()
+        self._batches: list[Any] = []
+        self._added, self._distance, self._handed_out = 0, 1, 0
 
     def __len__(self) -> int:
         return len(self._batches)
-
-    def clear(self) -> None:
-        self._batches: list[Any] = []
-        self._added = 0
-        self._distance = 1
-        self._handed_out = 0
 
     def add(self, batch: Any) -> None:
         if self._added % self._distance == 0:

@@ -35,10 +35,11 @@ OBSERVERS = {
 """Framework, by the name it is imported by → its observers."""
 
 PHASED_OBSERVERS = {
+    "tensorflow": ("phased_tensorflow.CompiledStepsObserver",),
     "autotune.tf.feed": ("observe_feeds.FeedObserver",),
     "autotune.tf.two_stage": ("observe_feeds.TwoStageFeedObserver",),
 }
-"""The same, of what is observed only in a trial that is taken through phases."""
+"""The same, of what is observed only in a trial that is taken through phases, before all else."""
 
 installed: list[Instrumentation] = []
 """Instrumentation of this process, once installed."""
@@ -61,8 +62,9 @@ def install() -> None:
         part(observer)(loop, instrumentation, *phased).install()
 
     def observe(framework: str) -> None:
-        for observer in (OBSERVERS | PHASED_OBSERVERS)[framework]:
-            instrumentation.attempt(framework, add, observer)
+        for observers in (PHASED_OBSERVERS if phased else {}), OBSERVERS:
+            for observer in observers.get(framework, ()):
+                instrumentation.attempt(framework, add, observer)
 
     if folder and "AUTOTUNE_PHASE_S" in os.environ:
         instrumentation.attempt("phases", lambda: phased.extend(part("phases.phased_loops")(loop, instrumentation)))

@@ -21,8 +21,11 @@ class KerasObserver(Observer):
 
     package = "keras"
 
-    def install(self) -> None:
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._sizes, self._losses = BatchSizes(), RunningMean()
+
+    def install(self) -> None:
         is_keras_3 = int(import_module(self.package).__version__.partition(".")[0]) >= 3
         model = f"{self.package}:Model"
         callbacks = f"{self.package}.src.callbacks{'.callback_list' if is_keras_3 else ''}:CallbackList"

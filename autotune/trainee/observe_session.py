@@ -14,11 +14,14 @@ from autotune.trainee.observer import Observer
 class SessionObserver(Observer):
     """Observer of ``Session.run(fetches, feed_dict)``."""
 
-    def install(self) -> None:
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._out_of_range = import_module("tensorflow.python.framework.errors_impl").OutOfRangeError
         self._flatten = import_module("tensorflow.python.util.nest").flatten
         self._sizes = BatchSizes()
         self._known: dict[tuple[int, ...], tuple[list[Any], bool]] = {}
+
+    def install(self) -> None:
         self.around("tensorflow.python.client.session:BaseSession.run", self._begin, self._end)
 
     def _begin(self, args: Any, kwargs: Any) -> Any:

@@ -13,14 +13,13 @@ import threading
 import time
 import weakref
 from importlib import import_module
-from operator import attrgetter
 from typing import Any, Callable, Optional
 
 from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.observer import Observer, nothing
 from autotune.trainee.report import Memory
 from autotune.trainee.steps import Source, StepMaker
-from autotune.trainee.tensorflow_graphs import GraphFetches
+from autotune.trainee.tensorflow_graphs import FUNCTION_CALL, GraphFetches, data_of, eager_check, out_of_range
 
 _UNSEEN_LOOP = (
     "steps inside a tf.function's own loop cannot be seen; after `from autotune.trainee import step`, "
@@ -42,19 +41,17 @@ class _Known:
 class TensorFlowObserver(Observer):
     """Observer of TensorFlow 2, and of the compiled functions that Keras makes."""
 
-    def install(self) -> None:
-        errors = import_module(f"{_PYTHON}.framework.errors_impl")
-        self._out_of_range = errors.OutOfRangeError
-        # True if no graph is under construction; asked as TensorFlow's own operations ask it.
-        thread_data = attrgetter("_context._thread_local_data.is_eager")
-        self._is_eager = functools.partial(thread_data, import_module(f"{_PYTHON}.eager.context"))
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._is_eager, self._out_of_range = eager_check(), out_of_range()
         self._on_cpu: Optional[bool] = None
         self._known = Memory(_Known)
         self._current: dict[int, _Known] = {}  # the outermost running function, by thread
         self._latest: Optional[_Known] = None
+
+    def install(self) -> None:
         self._install_fetches()
-        place = f"{_PYTHON}.eager.polymorphic_function.polymorphic_function:Function.__call__"
-        self.attempt(place, self._around_calls)
+        self.attempt(FUNCTION_CALL, self._around_calls)
         self.around(f"{_PYTHON}.eager.backprop:GradientTape.gradient", self._gradient_begins, self._gradient_ends)
         self.around(f"{_PYTHON}.ops.gradients_util:_GradientsHelper", self._graph_gradient_begins)
         for place in ("dataset_ops:DatasetV2.reduce", "dataset_autograph:_general_purpose_scan"):
@@ -69,10 +66,6 @@ class TensorFlowObserver(Observer):
         sources = Memory(Source)
         graphs = GraphFetches(self.loop, self.instrumentation, self._is_eager, self._fetches_in_graph)
         ends = StopIteration, self._out_of_range
-        if self.phased is not None:
-            from autotune.trainee.phased_tensorflow import phase_compiled_steps
-
-            phase_compiled_steps(self, self.phased, ends, data_of, self._is_eager)
         one, several = "data.ops.iterator_ops:OwnedIterator", "distribute.input_lib:DistributedIteratorBase"
         for iterator, fetch in ((one, "_next_internal"), (several, "get_next")):
             self.fetch(
@@ -225,9 +218,3 @@ class TensorFlowObserver(Observer):
         message = str(args[0].message)
         if "OOM" in message or "memory" in message.lower():
             self.loop.ran_out_of_memory(f"ResourceExhaustedError: {message}")
-
-
-def data_of(iterator: Any) -> Any:
-    """Return what an iterator goes over, of which other iterators may follow."""
-    dataset = getattr(iterator, "_dataset", None)
-    return iterator if dataset is None else dataset

@@ -16,10 +16,13 @@ from autotune.trainee.steps import Source, StepMaker
 class TorchObserver(Observer):
     """Observer of PyTorch."""
 
-    def install(self) -> None:
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._datasets = Memory(Source)
         # Validation has an iterator of its own, even where it goes over the same dataset.
         self._iterators: Memory[list[Source]] = Memory(list)
+
+    def install(self) -> None:
         loader = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
         self.fetch(loader, self._source_of, _loader_of)
         self.around("torch:autograd.backward", self._backward_begins, self._backward_ends)

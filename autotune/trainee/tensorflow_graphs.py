@@ -1,14 +1,35 @@
-"""Fetches inside of TensorFlow's compiled functions, which are counted by operations that are added to their graphs."""
+"""Graphs of TensorFlow: fetches inside of compiled functions, counted by operations that are added to their graphs."""
 
 from __future__ import annotations
 
 import functools
 import threading
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, Callable, Optional
 
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop, Sums
+
+FUNCTION_CALL = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__call__"
+"""Place of the calls of compiled functions."""
+
+
+def eager_check() -> Callable[[], Any]:
+    """Return a function that is true if no graph is under construction, asked as TensorFlow's own operations ask it."""
+    return functools.partial(attrgetter("_context._thread_local_data.is_eager"), _python("eager.context"))
+
+
+def out_of_range() -> type[BaseException]:
+    """Return the error that means the end of the data."""
+    error: type[BaseException] = _python("framework.errors_impl").OutOfRangeError
+    return error
+
+
+def data_of(iterator: Any) -> Any:
+    """Return what an iterator goes over, of which other iterators may follow."""
+    dataset = getattr(iterator, "_dataset", None)
+    return iterator if dataset is None else dataset
 
 
 class GraphFetches:
