@@ -24,8 +24,6 @@ from autotune.records import Scalar
 from autotune.trial.owner import git_commit
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-Instant = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d(:\d\d)?|Z)$")]
-"""A time with its offset from UTC, ISO 8601."""
 
 KEPT_ENTRIES = 50
 """Number of entries that are done and still listed."""
@@ -333,9 +331,12 @@ class Entry:
     owner: Mapping[str, Scalar] | None = None
     kills: int = 0
     replans: int = 0
-    retry_utc: Instant | None = None
+    retry_utc: str | None = None
     hold: Hold | None = None
     answer: SearchAnswerSummary | None = None
+
+    def __post_init__(self) -> None:
+        _require_offset(self.retry_utc)
 
     @property
     def left_s(self) -> float:
@@ -464,7 +465,10 @@ class StartRule:
     """
 
     kind: StartKind
-    at: Instant | None = None
+    at: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_offset(self.at)
 
     @classmethod
     def parse(cls, text: str, now: datetime) -> StartRule:
@@ -500,6 +504,12 @@ class StartRule:
 
     def __str__(self) -> str:
         return f"{datetime.fromisoformat(self.at):%H:%M}" if self.at else self.kind.value
+
+
+def _require_offset(at: str | None) -> None:
+    """Check a time, ISO 8601, that was read from a file: what is wrong is said then, not found out later."""
+    if at is not None and datetime.fromisoformat(at).tzinfo is None:
+        raise ValueError(f"{at!r} has no offset from UTC")
 
 
 # Changes of the queue's entries that people ask for: from a terminal, or on the page.

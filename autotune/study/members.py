@@ -26,6 +26,7 @@ RECENT = timedelta(seconds=90)
 
 Text = Annotated[str, msgspec.Meta(max_length=200)]
 Facts = Annotated[Mapping[str, Scalar], msgspec.Meta(max_length=50)]
+_LONGEST = 200  # characters of a fact, which is cut
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -126,7 +127,13 @@ def _read(name: str, written: object) -> Member | None:
         member = msgspec.convert(written, Member)
     except (msgspec.ValidationError, ValueError, TypeError):
         return None
-    return member if name == ATTRIBUTE + member.uuid else None
+    if name != ATTRIBUTE + member.uuid:
+        return None
+    return replace(member, about=_cut(member.about), code=_cut(member.code))
+
+
+def _cut(facts: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+    return {name[:_LONGEST]: value[:_LONGEST] if isinstance(value, str) else value for name, value in facts.items()}
 
 
 # Machines of a study: how much faster one is than another, and the trials of all on one scale.

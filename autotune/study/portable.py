@@ -294,11 +294,12 @@ _FOLDERS = re.compile(r"(?<![\w.…])(?:~|[A-Za-z]:)?[/\\](?:[^\s:;,'\"()<>|/\\]
 _CLAIMED = ("machine", "purpose", "sampler")
 _LARGEST = 1e300
 
-Uuid = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
-Key = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]{1,500}$")]  # a column of Optuna's tables holds 512
+Uuid = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]  # a column of Optuna's tables holds 512
 Text = Annotated[str, msgspec.Meta(max_length=10_000)]
+Short = Annotated[str, msgspec.Meta(max_length=500)]
 Instant = Annotated[
-    str, msgspec.Meta(pattern=r"^2[01]\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)$", max_length=40)
+    str, msgspec.Meta(pattern=r"^2[01]\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)\Z", max_length=40)
 ]
 Choice = bool | int | Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)] | Text | None
 Speed = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
@@ -308,9 +309,9 @@ class _Claim(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a claim says that travels."""
 
     uuid: Uuid
-    machine: Text | msgspec.UnsetType = msgspec.UNSET
-    purpose: Text | msgspec.UnsetType = msgspec.UNSET
-    sampler: Text | msgspec.UnsetType = msgspec.UNSET
+    machine: Short | msgspec.UnsetType = msgspec.UNSET
+    purpose: Short | msgspec.UnsetType = msgspec.UNSET
+    sampler: Short | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Attributes(msgspec.Struct, kw_only=True):
@@ -481,7 +482,7 @@ def _distribution(text: str) -> BaseDistribution:
         choices = about["choices"]
         if set(about) != {"choices"} or not 0 < len(choices) <= 10_000:
             raise ValueError("distributions: no list of choices")
-        return CategoricalDistribution(tuple(msgspec.convert(choices, list[Choice])))
+        return CategoricalDistribution(tuple(_scalars(choices)))
     low, high = about["low"], about["high"]
     if about.get("log") is not False or set(about) != {"low", "high", "log", "step"}:
         raise ValueError("distributions: not those of a knob")
@@ -514,9 +515,11 @@ def _check_values(values: Mapping[str, Scalar], distributions: Mapping[str, Base
 
 
 def _check_record(record: TrialRecord, values: Mapping[str, Scalar]) -> None:
-    msgspec.convert(record.ended_utc, Instant)
+    _instant(record.ended_utc)
     msgspec.convert([record.search, record.point, record.detail], list[Text])
-    msgspec.convert([dict(record.values), dict(record.conditions)], list[dict[Key, Choice]])
+    if not all(path.isprintable() for path in msgspec.convert([*record.values, *record.conditions], list[Key])):
+        raise ValueError("a key that no config has")
+    _scalars([*record.values.values(), *record.conditions.values()])
     if any(path not in record.values or not _same(record.values[path], value) for path, value in values.items()):
         raise ValueError("values: not those of the record")
 
@@ -527,8 +530,15 @@ def _same(one: Scalar, other: Scalar) -> bool:
     return same_scalar(one, other)
 
 
+def _scalars(values: Any) -> list[Scalar]:
+    scalars: list[Scalar] = msgspec.convert(values, list[Choice])
+    if any(isinstance(value, int) and abs(value) > _LARGEST for value in scalars):
+        raise ValueError("a value that no config has")
+    return scalars
+
+
 def _instant(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
+    return datetime.fromisoformat(msgspec.convert(text, Instant)).astimezone(UTC)
 
 
 def _utc_text(time: datetime) -> str:
