@@ -116,12 +116,11 @@ def _require_time(request: SearchRequest) -> None:
     """Raise wrong usage if the budget is too short for the validation, or for the race."""
     if request.validate_s is None and not request.race_s:
         return
-    from autotune.search.schedule import why_no_time_to_race, why_no_time_to_validate
+    from autotune.search.schedule import why_no_time
 
-    if request.validate_s is not None and (why := why_no_time_to_validate(request.validate_s, request.budget_s)):
-        raise click.UsageError(f"--validate: {why}.")
-    if request.race_s and (why := why_no_time_to_race(request.race_s, request.budget_s)):
-        raise click.UsageError(f"--race: {why}.")
+    if lacking := why_no_time(request):
+        what, why = lacking
+        raise click.UsageError(f"--{what}: {why}.")
 
 
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:

@@ -23,7 +23,7 @@ from autotune.search.batch_limits import growth_remark, limited
 from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem, open_problem
-from autotune.search.schedule import Budget, why_no_time_to_race, why_no_time_to_validate
+from autotune.search.schedule import Budget, why_no_time
 from autotune.search.trainer_code import why_code_differs
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, warm_start
@@ -310,10 +310,9 @@ def events_path(problem: Problem, name: str) -> Path:
 
 
 def _require_time(options: SearchOptions) -> None:
-    if options.validate_s is not None and (why := why_no_time_to_validate(options.validate_s, options.budget_s)):
-        raise ConfigError(why, where="validate_s", remedy="Give more budget, or less time to validate.")
-    if options.race_s and (why := why_no_time_to_race(options.race_s, options.budget_s)):
-        raise ConfigError(why, where="race_s", remedy="Give more budget, or less time to race.")
+    if lacking := why_no_time(options):
+        what, why = lacking
+        raise ConfigError(why, where=f"{what}_s", remedy=f"Give more budget, or less time to {what}.")
 
 
 def _open_study(problem: Problem, options: SearchOptions, part: Part, clock: Clock, tell: OnEvent) -> Study:

@@ -5,6 +5,7 @@ from statistics import median
 
 from autotune.clock import Clock, format_duration
 from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS
+from autotune.options import SearchOptions
 from autotune.records import Ending, PooledGpus, TrialRecord
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.space.space import Space
@@ -137,6 +138,15 @@ def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:
         f"to validate trains two configs for up to {format_duration(longest_s)} each, which leaves too little of a "
         f"budget of {format_duration(budget_s)} for the search: at most a quarter of it may go to each"
     )
+
+
+def why_no_time(options: SearchOptions) -> tuple[str, str] | None:
+    """Return which of ``validate`` and ``race`` was asked for and does not fit the budget, and why; None if all fit."""
+    if options.validate_s is not None and (why := why_no_time_to_validate(options.validate_s, options.budget_s)):
+        return "validate", why
+    if options.race_s and (why := why_no_time_to_race(options.race_s, options.budget_s)):
+        return "race", why
+    return None
 
 
 def race_s(asked_s: float | None, budget_s: float) -> float:

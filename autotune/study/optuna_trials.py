@@ -51,7 +51,7 @@ IMPORTED = "imported"
 RECORD = "record"
 """Attribute that holds a whole `TrialRecord`."""
 
-_RATING = "worth of changes:"
+RATING = "worth of changes:"
 """Beginning of the attributes of a study that hold a search's `Rating`; the search's name follows."""
 
 _T = TypeVar("_T")
@@ -148,10 +148,6 @@ class OptunaTrials:
             return function()
         with self.connection.expected():
             return function()
-
-    def keep_rating(self, search: str, rating: Rating) -> None:
-        """Write what each change of a search's answer is worth."""
-        self.note(_RATING + search, asdict(rating))
 
     def note(self, name: str, value: object) -> None:
         """Set an attribute of the study."""
@@ -373,7 +369,7 @@ class OptunaTrials:
 
 
 def _ratings_among(attributes: Mapping[str, Any]) -> dict[str, Rating]:
-    found = {name.removeprefix(_RATING): value for name, value in attributes.items() if name.startswith(_RATING)}
+    found = {name.removeprefix(RATING): value for name, value in attributes.items() if name.startswith(RATING)}
     return {search: rating for search, value in found.items() if (rating := rating_of(value)) is not None}
 
 

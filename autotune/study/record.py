@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from autotune.metrics import values_of
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.claims import CLAIM, NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner, distribution_of
 from autotune.study.members import Member, Phase, joint_search
-from autotune.study.optuna_trials import RECORD, Claimed, OptunaTrials, attributes_of, read_records, starts_of
+from autotune.study.optuna_trials import RATING, RECORD, Claimed, OptunaTrials, attributes_of, read_records, starts_of
 from autotune.study.pending import FinishedTrial, PendingTrials
 from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
@@ -348,7 +348,7 @@ class Study:
             StudyError: The storage could not be written.
         """
         self._ratings[search] = rating
-        self._call(partial(self._trials.keep_rating, search, rating))
+        self.note(RATING + search, asdict(rating))
 
     def note(self, name: str, value: object) -> None:
         """Set an attribute of the study, a JSON value, in place of an earlier one.

@@ -308,9 +308,8 @@ class ParkedModules:
         self._put_back({name})  # if nobody's import has loaded it, but a function that is called at a fork
         sys.modules[name] = self._modules[name]  # also if another thread has just put it back
         for finder in sys.meta_path:
-            if (
-                type(finder).__module__ == "_autotune_trainee.observe"
-            ):  # the import of one package may bring a framework
+            # The import of one package may bring a framework.
+            if type(finder).__module__ == "_autotune_trainee.observe":
                 finder.look()  # type: ignore[attr-defined]
 
     def _family(self, name: str) -> set[str]:
