@@ -265,3 +265,26 @@ def test_an_import_that_was_cut_is_made_again(
     done = import_files([tmp_path / "study.jsonl"], whichever, target)
     assert (done.added, done.known, done.differing) == (1, 2, 0)
     assert exported(target, tmp_path / "again.jsonl") == content
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (r'("ended_utc": "\d+)-\d\d', r"\1-13"),
+        ('"detail": ""', f'"detail": "{"x" * 10_001}"'),
+        (r'"x\.on"', r'"x.\\u202eon"'),
+        ('"claim": {', f'"claim": {{"machine": "{"x" * 501}", '),
+        (r'"x\.rate": 0\.0001', '"x.rate": 1' + "0" * 301),
+    ],
+)
+def test_what_no_trial_can_hold_is_refused(tmp_path: Path, make_trial: MakeTrial, old: str, new: str) -> None:
+    """Also where its type is right: a 13th month, a text or a number without end, a key that cannot be seen."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    content = exported(storage, tmp_path / "study.jsonl").decode()
+    changed, count = re.subn(old, new, content)
+    assert count
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(changed)
+    with pytest.raises(StudyError, match="not a trial"):
+        import_files([bad], whichever, at("journal:target", tmp_path))
