@@ -123,8 +123,8 @@ def test_a_version_without_the_places_of_an_observer_is_no_error(
     monkeypatch: pytest.MonkeyPatch, observer: str
 ) -> None:
     """What cannot be observed is noted, with its name, and nothing is raised."""
-    for framework in OBSERVERS:
-        monkeypatch.setitem(sys.modules, framework, None)
+    for name in {*OBSERVERS, *(name for name in sys.modules if name.partition(".")[0] in OBSERVERS)}:
+        monkeypatch.setitem(sys.modules, name, None)
     notes: list[str] = []
     instrumentation = Instrumentation(notes.append)
     instrumentation.attempt(observer, lambda: part(observer)(Loop(Report(Stream())), instrumentation).install())
