@@ -6,13 +6,14 @@ Home folders may be shared between machines, so that each machine has a folder o
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular
@@ -89,6 +90,15 @@ class DaemonLock:
             return not os.path.samestat(os.lstat(self.path), os.fstat(self.file.fileno()))
         except OSError:
             return True
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """Return the object of a JSON text; an empty one for anything else, such as a torn line."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def locate_home(environ: Mapping[str, str]) -> DaemonHome:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from autotune import __version__
 from autotune.clock import Clock
@@ -24,14 +24,16 @@ from autotune.daemon.idleness import Arrivals, Idleness, IdlePolicy, IdleState
 from autotune.daemon.machine_watch import MachineWatch
 from autotune.daemon.queue import Entry, Queue, Turns, decide_turns
 from autotune.daemon.searches import Left, Searches
-from autotune.daemon.trainings import SurroundingsReader, Trainings, WatchedTraining
-from autotune.daemon.web.view import DaemonView, Page, TrainingView
+from autotune.daemon.trainings import SurroundingsReader, Trainings
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.measure.host import is_in_container
 from autotune.trial.notifier import Notifier
 from autotune.trial.owner import users_of_config
 from autotune.trial.termination import signals_held
+
+if TYPE_CHECKING:  # its packages are an extra
+    from autotune.daemon.web.server import WebServer
 
 _PAUSE_S = 5.0  # between looks at the queue's file, which commands change; they also say so
 _LEAVING_PAUSE_S = 0.05
@@ -54,7 +56,7 @@ class Service:
         settings: DaemonSettings,
         clock: Clock,
         say: Callable[[str], None],
-        web: Page | None = None,
+        web: WebServer | None = None,
     ) -> None:
         self._home = home
         self._clock = clock
@@ -129,7 +131,7 @@ class Service:
             self._held_s = now_s + 30.0  # between looks whether a training has ended that an advice waits for
             self._guarded("apply", self._advising.apply_held)
         if self._web is not None:
-            self._web.note(self._view())
+            self._web.note(self.status())
 
     def _look_at_machine(self, look: MachineLook) -> None:
         orphan = self._searches.orphan
@@ -197,9 +199,10 @@ class Service:
 
     def _write_status(self, control: Control) -> None:
         page = {"origin": self._web.origin, "run": self._web.run} if self._web else None
-        control.write(self._status(), page=page, has_followed=not self._searches.is_leaving)
+        control.write(self.status(), page=page, has_followed=not self._searches.is_leaving)
 
-    def _status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
+        """Return what it does, for commands, the page and the metrics."""
         running = self._searches.busy_with
         return {
             "autotune": __version__,
@@ -209,17 +212,9 @@ class Service:
             "machine": "a search of ours runs" if running else self._machine_now,
             "running": running.number if running else None,
             "reasons": dict(self._turns.reasons),
-            "trainings": [_shown(training) for training in self._trainings.alive],
+            "trainings": [training.document() for training in self._trainings.alive],
             "trouble": next(iter(self._troubles.values()), None),
         }
-
-    def _view(self) -> DaemonView:
-        status = self._status()
-        names = ("autotune", "pid", "started_utc", "hosted", "machine", "running", "reasons", "trouble")
-        return DaemonView(
-            **{name: status[name] for name in names},
-            trainings=tuple(TrainingView.of(training) for training in self._trainings.alive),
-        )
 
     def _apply_soon(self) -> None:
         self._held_s = 0.0
@@ -245,16 +240,6 @@ class Service:
 
     def _is_used(self, config: Path) -> bool:
         return self._trainings.uses(config) or bool(users_of_config(config))
-
-
-def _shown(training: WatchedTraining) -> dict[str, Any]:
-    return {
-        "name": training.name,
-        "pid": training.pid,
-        "steps": training.steps,
-        "samples_per_s": training.samples_per_s,
-        "is_slow": training.is_slow,
-    }
 
 
 def _pid(owner: Mapping[str, Any] | None) -> int | None:

@@ -17,7 +17,7 @@ from autotune.clock import Clock, format_duration
 from autotune.daemon.drift import Cause, Change, Finding, PaceWindow, Surroundings, TrainingWatch, Turn
 from autotune.daemon.idleness import GpuReading
 from autotune.daemon.machine_watch import MachineWatch
-from autotune.daemon.training_folder import TrainingHeader, code_state, is_training
+from autotune.daemon.training_folder import TOLD, TrainingHeader, code_state, is_training
 from autotune.files import file_sha256, open_regular, read_beginning
 from autotune.measure.gpu.occupancy import OccupancyWatch
 from autotune.measure.host import io_pressure
@@ -136,7 +136,6 @@ class Trainings:
                 yield path
 
 
-_TOLD = "told.jsonl"
 ReadSurroundings = Callable[["WatchedTraining"], Surroundings]
 """Reader of what goes on beside a training now."""
 
@@ -184,6 +183,22 @@ class WatchedTraining:
     def is_slow(self) -> bool:
         """True while it is slower than itself."""
         return self._watch.is_slow
+
+    def document(self) -> dict[str, Any]:
+        """Return what the daemon's status, its page and its metrics say of it."""
+        confirmed = self.header.confirmed
+        return {
+            "id": self.folder.name,
+            "name": self.name,
+            "pid": self.pid,
+            "started_utc": self.header.started_utc,
+            "steps": self.steps,
+            "samples": self.samples,
+            "samples_per_s": self.samples_per_s,
+            "is_slow": self.is_slow,
+            "confirmed_samples_per_s": confirmed.samples_per_s if confirmed else None,
+            "expected": [confirmed.low, confirmed.high] if confirmed else None,
+        }
 
     def is_gone(self) -> bool:
         """Return whether its process has ended: with this boot or an earlier one of this machine."""
@@ -287,7 +302,7 @@ class WatchedTraining:
         self._told.add(key)
         line = json.dumps({"key": key, **event.document()}) + "\n"
         try:
-            with open_regular(self.folder / _TOLD, append=True, create=True) as file:
+            with open_regular(self.folder / TOLD, append=True, create=True) as file:
                 file.write(line.encode())
         except OSError:  # a full disk: it may be told again by the next daemon
             pass
@@ -303,7 +318,7 @@ class WatchedTraining:
 def _told(folder: Path) -> set[str]:
     """Return what was told of a training by this daemon or an earlier one."""
     keys = set()
-    for line in read_beginning(folder / _TOLD, 1 << 20).splitlines():
+    for line in read_beginning(folder / TOLD, 1 << 20).splitlines():
         try:
             key = json.loads(line)["key"]
         except (ValueError, KeyError, TypeError, RecursionError):

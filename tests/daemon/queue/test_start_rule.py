@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autotune.daemon.queue import StartKind, StartRule
+from autotune.daemon.queue import StartRule
 
 NOON = datetime(2030, 6, 1, 12, 0, tzinfo=UTC).astimezone()
 
@@ -46,4 +46,4 @@ def test_only_idle_needs_an_idle_machine() -> None:
 def test_a_time_that_is_none_is_refused(at: str) -> None:
     """When it is read, and not when it has come."""
     with pytest.raises(ValueError, match=r"month|offset"):
-        StartRule(kind=StartKind.AT, at=at)
+        StartRule(kind="at", at=at)
