@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.segment import Segment
 
 from autotune.clock import format_duration
-from autotune.daemon.monitor_reading import GpuSummary, MonitorReading, MonitorSummary, ShownGpu, ShownProcess
+from autotune.daemon.monitor import GpuSummary, MonitorReading, MonitorSummary, ShownGpu, ShownProcess
 from autotune.metrics import ABSENT, METRICS
 from autotune.report.plain_text import plain
 
@@ -128,7 +128,7 @@ def summary_lines(summary: MonitorSummary) -> list[str]:
     if summary.process is not None and summary.process.ended:
         lines[0] = f"Process {summary.process.pid} has ended. {lines[0]}"
     for gpu in summary.gpus:
-        lines.append(plain(f"{gpu.label}  {gpu.figures.name}: {', '.join(_summary_words(gpu))}", 1000))
+        lines.append(plain(f"{gpu.label}  {gpu.name}: {', '.join(_summary_words(gpu))}", 1000))
     said = {gpu.verdict.text: gpu.verdict.meaning for gpu in summary.gpus if gpu.verdict}
     lines += [f"{text}: {meaning}" for text, meaning in said.items()]
     return lines
@@ -170,7 +170,7 @@ def _process_words(process: ShownProcess | None) -> list[str]:
 
 
 def _paragraph(gpu: ShownGpu, width: int, levels: str) -> Iterator[Line]:
-    yield _cut(f"{gpu.label}  {plain(gpu.figures.name)}", width), "bold"
+    yield _cut(f"{gpu.label}  {plain(gpu.name)}", width), "bold"
     if gpu.trouble:
         yield from _wrapped(gpu.trouble, width, style="bold red")
     else:
@@ -185,9 +185,9 @@ def _paragraph(gpu: ShownGpu, width: int, levels: str) -> Iterator[Line]:
         yield from _wrapped(gpu.verdict.meaning, width)
     elif gpu.why_no_verdict and not gpu.trouble:
         yield from _wrapped(gpu.why_no_verdict, width, style="dim")
-    if gpu.figures.throttled_fraction and gpu.throttle_reasons:
+    if gpu.throttled_fraction and gpu.throttle_reasons:
         reasons = ", ".join(gpu.throttle_reasons)
-        share = _percent(gpu.figures.throttled_fraction)
+        share = _percent(gpu.throttled_fraction)
         yield from _wrapped(f"throttled in {share} of the last minute: {reasons}", width, style="bold yellow")
     if gpu.absent:
         yield from _wrapped(f"not reported: {', '.join(gpu.absent)}", width, style="dim")
@@ -215,7 +215,7 @@ def _rows(reading: MonitorReading, width: int, levels: str) -> Iterator[Line]:
 
 
 def _row(gpu: ShownGpu, width: int, *, verdict: bool) -> Iterator[Line]:
-    busy = ABSENT if gpu.busy is None else _percent(gpu.busy)
+    busy = ABSENT if gpu.utilization is None else _percent(gpu.utilization)
     power = ABSENT if gpu.power_w is None else f"{gpu.power_w:.0f} W"
     heat = ABSENT if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
     clock = ABSENT if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz} MHz"
@@ -233,11 +233,11 @@ def _meanings(reading: MonitorReading, width: int) -> Iterator[Line]:
 
 def _figures(gpu: ShownGpu) -> list[str]:
     """Return the GPU's figures now; unknown ones are left out, but for utilization, which is named as such."""
-    figures = [f"{_percent(gpu.busy)} now" if gpu.busy is not None else "utilization not measured"]
-    if gpu.figures.utilization is not None:
-        figures.append(f"{_percent(gpu.figures.utilization)} in the last minute")
-    elif gpu.figures.sm_activity is not None:
-        figures.append(f"{_percent(gpu.figures.sm_activity)} of its multiprocessors")
+    figures = [f"{_percent(gpu.utilization)} now" if gpu.utilization is not None else "utilization not measured"]
+    if gpu.minute_utilization is not None:
+        figures.append(f"{_percent(gpu.minute_utilization)} in the last minute")
+    elif gpu.sm_activity is not None:
+        figures.append(f"{_percent(gpu.sm_activity)} of its multiprocessors")
     if (memory := _memory(gpu)) is not None:
         figures.append(memory)
     if gpu.power_w is not None:
@@ -251,9 +251,9 @@ def _figures(gpu: ShownGpu) -> list[str]:
 
 
 def _owners(gpu: ShownGpu) -> list[str]:
-    if gpu.figures.own_fraction is None or gpu.figures.foreign_fraction is None:
+    if gpu.own_fraction is None or gpu.foreign_fraction is None:
         return []
-    return [f"own kernels {_percent(gpu.figures.own_fraction)}", f"others {_percent(gpu.figures.foreign_fraction)}"]
+    return [f"own kernels {_percent(gpu.own_fraction)}", f"others {_percent(gpu.foreign_fraction)}"]
 
 
 def _verdict(gpu: ShownGpu) -> str:
@@ -265,26 +265,26 @@ def _verdict(gpu: ShownGpu) -> str:
 def _summary_words(gpu: GpuSummary) -> Iterator[str]:
     if gpu.trouble:
         yield gpu.trouble
-    if gpu.figures.utilization is None:
+    if gpu.utilization is None:
         # Of the device that the line is about.
-        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.figures.name}: ")
+        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.name}: ")
         yield "utilization not measured" + (f" ({why})" if why and not gpu.trouble else "")
     else:
-        yield f"{_percent(gpu.figures.utilization)} busy on average"
+        yield f"{_percent(gpu.utilization)} busy on average"
     if gpu.verdict:
         yield f"in the last minute {gpu.verdict.text}"
-    if (memory := _gib(gpu.figures.peak_memory_bytes, gpu.figures.memory_total_bytes)) is not None:
+    if (memory := _gib(gpu.peak_memory_bytes, gpu.memory_total_bytes)) is not None:
         yield f"at most {memory}"
-    if gpu.figures.power_w is not None:
-        yield f"{gpu.figures.power_w:.0f} W on average"
+    if gpu.power_w is not None:
+        yield f"{gpu.power_w:.0f} W on average"
     if gpu.highest_temperature_c is not None:
         yield f"at most {gpu.highest_temperature_c} °C"
-    if gpu.figures.throttled_fraction:
-        yield f"throttled in {_percent(gpu.figures.throttled_fraction)} of the time"
+    if gpu.throttled_fraction:
+        yield f"throttled in {_percent(gpu.throttled_fraction)} of the time"
 
 
 def _memory(gpu: ShownGpu) -> str | None:
-    return _gib(gpu.memory_used_bytes, gpu.figures.memory_total_bytes)
+    return _gib(gpu.memory_used_bytes, gpu.memory_total_bytes)
 
 
 def _gib(used_bytes: int | None, total_bytes: int | None) -> str | None:
