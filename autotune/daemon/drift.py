@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -12,8 +12,6 @@ from math import exp, sqrt
 from statistics import fmean, median
 
 from autotune.daemon.training_folder import ConfirmedSpeed
-
-_SILENT_WINDOWS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class TrainingWatch:
         if window.process != self._process:
             if self._process is not None:
                 # without a window of the chosen process, after which another one takes its place
-                if window.t1_s - self._last_s < max(60.0, _SILENT_WINDOWS * self._length_s):
+                if window.t1_s - self._last_s < max(60.0, 4.0 * self._length_s):
                     return False
                 self._slowdown.resume()
                 self._start.restart()
@@ -170,15 +168,6 @@ class StartCheck:
         return SlowStart(t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed, confirmed=confirmed)
 
 
-_CORES = 0.5  # growth of each that is told from its usual ups and downs
-_CORES_OF_MANY = 0.04
-_SHARE_OF_TIME = 0.25
-_DATA_WAIT = 0.08
-_DISK = 0.12
-_FULL = 0.95
-_EDITED = 2.0
-
-
 class CauseKind(StrEnum):
     """Kind of cause."""
 
@@ -221,54 +210,40 @@ def likely_cause(before: Surroundings, after: Surroundings) -> Cause | None:
     return max(found, key=lambda cause: cause.strength, default=None)
 
 
+_GROWTHS: Mapping[str, tuple[CauseKind, float, str]] = {
+    "throttled": (CauseKind.CLOCKS_HELD_DOWN, 0.25, "the GPU's clocks are held down {:.0%} of the time"),
+    "gpu_neighbour": (CauseKind.GPU_NEIGHBOUR, 0.25, "another process works on the GPU {:.0%} of the time"),
+    "foreign_cores": (CauseKind.CPU_NEIGHBOUR, 0.5, "other processes keep {:.1f}{} cores busy"),
+    "disk_pressure": (CauseKind.DISK_SLOWER, 0.12, "processes wait for the disk {:.0%} of the time"),
+    "data_wait_fraction": (CauseKind.DATA_WAIT, 0.08, "the loop waits for data {:.0%} of the time"),
+}
+"""By the reading that grows: the growth of each that is told from its usual ups and downs, and its evidence."""
+
+
 def _changes(before: Surroundings, after: Surroundings) -> Iterator[Cause]:
-    """Yield what changed, weak changes included."""
-    known = before.data_wait_fraction is not None  # many trainings wait a lot, always
-    waits_more = _growth(before.data_wait_fraction, after.data_wait_fraction) if known else None
-    if (grown := _growth(before.throttled, after.throttled)) is not None:
-        text = f"the GPU's clocks are held down {after.throttled:.0%} of the time{_was(before.throttled, '.0%')}"
-        yield _cause(CauseKind.CLOCKS_HELD_DOWN, text, grown / _SHARE_OF_TIME)
-    if (grown := _growth(before.gpu_neighbour, after.gpu_neighbour)) is not None:
-        text = f"another process works on the GPU {after.gpu_neighbour:.0%} of the time"
-        yield _cause(CauseKind.GPU_NEIGHBOUR, text + _was(before.gpu_neighbour, ".0%"), grown / _SHARE_OF_TIME)
-    if (grown := _growth(before.foreign_cores, after.foreign_cores)) is not None:
-        of = f" of {after.cores}" if after.cores else ""
-        text = f"other processes keep {after.foreign_cores:.1f}{of} cores busy{_was(before.foreign_cores, '.1f')}"
-        yield _cause(CauseKind.CPU_NEIGHBOUR, text, grown / _least_cores(after.cores))
-    if (grown := _growth(before.disk_pressure, after.disk_pressure)) is not None:
-        is_felt = waits_more is None or waits_more >= _DATA_WAIT / 2
-        text = f"processes wait for the disk {after.disk_pressure:.0%} of the time{_was(before.disk_pressure, '.0%')}"
-        yield _cause(CauseKind.DISK_SLOWER, text, grown / _DISK if is_felt else 0.0)
-    if waits_more is not None:
-        text = f"the loop waits for data {after.data_wait_fraction:.0%} of the time"
-        text += _was(before.data_wait_fraction, ".0%")
-        yield _cause(CauseKind.DATA_WAIT, text, waits_more / _DATA_WAIT)
+    """Yield what changed, weak changes included; what was not known before counts from zero."""
+    for name, (kind, least, words) in _GROWTHS.items():
+        was, now = getattr(before, name), getattr(after, name)
+        if now is None or (was is None and kind is CauseKind.DATA_WAIT):  # many trainings wait a lot, always
+            continue
+        if kind is CauseKind.CPU_NEIGHBOUR and after.cores:
+            # of a machine with few, where a neighbour can only take what the training leaves to it
+            least = max(min(least, 0.125 * after.cores), 0.04 * after.cores)
+        if kind is CauseKind.DISK_SLOWER and before.data_wait_fraction is not None:
+            waits = after.data_wait_fraction
+            if waits is not None and waits - before.data_wait_fraction < 0.04:  # nothing of it is felt
+                continue
+        text = words.format(now, f" of {after.cores}" if after.cores else "")
+        if was is not None:
+            text += f", before {was:.1f}" if kind is CauseKind.CPU_NEIGHBOUR else f", before {was:.0%}"
+        yield Cause(kind=kind, text=text, strength=min((now - (was or 0.0)) / least, 6.0))
     filled, full = before.gpu_memory_fraction, after.gpu_memory_fraction
-    if full is not None and full >= _FULL and (filled is None or filled < _FULL):
-        yield _cause(CauseKind.GPU_MEMORY_FULL, f"the GPU's memory is {full:.0%} full", 1.5)
+    if full is not None and full >= 0.95 and (filled is None or filled < 0.95):
+        yield Cause(kind=CauseKind.GPU_MEMORY_FULL, text=f"the GPU's memory is {full:.0%} full", strength=1.5)
     if after.config_changed and not before.config_changed:
-        yield _cause(CauseKind.CONFIG_EDITED, "the config was edited", _EDITED)
+        yield Cause(kind=CauseKind.CONFIG_EDITED, text="the config was edited", strength=2.0)
     if after.code_changed and not before.code_changed:
-        yield _cause(CauseKind.CODE_EDITED, "the code was changed", _EDITED)
-
-
-def _was(before: float | None, form: str) -> str:
-    return "" if before is None else f", before {format(before, form)}"
-
-
-def _least_cores(cores: int | None) -> float:
-    """Return the growth of the foreign load that is told from its ups and downs, on a machine of that size."""
-    # of a machine with few, where a neighbour can only take what the training leaves to it
-    return _CORES if cores is None else max(min(_CORES, 0.125 * cores), _CORES_OF_MANY * cores)
-
-
-def _growth(before: float | None, after: float | None) -> float | None:
-    """Return by how much a reading grew, None if it is not known after; one not known before counts from zero."""
-    return None if after is None else after - (before or 0.0)
-
-
-def _cause(kind: CauseKind, text: str, strength: float) -> Cause:
-    return Cause(kind=kind, text=text, strength=min(strength, 6.0))
+        yield Cause(kind=CauseKind.CODE_EDITED, text="the code was changed", strength=2.0)
 
 
 WARM_UP_S = 60.0
@@ -522,8 +497,6 @@ class PaceWindow:
         work: Frames or tokens in them; None if not known of all.
         wait_fraction: Share of their time for which the loop waited for data; None if not known.
         epochs: Passes over the data that ended.
-        pause_s: Time of the steps that were left out because of a pause.
-        cpu_s: CPU time of the process meanwhile; None if not known.
     """
 
     process: str
@@ -535,9 +508,6 @@ class PaceWindow:
     work: float | None = None
     wait_fraction: float | None = None
     epochs: int = 0
-    pauses: int = 0
-    pause_s: float = 0.0
-    cpu_s: float | None = None
 
     @property
     def ln_pace(self) -> float | None:
@@ -631,23 +601,18 @@ def _mean(readings: Sequence[Surroundings], waits: Sequence[float]) -> Surroundi
     if not readings:
         return Surroundings(data_wait_fraction=median(waits) if waits else None)
 
-    def known(name: str) -> list[float]:
-        return [value for reading in readings if (value := getattr(reading, name)) is not None]
-
-    def middle(name: str) -> float | None:
-        return median(values) if (values := known(name)) else None
-
-    def share(name: str) -> float | None:
-        return fmean(values) if (values := known(name)) else None
+    def known(name: str, middle: Callable[[list[float]], float]) -> float | None:
+        values = [value for reading in readings if (value := getattr(reading, name)) is not None]
+        return middle(values) if values else None
 
     return Surroundings(
-        foreign_cores=middle("foreign_cores"),
+        foreign_cores=known("foreign_cores", median),
         cores=readings[0].cores,
-        gpu_neighbour=share("gpu_neighbour"),
-        throttled=share("throttled"),
-        gpu_memory_fraction=middle("gpu_memory_fraction"),
-        data_wait_fraction=median(waits) if waits else middle("data_wait_fraction"),
-        disk_pressure=middle("disk_pressure"),
+        gpu_neighbour=known("gpu_neighbour", fmean),
+        throttled=known("throttled", fmean),
+        gpu_memory_fraction=known("gpu_memory_fraction", median),
+        data_wait_fraction=median(waits) if waits else known("data_wait_fraction", median),
+        disk_pressure=known("disk_pressure", median),
         config_changed=any(reading.config_changed for reading in readings),
         code_changed=any(reading.code_changed for reading in readings),
     )

@@ -166,7 +166,7 @@ class Service:
 
     def _watch_trainings(self) -> None:
         for event in self._trainings.poll(self._surroundings):
-            self._announce(event.sentence(), event.document())
+            self._announce(event["message"], event)
         self._surroundings.forget(self._trainings.alive)
 
     def _pause_s(self, look: MachineLook) -> float:
