@@ -23,7 +23,7 @@ from autotune.daemon.home import DaemonHome, sole_daemon
 from autotune.daemon.idleness import Arrivals, Idleness, IdlePolicy, IdleState
 from autotune.daemon.machine_watch import MachineWatch
 from autotune.daemon.queue import Entry, Queue, Turns, decide_turns
-from autotune.daemon.searches import Left, Searches
+from autotune.daemon.searches import Searches
 from autotune.daemon.trainings import SurroundingsReader, Trainings
 from autotune.errors import AutotuneError
 from autotune.limits import expected
@@ -78,6 +78,7 @@ class Service:
         self._said: dict[str, float] = {}  # when each of them was said
         self._held_s = 0.0
         self._machine_now = ""
+        self._has_somebody_come = False  # since the search that runs was started
 
     def run(self) -> None:
         """Run until this process is told to end, or its lock is taken away.
@@ -137,15 +138,17 @@ class Service:
         orphan = self._searches.orphan
         waiting = self._entries if self._turns.wants_idle else ()
         if why := look.look(waiting, orphan_pid=_pid(orphan.owner) if orphan else None):
-            self._searches.leave(Left.SOMEBODY_CAME, why)
+            self._has_somebody_come = True
+            self._searches.leave(why)
 
     def _look_after_search(self, look: MachineLook) -> None:
-        was_running, somebody_came = self._searches.running, self._searches.is_leaving_for_somebody
+        was_running = self._searches.running
         try:
             self._searches.tick()
         finally:
             if was_running is not None and self._searches.running is None:
-                look.search_ended(somebody_came=somebody_came)
+                look.search_ended(somebody_came=self._has_somebody_come)
+                self._has_somebody_come = False
 
     def _start_next(self, look: MachineLook) -> None:
         self._entries = self._queue.entries()

@@ -59,7 +59,7 @@ def test_an_entry_of_before_goes_on_with_the_rest(queue: Queue, owner: dict[str,
     assert (one.state, one.used_s, one.owner) == (EntryState.WAITING, 150.0, None)
     assert daemon.busy_with is None
     daemon.tick()
-    assert queue.entries() == [one]
+    assert queue.entries() == (one,)
     assert told.kinds == ["search_ended"]
 
 
