@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -40,9 +39,7 @@ class MonitorDisplay:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, reading: MonitorReading) -> None:
@@ -96,20 +93,28 @@ def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BL
         width: Columns of the terminal; lines are made for at least 40.
     """
     width = max(width, 40)
-    head = [_head(reading, width), *_process_lines(reading.process, width), *_notes(reading, width)]
-    room = height - 1 - len(head)  # the cursor has a row of its own
-    layouts: list[Callable[[], list[Line]]] = [
-        lambda: [line for gpu in reading.gpus for line in (("", ""), *_paragraph(gpu, width, levels))],
-        lambda: [("", ""), *_rows(reading, width, levels), *_meanings(reading, width)],
-        lambda: [("", ""), *_rows(reading, width, levels)],
+    driver = f"  driver {plain(reading.driver, 30)}" if reading.driver else ""
+    words = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}{driver}  ^C ends it"
+    head = [
+        (_cut(words, width), "dim"),
+        *((line, "bold") for line in _flow(_process_words(reading.process), width, "")),
     ]
-    if len(reading.gpus) * 5 > room:  # lines, the empty one before it included
-        del layouts[0]  # drawing what cannot fit would cost as much as all else
-    for layout in layouts:
-        lines = layout()
+    head += [line for note in reading.notes for line in _wrapped(note, width, indent="", style="yellow")]
+    room = height - 1 - len(head)  # the cursor has a row of its own
+    if len(reading.gpus) * 5 <= room:  # lines of a paragraph; drawing what cannot fit would cost as much as all else
+        lines = [line for gpu in reading.gpus for line in (("", ""), *_paragraph(gpu, width, levels))]
         if len(lines) <= room:
             return head + lines
-    return head + [line for gpu in reading.gpus for line in _row(gpu, width, verdict=True)]
+    rows = [("", ""), *_rows(reading, width, levels)]
+    meanings = {gpu.verdict.pattern: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
+    said = [
+        line
+        for pattern, meaning in meanings.items()
+        for line in _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
+    ]
+    if len(rows) <= room:
+        return head + rows + (said if len(rows) + len(said) <= room else [])
+    return head + [_row(gpu, width, verdict=True) for gpu in reading.gpus]
 
 
 def log_lines(reading: MonitorReading) -> list[str]:
@@ -132,23 +137,6 @@ def summary_lines(summary: MonitorSummary) -> list[str]:
     said = {gpu.verdict.text: gpu.verdict.meaning for gpu in summary.gpus if gpu.verdict}
     lines += [f"{text}: {meaning}" for text, meaning in said.items()]
     return lines
-
-
-def _head(reading: MonitorReading, width: int) -> Line:
-    driver = f"  driver {plain(reading.driver, 30)}" if reading.driver else ""
-    words = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}{driver}  ^C ends it"
-    return _cut(words, width), "dim"
-
-
-def _notes(reading: MonitorReading, width: int) -> Iterator[Line]:
-    for note in reading.notes:
-        yield from _wrapped(note, width, indent="", style="yellow")
-
-
-def _process_lines(process: ShownProcess | None, width: int) -> Iterator[Line]:
-    words = list(_process_words(process))
-    for line in _flow(words, width, indent=""):
-        yield line, "bold"
 
 
 def _process_words(process: ShownProcess | None) -> list[str]:
@@ -204,7 +192,7 @@ def _drawn(gpu: ShownGpu, room: int, levels: str) -> str:
 def _rows(reading: MonitorReading, width: int, levels: str) -> Iterator[Line]:
     """Yield two lines for each GPU."""
     for gpu in reading.gpus:
-        yield from _row(gpu, width, verdict=False)
+        yield _row(gpu, width, verdict=False)
         if gpu.trouble:
             yield _cut(f"{_INDENT}{gpu.trouble}", width), "bold red"
             continue
@@ -214,21 +202,14 @@ def _rows(reading: MonitorReading, width: int, levels: str) -> Iterator[Line]:
         yield _cut(words if gpu.windows else f"{_INDENT}{words}", width), "green"
 
 
-def _row(gpu: ShownGpu, width: int, *, verdict: bool) -> Iterator[Line]:
+def _row(gpu: ShownGpu, width: int, *, verdict: bool) -> Line:
     busy = ABSENT if gpu.utilization is None else _percent(gpu.utilization)
     power = ABSENT if gpu.power_w is None else f"{gpu.power_w:.0f} W"
     heat = ABSENT if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
     clock = ABSENT if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz} MHz"
     words = f"{gpu.label:<5}  {busy:>5}  {_memory(gpu) or ABSENT:>16}  {power:>5}  {heat:>6}  {clock:>8}"
     rest = (gpu.trouble or _verdict(gpu)) if verdict else ", ".join(gpu.clock_reasons or ())
-    yield _cut(f"{words}  {rest}".rstrip(), width), ""
-
-
-def _meanings(reading: MonitorReading, width: int) -> Iterator[Line]:
-    """Yield the meanings of the verdicts, each once."""
-    meanings = {gpu.verdict.pattern: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
-    for pattern, meaning in meanings.items():
-        yield from _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
+    return _cut(f"{words}  {rest}".rstrip(), width), ""
 
 
 def _figures(gpu: ShownGpu) -> list[str]:

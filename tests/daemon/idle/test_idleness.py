@@ -1,5 +1,7 @@
 """Promises about when a machine is idle, in readings that are made up."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.daemon.idleness import GpuReading, Idleness, IdlePolicy
@@ -106,9 +108,9 @@ def test_a_tenth_of_the_cores_is_too_much():
 
 def test_a_process_may_call_itself_anything():
     """Nothing of it can steer a terminal."""
-    stranger = {"neighbours": (type(STRANGER)(pid=1, name="a\x1b[2J\nb", memory_bytes=None),)}
+    stranger = {"neighbours": (replace(STRANGER, pid=1, name="a\x1b[2J\nb", memory_bytes=None),)}
     assert look_until(Readings(), Idleness(), 1_000.0, gpu=stranger).reason == "GPU 0 is in use by a?[2J?b (process 1)"
-    nameless = {"neighbours": (type(STRANGER)(pid=1, name=None, memory_bytes=None),)}
+    nameless = {"neighbours": (replace(STRANGER, pid=1, name=None, memory_bytes=None),)}
     assert look_until(Readings(), Idleness(), 1_000.0, gpu=nameless).reason == "GPU 0 is in use by process 1"
 
 
