@@ -92,8 +92,6 @@ START_WARM_UP_S = 30.0
 LOOK_S = 150.0
 """Training time of one look. There are two, and only a training that is slower in both is said to be."""
 
-_FEWEST_WINDOWS = 5
-
 
 @dataclass(frozen=True, kw_only=True)
 class SlowStart:
@@ -148,7 +146,7 @@ class StartCheck:
             return None
         self._since_s = window.t0_s if self._since_s is None else self._since_s
         self._speeds.append(speed)
-        if self._trained_s < START_WARM_UP_S + LOOK_S or len(self._speeds) < _FEWEST_WINDOWS:
+        if self._trained_s < START_WARM_UP_S + LOOK_S or len(self._speeds) < 5:
             return None
         return self._look(window.t1_s, confirmed)
 
@@ -253,20 +251,9 @@ LEAST_WINDOWS = 30
 """Windows (five minutes) that the level is learned from before anything is tested."""
 
 _PER_MINUTE = 6
-_PER_BATCH = 10  # minutes
-_LONGEST_S = 20.0  # weight of one window at most
 _LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower
-_LINEAR_SDS = 2.0
-_LINEAR_SLACKS = 1.5
 _FLAT = 0.25  # and from which it counts more again
 _MOST = 1.0  # what it counts at most
-_SLACK = 0.018
-_SLACK_ERRORS = 5.0
-_THRESHOLD_LN = 24.0
-_PRIOR_BATCHES = 3.0
-_MINUTES_FACTOR = 2.5
-_LEAST_SIZE_SLACKS = 0.5
-_LEARNING = 0.05  # of the threshold, up to which the level goes on learning
 _BACK_WINDOWS = 18  # three minutes
 _KEPT_WINDOWS = 4096
 
@@ -366,16 +353,12 @@ class Slowdown:
             return None
         if self.is_slow:
             return self._look_for_recovery(t_s, ln_pace, self.level)
-        excess, weight = ln_pace - self.level, min(train_s, _LONGEST_S) / 60.0
+        excess, weight = ln_pace - self.level, min(train_s, 20.0) / 60.0  # minutes
         self._sum_up_faster(t_s, excess, weight, self.level)
         change = self._sum_up_slower(t_s, excess, weight, self.level)
         if len(self._held) < _KEPT_WINDOWS:
             self._held.append(ln_pace)
-        if (
-            not self.is_slow
-            and self._slower <= _LEARNING * self.threshold
-            and self._faster <= _LEARNING * self.threshold
-        ):
+        if not self.is_slow and self._slower <= 0.05 * self.threshold and self._faster <= 0.05 * self.threshold:
             for value in self._held:  # they have turned out to be no change
                 self._learn(value)
             self._held.clear()
@@ -408,7 +391,7 @@ class Slowdown:
         if self._slower < self.threshold:
             return None
         self._size = median(self._since_slower) - level
-        if self._size < _LEAST_SIZE_SLACKS * self.slack:  # a few very slow windows made the sum, not a slowdown
+        if self._size < 0.5 * self.slack:  # a few very slow windows made the sum, not a slowdown
             self._slower, self._slower_since_s = 0.0, t_s
             self._since_slower.clear()
             return None
@@ -468,22 +451,23 @@ class Slowdown:
         self._batch.append(fmean(self._minute))
         self._minute.clear()
         self._minutes.add(self._batch[-1])
-        if len(self._batch) == _PER_BATCH:
+        if len(self._batch) == 10:
             self._batches.add(fmean(self._batch))
             self._batch.clear()
         self._set_limits()
 
     def _set_limits(self) -> None:
         degrees = max(self._batches.count - 1, 0)
-        between = _PER_BATCH * self._batches.variance
-        # long-run variance of a minute
-        variance = (_PRIOR_BATCHES * 0.006 + degrees * between) / (_PRIOR_BATCHES + degrees)
-        variance = max(variance, _MINUTES_FACTOR * self._minutes.variance)
+        between = 10 * self._batches.variance
+        # Long-run variance of a minute: that between batches, with a usual one that counts as much as three of them; no
+        # smaller than what minutes show that are correlated.
+        variance = (3.0 * 0.006 + degrees * between) / (3.0 + degrees)
+        variance = max(variance, 2.5 * self._minutes.variance)
         error = sqrt(variance * _PER_MINUTE / max(self._learned, 1))
-        self.slack = _SLACK + _SLACK_ERRORS * error
+        self.slack = 0.018 + 5.0 * error  # standard errors of the level
         # in minutes times ln pace
-        self.threshold = max(1.35, _THRESHOLD_LN * variance / (2.0 * self.slack)) * self._backoff
-        self._linear = max(_LINEAR + _LINEAR_SDS * sqrt(self._minutes.variance), _LINEAR_SLACKS * self.slack)
+        self.threshold = max(1.35, 24.0 * variance / (2.0 * self.slack)) * self._backoff
+        self._linear = max(_LINEAR + 2.0 * sqrt(self._minutes.variance), 1.5 * self.slack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -532,10 +516,7 @@ class PaceWindow:
         return (self.samples or self.steps * (samples_per_step or 1.0)) / self.train_s
 
 
-_EVERY_S = 10.0
 _KEPT = 2160  # six hours
-_BEFORE_S = 1800.0
-_FEWEST = 3
 _LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhile
 
 
@@ -576,7 +557,7 @@ class SurroundingsHistory:
 
     def add(self, t_s: float, reading: Surroundings) -> None:
         """Add a reading; those that come too close to the one before are left out."""
-        if not self._readings or t_s - self._readings[-1][0] >= _EVERY_S - 1.0:
+        if not self._readings or t_s - self._readings[-1][0] >= 10.0 - 1.0:
             self._readings.append((t_s, reading))
 
     def add_wait(self, t_s: float, data_wait_fraction: float) -> None:
@@ -584,10 +565,10 @@ class SurroundingsHistory:
 
     def before(self, t_s: float) -> Surroundings:
         """Return the mean of the half hour before a time, or of what there is of it."""
-        recent = [reading for at_s, reading in self._readings if t_s - _BEFORE_S <= at_s < t_s]
+        recent = [reading for at_s, reading in self._readings if t_s - 1800.0 <= at_s < t_s]
         earlier = [reading for at_s, reading in self._readings if at_s < t_s]
-        waits = [wait for at_s, wait in self._waits if t_s - _BEFORE_S <= at_s < t_s]
-        return _mean(recent if len(recent) >= _FEWEST else earlier[-_LATEST:], waits)
+        waits = [wait for at_s, wait in self._waits if t_s - 1800.0 <= at_s < t_s]
+        return _mean(recent if len(recent) >= 3 else earlier[-_LATEST:], waits)
 
     def after(self, t_s: float) -> Surroundings:
         """Return the mean from a time on, of the last five minutes at most."""

@@ -77,7 +77,6 @@ Line = tuple[str, str]
 _GAP = "   "
 _INDENT = "  "
 _MOST_CELLS = 120
-_VERDICT_WIDTH = 29  # "  2-40 % cyclic, period 2.0 s"
 
 
 # Sparkline: a stretch of utilization as one line of characters.
@@ -87,7 +86,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BLOCKS) -> list[Line]:
-    """Return the lines that fit a terminal: a paragraph for each GPU, else two lines, else one.
+    """Return the lines that fit a terminal: a paragraph for each GPU, else a line.
 
     Args:
         width: Columns of the terminal; lines are made for at least 40.
@@ -105,16 +104,11 @@ def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BL
         lines = [line for gpu in reading.gpus for line in (("", ""), *_paragraph(gpu, width, levels))]
         if len(lines) <= room:
             return head + lines
-    rows = [("", ""), *_rows(reading, width, levels)]
+    lines = [_row(gpu, width) for gpu in reading.gpus]
     meanings = {gpu.verdict.pattern: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
-    said = [
-        line
-        for pattern, meaning in meanings.items()
-        for line in _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
-    ]
-    if len(rows) <= room:
-        return head + rows + (said if len(rows) + len(said) <= room else [])
-    return head + [_row(gpu, width, verdict=True) for gpu in reading.gpus]
+    for pattern, meaning in meanings.items():
+        lines += _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
+    return head + lines[: max(room, len(reading.gpus))]
 
 
 def log_lines(reading: MonitorReading) -> list[str]:
@@ -189,27 +183,13 @@ def _drawn(gpu: ShownGpu, room: int, levels: str) -> str:
     return f"{_INDENT}{line} {span_s:.0f} s"
 
 
-def _rows(reading: MonitorReading, width: int, levels: str) -> Iterator[Line]:
-    """Yield two lines for each GPU."""
-    for gpu in reading.gpus:
-        yield _row(gpu, width, verdict=False)
-        if gpu.trouble:
-            yield _cut(f"{_INDENT}{gpu.trouble}", width), "bold red"
-            continue
-        words = _verdict(gpu) or gpu.why_no_utilization or ""
-        if gpu.windows:
-            words = f"{_drawn(gpu, min(width - len(_INDENT) - _VERDICT_WIDTH, _MOST_CELLS), levels)}{_INDENT}{words}"
-        yield _cut(words if gpu.windows else f"{_INDENT}{words}", width), "green"
-
-
-def _row(gpu: ShownGpu, width: int, *, verdict: bool) -> Line:
+def _row(gpu: ShownGpu, width: int) -> Line:
     busy = ABSENT if gpu.utilization is None else _percent(gpu.utilization)
     power = ABSENT if gpu.power_w is None else f"{gpu.power_w:.0f} W"
     heat = ABSENT if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
-    clock = ABSENT if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz} MHz"
-    words = f"{gpu.label:<5}  {busy:>5}  {_memory(gpu) or ABSENT:>16}  {power:>5}  {heat:>6}  {clock:>8}"
-    rest = (gpu.trouble or _verdict(gpu)) if verdict else ", ".join(gpu.clock_reasons or ())
-    return _cut(f"{words}  {rest}".rstrip(), width), ""
+    memory = _gib(gpu.memory_used_bytes, gpu.memory_total_bytes) or ABSENT
+    words = f"{gpu.label:<5}  {busy:>5}  {memory:>16}  {power:>5}  {heat:>6}  {gpu.trouble or _verdict(gpu)}"
+    return _cut(words.rstrip(), width), "bold red" if gpu.trouble else ""
 
 
 def _figures(gpu: ShownGpu) -> list[str]:
@@ -219,7 +199,7 @@ def _figures(gpu: ShownGpu) -> list[str]:
         figures.append(f"{_percent(gpu.minute_utilization)} in the last minute")
     elif gpu.sm_activity is not None:
         figures.append(f"{_percent(gpu.sm_activity)} of its multiprocessors")
-    if (memory := _memory(gpu)) is not None:
+    if (memory := _gib(gpu.memory_used_bytes, gpu.memory_total_bytes)) is not None:
         figures.append(memory)
     if gpu.power_w is not None:
         figures.append(f"{gpu.power_w:.0f} W")
@@ -232,15 +212,12 @@ def _figures(gpu: ShownGpu) -> list[str]:
 
 
 def _owners(gpu: ShownGpu) -> list[str]:
-    if gpu.own_fraction is None or gpu.foreign_fraction is None:
-        return []
-    return [f"own kernels {_percent(gpu.own_fraction)}", f"others {_percent(gpu.foreign_fraction)}"]
+    own, others = gpu.own_fraction, gpu.foreign_fraction
+    return [] if own is None or others is None else [f"own kernels {_percent(own)}", f"others {_percent(others)}"]
 
 
 def _verdict(gpu: ShownGpu) -> str:
-    if gpu.verdict is not None:
-        return gpu.verdict.text
-    return gpu.why_no_verdict or ""
+    return gpu.verdict.text if gpu.verdict else gpu.why_no_verdict or ""
 
 
 def _summary_words(gpu: GpuSummary) -> Iterator[str]:
@@ -262,10 +239,6 @@ def _summary_words(gpu: GpuSummary) -> Iterator[str]:
         yield f"at most {gpu.highest_temperature_c} °C"
     if gpu.throttled_fraction:
         yield f"throttled in {_percent(gpu.throttled_fraction)} of the time"
-
-
-def _memory(gpu: ShownGpu) -> str | None:
-    return _gib(gpu.memory_used_bytes, gpu.memory_total_bytes)
 
 
 def _gib(used_bytes: int | None, total_bytes: int | None) -> str | None:

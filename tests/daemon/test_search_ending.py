@@ -77,22 +77,6 @@ def test_a_search_that_is_killed_again_and_again_is_given_up() -> None:
     assert "without a word" in one.note
 
 
-def test_a_machine_that_is_restarted_often_is_no_failure() -> None:
-    """Where the daemon was gone too, nobody knows how a search ended, and the trainer is not to blame."""
-    one = replace(RUNNING, budget_s=6000.0)
-    for _ in range(10):
-        one = after(replace(one, state=EntryState.RUNNING), exit_code=None, answer={}, used_s=1.0)
-    assert one.state is EntryState.WAITING
-
-
-def test_leaving_often_is_no_failure() -> None:
-    """A machine with many users ends a search many times."""
-    one = replace(RUNNING, budget_s=6000.0)
-    for _ in range(10):
-        one = after(replace(one, state=EntryState.RUNNING), answer={}, why_left="x", used_s=1.0)
-    assert one.state is EntryState.WAITING
-
-
 def test_a_rest_that_is_too_short_is_not_started() -> None:
     """What was found so far is the answer then; without any the entry has failed."""
     short = replace(RUNNING, budget_s=100.0 + LEAST_REST_S - 1)

@@ -74,14 +74,6 @@ def test_a_search_that_still_ends_is_waited_for(queue: Queue) -> None:
     assert told.kinds == ["search_found"]
 
 
-def test_a_damaged_answer_is_none(queue: Queue) -> None:
-    """A search that was killed while it printed leaves half an object; the entry goes on."""
-    left = left_behind(queue, boot_id="another boot")
-    queue.answer(left).write_text('{"verdict": "bet')
-    searches(queue, Told()).tick()
-    assert queue.entries()[0].state is EntryState.WAITING
-
-
 def test_a_daemon_that_ended_before_it_applied_is_followed_by_one_that_does(queue: Queue) -> None:
     """What is due is looked at again; where that cannot be, the entry is done, and those behind it have their turn."""
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice="00000000")

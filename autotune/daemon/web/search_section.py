@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -139,30 +140,24 @@ class StudyProgress:
     Time counts while searches go on: what lies between two searches is left out.
 
     Attributes:
+        shown: What the section shows as it is: ``now`` is the trial that goes on; ``best`` holds speeds of the
+            incumbent over today's, with the search times from which it was the best.
         t_s: Search time up to the last event.
-        phase: What it does, and why, in words.
-        now: The trial that goes on; None between two.
-        best: Speed of the incumbent over today's, at the search times from which it was the best.
         points: By name of a point, its changes as text, and ln speed over today's of its trials.
         today: Name of the point that is today's config.
     """
 
     def __init__(self) -> None:
-        self.study = self.measures = self._search = ""
-        self.started_utc: str | None = None
-        self.combinations: int | None = None
+        absent = dict.fromkeys(("started_utc", "phase", "why", "now", "combinations", "best_changes"))
+        self.shown: dict[str, Any] = {"study": "", "measures": "", **absent, "starts_s": [], "best": []}
         self.t_s = 0.0
-        self.starts_s: list[float] = []
-        self.phase: tuple[str | None, str | None] = None, None
-        self.now: dict[str, Any] | None = None
         self.dots: list[Dot] = []
         self.endings: Counter[str] = Counter()
-        self.best: list[tuple[float, float]] = []
-        self.best_changes: str | None = None
         self.points: dict[str, tuple[str, list[float]]] = {}
         self.today = ""
         self.recent: deque[dict[str, Any]] = deque(maxlen=12)
         self.remarks: deque[str] = deque(maxlen=6)
+        self._search = ""
         self._last: datetime | None = None
         self._numbers: set[int] = set()
         self._has_unit = False  # today's config was measured in this search
@@ -171,14 +166,12 @@ class StudyProgress:
         """Add an event; one that cannot be understood is passed over."""
         if search != self._search:
             self._search, self._last, self._has_unit = search, None, False
-            self.starts_s.append(round(self.t_s, 1))
-            self.phase, self.now, self.started_utc = (None, None), None, None
+            self.shown |= {"phase": None, "why": None, "now": None, "started_utc": None}
+            self.shown["starts_s"].append(round(self.t_s, 1))
             self.remarks.clear()
         self._pass_time(str(event.get("utc")))
-        try:
+        with suppress(KeyError, TypeError, ValueError, AttributeError):
             self._take(event)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return
 
     def _pass_time(self, utc: str) -> None:
         try:
@@ -193,28 +186,29 @@ class StudyProgress:
     def _take(self, event: Event) -> None:
         match event.get("event"):
             case "SearchStarted":
-                self.study, self.measures = clean(str(event["study"]), 120), clean(str(event["measures"]), 120)
-                self.started_utc = clean(str(event["utc"]), 40)
-                self.combinations = int(event["points"])
+                study, measures = clean(str(event["study"]), 120), clean(str(event["measures"]), 120)
+                self.shown |= {"study": study, "measures": measures, "combinations": int(event["points"])}
+                self.shown["started_utc"] = clean(str(event["utc"]), 40)
             case "TrialStarted":
-                self.now = {**_trial(event), "changes": _changes(event), "started_utc": clean(str(event["utc"]), 40)}
+                utc = clean(str(event["utc"]), 40)
+                self.shown["now"] = {**_trial(event), "changes": _changes(event), "started_utc": utc}
             case "TrialEnded":
                 self._end_trial(event, event["trial"])
             case "IncumbentChanged":
                 if ratio := number(event["speedup"]):
-                    self.best.append((round(self.t_s, 1), ratio))
-                    self.best_changes = _changes(event)
+                    self.shown["best_changes"] = _changes(event)
+                    self.shown["best"].append((round(self.t_s, 1), ratio))
             case "PhaseChanged":
-                self.phase = clean(str(event["phase"]), 40), clean(str(event["why"]))
+                self.shown |= {"phase": clean(str(event["phase"]), 40), "why": clean(str(event["why"]))}
             case "Remark":
                 self.remarks.append(clean(str(event["text"])))
             case "SearchEnded":
-                self.now = None
+                self.shown["now"] = None
 
     def _end_trial(self, event: Event, trial: Event) -> None:
         row, changes = _trial(trial), _changes(event)
-        if self.now is not None and self.now["number"] == row["number"]:
-            self.now = None
+        if self.shown["now"] is not None and self.shown["now"]["number"] == row["number"]:
+            self.shown["now"] = None
         if row["number"] in self._numbers:  # a write whose answer was lost may be told twice
             return
         purpose, ending, point = str(trial["purpose"])[:20], clean(str(trial["ending"]), 40), str(trial["point"])
@@ -243,7 +237,7 @@ class StudyProgress:
             self.today = self.today or point
             if ratio and not self._has_unit:
                 self._has_unit = True
-                self.best.append((round(self.t_s, 1), 1.0))
+                self.shown["best"].append((round(self.t_s, 1), 1.0))
 
 
 def _trial(trial: Event) -> dict[str, Any]:
@@ -260,28 +254,21 @@ def _changes(event: Event) -> str:
 
 def _section(entry: Entry, progress: StudyProgress) -> dict[str, Any]:
     is_running = entry.owner is not None
-    phase, why = progress.phase if is_running else (None, None)
     spread = _half_width([values for _, values in progress.points.values() if values])
     return {
+        **progress.shown,
+        **({} if is_running else {"phase": None, "why": None, "now": None}),
         "entry": entry.number,
         "config": clean(entry.config),
-        "study": progress.study,
         "is_running": is_running,
         "verdict": entry.answer.verdict if entry.answer and not is_running else None,
-        "started_utc": progress.started_utc,
         "budget_s": entry.budget_s,
         "used_s": round(entry.spent_s),
-        "phase": phase,
-        "why": why,
-        "now": progress.now if is_running else None,
-        "measures": progress.measures,
-        "combinations": progress.combinations,
         "t_s": round(progress.t_s, 1),
-        "starts_s": progress.starts_s[-50:],
+        "starts_s": progress.shown["starts_s"][-50:],
         "trials": len(progress.dots),
         "endings": dict(progress.endings.most_common(16)),
-        "best": progress.best[-400:],
-        "best_changes": progress.best_changes,
+        "best": progress.shown["best"][-400:],
         "dots": _thinned(progress.dots),
         "spread": round(spread, 4) if progress.dots else None,
         "points": _points(progress, spread),

@@ -30,12 +30,6 @@ def test_ten_minutes_without_anybody():
     assert state.reason == "idle for 10m"
 
 
-def test_the_reason_says_for_how_long_it_has_been_idle():
-    """Of how long."""
-    readings, idleness = Readings(), Idleness()
-    assert look_until(readings, idleness, 1_180.0).reason == "idle for 3m of 10m"
-
-
 @pytest.mark.parametrize(
     ("gpu", "reason"),
     [
@@ -57,12 +51,6 @@ def test_a_gpu_in_use_begins_the_ten_minutes_again(gpu, reason):
     readings.after(10.0)
     state = look_until(readings, idleness, 3_000.0)
     assert readings.t_s == pytest.approx(gone_s + 600.0, abs=0.3)
-
-
-def test_a_desktop_is_nobody():
-    """It draws, holds memory for that, and its kernels take next to no time."""
-    gpu = {"drawing": (STRANGER,), "utilization": 0.03, "unlisted_bytes": 30 << 20}
-    assert look_until(Readings(), Idleness(), 2_000.0, gpu=gpu).is_idle
 
 
 def test_only_the_gpus_of_the_search_count():

@@ -139,15 +139,6 @@ def test_an_end_is_told_and_what_ended_before_anybody_watched_is_not(folder: Pat
     assert _poll(Trainings(folder, clock), clock) == []
 
 
-def test_a_training_of_an_earlier_boot_has_ended(folder: Path) -> None:
-    """Its process id may be somebody else's by now."""
-    training, clock = _Training(folder, _header(owner={**this_process(), "boot_id": "another"})), VirtualClock()
-    training.trains(3)
-    trainings = Trainings(folder, clock)
-    assert _poll(trainings, clock) == []
-    assert trainings.alive == ()
-
-
 def test_a_config_is_in_use_as_long_as_its_training_goes_on(
     folder: Path, tmp_path: Path, ended: dict[str, object]
 ) -> None:
@@ -230,10 +221,3 @@ def test_a_folder_of_another_user_is_not_read(folder: Path) -> None:
     trainings = Trainings(folder, VirtualClock())
     assert _poll(trainings, VirtualClock()) == []
     assert trainings.alive == ()
-
-
-def test_the_daemon_stays_light() -> None:
-    """Watching loads neither numpy nor optuna, nor the parsers of configs."""
-    heavy = "{'numpy', 'optuna', 'yaml', 'ruamel', 'rich', 'sqlalchemy'}"
-    script = f"import sys, autotune.daemon.trainings; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

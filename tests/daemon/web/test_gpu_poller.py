@@ -58,15 +58,6 @@ def test_all_that_a_driver_says(looks: Callable[..., list[Look]]) -> None:
     assert (stranger["pid"], stranger["name"], stranger["is_own"]) == (4_000_000, None, False)
 
 
-def test_what_a_gpu_does_not_say_is_not_known(looks: Callable[..., list[Look]]) -> None:
-    """Never 0."""
-    quiet = Gpu(power_mw=None, temperature_c=None, sm_clock_mhz=None, event_reasons=None)
-    unsupported = Fault(function="nvmlDeviceGetUtilizationRates", code=3, gpu=0)
-    (((sample,), _),) = looks(quiet, faults=(unsupported,))
-    names = ("utilization", "power_w", "sm_clock_mhz", "temperature_c", "throttled_by")
-    assert {name: sample[name] for name in names} == dict.fromkeys(names)
-
-
 def test_a_gpu_that_falls_off_the_bus_leaves_the_others(looks: Callable[..., list[Look]]) -> None:
     """Its sentence says so; the readings of the other one go on."""
     fault = Fault(function="nvmlDevice*", code=15, gpu=1, from_s=70.0)
@@ -85,10 +76,3 @@ def test_a_driver_that_comes_back_is_found(looks: Callable[..., list[Look]]) -> 
     assert gone[1]
     assert again[0][0]["utilization"] == pytest.approx(0.3)
     assert again[1] is None
-
-
-def test_no_driver_is_said(looks: Callable[..., list[Look]]) -> None:
-    """In the words of the monitor."""
-    (found,) = looks(Gpu(), faults=(Fault(function="nvmlInit*", code=9),))
-    assert found[0] == []
-    assert "driver" in str(found[1])

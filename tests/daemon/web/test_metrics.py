@@ -85,11 +85,6 @@ def test_what_is_not_known_is_absent(daemon: BusyDaemon) -> None:
     assert len(found["autotune_training_samples"].samples) == 1
 
 
-def test_nothing_is_said_before_the_daemon_has_looked() -> None:
-    """An empty answer, which is a valid one."""
-    assert families(Metrics(lambda: None, dict)) == {}
-
-
 def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
     """24 hours, a scrape a minute, with all that happens on such a day: no counter falls, and no unknown is 0.
 

@@ -1,8 +1,6 @@
 """State of the page, from the files of a daemon."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -31,11 +29,6 @@ def document(daemon: BusyDaemon, **options: Any) -> dict[str, Any]:
     state = daemon.page.document(**options)
     assert state is not None
     return state
-
-
-def test_nothing_is_shown_before_the_daemon_has_looked(daemon: BusyDaemon) -> None:
-    """There is no state to begin with, rather than one of zeros."""
-    assert daemon.page.document() is None
 
 
 def test_an_idle_daemon_says_so(daemon: BusyDaemon) -> None:
@@ -91,32 +84,6 @@ def test_a_gpu_shows_the_last_hour_and_who_is_on_it(daemon: BusyDaemon) -> None:
     unknown = ("utilization", "memory_used_bytes", "power_w", "sm_clock_mhz", "throttled_by")
     assert [second[name] for name in unknown] == [None] * 5
     assert second["history"]["series"] == {}
-
-
-def test_a_gap_in_the_readings_is_a_gap(daemon: BusyDaemon) -> None:
-    """A daemon that did not look for ten minutes shows nothing for them."""
-    daemon.note(0.5)
-    daemon.clock.wait(600.0)
-    series = document(daemon)["gpus"]["devices"][0]["history"]["series"]["utilization"]
-    assert (series[0], series[-1]) == (0.5, 0.5)
-    assert series[1:-1] == [None] * 19
-
-
-def test_points_have_intervals_that_hold_them(daemon: BusyDaemon) -> None:
-    """Fastest first, with today's config among them; more trials make a narrower interval."""
-    daemon.add_running()
-    daemon.search()
-    search = document(daemon)["search"]
-    assert search is not None
-    points = search["points"]
-    assert all(point["low"] < point["ratio"] < point["high"] for point in points)
-    rest = [point["ratio"] for point in points]
-    assert rest == sorted(rest, reverse=True)
-    (today,) = [point for point in points if point["is_today"]]
-    assert today["trials"] == 5
-    once = next(point for point in points if point["trials"] == 1)
-    often = next(point for point in points if point["trials"] == 5 and not point["is_today"])
-    assert once["high"] / once["low"] > often["high"] / often["low"]
 
 
 def test_the_search_is_followed_as_it_writes(daemon: BusyDaemon) -> None:
@@ -305,11 +272,3 @@ def test_the_best_of_a_search_that_has_ended_stays(daemon: BusyDaemon) -> None:
     search = document(daemon)["search"]
     assert search is not None
     assert (search["is_running"], search["now"], search["best_changes"]) == (False, None, "num_workers=9")
-
-
-def test_the_page_costs_the_daemon_no_heavy_import() -> None:
-    """The state is made without numpy, optuna and rich, as the daemon is small."""
-    heavy = ("numpy", "optuna", "rich", "ruamel", "yaml")
-    code = f"import sys, autotune.daemon.web.state; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
