@@ -148,7 +148,7 @@ class StudyProgress:
     """
 
     def __init__(self) -> None:
-        absent = dict.fromkeys(("started_utc", "phase", "why", "now", "combinations", "best_changes"))
+        absent = dict.fromkeys(("phase", "why", "now", "combinations", "best_changes"))
         self.shown: dict[str, Any] = {"study": "", "measures": "", **absent, "starts_s": [], "best": []}
         self.t_s = 0.0
         self.dots: list[Dot] = []
@@ -166,7 +166,7 @@ class StudyProgress:
         """Add an event; one that cannot be understood is passed over."""
         if search != self._search:
             self._search, self._last, self._has_unit = search, None, False
-            self.shown |= {"phase": None, "why": None, "now": None, "started_utc": None}
+            self.shown |= {"phase": None, "why": None, "now": None}
             self.shown["starts_s"].append(round(self.t_s, 1))
             self.remarks.clear()
         self._pass_time(str(event.get("utc")))
@@ -188,7 +188,6 @@ class StudyProgress:
             case "SearchStarted":
                 study, measures = clean(str(event["study"]), 120), clean(str(event["measures"]), 120)
                 self.shown |= {"study": study, "measures": measures, "combinations": int(event["points"])}
-                self.shown["started_utc"] = clean(str(event["utc"]), 40)
             case "TrialStarted":
                 utc = clean(str(event["utc"]), 40)
                 self.shown["now"] = {**_trial(event), "changes": _changes(event), "started_utc": utc}

@@ -2,7 +2,7 @@
 
 Text that comes from trainers, configs and the driver has no control characters and a bounded length; absent is null.
 The document stays below 200 kB whatever there is. Actions name the ids in it: of an entry for ``pause``, ``resume``
-and ``remove``, of an advice for ``apply``, where its `actions` hold that word.
+and ``remove``, of an advice for ``apply``.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from autotune.clock import Clock, format_duration
-from autotune.daemon.advice import Advice, Advices, AdviceState
+from autotune.clock import Clock
+from autotune.daemon.advice import Advice, Advices
 from autotune.daemon.home import DaemonHome, json_object
-from autotune.daemon.queue import Entry, EntryState, Queue
+from autotune.daemon.queue import Entry, Queue
 from autotune.daemon.training_folder import TOLD, is_training
 from autotune.daemon.web.gpus import Sample
 from autotune.daemon.web.search_section import SearchFollower, clean, number
@@ -94,19 +94,17 @@ class PageState:
                 unread = str(error)
             names = ("autotune", "pid", "started_utc", "hosted", "machine", "trouble")
             sections = {
-                "queue": {**_queue(self._entries, status["reasons"], actions), "trouble": unread},
+                "queue": {**_queue(self._entries, status["reasons"]), "trouble": unread},
                 "gpus": self._gpus(view),
                 "trainings": self._of_trainings(status["trainings"]),
-                "advice": _advices(self._advices.all(), actions),
+                "advice": _advices(self._advices.all()),
                 "daemon": {**{name: status[name] for name in names}, "host": socket.gethostname()},
             }
-            document: Part = clean(sections)
-            document["search"] = self._search.section(self._entries)
             return {
                 "format": 1,
                 "utc": now.isoformat(timespec="seconds"),  # all that differs if nothing has changed
-                "headline": headline(document, document["daemon"]["trouble"] or document["queue"]["trouble"]),
-                **document,
+                **clean(sections),
+                "search": self._search.section(self._entries),
                 "actions": actions,
                 "csrf": csrf if actions else None,
             }
@@ -133,47 +131,7 @@ class PageState:
         return {"trainings": shown, "left_out": len(trainings) - len(shown), "alarms": alarms}
 
 
-def headline(state: Part, trouble: str | None) -> Part:
-    """Return the headline: an alarm before the search that runs, that before what waits, that before what is done."""
-    search, trainings = state["search"], state["trainings"]["trainings"]
-    opened = [alarm["message"] for alarm in state["trainings"]["alarms"] if alarm["is_open"]]
-    waiting = [entry for entry in state["queue"]["entries"] if entry["state"] in ("waiting", "held", "paused")]
-    given = [one for one in state["advice"]["advice"] if one["state"] == AdviceState.GIVEN]
-    if opened:
-        tone, text = "alarm", opened[0] + (f" (and {len(opened) - 1} more)" if opened[1:] else "")
-    elif trouble:
-        tone, text = "trouble", f"Trouble: {trouble}"
-    elif search is not None and search["is_running"]:
-        tone, text = "work", _of_search(search)
-    elif waiting:
-        why = f": entry {waiting[0]['number']} {waiting[0]['reason']}" if waiting[0]["reason"] else ""
-        count = "One search stands" if len(waiting) == 1 else f"{len(waiting)} searches stand"
-        tone, text = "work", f"{count} in the queue{why}."
-    elif trainings:
-        count = "One training goes on" if len(trainings) == 1 else f"{len(trainings)} trainings go on"
-        tone, text = "quiet", f"{count}; no alarm. The queue is empty."
-    elif given:
-        (ratio, low, high), name = given[0]["ratio"], _short(given[0]["config"])
-        tone, text = "news", f"Advice for {name}: {ratio:.2f}x as fast ({low:.2f} to {high:.2f}), not applied yet."
-    else:
-        tone, text = "quiet", "Nothing runs, and nothing waits."
-    return {"tone": tone, "text": text}
-
-
-def _of_search(search: Part) -> str:
-    phase = "Confirming" if search["phase"] == "confirming" else "Searching"
-    trials = "1 trial" if search["trials"] == 1 else f"{search['trials']:,} trials"
-    begun = f"{phase} {_short(search['config'])}, budget {format_duration(search['budget_s'])}: "
-    if search["best_changes"] is None or not search["best"]:
-        return f"{begun}{trials} made, nothing better than today's config yet."
-    return f"{begun}{search['best'][-1][1]:.2f}x today's speed after {trials}, with {search['best_changes']}."
-
-
-def _short(path: str) -> str:
-    return "/".join(PurePath(path).parts[-2:])
-
-
-def _queue(entries: Sequence[Entry], reasons: Mapping[str, str], actions: bool) -> Part:
+def _queue(entries: Sequence[Entry], reasons: Mapping[str, str]) -> Part:
     """Return the section of the queue: the open entries in their order, then the closed ones, newest first."""
     opened = [entry for entry in entries if entry.state.is_open]
     closed = [entry for entry in reversed(entries) if not entry.state.is_open]
@@ -190,36 +148,33 @@ def _queue(entries: Sequence[Entry], reasons: Mapping[str, str], actions: bool) 
             "reason": entry.shown_reason(reasons),
             "note": entry.note,
             "gain": entry.answer.ratio if entry.answer and entry.answer.verdict == "better" else None,
-            "advice": entry.answer.advice if entry.answer else None,
-            "added_utc": entry.added_utc,
-            "actions": _permitted(entry.state) if actions else [],
         }
         for entry in shown
     ]
     return {"entries": parts, "left_out": len(entries) - len(shown)}
 
 
-def _permitted(state: EntryState) -> list[str]:
-    """Return what may be done with an entry: as ``autotune queue pause``, ``resume`` and ``remove`` have it."""
-    if state in (EntryState.WAITING, EntryState.RUNNING):
-        return ["pause", "remove"]
-    return ["remove"] if state is EntryState.DONE else ["resume", "remove"]
-
-
-def _advices(advices: Sequence[Advice], actions: bool) -> Part:
-    shown = list(reversed(advices))[:12]
-    return {"advice": [_advice(one, actions) for one in shown], "left_out": len(advices) - len(shown)}
-
-
-def _advice(advice: Advice, actions: bool) -> Part:
-    # One that may learn more slowly is a question to its user, which `autotune apply` asks in full.
-    can_apply = actions and advice.state is AdviceState.GIVEN and not advice.may_learn_more_slowly
-    changes = [
-        {**asdict(change), "old": value_text(change.old), "new": value_text(change.new)}
-        for change in advice.changes[:30]
+def _advices(advices: Sequence[Advice]) -> Part:
+    shown = [
+        {
+            "id": one.id,
+            "config": one.config,
+            "state": one.state,
+            "ratio": one.ratio,
+            "changes": [
+                {**asdict(change), "old": value_text(change.old), "new": value_text(change.new)}
+                for change in one.changes[:30]
+            ],
+            "diff": one.diff,
+            "why": one.why[:8],
+            "made_utc": one.made_utc,
+            "applied_utc": one.applied_utc,
+            # It is a question to its user then, which `autotune apply` asks in full.
+            "may_learn_more_slowly": one.may_learn_more_slowly,
+        }
+        for one in list(reversed(advices))[:12]
     ]
-    shown = {**asdict(advice), "changes": changes, "why": advice.why[:8], "actions": ["apply"] if can_apply else []}
-    return {name: part for name, part in shown.items() if name not in ("set_values", "answer", "config_sha256")}
+    return {"advice": shown, "left_out": len(advices) - len(shown)}
 
 
 def _training(training: Mapping[str, Any]) -> Part:
@@ -255,23 +210,15 @@ def _alarms(path: Path, _size: int, _mtime_ns: int) -> list[Part]:
     """Return the alarms that were told of a training."""
     content, _ = read_tail(path, 64 << 10)
     told = [event for line in content.splitlines() if (event := json_object(line)).get("event") in _ALARMS]
-    alarms = []
-    for event in told:
-        cause = event.get("cause")
-        cause = cause if isinstance(cause, dict) else {}
-        alarms.append(
-            {
-                "key": f"{event.get('training')} {event.get('key')}",
-                "kind": event["event"],
-                "training": str(event.get("name")),
-                "utc": str(event.get("utc")),
-                "message": str(event.get("message")),
-                "speed_ratio": number(event.get("speed_ratio")),
-                "cause": cause.get("kind"),
-                "evidence": cause.get("text"),
-            }
-        )
-    return alarms
+    return [
+        {
+            "key": f"{event.get('training')} {event.get('key')}",
+            "kind": event["event"],
+            "utc": str(event.get("utc")),
+            "message": str(event.get("message")),
+        }
+        for event in told
+    ]
 
 
 def _gpu(sample: Sample, trainings: Mapping[int, str]) -> Part:
