@@ -130,6 +130,7 @@ class Queue:
                     if self._clock.now_s() >= until_s:
                         raise self._trouble("somebody else has held its lock for 10 s") from None
                     self._clock.wait(0.02)
+            self._known = None, _Document()  # what is changed is read anew, however alike two files look
             yield self._read()
 
     def _read(self) -> _Document:
