@@ -70,15 +70,6 @@ def test_a_starved_gpu_on_an_ordinary_terminal() -> None:
     assert {"▁", "▄"} <= set(drawn)
 
 
-def test_a_process_shows_its_pace_and_its_share() -> None:
-    """Steps, samples, waiting for data; and whose kernels ran."""
-    shared = replace(STARVED, own_fraction=0.18, foreign_fraction=0.03)
-    shown = texts(seen(shared, process=PROCESS), width=120)
-    assert shown[1] == "process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %"
-    assert shown[4].endswith("1980 MHz (power limit)")
-    assert shown[5] == "  own kernels 18 %   others 3 %"
-
-
 WORDS = "process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %"
 
 

@@ -223,14 +223,6 @@ def test_other_methods_are_refused(client: Client, method: str) -> None:
     assert client.ask("/api/state", method=method).status in (400, 405)
 
 
-@pytest.mark.parametrize("path", ["/", "/api/action", "/login", "/metrics"])
-def test_a_form_cannot_write(served: PageServer, client: Client, path: str) -> None:
-    """A foreign page's form, which browsers send without asking."""
-    form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": "http://evil.example"}
-    assert client.ask(path, method="POST", body=b"action=pause", headers=form).status in (403, 405)
-    assert served.acted == []
-
-
 @pytest.mark.parametrize("path", [*PATHS, "/login?code=x"])
 def test_every_answer_tells_browsers_what_it_may_do(client: Client, path: str) -> None:
     """No inline script, no eval, no frame, no guess at types, no copy kept; also on refusals."""

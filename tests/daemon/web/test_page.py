@@ -181,20 +181,6 @@ def test_a_page_that_only_shows_has_no_buttons(browser: Any, served: PageServer,
     assert "autotune apply --config" in text_of(page, "#advice")
 
 
-@pytest.mark.parametrize("width", [400, 700, 800, 1280, 2200])
-def test_nothing_is_cut_off_at_any_width(served: PageServer, width: int) -> None:
-    """No sideways scrolling of the page, also on a telephone."""
-    with chromium(width=width) as browser:
-        page = opened(browser, served)
-        until(lambda: text_of(page, "#daemon > div"), "the page is empty")
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        wide = page.execute_script(
-            """return [...document.querySelectorAll('section *')].filter((one) => !one.closest('pre, .unseen')
-               && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
-        )
-        assert wide == []
-
-
 def test_an_alarm_is_spoken_once(browser: Any, served: PageServer, daemon: BusyDaemon) -> None:
     """It stands in a live region when it comes, and is not repeated by later states."""
     page = opened(browser, served)
