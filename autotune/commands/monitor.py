@@ -14,7 +14,7 @@ from autotune.trial.termination import signals_held
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autotune.daemon.monitor_reading import MonitorReading, MonitorSummary
+    from autotune.daemon.monitor import MonitorReading, MonitorSummary
 
 
 @click.command(name="monitor")
@@ -59,10 +59,9 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
 @contextlib.contextmanager
 def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorReading], None]]":
     from autotune.daemon.monitor_display import MonitorDisplay, log_lines
-    from autotune.daemon.monitor_reading import reading_document
 
     if as_json:
-        yield lambda reading: say_object(reading_document(reading))
+        yield lambda reading: say_object(reading.document())
     elif console.is_terminal and not console.is_dumb_terminal:
         with MonitorDisplay(console) as display:
             yield display.show
@@ -79,10 +78,9 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
 
 def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:
     from autotune.daemon.monitor_display import summary_lines
-    from autotune.daemon.monitor_reading import summary_document
 
     if as_json:
-        say_object(summary_document(summary))
+        say_object(summary.document())
     else:
         for line in summary_lines(summary):
             console.print(line, soft_wrap=not console.is_terminal)

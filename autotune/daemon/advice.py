@@ -3,12 +3,13 @@
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -16,14 +17,11 @@ from autotune.clock import Clock
 from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, config_sha256
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular, replace_durably
-from autotune.records import Scalar, changes_training
+from autotune.records import Scalar
 from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
 FORMAT = 1
 """Format version of an advice on disk."""
-
-_ID = re.compile(r"[0-9a-f]{8}")
-_MOST_BYTES = 4 << 20
 
 
 class AdviceState(StrEnum):
@@ -90,44 +88,29 @@ class Advice:
         """Return the advice of a search's answer whose verdict is ``better``.
 
         Raises:
-            KeyError: The answer lacks something.
+            ValueError: The answer lacks something; also KeyError or TypeError.
         """
-        judged, speedup = answer["answer"], answer["speedup"]
-        worths = {change["path"]: _worth(change) for change in answer["changes"]}
-        changes = tuple(
-            _change(key, worths.get(key["path"])) for key in judged["keys"] if repr(key["old"]) != repr(key["new"])
-        )
-        return cls(
-            id=advice_id(config, str(answer["study"]), answer["best"]["values"]),
-            config=config,
-            config_sha256=config_sha256,
-            study=str(answer["study"]),
-            ratio=(float(speedup["ratio"]), float(speedup["low"]), float(speedup["high"])),
-            changes=changes,
-            diff=str(answer["diff"] or ""),
-            why=(str(answer["why"]), *map(str, answer["cautions"])),
-            made_utc=made_utc,
-            may_learn_more_slowly=bool(answer["may_learn_more_slowly"]),
-            answer=str(judged["id"]),
-        )
-
-    @classmethod
-    def of_document(cls, document: object) -> "Advice":
-        """Return the advice of a document.
-
-        Raises:
-            ValueError: It is none of this format.
-        """
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise ValueError("its format is not known to this version")
-        try:
-            advice = msgspec.convert(document, cls)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"it is no advice: {error}") from error
-        if "may_learn_more_slowly" in document:
-            return advice
-        # Advice of earlier versions was never raced.
-        return replace(advice, may_learn_more_slowly=changes_training(change.label for change in advice.changes))
+        judged, names = answer["answer"], ("ratio", "low", "high")
+        document = {
+            "id": advice_id(config, str(answer["study"]), answer["best"]["values"]),
+            "config": config,
+            "config_sha256": config_sha256,
+            "study": str(answer["study"]),
+            "ratio": [float(answer["speedup"][name]) for name in names],
+            "diff": answer["diff"] or "",
+            "why": [answer["why"], *answer["cautions"]],
+            "made_utc": made_utc,
+            "may_learn_more_slowly": bool(answer["may_learn_more_slowly"]),
+            "answer": str(judged["id"]),
+        }
+        worths = {
+            change["path"]: [float(change[name]) for name in ("worth", "worth_low", "worth_high")]
+            for change in answer["changes"]
+            if change["worth"] is not None
+        }
+        changed = [key for key in judged["keys"] if repr(key["old"]) != repr(key["new"])]
+        document["changes"] = [{**key, "worth": worths.get(key["path"])} for key in changed]
+        return msgspec.convert(document, cls)
 
 
 class Advices:
@@ -139,6 +122,7 @@ class Advices:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._known: dict[str, tuple[object, Advice]] = {}  # by id: what was read last, and of which file
 
     def keep(self, advice: Advice) -> Advice:
         """Write an advice; of one of the same id only what was applied of it stays.
@@ -152,10 +136,15 @@ class Advices:
         with contextlib.suppress(AutotuneError):  # there is none, or none that can be read
             before = self.advice(advice.id)
             advice = replace(advice, applied_utc=before.applied_utc, set_values=before.set_values)
-        self._write(advice)
+        self.write(advice)
         return advice
 
-    def _write(self, advice: Advice) -> None:
+    def write(self, advice: Advice) -> None:
+        """Write an advice in place of the one of the same id.
+
+        Raises:
+            AutotuneError: It cannot be written.
+        """
         path = self._folder / f"{advice.id}.json"
         try:
             make_private_folder(self._folder)
@@ -173,27 +162,33 @@ class Advices:
         Raises:
             AutotuneError: There is none, or it cannot be understood.
         """
-        if not _ID.fullmatch(id):
+        if not re.fullmatch(r"[0-9a-f]{8}", id):
             raise AutotuneError(f"{id!r} is no id of an advice", remedy="Ids have 8 digits, such as 3f2a901c.")
         path = self._folder / f"{id}.json"
         try:
             with open_regular(path) as file:
-                return Advice.of_document(json.loads(file.read(_MOST_BYTES)))
+                status = os.fstat(file.fileno())
+                stamp = status.st_ino, status.st_size, status.st_mtime_ns
+                known = self._known.get(id)
+                if known is None or known[0] != stamp:
+                    document = json.loads(file.read(4 << 20))
+                    if document["format"] != FORMAT:
+                        raise ValueError("its format is not known to this version")
+                    known = self._known[id] = stamp, msgspec.convert(document, Advice)
+                return known[1]
         except FileNotFoundError:
             raise AutotuneError(
                 f"there is no advice {id}", remedy="`autotune queue list` names those there are."
             ) from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise AutotuneError(f"the advice cannot be read: {error}", where=str(path)) from error
 
     def all(self) -> list[Advice]:
         """Return all that can be read, the oldest first."""
         found = []
-        for path in self._folder.glob("*.json") if self._folder.is_dir() else ():
-            try:
+        for path in self._folder.glob("*.json"):
+            with contextlib.suppress(AutotuneError):  # `explain` says why
                 found.append(self.advice(path.stem))
-            except AutotuneError:  # `explain` says why
-                continue
         return sorted(found, key=lambda advice: (advice.made_utc, advice.id))
 
     def applied_values(self, config: str) -> dict[str, Scalar]:
@@ -203,16 +198,12 @@ class Advices:
             values |= advice.set_values
         return values
 
-    def put_back(self, advice: Advice) -> None:
-        """Write an advice as it was before `mark_applied`: it was not applied after all."""
-        self._write(advice)
-
     def mark_applied(self, id: str, utc: str) -> Advice:
         """Note that an advice is applied, before that is done: what is in a config is known then; return it."""
         advice = self.advice(id)
         values = {**advice.set_values, **{change.path: change.new for change in advice.changes}}
         advice = replace(advice, state=AdviceState.APPLIED, applied_utc=utc, set_values=values)
-        self._write(advice)
+        self.write(advice)
         return advice
 
 
@@ -220,16 +211,6 @@ def advice_id(config: str, study: str, values: Mapping[str, Scalar]) -> str:
     """Return the id of an advice: a hash of the config's path, of the study's identity and of all values."""
     text = json.dumps([config, study, sorted(values.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _change(key: Mapping[str, Any], worth: tuple[float, float, float] | None) -> AdvisedChange:
-    return AdvisedChange(path=str(key["path"]), old=key["old"], new=key["new"], label=str(key["label"]), worth=worth)
-
-
-def _worth(change: Mapping[str, Any]) -> tuple[float, float, float] | None:
-    if change["worth"] is None:
-        return None
-    return float(change["worth"]), float(change["worth_low"]), float(change["worth_high"])
 
 
 # Rule for applying an advice without asking: what was permitted, and what a person has decided since. Pure.
@@ -269,26 +250,8 @@ def edited_since(advice: Advice, applied: Mapping[str, Scalar]) -> list[str]:
     ]
 
 
-def hold_of(*, edited: Collection[str], is_in_use: bool) -> Hold | None:
-    """Return why a permitted advice has to wait; None if it need not."""
-    if edited:
-        return Hold.EDITED
-    return Hold.TRAINING if is_in_use else None
-
-
-class Tell(Protocol):
-    """Receiver of what happens."""
-
-    def __call__(self, kind: str, text: str, **facts: Any) -> None:
-        """Take note of something that happened.
-
-        Args:
-            kind: Kind of event, a stable word such as ``search_started``.
-        """
-        ...
-
-
-_WHERE_OPTIONS = ("--state-dir", "--storage")
+Tell = Callable[..., None]
+"""Receiver of what happens: of the kind, a stable word such as ``search_started``, a sentence, and facts by name."""
 
 
 class Advising:
@@ -368,8 +331,9 @@ class Advising:
             return
         was_resumed = entry.hold is None
         edited = [] if was_resumed or was_begun else edited_since(advice, self._advices.applied_values(advice.config))
-        hold = hold_of(edited=edited, is_in_use=any(map(self._uses_config, entry.configs)))
-        if hold is not None:
+        is_in_use = any(map(self._uses_config, entry.configs))
+        if edited or is_in_use:
+            hold = Hold.EDITED if edited else Hold.TRAINING
             why = f"somebody has decided otherwise ({'; '.join(edited)})" if edited else "a training uses the config"
             note = f"not applied yet: {why}"
             if entry.note != note:
@@ -377,7 +341,7 @@ class Advising:
             return
         self._advices.mark_applied(advice.id, self._clock.utc().isoformat(timespec="seconds"))  # never unknown later
         if why_failed := self._write(entry, advice):
-            self._advices.put_back(advice)
+            self._advices.write(advice)
             self._note(entry, f"not applied: {why_failed}", EntryState.DONE)
         else:
             self._note(entry, f"applied to {advice.config}; `autotune revert` undoes it", EntryState.DONE)
@@ -385,7 +349,9 @@ class Advising:
     def _write(self, entry: Entry, advice: Advice) -> str | None:
         """Have ``autotune apply`` write the values; return why that failed, None if it did not."""
         # By its name: what `apply` finds in the record by now may be another answer, which nobody has permitted.
-        argv = (*OWN_COMMAND, "apply", "--config", advice.config, "--answer", advice.answer, *_where(entry.options))
+        named = {name: entry.option(name) for name in ("--state-dir", "--storage")}
+        where = [f"{name}={value}" for name, value in named.items() if value]
+        argv = (*OWN_COMMAND, "apply", "--config", advice.config, "--answer", advice.answer, *where)
         log = self._queue.log(entry)
         try:
             child = SearchChild.start(argv, cwd=Path(entry.cwd), env=entry.environment, log=log, clock=self._clock)
@@ -402,13 +368,3 @@ class Advising:
         self._queue.change(entry.id, lambda one: replace(one, note=note, state=state, hold=hold))
         kind = "applied" if note.startswith("applied") else "not_applied"
         self._tell(kind, f"{entry.name}: {note}", entry=entry.number)
-
-
-def _where(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of a search's options that say where its study is."""
-    own = options[: options.index("--")] if "--" in options else options
-    return tuple(
-        word
-        for at, word in enumerate(own)
-        if word.startswith(_WHERE_OPTIONS) or (at > 0 and own[at - 1] in _WHERE_OPTIONS)
-    )

@@ -18,19 +18,13 @@ from typing import Any, Self
 
 from autotune import __version__
 from autotune.clock import Clock, SystemClock, format_duration
-from autotune.daemon.home import DaemonHome
+from autotune.daemon.home import DaemonHome, json_object
 from autotune.errors import AutotuneError, DaemonAway
 from autotune.files import create_private, read_beginning
 
 _VERSION = 1
 _WORD_BYTES = 8
 _REMEMBERED = 256  # words: whoever wrote an earlier one has read the answer, or waits no more
-_MOST_BYTES = 1 << 26
-_LOOK_S = 0.01  # between looks of a command at the file
-_RESTART = (
-    "Restart the daemon, so that it is of the version that you use: `systemctl --user restart autotune`, or end "
-    "`autotune daemon run` and start it again."
-)
 
 
 class Control:
@@ -127,7 +121,7 @@ def ask(
                 where=str(home.status),
                 remedy="Run the command again; if it stays so, end the daemon and start it again.",
             )
-        clock.wait(_LOOK_S)
+        clock.wait(0.01)
         _wake(home, "")  # it may have ended
 
 
@@ -155,18 +149,14 @@ def _wake(home: DaemonHome, word: str) -> None:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(read_beginning(path, _MOST_BYTES) or b"{}")
-    except (ValueError, RecursionError) as error:
-        raise AutotuneError("what the daemon writes cannot be understood", where=str(path), remedy=_RESTART) from error
-    if not isinstance(document, dict):
-        raise AutotuneError("what the daemon writes cannot be understood", where=str(path), remedy=_RESTART)
+    document = json_object(read_beginning(path, 1 << 26))
     if document and document.get("v") != _VERSION:
         raise AutotuneError(
             f"the daemon is of autotune {document.get('autotune')}, whose words this command (autotune {__version__}) "
             "does not know",
             where=str(path),
-            remedy=_RESTART,
+            remedy="Restart the daemon, so that it is of the version that you use: `systemctl --user restart "
+            "autotune`, or end `autotune daemon run` and start it again.",
         )
     return document
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import takewhile
@@ -12,8 +12,6 @@ from math import exp, sqrt
 from statistics import fmean, median
 
 from autotune.daemon.training_folder import ConfirmedSpeed
-
-_SILENT_WINDOWS = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +73,7 @@ class TrainingWatch:
         if window.process != self._process:
             if self._process is not None:
                 # without a window of the chosen process, after which another one takes its place
-                if window.t1_s - self._last_s < max(60.0, _SILENT_WINDOWS * self._length_s):
+                if window.t1_s - self._last_s < max(60.0, 4.0 * self._length_s):
                     return False
                 self._slowdown.resume()
                 self._start.restart()
@@ -93,8 +91,6 @@ START_WARM_UP_S = 30.0
 
 LOOK_S = 150.0
 """Training time of one look. There are two, and only a training that is slower in both is said to be."""
-
-_FEWEST_WINDOWS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +146,7 @@ class StartCheck:
             return None
         self._since_s = window.t0_s if self._since_s is None else self._since_s
         self._speeds.append(speed)
-        if self._trained_s < START_WARM_UP_S + LOOK_S or len(self._speeds) < _FEWEST_WINDOWS:
+        if self._trained_s < START_WARM_UP_S + LOOK_S or len(self._speeds) < 5:
             return None
         return self._look(window.t1_s, confirmed)
 
@@ -168,15 +164,6 @@ class StartCheck:
             return None
         self._confirmed = None
         return SlowStart(t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed, confirmed=confirmed)
-
-
-_CORES = 0.5  # growth of each that is told from its usual ups and downs
-_CORES_OF_MANY = 0.04
-_SHARE_OF_TIME = 0.25
-_DATA_WAIT = 0.08
-_DISK = 0.12
-_FULL = 0.95
-_EDITED = 2.0
 
 
 class CauseKind(StrEnum):
@@ -221,54 +208,40 @@ def likely_cause(before: Surroundings, after: Surroundings) -> Cause | None:
     return max(found, key=lambda cause: cause.strength, default=None)
 
 
+_GROWTHS: Mapping[str, tuple[CauseKind, float, str]] = {
+    "throttled": (CauseKind.CLOCKS_HELD_DOWN, 0.25, "the GPU's clocks are held down {:.0%} of the time"),
+    "gpu_neighbour": (CauseKind.GPU_NEIGHBOUR, 0.25, "another process works on the GPU {:.0%} of the time"),
+    "foreign_cores": (CauseKind.CPU_NEIGHBOUR, 0.5, "other processes keep {:.1f}{} cores busy"),
+    "disk_pressure": (CauseKind.DISK_SLOWER, 0.12, "processes wait for the disk {:.0%} of the time"),
+    "data_wait_fraction": (CauseKind.DATA_WAIT, 0.08, "the loop waits for data {:.0%} of the time"),
+}
+"""By the reading that grows: the growth of each that is told from its usual ups and downs, and its evidence."""
+
+
 def _changes(before: Surroundings, after: Surroundings) -> Iterator[Cause]:
-    """Yield what changed, weak changes included."""
-    known = before.data_wait_fraction is not None  # many trainings wait a lot, always
-    waits_more = _growth(before.data_wait_fraction, after.data_wait_fraction) if known else None
-    if (grown := _growth(before.throttled, after.throttled)) is not None:
-        text = f"the GPU's clocks are held down {after.throttled:.0%} of the time{_was(before.throttled, '.0%')}"
-        yield _cause(CauseKind.CLOCKS_HELD_DOWN, text, grown / _SHARE_OF_TIME)
-    if (grown := _growth(before.gpu_neighbour, after.gpu_neighbour)) is not None:
-        text = f"another process works on the GPU {after.gpu_neighbour:.0%} of the time"
-        yield _cause(CauseKind.GPU_NEIGHBOUR, text + _was(before.gpu_neighbour, ".0%"), grown / _SHARE_OF_TIME)
-    if (grown := _growth(before.foreign_cores, after.foreign_cores)) is not None:
-        of = f" of {after.cores}" if after.cores else ""
-        text = f"other processes keep {after.foreign_cores:.1f}{of} cores busy{_was(before.foreign_cores, '.1f')}"
-        yield _cause(CauseKind.CPU_NEIGHBOUR, text, grown / _least_cores(after.cores))
-    if (grown := _growth(before.disk_pressure, after.disk_pressure)) is not None:
-        is_felt = waits_more is None or waits_more >= _DATA_WAIT / 2
-        text = f"processes wait for the disk {after.disk_pressure:.0%} of the time{_was(before.disk_pressure, '.0%')}"
-        yield _cause(CauseKind.DISK_SLOWER, text, grown / _DISK if is_felt else 0.0)
-    if waits_more is not None:
-        text = f"the loop waits for data {after.data_wait_fraction:.0%} of the time"
-        text += _was(before.data_wait_fraction, ".0%")
-        yield _cause(CauseKind.DATA_WAIT, text, waits_more / _DATA_WAIT)
+    """Yield what changed, weak changes included; what was not known before counts from zero."""
+    for name, (kind, least, words) in _GROWTHS.items():
+        was, now = getattr(before, name), getattr(after, name)
+        if now is None or (was is None and kind is CauseKind.DATA_WAIT):  # many trainings wait a lot, always
+            continue
+        if kind is CauseKind.CPU_NEIGHBOUR and after.cores:
+            # of a machine with few, where a neighbour can only take what the training leaves to it
+            least = max(min(least, 0.125 * after.cores), 0.04 * after.cores)
+        if kind is CauseKind.DISK_SLOWER and before.data_wait_fraction is not None:
+            waits = after.data_wait_fraction
+            if waits is not None and waits - before.data_wait_fraction < 0.04:  # nothing of it is felt
+                continue
+        text = words.format(now, f" of {after.cores}" if after.cores else "")
+        if was is not None:
+            text += f", before {was:.1f}" if kind is CauseKind.CPU_NEIGHBOUR else f", before {was:.0%}"
+        yield Cause(kind=kind, text=text, strength=min((now - (was or 0.0)) / least, 6.0))
     filled, full = before.gpu_memory_fraction, after.gpu_memory_fraction
-    if full is not None and full >= _FULL and (filled is None or filled < _FULL):
-        yield _cause(CauseKind.GPU_MEMORY_FULL, f"the GPU's memory is {full:.0%} full", 1.5)
+    if full is not None and full >= 0.95 and (filled is None or filled < 0.95):
+        yield Cause(kind=CauseKind.GPU_MEMORY_FULL, text=f"the GPU's memory is {full:.0%} full", strength=1.5)
     if after.config_changed and not before.config_changed:
-        yield _cause(CauseKind.CONFIG_EDITED, "the config was edited", _EDITED)
+        yield Cause(kind=CauseKind.CONFIG_EDITED, text="the config was edited", strength=2.0)
     if after.code_changed and not before.code_changed:
-        yield _cause(CauseKind.CODE_EDITED, "the code was changed", _EDITED)
-
-
-def _was(before: float | None, form: str) -> str:
-    return "" if before is None else f", before {format(before, form)}"
-
-
-def _least_cores(cores: int | None) -> float:
-    """Return the growth of the foreign load that is told from its ups and downs, on a machine of that size."""
-    # of a machine with few, where a neighbour can only take what the training leaves to it
-    return _CORES if cores is None else max(min(_CORES, 0.125 * cores), _CORES_OF_MANY * cores)
-
-
-def _growth(before: float | None, after: float | None) -> float | None:
-    """Return by how much a reading grew, None if it is not known after; one not known before counts from zero."""
-    return None if after is None else after - (before or 0.0)
-
-
-def _cause(kind: CauseKind, text: str, strength: float) -> Cause:
-    return Cause(kind=kind, text=text, strength=min(strength, 6.0))
+        yield Cause(kind=CauseKind.CODE_EDITED, text="the code was changed", strength=2.0)
 
 
 WARM_UP_S = 60.0
@@ -278,20 +251,9 @@ LEAST_WINDOWS = 30
 """Windows (five minutes) that the level is learned from before anything is tested."""
 
 _PER_MINUTE = 6
-_PER_BATCH = 10  # minutes
-_LONGEST_S = 20.0  # weight of one window at most
 _LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower
-_LINEAR_SDS = 2.0
-_LINEAR_SLACKS = 1.5
 _FLAT = 0.25  # and from which it counts more again
 _MOST = 1.0  # what it counts at most
-_SLACK = 0.018
-_SLACK_ERRORS = 5.0
-_THRESHOLD_LN = 24.0
-_PRIOR_BATCHES = 3.0
-_MINUTES_FACTOR = 2.5
-_LEAST_SIZE_SLACKS = 0.5
-_LEARNING = 0.05  # of the threshold, up to which the level goes on learning
 _BACK_WINDOWS = 18  # three minutes
 _KEPT_WINDOWS = 4096
 
@@ -391,16 +353,12 @@ class Slowdown:
             return None
         if self.is_slow:
             return self._look_for_recovery(t_s, ln_pace, self.level)
-        excess, weight = ln_pace - self.level, min(train_s, _LONGEST_S) / 60.0
+        excess, weight = ln_pace - self.level, min(train_s, 20.0) / 60.0  # minutes
         self._sum_up_faster(t_s, excess, weight, self.level)
         change = self._sum_up_slower(t_s, excess, weight, self.level)
         if len(self._held) < _KEPT_WINDOWS:
             self._held.append(ln_pace)
-        if (
-            not self.is_slow
-            and self._slower <= _LEARNING * self.threshold
-            and self._faster <= _LEARNING * self.threshold
-        ):
+        if not self.is_slow and self._slower <= 0.05 * self.threshold and self._faster <= 0.05 * self.threshold:
             for value in self._held:  # they have turned out to be no change
                 self._learn(value)
             self._held.clear()
@@ -433,7 +391,7 @@ class Slowdown:
         if self._slower < self.threshold:
             return None
         self._size = median(self._since_slower) - level
-        if self._size < _LEAST_SIZE_SLACKS * self.slack:  # a few very slow windows made the sum, not a slowdown
+        if self._size < 0.5 * self.slack:  # a few very slow windows made the sum, not a slowdown
             self._slower, self._slower_since_s = 0.0, t_s
             self._since_slower.clear()
             return None
@@ -493,22 +451,23 @@ class Slowdown:
         self._batch.append(fmean(self._minute))
         self._minute.clear()
         self._minutes.add(self._batch[-1])
-        if len(self._batch) == _PER_BATCH:
+        if len(self._batch) == 10:
             self._batches.add(fmean(self._batch))
             self._batch.clear()
         self._set_limits()
 
     def _set_limits(self) -> None:
         degrees = max(self._batches.count - 1, 0)
-        between = _PER_BATCH * self._batches.variance
-        # long-run variance of a minute
-        variance = (_PRIOR_BATCHES * 0.006 + degrees * between) / (_PRIOR_BATCHES + degrees)
-        variance = max(variance, _MINUTES_FACTOR * self._minutes.variance)
+        between = 10 * self._batches.variance
+        # Long-run variance of a minute: that between batches, with a usual one that counts as much as three of them; no
+        # smaller than what minutes show that are correlated.
+        variance = (3.0 * 0.006 + degrees * between) / (3.0 + degrees)
+        variance = max(variance, 2.5 * self._minutes.variance)
         error = sqrt(variance * _PER_MINUTE / max(self._learned, 1))
-        self.slack = _SLACK + _SLACK_ERRORS * error
+        self.slack = 0.018 + 5.0 * error  # standard errors of the level
         # in minutes times ln pace
-        self.threshold = max(1.35, _THRESHOLD_LN * variance / (2.0 * self.slack)) * self._backoff
-        self._linear = max(_LINEAR + _LINEAR_SDS * sqrt(self._minutes.variance), _LINEAR_SLACKS * self.slack)
+        self.threshold = max(1.35, 24.0 * variance / (2.0 * self.slack)) * self._backoff
+        self._linear = max(_LINEAR + 2.0 * sqrt(self._minutes.variance), 1.5 * self.slack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -522,8 +481,6 @@ class PaceWindow:
         work: Frames or tokens in them; None if not known of all.
         wait_fraction: Share of their time for which the loop waited for data; None if not known.
         epochs: Passes over the data that ended.
-        pause_s: Time of the steps that were left out because of a pause.
-        cpu_s: CPU time of the process meanwhile; None if not known.
     """
 
     process: str
@@ -535,9 +492,6 @@ class PaceWindow:
     work: float | None = None
     wait_fraction: float | None = None
     epochs: int = 0
-    pauses: int = 0
-    pause_s: float = 0.0
-    cpu_s: float | None = None
 
     @property
     def ln_pace(self) -> float | None:
@@ -562,10 +516,7 @@ class PaceWindow:
         return (self.samples or self.steps * (samples_per_step or 1.0)) / self.train_s
 
 
-_EVERY_S = 10.0
 _KEPT = 2160  # six hours
-_BEFORE_S = 1800.0
-_FEWEST = 3
 _LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhile
 
 
@@ -606,7 +557,7 @@ class SurroundingsHistory:
 
     def add(self, t_s: float, reading: Surroundings) -> None:
         """Add a reading; those that come too close to the one before are left out."""
-        if not self._readings or t_s - self._readings[-1][0] >= _EVERY_S - 1.0:
+        if not self._readings or t_s - self._readings[-1][0] >= 10.0 - 1.0:
             self._readings.append((t_s, reading))
 
     def add_wait(self, t_s: float, data_wait_fraction: float) -> None:
@@ -614,10 +565,10 @@ class SurroundingsHistory:
 
     def before(self, t_s: float) -> Surroundings:
         """Return the mean of the half hour before a time, or of what there is of it."""
-        recent = [reading for at_s, reading in self._readings if t_s - _BEFORE_S <= at_s < t_s]
+        recent = [reading for at_s, reading in self._readings if t_s - 1800.0 <= at_s < t_s]
         earlier = [reading for at_s, reading in self._readings if at_s < t_s]
-        waits = [wait for at_s, wait in self._waits if t_s - _BEFORE_S <= at_s < t_s]
-        return _mean(recent if len(recent) >= _FEWEST else earlier[-_LATEST:], waits)
+        waits = [wait for at_s, wait in self._waits if t_s - 1800.0 <= at_s < t_s]
+        return _mean(recent if len(recent) >= 3 else earlier[-_LATEST:], waits)
 
     def after(self, t_s: float) -> Surroundings:
         """Return the mean from a time on, of the last five minutes at most."""
@@ -631,23 +582,18 @@ def _mean(readings: Sequence[Surroundings], waits: Sequence[float]) -> Surroundi
     if not readings:
         return Surroundings(data_wait_fraction=median(waits) if waits else None)
 
-    def known(name: str) -> list[float]:
-        return [value for reading in readings if (value := getattr(reading, name)) is not None]
-
-    def middle(name: str) -> float | None:
-        return median(values) if (values := known(name)) else None
-
-    def share(name: str) -> float | None:
-        return fmean(values) if (values := known(name)) else None
+    def known(name: str, middle: Callable[[list[float]], float]) -> float | None:
+        values = [value for reading in readings if (value := getattr(reading, name)) is not None]
+        return middle(values) if values else None
 
     return Surroundings(
-        foreign_cores=middle("foreign_cores"),
+        foreign_cores=known("foreign_cores", median),
         cores=readings[0].cores,
-        gpu_neighbour=share("gpu_neighbour"),
-        throttled=share("throttled"),
-        gpu_memory_fraction=middle("gpu_memory_fraction"),
-        data_wait_fraction=median(waits) if waits else middle("data_wait_fraction"),
-        disk_pressure=middle("disk_pressure"),
+        gpu_neighbour=known("gpu_neighbour", fmean),
+        throttled=known("throttled", fmean),
+        gpu_memory_fraction=known("gpu_memory_fraction", median),
+        data_wait_fraction=median(waits) if waits else known("data_wait_fraction", median),
+        disk_pressure=known("disk_pressure", median),
         config_changed=any(reading.config_changed for reading in readings),
         code_changed=any(reading.code_changed for reading in readings),
     )

@@ -6,13 +6,14 @@ Home folders may be shared between machines, so that each machine has a folder o
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular
@@ -24,55 +25,23 @@ VARIABLE = "AUTOTUNE_DAEMON_DIR"
 _ELSEWHERE = f"Name a place that is yours alone, on a local disk, with {VARIABLE}."
 
 
-@dataclass(frozen=True, kw_only=True)
 class DaemonHome:
     """Folders and files of a user's daemon on this machine.
 
-    Attributes:
-        state: Folder of what is kept: queue, trainings, advice.
+    Args:
+        state: Folder of what is kept.
     """
 
-    state: Path
-
-    @property
-    def lock(self) -> Path:
-        """File that the one daemon holds."""
-        return self.state / "lock"
-
-    @property
-    def pipe(self) -> Path:
-        """Pipe by which commands wake the daemon."""
-        return self.state / "wake"
-
-    @property
-    def status(self) -> Path:
-        """File in which a running daemon writes what it does."""
-        return self.state / "status.json"
-
-    @property
-    def queue(self) -> Path:
-        """Folder of the queue's entries."""
-        return self.state / "queue"
-
-    @property
-    def trainings(self) -> Path:
-        """Folder of what watched trainings report."""
-        return self.state / "trainings"
-
-    @property
-    def advice(self) -> Path:
-        """Folder of the advice that was given."""
-        return self.state / "advice"
-
-    @property
-    def web_token(self) -> Path:
-        """File that holds the token of the page and of the metrics."""
-        return self.state / "web-token"
-
-    @property
-    def notify_log(self) -> Path:
-        """Log of the user's command that is told of events."""
-        return self.state / "notify.log"
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.lock = state / "lock"  # file that the one daemon holds
+        self.pipe = state / "wake"  # pipe by which commands wake the daemon
+        self.status = state / "status.json"  # file in which a running daemon writes what it does
+        self.queue = state / "queue"
+        self.trainings = state / "trainings"  # folder of what watched trainings report
+        self.advice = state / "advice"
+        self.web_token = state / "web-token"  # file that holds the token of the page and of the metrics
+        self.notify_log = state / "notify.log"  # log of the user's command that is told of events
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +60,15 @@ class DaemonLock:
             return True
 
 
+def json_object(text: bytes) -> dict[str, Any]:
+    """Return the object of a JSON text; an empty one for anything else, such as a torn line."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
 def locate_home(environ: Mapping[str, str]) -> DaemonHome:
     """Locate the folders of this user's daemon on this machine; nothing is made.
 
@@ -102,7 +80,14 @@ def locate_home(environ: Mapping[str, str]) -> DaemonHome:
         AutotuneError: Somebody else could put something into the state folder, or replace it; or the variable names no
             absolute path.
     """
-    place = _own(_state_place(environ))
+    named = environ.get(VARIABLE)
+    if named and not os.path.isabs(named):
+        raise AutotuneError(
+            f"{VARIABLE} is {named!r}, which depends on where a command is typed",
+            where=VARIABLE,
+            remedy="Name an absolute path.",
+        )
+    place = _own(Path(named) if named else user_state_folder(environ) / "daemon")
     state = place / _machine(os.uname().nodename)
     _check(state)
     return DaemonHome(state=state)
@@ -146,8 +131,11 @@ def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            file.seek(0)
+            number = file.read(20)
+            holder = f" (process {int(number)})" if number.isdigit() else ""
             raise AutotuneError(
-                f"a daemon runs already{_holder(file)}",
+                f"a daemon runs already{holder}",
                 where=str(home.lock),
                 remedy="`autotune daemon status` shows what it does. To start another one, end it first: with ^C in "
                 "its terminal, or `systemctl --user stop autotune`.",
@@ -163,25 +151,6 @@ def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
             if error.errno != errno.ENOSPC:  # the number is only for the message to others
                 raise _unusable(home.lock, error.strerror) from error
         yield DaemonLock(path=home.lock, file=file)
-
-
-def _holder(file: BinaryIO) -> str:
-    """Return the words for who holds the lock."""
-    file.seek(0)
-    number = file.read(20)
-    return f" (process {int(number)})" if number.isdigit() else ""
-
-
-def _state_place(environ: Mapping[str, str]) -> Path:
-    if named := environ.get(VARIABLE):
-        if not os.path.isabs(named):
-            raise AutotuneError(
-                f"{VARIABLE} is {named!r}, which depends on where a command is typed",
-                where=VARIABLE,
-                remedy="Name an absolute path.",
-            )
-        return Path(named)
-    return user_state_folder(environ) / "daemon"
 
 
 def _own(place: Path) -> Path:

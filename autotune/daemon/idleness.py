@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from autotune.clock import format_duration
+from autotune.measure.gpu.occupancy import Occupant
 from autotune.measure.host import BusyProcess
 
 _SLEPT_S = 1.0
@@ -176,12 +177,9 @@ class Arrivals:
 
     def _unknown_for_long(self, reading: MachineReading, gpus: Collection[GpuReading]) -> str | None:
         why = reading.why_unknown(self._uuids) or next((unknown(gpu) for gpu in gpus if gpu.why_unknown), None)
-        if why is None:
-            self._unknown_since_s = None
-            return None
-        if self._unknown_since_s is None:
-            self._unknown_since_s = reading.t_s
-        return why if reading.t_s - self._unknown_since_s >= self._policy.unknown_s else None
+        since_s = reading.t_s if self._unknown_since_s is None else self._unknown_since_s
+        self._unknown_since_s = None if why is None else since_s
+        return why if reading.t_s - since_s >= self._policy.unknown_s else None
 
 
 class _WatchedGpu:
@@ -203,10 +201,13 @@ class _WatchedGpu:
             self._drawing = frozenset(process.pid for process in gpu.drawing)
         for process in gpu.drawing:
             if process.pid not in self._drawing and (process.memory_bytes or 0) >= self._policy.drawing_bytes:
-                return f"{process_label(process)} came to draw on {gpu_label(gpu)}"
+                return f"{_named(process)} came to draw on {gpu_label(gpu)}"
         if gpu.has_own:
             self._own_s = gpu.t_s
-        return self._for_a_while(gpu, self._signs(gpu))
+        signs = self._signs(gpu)
+        self._odd_s = None if signs is None else gpu.t_s if self._odd_s is None else self._odd_s
+        # between two readings of a GPU that count as two
+        return signs if self._odd_s is not None and gpu.t_s - self._odd_s >= 0.3 else None
 
     def _signs(self, gpu: GpuReading) -> str | None:
         # A context of ours may take some memory that the driver lists for no process.
@@ -217,14 +218,6 @@ class _WatchedGpu:
         if runs and gpu.t_s - self._own_s >= self._policy.own_gone_s:
             return kernels_run(gpu)
         return None
-
-    def _for_a_while(self, gpu: GpuReading, signs: str | None) -> str | None:
-        if signs is None:
-            self._odd_s = None
-            return None
-        if self._odd_s is None:
-            self._odd_s = gpu.t_s
-        return signs if gpu.t_s - self._odd_s >= 0.3 else None  # between two readings of a GPU that count as two
 
 
 _ROUNDING_S = 1e-6
@@ -311,20 +304,6 @@ class IdlePolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuProcess:
-    """Process of somebody else that holds a GPU.
-
-    Attributes:
-        name: Its program; None where that is not known.
-        memory_bytes: GPU memory that it holds; None where the driver does not say.
-    """
-
-    pid: int
-    name: str | None
-    memory_bytes: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class GpuReading:
     """State of one GPU, or of one MIG instance.
 
@@ -345,8 +324,8 @@ class GpuReading:
     t_s: float
     index: int
     uuid: str
-    neighbours: tuple[GpuProcess, ...] = ()
-    drawing: tuple[GpuProcess, ...] = ()
+    neighbours: tuple[Occupant, ...] = ()
+    drawing: tuple[Occupant, ...] = ()
     has_own: bool = False
     unlisted_bytes: int | None = 0
     utilization: float | None = 0.0
@@ -390,17 +369,13 @@ class MachineReading:
         if uuids is None:
             return self.gpus
         there = {gpu.uuid: gpu for gpu in self.gpus}
-        return tuple(there.get(uuid) or _absent(uuid, self.t_s) for uuid in uuids)
-
-
-def _absent(uuid: str, t_s: float) -> GpuReading:
-    return GpuReading(t_s=t_s, index=-1, uuid=uuid, why_unknown="it is not there")
+        return tuple(
+            there.get(uuid) or GpuReading(t_s=self.t_s, index=-1, uuid=uuid, why_unknown="it is not there")
+            for uuid in uuids
+        )
 
 
 # Reasons, for people, why a machine is not idle.
-
-
-_GIB = 1 << 30
 
 
 def gpu_label(gpu: GpuReading) -> str:
@@ -408,11 +383,6 @@ def gpu_label(gpu: GpuReading) -> str:
     if gpu.index < 0:
         return f"GPU {gpu.uuid}"
     return f"GPU {gpu.index} ({gpu.uuid})" if gpu.uuid.startswith("MIG-") else f"GPU {gpu.index}"
-
-
-def process_label(process: GpuProcess) -> str:
-    """Return the name of a process."""
-    return _named(process.name, process.pid)
 
 
 def unknown(gpu: GpuReading) -> str:
@@ -424,12 +394,12 @@ def in_use(gpu: GpuReading) -> str:
     """Return the reason that processes of others compute on a GPU."""
     more = len(gpu.neighbours) - 1
     others = f" and {more} more" if more else ""
-    return f"{gpu_label(gpu)} is in use by {process_label(gpu.neighbours[0])}{others}"
+    return f"{gpu_label(gpu)} is in use by {_named(gpu.neighbours[0])}{others}"
 
 
 def memory_held(gpu: GpuReading) -> str:
     """Return the reason that memory of a GPU is held by nobody who is listed."""
-    held = (gpu.unlisted_bytes or 0) / _GIB
+    held = (gpu.unlisted_bytes or 0) / 2**30
     return f"{held:.1f} GiB of {gpu_label(gpu)} are held by processes that the driver does not show"
 
 
@@ -443,10 +413,10 @@ def cores_used(reading: MachineReading, cores: float) -> str:
     used = f"others use {cores:.1f} of {reading.cores:g} cores"
     busiest = reading.busiest
     # One that uses less than half of it is not the reason.
-    return f"{used}, {_named(busiest.name, busiest.pid)}" if busiest and busiest.cores >= cores / 2 else used
+    return f"{used}, {_named(busiest)}" if busiest and busiest.cores >= cores / 2 else used
 
 
-def _named(name: str | None, pid: int) -> str:
+def _named(process: Occupant | BusyProcess) -> str:
     # A process may call itself anything.
-    clean = "".join(letter if letter.isprintable() else "?" for letter in name or "")
-    return f"{clean} (process {pid})" if clean else f"process {pid}"
+    clean = "".join(letter if letter.isprintable() else "?" for letter in process.name or "")
+    return f"{clean} (process {process.pid})" if clean else f"process {process.pid}"

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.daemon.idleness import GpuProcess, GpuReading, MachineReading
+from autotune.daemon.idleness import GpuReading, MachineReading
 from autotune.measure.gpu.driver import THROTTLING, reasons_of
-from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, OccupancyWatch, Occupant
+from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, OccupancyWatch
 from autotune.measure.host import (
     BusyCpu,
     BusyProcess,
@@ -219,19 +219,13 @@ def _reading(gpu: GpuOccupancy, t_s: float, own: Collection[int], passing: Colle
         t_s=t_s,
         index=gpu.index,
         uuid=gpu.uuid,
-        neighbours=tuple(map(_process, computing[hidden:])),
-        drawing=tuple(_process(one) for one in others if not one.computes),
+        neighbours=tuple(computing[hidden:]),
+        drawing=tuple(one for one in others if not one.computes),
         has_own=hidden > 0 or any(one.pid in own for one in gpu.occupants),
         unlisted_bytes=None if hidden else _unlisted_bytes(gpu),
         utilization=gpu.utilization,
         memory_fraction=gpu.memory_fraction,
-        throttled_by=_throttled_by(gpu.clock_reasons),
+        throttled_by=None
+        if gpu.clock_reasons is None
+        else tuple(reason for reason in reasons_of(gpu.clock_reasons) if reason in THROTTLING),
     )
-
-
-def _throttled_by(reasons: int | None) -> tuple[str, ...] | None:
-    return None if reasons is None else tuple(reason for reason in reasons_of(reasons) if reason in THROTTLING)
-
-
-def _process(occupant: Occupant) -> GpuProcess:
-    return GpuProcess(pid=occupant.pid, name=occupant.name, memory_bytes=occupant.memory_bytes)

@@ -1,4 +1,7 @@
-"""Monitor of GPUs, and of a process that uses them: the readings that are shown."""
+"""Monitor of GPUs, and of a process that uses them: its readings, its summary, and their JSON objects.
+
+Shares are 0..1, absent is None.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,15 @@ import math
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
 from autotune.clock import Clock, Poller
-from autotune.daemon.monitor_reading import (
-    GpuSummary,
-    MonitorReading,
-    MonitorSummary,
-    ShownGpu,
-    ShownProcess,
-    ShownVerdict,
-)
 from autotune.errors import AutotuneError, GpuError
 from autotune.measure.gpu.devices import present_gpus, visible_devices
 from autotune.measure.gpu.driver import THROTTLING, GpuFacts, is_mig_uuid
@@ -34,7 +29,6 @@ from autotune.measure.gpu.samples import (
     CapabilityOff,
     GpuState,
     Record,
-    Silence,
     SilenceLimits,
     StreamStarted,
 )
@@ -47,14 +41,166 @@ from autotune.records import TraineeEvent
 from autotune.trial.folder import TrialFolder
 from autotune.trial.step_files import StepReader
 
-_NOTHING_RUNS = "next to nothing runs on it"
-_SHOWN = (
-    Capability.MEMORY,
-    Capability.POWER,
-    Capability.TEMPERATURE,
-    Capability.CLOCK,
-    Capability.REASONS,
-)
+FORMAT = 1
+"""Version of the objects that ``monitor --json`` prints, one a line."""
+
+MINUTE_S = 60.0
+"""Stretch of time that the figures and the verdict are about."""
+
+_SHOWN = (Capability.MEMORY, Capability.POWER, Capability.TEMPERATURE, Capability.CLOCK, Capability.REASONS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownVerdict:
+    """Verdict on the utilization of the last minute.
+
+    Attributes:
+        pattern: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
+        low: Level of the lower driver windows.
+        high: Level of the upper ones.
+        mean: Average over the time that the windows cover.
+        period_s: Length of a cycle; None unless the pattern is ``cyclic``.
+        meaning: Usual cause of the pattern, and its usual remedy.
+    """
+
+    pattern: str
+    low: float | None
+    high: float | None
+    mean: float | None
+    period_s: float | None
+    text: str
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownGpu:
+    """One GPU, or one instance of a GPU in MIG mode, at one moment.
+
+    Attributes:
+        trouble: Reason why it gives no readings at this moment; None while it does.
+        utilization: Share of the newest second in which a kernel ran.
+        minute_utilization: The same of the last minute.
+        why_no_utilization: Reason, for people, why there is no utilization; None where there is.
+        memory_used_bytes: Memory in use by all processes now.
+        clock_reasons: Reasons for which its clocks are held down now; empty if there are none.
+        throttled_fraction: Share of the last minute in which one of `throttle_reasons` was among them.
+        own_fraction: Share of the last minute in which kernels of the process ran; None where none is watched.
+        sm_activity: Of the multiprocessors; asked for instances of GPUs alone, of which there is no utilization.
+        absent: Readings that the device never gives, with the reason, for people.
+        verdict: None while there is not enough to judge by; then `why_no_verdict` names what is missing.
+        windows: End, length and busy share of each driver window of the last minute.
+    """
+
+    label: str
+    uuid: str
+    name: str
+    trouble: str | None = None
+    utilization: float | None = None
+    minute_utilization: float | None = None
+    why_no_utilization: str | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_w: float | None = None
+    temperature_c: int | None = None
+    sm_clock_mhz: int | None = None
+    clock_reasons: tuple[str, ...] | None = None
+    throttled_fraction: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    own_fraction: float | None = None
+    foreign_fraction: float | None = None
+    sm_activity: float | None = None
+    absent: tuple[str, ...] = ()
+    verdict: ShownVerdict | None = None
+    why_no_verdict: str | None = None
+    windows: Sequence[tuple[float, float, float]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuSummary:
+    """Summary of one GPU over all the time it was watched; the verdict is that on the last minute."""
+
+    label: str
+    uuid: str
+    name: str
+    utilization: float | None
+    peak_memory_bytes: int | None
+    memory_total_bytes: int | None
+    power_w: float | None
+    highest_temperature_c: int | None
+    throttled_fraction: float | None
+    why_no_utilization: str | None
+    verdict: ShownVerdict | None
+    trouble: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownProcess:
+    """Process that was asked for, and the pace of its busiest loop over the last minute if it reports any steps.
+
+    Attributes:
+        samples_per_s: None where a step does not say how many samples it had.
+        data_wait_fraction: Share of the time that its loop waited for data; None where steps do not say.
+        silent_s: Time since its newest step; None where no step is known.
+        why_no_steps: Reason, for people, why no pace is known; None where it is.
+    """
+
+    pid: int
+    ended: bool = False
+    steps_per_s: float | None = None
+    samples_per_s: float | None = None
+    data_wait_fraction: float | None = None
+    silent_s: float | None = None
+    why_no_steps: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorReading:
+    """Reading of a monitor at one moment.
+
+    Attributes:
+        driver: Version of the driver; empty where it does not say.
+        process: The process that was asked for; None if all GPUs are watched.
+        notes: Sentences, for people, on the choice of these GPUs.
+    """
+
+    t_s: float
+    utc: datetime
+    watched_s: float
+    driver: str = ""
+    gpus: tuple[ShownGpu, ...]
+    process: ShownProcess | None = None
+    notes: tuple[str, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return its JSON object."""
+        gpus = [{name: value for name, value in asdict(gpu).items() if name != "windows"} for gpu in self.gpus]
+        return {**_document("reading", self), "driver": self.driver or None, "notes": self.notes, "gpus": gpus}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitorSummary:
+    """Summary of a monitor at its end."""
+
+    t_s: float
+    utc: datetime
+    watched_s: float
+    gpus: tuple[GpuSummary, ...]
+    process: ShownProcess | None
+
+    def document(self) -> dict[str, Any]:
+        """Return its JSON object, the last line."""
+        return {**_document("summary", self), "gpus": [asdict(gpu) for gpu in self.gpus]}
+
+
+def _document(kind: str, moment: MonitorReading | MonitorSummary) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kind": kind,
+        "utc": moment.utc.isoformat(timespec="milliseconds"),
+        "monotonic_s": round(moment.t_s, 3),
+        "watched_s": round(moment.watched_s, 3),
+        "process": None if moment.process is None else asdict(moment.process),
+    }
 
 
 class Monitor:
@@ -70,7 +216,7 @@ class Monitor:
 
     def __init__(self, pid: int | None, clock: Clock) -> None:
         self._clock = clock
-        self._process = None if pid is None else MonitoredProcess(pid, clock)
+        self._process = None if pid is None else WatchedProcess(pid, clock)
         self._labels: dict[str, str] = {}
         self._candidates: tuple[str, ...] = ()
         self._notes: tuple[str, ...] = ()
@@ -94,9 +240,7 @@ class Monitor:
             self._watch.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._watch is not None:
             self._watch.close()
 
@@ -108,7 +252,7 @@ class Monitor:
     @property
     def every_s(self) -> float:
         """Seconds between two readings that differ."""
-        return look_every_s(len(self._labels))
+        return _look_every_s(len(self._labels))
 
     def reading(self) -> MonitorReading:
         """Return the reading of this moment.
@@ -119,24 +263,21 @@ class Monitor:
         gpus = self._look()
         is_owned = self._process is not None
         return MonitorReading(
-            t_s=self._clock.now_s(),
-            utc=self._clock.utc(),
-            watched_s=self._clock.now_s() - self._began_s,
+            **self._moment(),
             driver="" if self._watch is None else self._watch.driver,
             gpus=tuple(_shown(self._labels[uuid], gpu, is_owned=is_owned) for uuid, gpu in gpus.items()),
-            process=None if self._process is None else self._process.shown(),
             notes=(*self._silent, *(() if self._used else self._notes)),
         )
 
     def summary(self) -> MonitorSummary:
         """Return the summary of all the time that was watched."""
-        return MonitorSummary(
-            t_s=self._clock.now_s(),
-            utc=self._clock.utc(),
-            watched_s=self._clock.now_s() - self._began_s,
-            gpus=tuple(self._summarized(uuid, gpu) for uuid, gpu in self._look().items()),
-            process=None if self._process is None else self._process.shown(),
-        )
+        gpus = tuple(self._summarized(uuid, gpu) for uuid, gpu in self._look().items())
+        return MonitorSummary(**self._moment(), gpus=gpus)
+
+    def _moment(self) -> dict[str, Any]:
+        now_s = self._clock.now_s()
+        process = None if self._process is None else self._process.shown()
+        return {"t_s": now_s, "utc": self._clock.utc(), "watched_s": now_s - self._began_s, "process": process}
 
     def _may_use(self, present: Sequence[GpuFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         every = tuple(self._labels)
@@ -151,19 +292,19 @@ class Monitor:
             return (), (f"{unknown}: {visible.why_none}.",)
         setting = environ.get("CUDA_VISIBLE_DEVICES")
         those = "all that it may use" if setting is None else f"those of its CUDA_VISIBLE_DEVICES={setting}"
-        further = (note for note in (visible.cut, visible.assumed) if note)
-        return visible.uuids, (f"{unknown} (yet); {those} are shown.", *(f"{note}." for note in further))
+        further = (f"{note}." for note in (visible.cut, visible.assumed) if note)
+        return visible.uuids, (f"{unknown} (yet); {those} are shown.", *further)
 
     def _look(self) -> Mapping[str, GpuNow]:
         """Return the devices that are shown, by UUID."""
-        if self._process is None:
+        if self._process is not None:
+            self._process.read_steps()
+        if self._watch is None or self._process is None:
             return {} if self._watch is None else self._watch.look()
-        self._process.read()
-        if self._watch is None:
-            return {}
         own = self._process.pids()
         found = self._watch.look(own_pids=own, step_s=self._process.step_s)
-        held = tuple(uuid for uuid, gpu in found.items() if gpu.state is not None and _holds(gpu, own))
+        holders = {uuid: (gpu.state and gpu.state.holders) or () for uuid, gpu in found.items()}
+        held = tuple(uuid for uuid, those in holders.items() if any(pid in own for pid, _, _ in those))
         reported = tuple(uuid for uuid in found if self._process.says_it_uses(uuid))
         self._used = held or self._used or reported  # once known it stays: the driver may be lost for a while
         shown = self._used or self._candidates
@@ -173,18 +314,18 @@ class Monitor:
 
     def _summarized(self, uuid: str, gpu: GpuNow) -> GpuSummary:
         assert self._watch is not None
-        totals = self._watch.totals(uuid)
+        totals, figures = self._watch.totals[uuid], gpu.usage.figures
         return GpuSummary(
             label=self._labels[uuid],
-            figures=replace(
-                gpu.usage.figures,
-                # Within the first second nothing new is known, but what the driver remembered.
-                utilization=gpu.usage.figures.utilization if totals.utilization is None else totals.utilization,
-                peak_memory_bytes=totals.peak_memory_bytes,
-                power_w=totals.power_w,
-                throttled_fraction=totals.throttled_fraction,
-            ),
+            uuid=uuid,
+            name=figures.name,
+            # Within the first second nothing new is known, but what the driver remembered.
+            utilization=figures.utilization if totals.utilization is None else totals.utilization,
+            peak_memory_bytes=totals.peak_memory_bytes,
+            memory_total_bytes=figures.memory_total_bytes,
+            power_w=totals.power_w,
             highest_temperature_c=totals.highest_temperature_c,
+            throttled_fraction=totals.throttled_fraction,
             why_no_utilization=gpu.usage.why_no_utilization,
             verdict=_verdict(gpu),
             trouble=gpu.trouble,
@@ -211,140 +352,56 @@ def _labels(present: Sequence[GpuFacts]) -> dict[str, str]:
     return labels
 
 
-def _holds(gpu: GpuNow, pids: frozenset[int]) -> bool:
-    holders = () if gpu.state is None else gpu.state.holders or ()
-    return any(pid in pids for pid, _, _ in holders)
-
-
 def _shown(label: str, gpu: GpuNow, *, is_owned: bool) -> ShownGpu:
-    usage, verdict = gpu.usage, _verdict(gpu)
-    state = gpu.state or GpuState(t_s=usage.t1_s, uuid=usage.figures.uuid)
+    usage, figures, verdict = gpu.usage, gpu.usage.figures, _verdict(gpu)
+    state = gpu.state or GpuState(t_s=usage.t1_s, uuid=figures.uuid)
     return ShownGpu(
         label=label,
-        figures=usage.figures if is_owned else replace(usage.figures, own_fraction=None, foreign_fraction=None),
+        uuid=figures.uuid,
+        name=figures.name,
         trouble=gpu.trouble,
-        busy=gpu.busy,
+        utilization=gpu.busy,
+        minute_utilization=figures.utilization,
         why_no_utilization=usage.why_no_utilization,
         memory_used_bytes=state.memory_bytes,
+        memory_total_bytes=figures.memory_total_bytes,
         power_w=state.power_w,
         temperature_c=state.temperature_c,
         sm_clock_mhz=state.sm_clock_mhz,
         clock_reasons=state.reasons,
+        throttled_fraction=figures.throttled_fraction,
         throttle_reasons=tuple(sorted(usage.clock_reasons.keys() & THROTTLING)),
+        own_fraction=figures.own_fraction if is_owned else None,
+        foreign_fraction=figures.foreign_fraction if is_owned else None,
+        sm_activity=figures.sm_activity,
         absent=tuple(f"{what} ({usage.absent[what]})" for what in _SHOWN if what in usage.absent),
         verdict=verdict,
-        why_no_verdict=describe(gpu.utilization) if verdict is None and usage.figures.utilization is not None else None,
+        why_no_verdict=describe(gpu.utilization) if verdict is None and figures.utilization is not None else None,
         windows=usage.windows,
     )
 
 
 def _verdict(gpu: GpuNow) -> ShownVerdict | None:
-    oscillation = gpu.utilization.oscillation
-    if gpu.utilization.missing or gpu.usage.figures.utilization is None or oscillation.pattern is Pattern.INSUFFICIENT:
+    found = gpu.utilization.oscillation
+    if gpu.utilization.missing or gpu.usage.figures.utilization is None or found.pattern is Pattern.INSUFFICIENT:
         return None
-    # what prints as 0 %
-    is_idle = oscillation.pattern is Pattern.FLAT and oscillation.mean is not None and oscillation.mean < 0.005
+    is_idle = found.pattern is Pattern.FLAT and found.mean is not None and found.mean < 0.005  # what prints as 0 %
     return ShownVerdict(
-        pattern=oscillation.pattern.value,
-        low=oscillation.low,
-        high=oscillation.high,
-        mean=oscillation.mean,
-        period_s=oscillation.period_s,
+        pattern=found.pattern.value,
+        low=found.low,
+        high=found.high,
+        mean=found.mean,
+        period_s=found.period_s,
         text=describe(gpu.utilization),
-        meaning=_NOTHING_RUNS if is_idle else MEANINGS[oscillation.pattern],
+        meaning="next to nothing runs on it" if is_idle else MEANINGS[found.pattern],
     )
 
 
-_LOOK_S = 5.0  # between looks for the place where it reports its steps
-_NO_STEPS = "reports no steps (trials of autotune do)"
-_NO_PACE = "no two steps in the last minute"
-
-
-class MonitoredProcess:
-    """A process, its descendants, and its steps.
-
-    Raises:
-        AutotuneError: There is no such process, or it has ended.
-    """
-
-    def __init__(self, pid: int, clock: Clock) -> None:
-        self.pid = pid
-        self._clock = clock
-        self._process = WatchedProcess(pid, clock)
-        self._reader: StepReader | None = None
-        self._recent = RecentSteps(MINUTE_S)
-        self._pace: StepPace | None = None
-        self._devices: tuple[str, ...] = ()
-        self._look_s = clock.now_s()
-        self.read()
-
-    @property
-    def has_ended(self) -> bool:
-        """True once it is gone."""
-        return self._process.has_ended
-
-    @property
-    def has_steps(self) -> bool:
-        """True if it has a folder where it reports its steps."""
-        return self._reader is not None
-
-    @property
-    def step_s(self) -> float | None:
-        """Mean time of a step over the last minute; None where it is not known."""
-        return None if self._pace is None else 1.0 / self._pace.steps_per_s
-
-    def pids(self) -> frozenset[int]:
-        """Return its id and those of its descendants, also of those that have ended a short while ago."""
-        return self._process.pids()
-
-    def environ(self) -> Mapping[str, str] | None:
-        """Return the environment that it was started with; None where that may not be read."""
-        return self._process.environ()
-
-    def says_it_uses(self, uuid: str) -> bool:
-        """Return True if it reported a GPU as its own: the only way in a container, where process ids differ."""
-        return any(uuid.startswith(device) for device in self._devices)
-
-    def read(self) -> None:
-        """Read the steps that it reported since the last time."""
-        now_s = self._clock.now_s()
-        if self._reader is None and now_s >= self._look_s:
-            self._look_s = now_s + _LOOK_S
-            folder = self._process.trial_folder()
-            self._reader = None if folder is None else StepReader(folder)
-        if self._reader is not None:
-            events = self._reader.poll()
-            self._recent.add(events)
-            self._devices += tuple(device for event in events for device in event.devices)
-            self._pace = self._recent.pace(now_s)
-
-    def shown(self) -> ShownProcess:
-        pace = self._pace
-        if pace is None:
-            why = _NO_PACE if self.has_steps else _NO_STEPS
-            return ShownProcess(pid=self.pid, ended=self.has_ended, why_no_steps=why)
-        return ShownProcess(
-            pid=self.pid,
-            ended=self.has_ended,
-            steps_per_s=pace.steps_per_s,
-            samples_per_s=pace.samples_per_s,
-            data_wait_fraction=pace.data_wait_fraction,
-            silent_s=max(0.0, self._clock.now_s() - pace.newest_s),
-        )
-
-
-_COST_SHARE = (
-    0.001  # of one core: where a look is expensive, on a machine with thousands of processes, it is made less often
-)
-_REMEMBERED_S = 120.0
-_STEPS = re.compile(r"steps\.[0-9]+\.[0-9]+\.jsonl")
+_LOOK_S = 5.0  # between looks for the place where it reports its steps, and for its descendants
 
 
 class WatchedProcess:
-    """Process and its descendants, read only: no signal is ever sent to them.
-
-    Args:
-        clock: Limits the rate of looks.
+    """A process, its descendants, and its steps, read only: no signal is ever sent to them.
 
     Raises:
         AutotuneError: There is no such process, or it has ended.
@@ -354,7 +411,10 @@ class WatchedProcess:
         self.pid = pid
         self._clock = clock
         self._seen_s: dict[int, float] = {pid: clock.now_s()}
-        self._look_s = clock.now_s()
+        self._pids_due_s = self._folder_due_s = clock.now_s()
+        self._reader: StepReader | None = None
+        self._steps: list[TraineeEvent] = []
+        self._devices: tuple[str, ...] = ()
         try:
             self._process = psutil.Process(pid)
         except psutil.NoSuchProcess:
@@ -364,6 +424,7 @@ class WatchedProcess:
             ) from None
         if self.has_ended:
             raise AutotuneError(f"process {pid} has ended", remedy="Name a process that is still running.")
+        self.read_steps()
 
     @property
     def has_ended(self) -> bool:
@@ -377,15 +438,16 @@ class WatchedProcess:
     def pids(self) -> frozenset[int]:
         """Return its id and those of all its descendants, including processes that ended in the last minute or two."""
         began_s = self._clock.now_s()
-        if began_s >= self._look_s:
+        if began_s >= self._pids_due_s:
             try:
                 below = self._process.children(recursive=True)
             except psutil.Error:
                 below = []
             now_s = self._clock.now_s()
             self._seen_s |= dict.fromkeys((self.pid, *(child.pid for child in below)), now_s)
-            self._seen_s = {pid: seen_s for pid, seen_s in self._seen_s.items() if now_s - seen_s <= _REMEMBERED_S}
-            self._look_s = now_s + max(_LOOK_S, (now_s - began_s) / _COST_SHARE)
+            self._seen_s = {pid: seen_s for pid, seen_s in self._seen_s.items() if now_s - seen_s <= 2 * MINUTE_S}
+            # Where a look is expensive, on a machine with thousands of processes, it takes 0.1 % of a core at most.
+            self._pids_due_s = now_s + max(_LOOK_S, (now_s - began_s) * 1000)
         return frozenset(self._seen_s)
 
     def environ(self) -> Mapping[str, str] | None:
@@ -401,34 +463,71 @@ class WatchedProcess:
         ``AUTOTUNE_TRIAL_DIR`` names it. A trial that was forked from a zygote has that in its memory only, where
         it is not visible; but it holds its step file open.
         """
-        named = (self.environ() or {}).get("AUTOTUNE_TRIAL_DIR")
-        if named:
+        if named := (self.environ() or {}).get("AUTOTUNE_TRIAL_DIR"):
             return Path(named)
         try:
             files = [Path(file.path) for file in self._process.open_files()]
         except (psutil.Error, OSError):
             return None
-        folders = (file.parent for file in files if _STEPS.fullmatch(file.name))
+        folders = (file.parent for file in files if re.fullmatch(r"steps\.[0-9]+\.[0-9]+\.jsonl", file.name))
         return next((folder for folder in folders if TrialFolder(folder).is_ours()), None)
 
+    @property
+    def has_steps(self) -> bool:
+        """True if it has a folder where it reports its steps."""
+        return self._reader is not None
 
-MINUTE_S = 60.0
-"""Stretch of time that the figures and the verdict are about."""
+    @property
+    def step_s(self) -> float | None:
+        """Mean time of a step over the last minute; None where it is not known."""
+        pace = pace_of(self._steps)
+        return None if pace is None else 1.0 / pace["steps_per_s"]
 
-KEPT_S = 1.5 * MINUTE_S
-"""Time for which readings are kept; the verdict looks back this far where driver windows are long and so are few."""
+    def says_it_uses(self, uuid: str) -> bool:
+        """Return True if it reported a GPU as its own: the only way in a container, where process ids differ."""
+        return any(uuid.startswith(device) for device in self._devices)
 
-_NOW_S = 1.0
+    def read_steps(self) -> None:
+        """Read the steps that it reported since the last time; those of the last minute are kept."""
+        now_s = self._clock.now_s()
+        if self._reader is None and now_s >= self._folder_due_s:
+            self._folder_due_s = now_s + _LOOK_S
+            folder = self.trial_folder()
+            self._reader = None if folder is None else StepReader(folder)
+        events = self._reader.poll() if self._reader is not None else []
+        self._steps += [event for event in events if event.kind == "step"]
+        self._devices += tuple(device for event in events for device in event.devices)
+        del self._steps[: bisect_left(self._steps, now_s - MINUTE_S, key=lambda step: step.t_s)]
+
+    def shown(self) -> ShownProcess:
+        pace = pace_of(self._steps)
+        if pace is None:
+            why = "no two steps in the last minute" if self.has_steps else "reports no steps (trials of autotune do)"
+            return ShownProcess(pid=self.pid, ended=self.has_ended, why_no_steps=why)
+        silent_s = max(0.0, self._clock.now_s() - self._steps[-1].t_s)
+        return ShownProcess(pid=self.pid, ended=self.has_ended, silent_s=silent_s, **pace)
+
+
+def pace_of(steps: Sequence[TraineeEvent]) -> dict[str, Any] | None:
+    """Return the pace of the busiest loop among steps, as `ShownProcess` has it; None with fewer than two."""
+    stream = main_stream(steps)
+    own = [step for step in steps if step.stream == stream]
+    if len(own) < 2 or own[-1].t_s <= own[0].t_s:
+        return None
+    first, *rest = own
+    length_s = rest[-1].t_s - first.t_s
+    samples = [step.samples for step in rest if step.samples is not None]
+    waits_s = [step.wait_s for step in rest if step.wait_s is not None]
+    return {
+        "steps_per_s": len(rest) / length_s,
+        "samples_per_s": math.fsum(samples) / length_s if len(samples) == len(rest) else None,
+        "data_wait_fraction": min(1.0, math.fsum(waits_s) / length_s) if len(waits_s) == len(rest) else None,
+    }
+
+
+_KEPT_S = 1.5 * MINUTE_S  # the verdict looks back this far where driver windows are long and so are few
 _STALE_S = 3.0  # a reading that old says nothing of now
 _SILENT = SilenceLimits(start_s=3.0, record_s=3.0, answer_s=3.0)
-_FIRST_S = 2.0  # for the first reading
-_FEW = 4  # GPUs; more are looked at half as often, so that to watch them takes less than 0.5 % of a core
-
-
-# A little more than the second after which everything is due, so that all GPUs are read at once. The driver keeps its
-# samples for 16 s; only a device that keeps none has to be read as often as it wants.
-_LATE_S = 0.01
-_POLLED_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,18 +561,21 @@ class GpuWatch:
 
     Attributes:
         driver: The driver's version; empty where it does not say, and before the first reading.
+        totals: Totals of each device over all the time it was watched.
     """
 
     def __init__(self, uuids: Sequence[str], clock: Clock, *, by_process: bool = False) -> None:
         self._uuids = tuple(uuids)
         self._clock = clock
-        self._left_out = _left_out(self._uuids, by_process=by_process)
-        self._every_s = look_every_s(len(self._uuids))
-        began_s = clock.now_s()
+        processes = () if by_process else (Capability.HOLDERS, Capability.SHARES)
+        # The activity of its units is all that is known of an instance of a GPU; of others there is utilization.
+        units = () if any(map(is_mig_uuid, uuids)) else (Capability.ACTIVITY,)
+        self._left_out = frozenset((*processes, *units))
+        self._every_s = _look_every_s(len(self._uuids))
         self.driver = ""
-        self._readings = GpuTimeline(uuids, since_s=began_s)
+        self.totals = {uuid: GpuTotals(since_s=clock.now_s()) for uuid in self._uuids}
+        self._readings = GpuTimeline(uuids, since_s=clock.now_s())
         self._states: dict[str, GpuState] = {}
-        self._totals = {uuid: GpuTotals(since_s=began_s) for uuid in self._uuids}
         self._judged: dict[str, tuple[float, Utilization]] = {}
         self._poller = self._new_poller()
         self._polls = False
@@ -487,17 +589,13 @@ class GpuWatch:
         """Start the readings; return with the first one, or without it after two seconds."""
         for thread in self._threads:
             thread.start()
-        self._has_read.wait(_FIRST_S)
+        self._has_read.wait(2.0)
 
     def close(self) -> None:
         """End the readings and close the driver."""
-        ended = [thread.stop(deadline_s=_NOW_S) for thread in self._threads]
+        ended = [thread.stop(deadline_s=1.0) for thread in self._threads]
         if all(ended):  # else a call hangs, and still uses the driver
             self._poller.close()
-
-    def totals(self, uuid: str) -> GpuTotals:
-        """Return the totals of a device over all the time it was watched."""
-        return self._totals[uuid]
 
     def look(self, *, own_pids: Collection[int] = (), step_s: float | None = None) -> dict[str, GpuNow]:
         """Return the devices as they are now, by UUID.
@@ -506,14 +604,13 @@ class GpuWatch:
             own_pids: Processes whose kernels are not called foreign; also those that have ended.
         """
         now_s = self._clock.now_s()
-        self._readings.forget(now_s - KEPT_S)
-        minute = self._readings.between(now_s - MINUTE_S, now_s, own_pids=own_pids)
-        silence = self._readings.availability.silence(now_s, _SILENT)
+        self._readings.forget(now_s - _KEPT_S)
         found = {}
-        for usage in minute.devices:
-            state = self._states.get(usage.figures.uuid)
-            found[usage.figures.uuid] = GpuNow(
-                trouble=self._trouble(usage.figures.uuid, silence),
+        for usage in self._readings.between(now_s - MINUTE_S, now_s, own_pids=own_pids).devices:
+            uuid = usage.figures.uuid
+            state = self._states.get(uuid)
+            found[uuid] = GpuNow(
+                trouble=self._trouble(uuid, now_s),
                 busy=None if usage.figures.utilization is None else _newest(usage, now_s),
                 state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
                 usage=usage,
@@ -521,30 +618,29 @@ class GpuWatch:
             )
         return found
 
-    def _trouble(self, uuid: str, silence: Silence | None) -> str | None:
+    def _trouble(self, uuid: str, now_s: float) -> str | None:
         """Return the reason why a device gives no readings now; other devices, which all wait for, are named in it."""
         if losses := self._readings.availability.losses([uuid]):
             return losses[0].why.removeprefix(f"{uuid}: ")
+        silence = self._readings.availability.silence(now_s, _SILENT)
         if silence is None:
             return None
         return silence.why if silence.uuid in (None, uuid) else f"{silence.uuid}: {silence.why}"
 
     def _judge(self, usage: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
-        judged_s, judged = self._judged.get(usage.figures.uuid, (-math.inf, None))
+        uuid = usage.figures.uuid
+        judged_s, judged = self._judged.get(uuid, (-math.inf, None))
         # a verdict takes some milliseconds: more than all else of a look
         if judged is None or judged.missing or now_s - judged_s >= 10 * self._every_s:
             windows = usage.windows
             if len(windows) < LEAST_SAMPLES:
-                longer = {
-                    device.figures.uuid: device for device in self._readings.between(now_s - KEPT_S, now_s).devices
-                }
-                windows = longer[usage.figures.uuid].windows[-LEAST_SAMPLES:]
+                longer = self._readings.between(now_s - _KEPT_S, now_s).devices
+                windows = next(one.windows for one in longer if one.figures.uuid == uuid)[-LEAST_SAMPLES:]
             since_s, until_s = usage.t0_s, now_s
             if windows:  # the driver may have begun to tell only now, and may be late by some windows
-                since_s = windows[0][0] - windows[0][1]
-                until_s = max(windows[-1][0], now_s - _STALE_S)
+                since_s, until_s = windows[0][0] - windows[0][1], max(windows[-1][0], now_s - _STALE_S)
             judged = pooled_utilization([Segment.within(since_s, until_s, windows)], step_s=step_s)
-            self._judged[usage.figures.uuid] = (now_s, judged)
+            self._judged[uuid] = (now_s, judged)
         return judged
 
     def _new_poller(self) -> GpuPoller:
@@ -557,11 +653,13 @@ class GpuWatch:
             self._poller.close()
             self._poller = self._new_poller()
             return 5.0  # until a driver that was lost is asked again
-        return max(wait_s, _POLLED_S if self._polls else self._every_s + _LATE_S)
+        # A little more than the second after which everything is due, so that all GPUs are read at once. The driver
+        # keeps its samples for 16 s; only a device that keeps none has to be read as often as it wants.
+        return max(wait_s, 0.05 if self._polls else self._every_s + 0.01)
 
     def _watch_the_reader(self) -> float:
         self._poller.tell_if_blocked()
-        return _NOW_S
+        return 1.0
 
     def _take(self, record: Record) -> None:
         self._readings.add(record)
@@ -572,82 +670,25 @@ class GpuWatch:
                 self._polls = True
             case GpuState():
                 self._states[record.uuid] = record
+                self.totals[record.uuid].add_state(record)
+            case BusyWindows():
+                self.totals[record.uuid].add_windows(record)
             case _:
                 pass
-        uuid = getattr(record, "uuid", None)
-        if uuid is not None:
-            self._totals[uuid].keep(record)
 
 
-def look_every_s(gpus: int) -> float:
-    """Return the seconds between two looks at so many GPUs."""
-    return STATE_S if gpus <= _FEW else 2 * STATE_S
-
-
-def _left_out(uuids: Sequence[str], *, by_process: bool) -> frozenset[Capability]:
-    processes = () if by_process else (Capability.HOLDERS, Capability.SHARES)
-    # The activity of its units is all that is known of an instance of a GPU; of others there is utilization.
-    units = () if any(map(is_mig_uuid, uuids)) else (Capability.ACTIVITY,)
-    return frozenset((*processes, *units))
+def _look_every_s(gpus: int) -> float:
+    """Return the seconds between two looks at so many GPUs: to watch many takes less than 0.5 % of a core, too."""
+    return STATE_S if gpus <= 4 else 2 * STATE_S
 
 
 def _newest(usage: DeviceUsage, now_s: float) -> float | None:
     """Return the utilization of the newest second; windows may end a second ago, and be a second long."""
     if not usage.windows or now_s - usage.windows[-1][0] > _STALE_S:
         return None
-    since_s = usage.windows[-1][0] - _NOW_S
+    since_s = usage.windows[-1][0] - 1.0
     recent = [(length_s, busy) for end_s, length_s, busy in usage.windows if end_s > since_s]
     return math.fsum(length_s * busy for length_s, busy in recent) / math.fsum(length_s for length_s, _ in recent)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepPace:
-    """Pace of a training loop over a past stretch of time.
-
-    Attributes:
-        steps_per_s: Steps per second, from the first step of the stretch to the last.
-        samples_per_s: Samples per second; None where a step does not say how many samples it had.
-        data_wait_fraction: Share of the time, 0..1, in which the loop waited for data; None where steps do not say.
-        newest_s: Monotonic time of the last step.
-    """
-
-    steps_per_s: float
-    samples_per_s: float | None
-    data_wait_fraction: float | None
-    newest_s: float
-
-
-class RecentSteps:
-    """Steps of the last stretch of time; no warm-up is cut, since nothing is compared with it."""
-
-    def __init__(self, length_s: float) -> None:
-        self._length_s = length_s
-        self._steps: list[TraineeEvent] = []
-
-    def add(self, events: Sequence[TraineeEvent]) -> None:
-        """Add events, in order of time; only steps count."""
-        self._steps += [event for event in events if event.kind == "step"]
-
-    def pace(self, now_s: float) -> StepPace | None:
-        """Return the pace of the busiest loop; None with fewer than two steps in the stretch up to ``now_s``."""
-        del self._steps[: bisect_left(self._steps, now_s - self._length_s, key=lambda step: step.t_s)]
-        stream = main_stream(self._steps)
-        steps = [step for step in self._steps if step.stream == stream]
-        if len(steps) < 2 or steps[-1].t_s <= steps[0].t_s:
-            return None
-        first, *rest = steps
-        length_s = rest[-1].t_s - first.t_s
-        samples = [step.samples for step in rest if step.samples is not None]
-        waits_s = [step.wait_s for step in rest if step.wait_s is not None]
-        return StepPace(
-            steps_per_s=len(rest) / length_s,
-            samples_per_s=math.fsum(samples) / length_s if len(samples) == len(rest) else None,
-            data_wait_fraction=min(1.0, math.fsum(waits_s) / length_s) if len(waits_s) == len(rest) else None,
-            newest_s=rest[-1].t_s,
-        )
-
-
-_ROUNDING_S = 1e-3
 
 
 class GpuTotals:
@@ -657,17 +698,14 @@ class GpuTotals:
         since_s: Driver windows from before that time do not count.
 
     Attributes:
-        peak_memory_bytes: Most memory in use by all processes, of a reading every second or two; None before the
-            first.
-        highest_temperature_c: Highest of the readings; None before the first.
+        peak_memory_bytes: Most memory in use by all processes, of a reading every second or two.
     """
 
     def __init__(self, *, since_s: float) -> None:
         self._newest_s = since_s
         self._covered_s = self._busy_s = 0.0
         self._polled = False
-        self._power_w = _Mean()
-        self._throttled = _Mean()
+        self._power, self._throttled = (0.0, 0), (0.0, 0)
         self.peak_memory_bytes: int | None = None
         self.highest_temperature_c: int | None = None
 
@@ -681,43 +719,36 @@ class GpuTotals:
     @property
     def power_w(self) -> float | None:
         """Mean of the readings of its electric power."""
-        return self._power_w.value
+        return _mean(self._power)
 
     @property
     def throttled_fraction(self) -> float | None:
-        """Share of the readings that show throttling, see `throttling`."""
-        return self._throttled.value
+        """Share of the readings that show throttling, see `THROTTLING`."""
+        return _mean(self._throttled)
 
-    def keep(self, record: Record) -> None:
-        """Add a record of this device."""
-        if isinstance(record, BusyWindows):
-            self._polled = record.source == Capability.RATES
-            # A device that came back tells its ring again.
-            for end_s, length_s, busy in record.windows:
-                if end_s - length_s >= self._newest_s - _ROUNDING_S:
-                    self._newest_s = end_s
-                    self._covered_s += length_s
-                    self._busy_s += length_s * busy
-        elif isinstance(record, GpuState):
-            self.peak_memory_bytes = _larger(self.peak_memory_bytes, record.memory_bytes)
-            self.highest_temperature_c = _larger(self.highest_temperature_c, record.temperature_c)
-            self._power_w.add(record.power_w)
-            if record.reasons is not None:
-                self._throttled.add(float(not THROTTLING.isdisjoint(record.reasons)))
+    def add_windows(self, record: BusyWindows) -> None:
+        """Add driver windows; a device that came back tells its ring again."""
+        self._polled = record.source == Capability.RATES
+        for end_s, length_s, busy in record.windows:
+            if end_s - length_s >= self._newest_s - 1e-3:  # of rounding
+                self._newest_s = end_s
+                self._covered_s += length_s
+                self._busy_s += length_s * busy
 
-
-class _Mean:
-    def __init__(self) -> None:
-        self._sum, self._count = 0.0, 0
-
-    def add(self, value: float | None) -> None:
-        if value is not None and math.isfinite(value):
-            self._sum, self._count = self._sum + value, self._count + 1
-
-    @property
-    def value(self) -> float | None:
-        return self._sum / self._count if self._count else None
+    def add_state(self, record: GpuState) -> None:
+        """Add a reading of all else."""
+        self.peak_memory_bytes = _largest((self.peak_memory_bytes, record.memory_bytes))
+        self.highest_temperature_c = _largest((self.highest_temperature_c, record.temperature_c))
+        if record.power_w is not None and math.isfinite(record.power_w):
+            self._power = self._power[0] + record.power_w, self._power[1] + 1
+        if record.reasons is not None:
+            is_throttled = not THROTTLING.isdisjoint(record.reasons)
+            self._throttled = self._throttled[0] + is_throttled, self._throttled[1] + 1
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
-    return max((value for value in (one, other) if value is not None), default=None)
+def _mean(sums: tuple[float, int]) -> float | None:
+    return sums[0] / sums[1] if sums[1] else None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -16,7 +15,7 @@ from rich.live import Live
 from rich.segment import Segment
 
 from autotune.clock import format_duration
-from autotune.daemon.monitor_reading import GpuSummary, MonitorReading, MonitorSummary, ShownGpu, ShownProcess
+from autotune.daemon.monitor import GpuSummary, MonitorReading, MonitorSummary, ShownGpu, ShownProcess
 from autotune.metrics import ABSENT, METRICS
 from autotune.report.plain_text import plain
 
@@ -40,9 +39,7 @@ class MonitorDisplay:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, reading: MonitorReading) -> None:
@@ -80,7 +77,6 @@ Line = tuple[str, str]
 _GAP = "   "
 _INDENT = "  "
 _MOST_CELLS = 120
-_VERDICT_WIDTH = 29  # "  2-40 % cyclic, period 2.0 s"
 
 
 # Sparkline: a stretch of utilization as one line of characters.
@@ -90,26 +86,29 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def screen(reading: MonitorReading, *, width: int, height: int, levels: str = BLOCKS) -> list[Line]:
-    """Return the lines that fit a terminal: a paragraph for each GPU, else two lines, else one.
+    """Return the lines that fit a terminal: a paragraph for each GPU, else a line.
 
     Args:
         width: Columns of the terminal; lines are made for at least 40.
     """
     width = max(width, 40)
-    head = [_head(reading, width), *_process_lines(reading.process, width), *_notes(reading, width)]
-    room = height - 1 - len(head)  # the cursor has a row of its own
-    layouts: list[Callable[[], list[Line]]] = [
-        lambda: [line for gpu in reading.gpus for line in (("", ""), *_paragraph(gpu, width, levels))],
-        lambda: [("", ""), *_rows(reading, width, levels), *_meanings(reading, width)],
-        lambda: [("", ""), *_rows(reading, width, levels)],
+    driver = f"  driver {plain(reading.driver, 30)}" if reading.driver else ""
+    words = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}{driver}  ^C ends it"
+    head = [
+        (_cut(words, width), "dim"),
+        *((line, "bold") for line in _flow(_process_words(reading.process), width, "")),
     ]
-    if len(reading.gpus) * 5 > room:  # lines, the empty one before it included
-        del layouts[0]  # drawing what cannot fit would cost as much as all else
-    for layout in layouts:
-        lines = layout()
+    head += [line for note in reading.notes for line in _wrapped(note, width, indent="", style="yellow")]
+    room = height - 1 - len(head)  # the cursor has a row of its own
+    if len(reading.gpus) * 5 <= room:  # lines of a paragraph; drawing what cannot fit would cost as much as all else
+        lines = [line for gpu in reading.gpus for line in (("", ""), *_paragraph(gpu, width, levels))]
         if len(lines) <= room:
             return head + lines
-    return head + [line for gpu in reading.gpus for line in _row(gpu, width, verdict=True)]
+    lines = [_row(gpu, width) for gpu in reading.gpus]
+    meanings = {gpu.verdict.pattern: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
+    for pattern, meaning in meanings.items():
+        lines += _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
+    return head + lines[: max(room, len(reading.gpus))]
 
 
 def log_lines(reading: MonitorReading) -> list[str]:
@@ -128,27 +127,10 @@ def summary_lines(summary: MonitorSummary) -> list[str]:
     if summary.process is not None and summary.process.ended:
         lines[0] = f"Process {summary.process.pid} has ended. {lines[0]}"
     for gpu in summary.gpus:
-        lines.append(plain(f"{gpu.label}  {gpu.figures.name}: {', '.join(_summary_words(gpu))}", 1000))
+        lines.append(plain(f"{gpu.label}  {gpu.name}: {', '.join(_summary_words(gpu))}", 1000))
     said = {gpu.verdict.text: gpu.verdict.meaning for gpu in summary.gpus if gpu.verdict}
     lines += [f"{text}: {meaning}" for text, meaning in said.items()]
     return lines
-
-
-def _head(reading: MonitorReading, width: int) -> Line:
-    driver = f"  driver {plain(reading.driver, 30)}" if reading.driver else ""
-    words = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}{driver}  ^C ends it"
-    return _cut(words, width), "dim"
-
-
-def _notes(reading: MonitorReading, width: int) -> Iterator[Line]:
-    for note in reading.notes:
-        yield from _wrapped(note, width, indent="", style="yellow")
-
-
-def _process_lines(process: ShownProcess | None, width: int) -> Iterator[Line]:
-    words = list(_process_words(process))
-    for line in _flow(words, width, indent=""):
-        yield line, "bold"
 
 
 def _process_words(process: ShownProcess | None) -> list[str]:
@@ -170,7 +152,7 @@ def _process_words(process: ShownProcess | None) -> list[str]:
 
 
 def _paragraph(gpu: ShownGpu, width: int, levels: str) -> Iterator[Line]:
-    yield _cut(f"{gpu.label}  {plain(gpu.figures.name)}", width), "bold"
+    yield _cut(f"{gpu.label}  {plain(gpu.name)}", width), "bold"
     if gpu.trouble:
         yield from _wrapped(gpu.trouble, width, style="bold red")
     else:
@@ -185,9 +167,9 @@ def _paragraph(gpu: ShownGpu, width: int, levels: str) -> Iterator[Line]:
         yield from _wrapped(gpu.verdict.meaning, width)
     elif gpu.why_no_verdict and not gpu.trouble:
         yield from _wrapped(gpu.why_no_verdict, width, style="dim")
-    if gpu.figures.throttled_fraction and gpu.throttle_reasons:
+    if gpu.throttled_fraction and gpu.throttle_reasons:
         reasons = ", ".join(gpu.throttle_reasons)
-        share = _percent(gpu.figures.throttled_fraction)
+        share = _percent(gpu.throttled_fraction)
         yield from _wrapped(f"throttled in {share} of the last minute: {reasons}", width, style="bold yellow")
     if gpu.absent:
         yield from _wrapped(f"not reported: {', '.join(gpu.absent)}", width, style="dim")
@@ -201,44 +183,23 @@ def _drawn(gpu: ShownGpu, room: int, levels: str) -> str:
     return f"{_INDENT}{line} {span_s:.0f} s"
 
 
-def _rows(reading: MonitorReading, width: int, levels: str) -> Iterator[Line]:
-    """Yield two lines for each GPU."""
-    for gpu in reading.gpus:
-        yield from _row(gpu, width, verdict=False)
-        if gpu.trouble:
-            yield _cut(f"{_INDENT}{gpu.trouble}", width), "bold red"
-            continue
-        words = _verdict(gpu) or gpu.why_no_utilization or ""
-        if gpu.windows:
-            words = f"{_drawn(gpu, min(width - len(_INDENT) - _VERDICT_WIDTH, _MOST_CELLS), levels)}{_INDENT}{words}"
-        yield _cut(words if gpu.windows else f"{_INDENT}{words}", width), "green"
-
-
-def _row(gpu: ShownGpu, width: int, *, verdict: bool) -> Iterator[Line]:
-    busy = ABSENT if gpu.busy is None else _percent(gpu.busy)
+def _row(gpu: ShownGpu, width: int) -> Line:
+    busy = ABSENT if gpu.utilization is None else _percent(gpu.utilization)
     power = ABSENT if gpu.power_w is None else f"{gpu.power_w:.0f} W"
     heat = ABSENT if gpu.temperature_c is None else f"{gpu.temperature_c} °C"
-    clock = ABSENT if gpu.sm_clock_mhz is None else f"{gpu.sm_clock_mhz} MHz"
-    words = f"{gpu.label:<5}  {busy:>5}  {_memory(gpu) or ABSENT:>16}  {power:>5}  {heat:>6}  {clock:>8}"
-    rest = (gpu.trouble or _verdict(gpu)) if verdict else ", ".join(gpu.clock_reasons or ())
-    yield _cut(f"{words}  {rest}".rstrip(), width), ""
-
-
-def _meanings(reading: MonitorReading, width: int) -> Iterator[Line]:
-    """Yield the meanings of the verdicts, each once."""
-    meanings = {gpu.verdict.pattern: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
-    for pattern, meaning in meanings.items():
-        yield from _wrapped(f"{pattern}: {meaning}", width, indent="", style="dim")
+    memory = _gib(gpu.memory_used_bytes, gpu.memory_total_bytes) or ABSENT
+    words = f"{gpu.label:<5}  {busy:>5}  {memory:>16}  {power:>5}  {heat:>6}  {gpu.trouble or _verdict(gpu)}"
+    return _cut(words.rstrip(), width), "bold red" if gpu.trouble else ""
 
 
 def _figures(gpu: ShownGpu) -> list[str]:
     """Return the GPU's figures now; unknown ones are left out, but for utilization, which is named as such."""
-    figures = [f"{_percent(gpu.busy)} now" if gpu.busy is not None else "utilization not measured"]
-    if gpu.figures.utilization is not None:
-        figures.append(f"{_percent(gpu.figures.utilization)} in the last minute")
-    elif gpu.figures.sm_activity is not None:
-        figures.append(f"{_percent(gpu.figures.sm_activity)} of its multiprocessors")
-    if (memory := _memory(gpu)) is not None:
+    figures = [f"{_percent(gpu.utilization)} now" if gpu.utilization is not None else "utilization not measured"]
+    if gpu.minute_utilization is not None:
+        figures.append(f"{_percent(gpu.minute_utilization)} in the last minute")
+    elif gpu.sm_activity is not None:
+        figures.append(f"{_percent(gpu.sm_activity)} of its multiprocessors")
+    if (memory := _gib(gpu.memory_used_bytes, gpu.memory_total_bytes)) is not None:
         figures.append(memory)
     if gpu.power_w is not None:
         figures.append(f"{gpu.power_w:.0f} W")
@@ -251,40 +212,33 @@ def _figures(gpu: ShownGpu) -> list[str]:
 
 
 def _owners(gpu: ShownGpu) -> list[str]:
-    if gpu.figures.own_fraction is None or gpu.figures.foreign_fraction is None:
-        return []
-    return [f"own kernels {_percent(gpu.figures.own_fraction)}", f"others {_percent(gpu.figures.foreign_fraction)}"]
+    own, others = gpu.own_fraction, gpu.foreign_fraction
+    return [] if own is None or others is None else [f"own kernels {_percent(own)}", f"others {_percent(others)}"]
 
 
 def _verdict(gpu: ShownGpu) -> str:
-    if gpu.verdict is not None:
-        return gpu.verdict.text
-    return gpu.why_no_verdict or ""
+    return gpu.verdict.text if gpu.verdict else gpu.why_no_verdict or ""
 
 
 def _summary_words(gpu: GpuSummary) -> Iterator[str]:
     if gpu.trouble:
         yield gpu.trouble
-    if gpu.figures.utilization is None:
+    if gpu.utilization is None:
         # Of the device that the line is about.
-        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.figures.name}: ")
+        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.name}: ")
         yield "utilization not measured" + (f" ({why})" if why and not gpu.trouble else "")
     else:
-        yield f"{_percent(gpu.figures.utilization)} busy on average"
+        yield f"{_percent(gpu.utilization)} busy on average"
     if gpu.verdict:
         yield f"in the last minute {gpu.verdict.text}"
-    if (memory := _gib(gpu.figures.peak_memory_bytes, gpu.figures.memory_total_bytes)) is not None:
+    if (memory := _gib(gpu.peak_memory_bytes, gpu.memory_total_bytes)) is not None:
         yield f"at most {memory}"
-    if gpu.figures.power_w is not None:
-        yield f"{gpu.figures.power_w:.0f} W on average"
+    if gpu.power_w is not None:
+        yield f"{gpu.power_w:.0f} W on average"
     if gpu.highest_temperature_c is not None:
         yield f"at most {gpu.highest_temperature_c} °C"
-    if gpu.figures.throttled_fraction:
-        yield f"throttled in {_percent(gpu.figures.throttled_fraction)} of the time"
-
-
-def _memory(gpu: ShownGpu) -> str | None:
-    return _gib(gpu.memory_used_bytes, gpu.figures.memory_total_bytes)
+    if gpu.throttled_fraction:
+        yield f"throttled in {_percent(gpu.throttled_fraction)} of the time"
 
 
 def _gib(used_bytes: int | None, total_bytes: int | None) -> str | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -28,7 +30,6 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 KEPT_ENTRIES = 50
 """Number of entries that are done and still listed."""
 
-_LOCK_S = 10.0  # a change takes milliseconds; a disk that hangs is said
 _MOST_BYTES = 16 << 20  # of the file
 
 
@@ -39,13 +40,14 @@ class Queue:
         clock: Limits the wait for the lock.
 
     Raises:
-        AutotuneError: The folder cannot be made.
+        AutotuneError: The folder cannot be made. All methods: the queue cannot be read or written.
     """
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
         self._clock = clock
         self._file = folder / "queue.json"
+        self._known: tuple[object, _Document] = None, _Document()  # what was read last, and of which file
         try:
             make_private_folder(folder)
         except OSError as error:
@@ -55,21 +57,9 @@ class Queue:
                 remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
             ) from error
 
-    def entries(self) -> list[Entry]:
-        """Return all entries, in the order in which they were added.
-
-        Raises:
-            AutotuneError: The file cannot be read.
-        """
-        return self._read()[0]
-
-    def entry(self, number: int) -> Entry:
-        """Return the entry that people call by this number.
-
-        Raises:
-            AutotuneError: There is none.
-        """
-        return _find(self.entries(), number)
+    def entries(self) -> Sequence[Entry]:
+        """Return all entries, in the order in which they were added."""
+        return self._read().entries
 
     def log(self, entry: Entry) -> Path:
         """Return the file that holds what the searches of an entry print about their progress."""
@@ -88,17 +78,13 @@ class Queue:
 
         Returns:
             The entry, or the one of the same id that was there.
-
-        Raises:
-            AutotuneError: The queue cannot be read or written.
         """
-        with self._locked():
-            entries, number = self._read()
-            new = make(number, entries)
-            for entry in entries:
+        with self._locked() as before:
+            new = make(before.next, before.entries)
+            for entry in before.entries:
                 if entry.id == new.id:
                     return entry
-            self._write([*entries, new], number + 1)
+            self._write((*before.entries, new), before.next + 1)
             return new
 
     def change(self, id: str, change: Callable[[Entry], Entry]) -> Entry | None:
@@ -109,83 +95,74 @@ class Queue:
 
         Returns:
             The changed entry; None if there is none of this id any more.
-
-        Raises:
-            AutotuneError: The queue cannot be read or written.
         """
-        with self._locked():
-            entries, number = self._read()
-            changed = [change(entry) if entry.id == id else entry for entry in entries]
-            if changed != entries:
-                self._write(changed, number)
+        with self._locked() as before:
+            changed = tuple(change(entry) if entry.id == id else entry for entry in before.entries)
+            if changed != before.entries:
+                self._write(changed, before.next)
             return next((entry for entry in changed if entry.id == id), None)
 
     def remove(self, id: str) -> None:
-        """Remove an entry, its log and its answer; nothing happens if it is gone.
+        """Remove an entry, its log and its answer; nothing happens if it is gone."""
+        with self._locked() as before:
+            self._write(tuple(entry for entry in before.entries if entry.id != id), before.next)
+            self._forget(entry for entry in before.entries if entry.id == id)
 
-        Raises:
-            AutotuneError: The queue cannot be read or written.
-        """
-        with self._locked():
-            entries, number = self._read()
-            self._write([entry for entry in entries if entry.id != id], number)
-            for gone in [entry for entry in entries if entry.id == id]:
-                self._forget(gone)
-
-    def _forget(self, entry: Entry) -> None:
-        for path in (self.log(entry), self.answer(entry)):
-            path.unlink(missing_ok=True)
+    def _forget(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.log(entry).unlink(missing_ok=True)
+            self.answer(entry).unlink(missing_ok=True)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[_Document]:
+        """Hold the lock; what is there then is read."""
         try:
             opened = open_regular(self.folder / "queue.lock", append=True, create=True)
         except OSError as error:
             raise self._trouble(f"its lock cannot be opened: {error.strerror}") from error
         with opened as file:
-            until_s = self._clock.now_s() + _LOCK_S
+            until_s = self._clock.now_s() + 10.0  # a change takes milliseconds; a disk that hangs is said
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if self._clock.now_s() >= until_s:
-                        raise self._trouble(f"somebody else has held its lock for {_LOCK_S:.0f} s") from None
+                        raise self._trouble("somebody else has held its lock for 10 s") from None
                     self._clock.wait(0.02)
-            yield
+            self._known = None, _Document()  # what is changed is read anew, however alike two files look
+            yield self._read()
 
-    def _read(self) -> tuple[list[Entry], int]:
-        """Return the entries, and the number of the next one."""
+    def _read(self) -> _Document:
         try:
             with open_regular(self._file) as file:
-                text = file.read(_MOST_BYTES)
+                status = os.fstat(file.fileno())
+                stamp = status.st_ino, status.st_size, status.st_mtime_ns
+                if self._known[0] != stamp:
+                    document = json.loads(file.read(_MOST_BYTES))
+                    if document["format"] != FORMAT:
+                        raise ValueError(f"it has format {document['format']!r}, and this version knows {FORMAT}")
+                    self._known = stamp, msgspec.convert(document, _Document)
+                return self._known[1]
         except FileNotFoundError:
-            return [], 1
+            return _Document()
         except OSError as error:
             raise self._trouble(f"it cannot be read: {error.strerror}") from error
-        try:
-            document = json.loads(text)
-            if document["format"] != FORMAT:
-                raise ValueError(f"it has format {document['format']!r}, and this version knows {FORMAT}")
-            return [Entry.of_document(one) for one in document["entries"]], int(document["next"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._trouble(f"it cannot be understood: {error}") from error
 
-    def _write(self, entries: Sequence[Entry], number: int) -> None:
+    def _write(self, entries: tuple[Entry, ...], number: int) -> None:
         closed = [entry for entry in entries if not entry.state.is_open]
-        dropped = {entry.id for entry in closed[: max(0, len(closed) - KEPT_ENTRIES)]}
-        kept = [entry for entry in entries if entry.id not in dropped]
-        document = {"format": FORMAT, "next": number, "entries": [entry.document() for entry in kept]}
-        content = json.dumps(document, indent=1).encode("ascii")
+        dropped = closed[: max(0, len(closed) - KEPT_ENTRIES)]
+        kept = [entry.document() for entry in entries if entry not in dropped]
+        content = json.dumps({"format": FORMAT, "next": number, "entries": kept}, indent=1).encode("ascii")
         if len(content) > _MOST_BYTES:
             raise self._trouble(f"it would become larger than the {_MOST_BYTES >> 20} MiB that are read of it")
         try:
             replace_durably(self._file, content)
         except OSError as error:
             raise self._trouble(f"it cannot be written: {error.strerror}") from error
-        for entry in entries:
-            if entry.id in dropped:
-                self._forget(entry)
+        self._forget(dropped)
 
     def _trouble(self, why: str) -> AutotuneError:
         return AutotuneError(
@@ -201,14 +178,11 @@ def find_entries(entries: Sequence[Entry], numbers: Sequence[int]) -> list[Entry
     Raises:
         AutotuneError: There is none of one of them.
     """
-    return [_find(entries, number) for number in numbers]
-
-
-def _find(entries: Sequence[Entry], number: int) -> Entry:
-    for entry in entries:
-        if entry.number == number:
-            return entry
-    raise AutotuneError(f"there is no entry {number} in the queue", remedy="`autotune queue list` shows them.")
+    found = {entry.number: entry for entry in entries}
+    for number in numbers:
+        if number not in found:
+            raise AutotuneError(f"there is no entry {number} in the queue", remedy="`autotune queue list` shows them.")
+    return [found[number] for number in numbers]
 
 
 FORMAT = 1
@@ -358,22 +332,38 @@ class Entry:
         """Return what it is called in a log."""
         return f"queue {self.number}"
 
+    @property
+    def spent_s(self) -> float:
+        """Return what is used of its budget by now, in seconds, the search that runs included."""
+        return min(self.budget_s, self.used_s + self.running_s)
+
+    def option(self, name: str) -> str | None:
+        """Return the value of an option of its search; None if it was not typed."""
+        own = list(takewhile(lambda word: word != "--", self.options))
+        for word, value in zip(own, [*own[1:], ""], strict=False):
+            if word.partition("=")[0] == name:
+                return word.partition("=")[2] or value
+        return None
+
+    def shown_reason(self, reasons: Mapping[str, str]) -> str | None:
+        """Return what it waits for, in words; None for nothing, or where its note says it."""
+        says_itself = self.state is EntryState.HELD and self.hold is not Hold.EDITED and self.note
+        return reasons.get(self.id) if self.state.is_open and not says_itself else None
+
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "format": FORMAT, "apply": sorted(self.apply)}
 
-    @classmethod
-    def of_document(cls, document: object) -> Entry:
-        """Return the entry of a JSON object.
 
-        Raises:
-            ValueError: It is none of this format.
-        """
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise ValueError("its format is not known to this version")
-        try:
-            return msgspec.convert(document, cls)
-        except msgspec.ValidationError as error:
-            raise ValueError(f"it is no entry of the queue: {error}") from error
+@dataclass(frozen=True, kw_only=True)
+class _Document:
+    """Content of the queue's file, beside its format.
+
+    Attributes:
+        next: Number of the next entry.
+    """
+
+    next: int = 1
+    entries: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,19 +412,17 @@ def decide_turns(
 
 def _standing(entry: Entry) -> str:
     """Return what an entry waits for that is not waiting for its turn; empty if it waits for nothing."""
+    resume = f"`autotune queue resume {entry.number}`"
     match entry.state, entry.hold:
         case EntryState.PAUSED, _:
-            return f"paused; `autotune queue resume {entry.number}`"
+            return f"paused; {resume}"
         case EntryState.HELD, Hold.DUE:
             return "better; applied now"
-        case EntryState.HELD, Hold.TRAINING | None:
-            return "better; applied when the training that uses the config has ended"
+        case EntryState.HELD, Hold.EDITED:
+            return f"better; not applied because somebody has changed a value: {resume}"
         case EntryState.HELD, _:
-            return f"better; not applied because somebody has changed a value: `autotune queue resume {entry.number}`"
-        case EntryState.RUNNING, _:
-            return "its search runs"
-        case _:
-            return ""
+            return "better; applied when the training that uses the config has ended"
+    return "its search runs" if entry.state is EntryState.RUNNING else ""
 
 
 def _waits_for_time(entry: Entry, now: datetime) -> str:
@@ -445,26 +433,15 @@ def _waits_for_time(entry: Entry, now: datetime) -> str:
     return ""
 
 
-_TIME = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
-
-
-class StartKind(StrEnum):
-    """Kind of start rule."""
-
-    IDLE = "idle"
-    NOW = "now"
-    AT = "at"
-
-
 @dataclass(frozen=True, kw_only=True)
 class StartRule:
     """Rule for the start of a search.
 
     Attributes:
-        at: For `StartKind.AT`, the earliest start with its offset from UTC, ISO 8601.
+        at: The earliest start with its offset from UTC, ISO 8601; of the kind ``at`` alone.
     """
 
-    kind: StartKind
+    kind: Literal["idle", "now", "at"]
     at: str | None = None
 
     def __post_init__(self) -> None:
@@ -480,15 +457,15 @@ class StartRule:
         Raises:
             ValueError: It is none of these.
         """
-        if text in (StartKind.IDLE, StartKind.NOW):
-            return cls(kind=StartKind(text))
-        if not (match := _TIME.fullmatch(text)):
+        if text in ("idle", "now"):
+            return cls(kind="idle" if text == "idle" else "now")
+        if not (match := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", text)):
             raise ValueError(f"{text!r} is no start: idle, now, or a time of the day such as 22:30")
         at = now.replace(hour=int(match[1]), minute=int(match[2]), second=0, microsecond=0)
         if at <= now:
             at += timedelta(days=1)
         local = at.replace(tzinfo=None).astimezone()  # with the offset of that moment: summer time may begin meanwhile
-        return cls(kind=StartKind.AT, at=local.isoformat())
+        return cls(kind="at", at=local.isoformat())
 
     def waits_for_time(self, now: datetime) -> str | None:
         """Return the time that is waited for, for people; None if it has come."""
@@ -500,10 +477,10 @@ class StartRule:
     @property
     def needs_idle(self) -> bool:
         """True if the machine has to be idle: who names a time has decided that it may be used then."""
-        return self.kind is StartKind.IDLE
+        return self.kind == "idle"
 
     def __str__(self) -> str:
-        return f"{datetime.fromisoformat(self.at):%H:%M}" if self.at else self.kind.value
+        return f"{datetime.fromisoformat(self.at):%H:%M}" if self.at else self.kind
 
 
 def _require_offset(at: str | None) -> None:

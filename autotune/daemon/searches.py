@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock, format_duration
 from autotune.daemon.advice import Advice, Advising, Tell
+from autotune.daemon.home import json_object
 from autotune.daemon.queue import (
     ApplyScope,
     Entry,
@@ -20,10 +19,11 @@ from autotune.daemon.queue import (
     Hold,
     Queue,
     SearchAnswerSummary,
+    config_sha256,
     fingerprint,
 )
 from autotune.errors import AutotuneError
-from autotune.files import create_private, open_regular
+from autotune.files import create_private, read_beginning
 from autotune.trial.owner import is_gone, is_here
 from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
@@ -59,7 +59,7 @@ class Searches:
         self._advising = advising
         self._clock = clock
         self._tell = tell
-        self._left: tuple[Left, str] | None = None
+        self._why_left: str | None = None
         self._heartbeat_s = 0.0
         self.running: RunningSearch | None = None
         self.orphan: Entry | None = None
@@ -72,12 +72,7 @@ class Searches:
     @property
     def is_leaving(self) -> bool:
         """True while the search that runs is being ended."""
-        return self.running is not None and self._left is not None
-
-    @property
-    def is_leaving_for_somebody(self) -> bool:
-        """True while that is because somebody came."""
-        return self._left is not None and self._left[0] is Left.SOMEBODY_CAME
+        return self.running is not None and self._why_left is not None
 
     def start(self, entry: Entry) -> None:
         now = fingerprint(entry.configs)
@@ -88,13 +83,11 @@ class Searches:
         if differences := entry.fingerprint.differences(now):
             why = "; ".join(differences)
             self._tell("replanned", f"{entry.name}: since it was queued, {why}; planned anew", entry=entry.number)
-        started = entry
         try:
             create_private(self._queue.answer(entry))  # that of an earlier start must not be taken for this one's
-            changed = self._queue.change(entry.id, lambda one: _begun(one, now))
-            if changed is None or changed.state is not EntryState.RUNNING:
+            started = self._queue.change(entry.id, lambda one: _begun(one, now))
+            if started is None or started.state is not EntryState.RUNNING:
                 return  # somebody has removed or paused it at this moment
-            started = changed
             child = SearchChild.start(
                 (*OWN_COMMAND, *search_arguments(started)),
                 cwd=Path(entry.cwd),
@@ -103,11 +96,9 @@ class Searches:
                 log=self._queue.log(entry),
                 clock=self._clock,
             )
-        except AutotuneError as error:
-            self._fail(started, " ".join(str(error).splitlines()))
-            return
-        except OSError as error:
-            self._fail(started, f"its search cannot be started: {error}")
+        except (AutotuneError, OSError) as error:
+            why = str(error) if isinstance(error, AutotuneError) else f"its search cannot be started: {error}"
+            self._fail(entry, " ".join(why.splitlines()))
             return
         self.running = RunningSearch(entry=started, child=child, started_s=self._clock.now_s())
         self._queue.change(entry.id, lambda one: replace(one, owner=child.identity))
@@ -121,10 +112,10 @@ class Searches:
         else:
             self._look_for_orphan()
 
-    def leave(self, left: Left, why: str) -> None:
+    def leave(self, why: str) -> None:
         """Begin to end the search that runs; nothing happens if it is being ended already."""
-        if self.running is not None and self._left is None:
-            self._left = left, why
+        if self.running is not None and self._why_left is None:
+            self._why_left = why
             self.running.child.leave(why)
             entry = self.running.entry
             self._tell("leaving", f"{entry.name}: search is ended: {why}", entry=entry.number, why=why)
@@ -139,7 +130,8 @@ class Searches:
         before, self.orphan = self.orphan, None
         for entry in self._queue.entries():
             was_about_to_start = entry.owner is None and entry.state is EntryState.RUNNING
-            if was_about_to_start or (entry.owner is not None and _has_ended(entry.owner)):
+            # Of a process in another container nothing can be known: the next search waits for the study that it holds.
+            if was_about_to_start or (entry.owner is not None and (not is_here(entry.owner) or is_gone(entry.owner))):
                 self._conclude(entry, exit_code=None, used_s=entry.running_s)
             elif entry.owner is not None:
                 self.orphan = entry
@@ -154,34 +146,31 @@ class Searches:
         entry = next((one for one in self._queue.entries() if one.id == running.entry.id), None)
         if ended is None:
             if entry is None or entry.state is not EntryState.RUNNING:
-                self.leave(Left.TOLD, "removed" if entry is None else entry.state.value)
+                self.leave("it was removed" if entry is None else f"it is {entry.state.value}")
             elif used_s - self._heartbeat_s >= _HEARTBEAT_S:
                 self._heartbeat_s = used_s
                 self._queue.change(entry.id, lambda one: replace(one, running_s=used_s))
             return
         self.running, self._heartbeat_s = None, 0.0
-        left, self._left = self._left, None
+        why_left, self._why_left = self._why_left, None
         if entry is not None:
-            self._conclude(entry, exit_code=ended.code, used_s=used_s, left=left)
+            self._conclude(entry, exit_code=ended.code, used_s=used_s, why_left=why_left)
 
-    def _conclude(
-        self, entry: Entry, *, exit_code: int | None, used_s: float, left: tuple[Left, str] | None = None
-    ) -> None:
+    def _conclude(self, entry: Entry, *, exit_code: int | None, used_s: float, why_left: str | None = None) -> None:
         answer = read_answer(self._queue.answer(entry))
-        elapsed_s = answer.get("elapsed_s") if answer else None
+        elapsed_s = answer.get("elapsed_s")
         ending = SearchEnding(
             exit_code=exit_code,
             answer=answer,
             used_s=max(used_s, elapsed_s) if isinstance(elapsed_s, float) else used_s,
-            left=left[0] if left else None,
-            why_left=left[1] if left and left[0] is Left.SOMEBODY_CAME else "",
-            fingerprint=fingerprint(entry.configs),
+            why_left=why_left,
+            config_sha256=config_sha256(entry.configs),
         )
         now = self._clock.utc()
         expected = entry_after(entry, ending, now)
         advice = None
-        if ending.answer is not None and expected.answer is not None and expected.answer.verdict == "better":
-            advice = self._advising.keep(expected, ending.answer)  # before the entry is done: it is never done without
+        if expected.answer is not None and expected.answer.verdict == "better":
+            advice = self._advising.keep(expected, answer)  # before the entry is done: it is never done without
         after = self._queue.change(entry.id, lambda one: _with_advice(entry_after(one, ending, now), advice))
         if after is None:
             return
@@ -206,13 +195,11 @@ def _with_advice(entry: Entry, advice: Advice | None) -> Entry:
 
 def search_arguments(entry: Entry) -> tuple[str, ...]:
     """Return the arguments of ``autotune`` for the search of an entry, with what is left of its budget."""
-    separator = entry.options.index("--") if "--" in entry.options else len(entry.options)
-    options, trainer = entry.options[:separator], entry.options[separator:]
+    budget = f"{max(1.0, entry.left_s):.0f}s"
     return (
-        *("search", "--config", entry.config, "--budget", f"{max(1.0, entry.left_s):.0f}s", "--json", "--no-apply"),
+        *("search", "--config", entry.config, "--budget", budget, "--json", "--no-apply"),
         *_within_scope(entry.apply),
-        *options,
-        *trainer,
+        *entry.options,
     )
 
 
@@ -228,14 +215,6 @@ def _within_scope(scopes: Collection[ApplyScope]) -> tuple[str, ...]:
     return ("--batch", "same") if ApplyScope.PRECISION in scopes else ("--same-training",)
 
 
-def _has_ended(owner: Mapping[str, Any]) -> bool:
-    """Return whether a process that an earlier daemon started has ended; one from before a reboot has.
-
-    Of one in another container nothing can be known. If it lives, it holds the study, and the next search waits for it.
-    """
-    return not is_here(owner) or is_gone(owner)
-
-
 LEAST_REST_S = 20.0
 """Rest of a budget that is not worth another start."""
 
@@ -248,15 +227,6 @@ MOST_REPLANS = 2
 _PASSING = ("study_busy", "gpu", "storage_away", "code_changed")
 """Kinds of errors that pass by themselves: somebody is at work who will be done."""
 
-_MOST_BYTES = 16 << 20
-
-
-class Left(StrEnum):
-    """Reason for which the daemon itself ended a search."""
-
-    SOMEBODY_CAME = "somebody came"
-    TOLD = "told"  # paused or removed by the user
-
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEnding:
@@ -264,43 +234,38 @@ class SearchEnding:
 
     Attributes:
         exit_code: Its exit code, negative for a signal; None where it is not known: another daemon had started it.
-        answer: The object that it printed; None if there is none.
-        left: Reason for which the daemon ended it; None if it did not.
+        answer: The object that it printed; empty if there is none.
+        why_left: Reason for which the daemon ended it, in words; None if it did not.
+        config_sha256: Hash of its config now.
     """
 
     exit_code: int | None
-    answer: Mapping[str, Any] | None
+    answer: Mapping[str, Any]
     used_s: float
-    left: Left | None = None
-    why_left: str = ""
-    fingerprint: Fingerprint
+    why_left: str | None = None
+    config_sha256: str | None
 
     @property
     def error(self) -> Mapping[str, Any]:
-        error = (self.answer or {}).get("error")
+        error = self.answer.get("error")
         return error if isinstance(error, Mapping) else {}
 
     @property
     def verdict(self) -> str | None:
-        verdict = (self.answer or {}).get("verdict")
+        verdict = self.answer.get("verdict")
         return verdict if isinstance(verdict, str) else None
 
     @property
     def was_interrupted(self) -> bool:
         """True if it ended before its time, so that the rest of its budget is still of use."""
-        if self.left is not None or self.answer is None:
+        if self.why_left is not None or not self.answer:
             return True
         return bool(self.answer.get("interrupted")) or self.error.get("kind") == "interrupted"
 
 
-def read_answer(path: Path) -> Mapping[str, Any] | None:
-    """Return the object that a search printed into a file; None if there is none, or not all of it."""
-    try:
-        with open_regular(path) as file:
-            document = json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return document if isinstance(document, dict) else None
+def read_answer(path: Path) -> dict[str, Any]:
+    """Return the object that a search printed into a file; an empty one if there is none, or not all of it."""
+    return json_object(read_beginning(path, 16 << 20))
 
 
 def entry_after(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
@@ -309,58 +274,37 @@ def entry_after(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
     Args:
         entry: As it is now; its user may have paused it meanwhile.
     """
-    used_s = min(entry.budget_s, entry.used_s + ending.used_s)
-    entry = replace(entry, owner=None, running_s=0.0, used_s=used_s)
+    entry = replace(entry, owner=None, running_s=0.0, used_s=min(entry.budget_s, entry.used_s + ending.used_s))
     if entry.state is not EntryState.RUNNING:
         return entry
-    if ending.exit_code not in (None, 0, 1, 130, 143) and ending.left is None and ending.exit_code > 0:
+    code, error = ending.exit_code, ending.error if not ending.verdict else {}
+    if code is not None and code > 1 and code not in (130, 143) and ending.why_left is None:
         return _failed(entry, ending)
-    if ending.error and not ending.verdict:
-        return _after_error(entry, ending, now)
+    if error.get("kind") in _PASSING:
+        retry_utc = (now + timedelta(seconds=60.0)).isoformat(timespec="seconds")
+        return replace(entry, state=EntryState.WAITING, retry_utc=retry_utc, note=str(error.get("message")))
+    if error and error.get("kind") != "interrupted":
+        return _failed(entry, ending)
     if ending.was_interrupted:
         return _after_interruption(entry, ending)
-    if ending.fingerprint.config_sha256 != entry.fingerprint.config_sha256 and entry.replans < MOST_REPLANS:
-        what = "was edited" if ending.fingerprint.config_sha256 else "went away"
+    if ending.config_sha256 != entry.fingerprint.config_sha256 and entry.replans < MOST_REPLANS:
+        what = "was edited" if ending.config_sha256 else "went away"
         return replace(
             entry,
             state=EntryState.WAITING,
             used_s=0.0,
             replans=entry.replans + 1,
-            fingerprint=ending.fingerprint,
+            fingerprint=replace(entry.fingerprint, config_sha256=ending.config_sha256),
             note=f"the config {what} while it was searched; the search is made again",
         )
     return _done(entry, ending)
 
 
-def summary_of(answer: Mapping[str, Any]) -> SearchAnswerSummary:
-    """Return what the queue shows of an answer that has a verdict."""
-    speedup = answer.get("speedup")
-    ratio = None
-    if isinstance(speedup, Mapping):
-        ratio = (float(speedup["ratio"]), float(speedup["low"]), float(speedup["high"]))
-    return SearchAnswerSummary(verdict=str(answer["verdict"]), ratio=ratio)
-
-
-def _after_error(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
-    kind = ending.error.get("kind")
-    if kind == "interrupted":
-        return _after_interruption(entry, ending)
-    if kind in _PASSING:
-        retry = now + timedelta(seconds=60.0)
-        return replace(
-            entry,
-            state=EntryState.WAITING,
-            retry_utc=retry.isoformat(timespec="seconds"),
-            note=str(ending.error.get("message")),
-        )
-    return _failed(entry, ending)
-
-
 def _after_interruption(entry: Entry, ending: SearchEnding) -> Entry:
-    used = f"{format_duration(entry.left_s)} of {format_duration(entry.budget_s)} is left"
-    note = f"left because {ending.why_left}; {used}" if ending.why_left else f"it was ended early; {used}"
+    left = f"{format_duration(entry.left_s)} of {format_duration(entry.budget_s)} is left"
+    note = f"left because {ending.why_left}; {left}" if ending.why_left else f"it was ended early; {left}"
     # Where nobody knows how it ended the daemon was gone, too: a machine that is restarted every day breaks no trainer.
-    was_killed = ending.left is None and ending.answer is None and ending.exit_code is not None
+    was_killed = ending.why_left is None and not ending.answer and ending.exit_code is not None
     entry = replace(entry, kills=entry.kills + was_killed, note=note)
     if entry.kills >= MOST_KILLS:
         return replace(entry, state=EntryState.FAILED, note=f"its search ended {entry.kills} times without a word")
@@ -372,14 +316,17 @@ def _after_interruption(entry: Entry, ending: SearchEnding) -> Entry:
 
 
 def _done(entry: Entry, ending: SearchEnding) -> Entry:
-    assert ending.answer is not None, "what has a verdict has an answer"
+    answer, speedup = ending.answer, ending.answer.get("speedup")
+    ratio = None
+    if isinstance(speedup, Mapping):
+        ratio = (float(speedup["ratio"]), float(speedup["low"]), float(speedup["high"]))
     is_due = ending.verdict == "better" and bool(entry.apply)
     return replace(
         entry,
         state=EntryState.HELD if is_due else EntryState.DONE,
         hold=Hold.DUE if is_due else None,
-        answer=summary_of(ending.answer),
-        note=str(ending.answer.get("why", "")),
+        answer=SearchAnswerSummary(verdict=str(ending.verdict), ratio=ratio),
+        note=str(answer.get("why", "")),
     )
 
 

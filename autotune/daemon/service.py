@@ -8,11 +8,10 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from autotune import __version__
 from autotune.clock import Clock
@@ -23,15 +22,17 @@ from autotune.daemon.home import DaemonHome, sole_daemon
 from autotune.daemon.idleness import Arrivals, Idleness, IdlePolicy, IdleState
 from autotune.daemon.machine_watch import MachineWatch
 from autotune.daemon.queue import Entry, Queue, Turns, decide_turns
-from autotune.daemon.searches import Left, Searches
-from autotune.daemon.trainings import SurroundingsReader, Trainings, WatchedTraining
-from autotune.daemon.web.view import DaemonView, Page, TrainingView
+from autotune.daemon.searches import Searches
+from autotune.daemon.trainings import SurroundingsReader, Trainings
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.measure.host import is_in_container
 from autotune.trial.notifier import Notifier
 from autotune.trial.owner import users_of_config
 from autotune.trial.termination import signals_held
+
+if TYPE_CHECKING:  # its packages are an extra
+    from autotune.daemon.web.server import WebServer
 
 _PAUSE_S = 5.0  # between looks at the queue's file, which commands change; they also say so
 _LEAVING_PAUSE_S = 0.05
@@ -54,13 +55,13 @@ class Service:
         settings: DaemonSettings,
         clock: Clock,
         say: Callable[[str], None],
-        web: Page | None = None,
+        web: WebServer | None = None,
     ) -> None:
         self._home = home
         self._clock = clock
         self._say = say
         self._web = web
-        self._manager = ServiceManager.take(os.environ, clock)
+        self._manager = ServiceManager(os.environ, clock)
         self._notifier = Notifier(settings.notify, home.notify_log, clock, os.environ)
         self._queue = Queue(home.queue, clock)
         self._advising = Advising(self._queue, Advices(home.advice), clock, self._tell, self._is_used)
@@ -76,6 +77,7 @@ class Service:
         self._said: dict[str, float] = {}  # when each of them was said
         self._held_s = 0.0
         self._machine_now = ""
+        self._has_somebody_come = False  # since the search that runs was started
 
     def run(self) -> None:
         """Run until this process is told to end, or its lock is taken away.
@@ -87,7 +89,7 @@ class Service:
         with (
             sole_daemon(self._home) as lock,
             Control(self._home) as control,
-            MachineLook(self._policy, self._clock) as look,
+            closing(MachineLook(self._policy, self._clock)) as look,
         ):
             self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
             self._manager.ready("looking at the queue")
@@ -129,21 +131,23 @@ class Service:
             self._held_s = now_s + 30.0  # between looks whether a training has ended that an advice waits for
             self._guarded("apply", self._advising.apply_held)
         if self._web is not None:
-            self._web.note(self._view())
+            self._web.note(self.status())
 
     def _look_at_machine(self, look: MachineLook) -> None:
         orphan = self._searches.orphan
         waiting = self._entries if self._turns.wants_idle else ()
         if why := look.look(waiting, orphan_pid=_pid(orphan.owner) if orphan else None):
-            self._searches.leave(Left.SOMEBODY_CAME, why)
+            self._has_somebody_come = True
+            self._searches.leave(why)
 
     def _look_after_search(self, look: MachineLook) -> None:
-        was_running, somebody_came = self._searches.running, self._searches.is_leaving_for_somebody
+        was_running = self._searches.running
         try:
             self._searches.tick()
         finally:
             if was_running is not None and self._searches.running is None:
-                look.search_ended(somebody_came=somebody_came)
+                look.search_ended(somebody_came=self._has_somebody_come)
+                self._has_somebody_come = False
 
     def _start_next(self, look: MachineLook) -> None:
         self._entries = self._queue.entries()
@@ -164,7 +168,7 @@ class Service:
 
     def _watch_trainings(self) -> None:
         for event in self._trainings.poll(self._surroundings):
-            self._announce(event.sentence(), event.document())
+            self._announce(event["message"], event)
         self._surroundings.forget(self._trainings.alive)
 
     def _pause_s(self, look: MachineLook) -> float:
@@ -197,9 +201,10 @@ class Service:
 
     def _write_status(self, control: Control) -> None:
         page = {"origin": self._web.origin, "run": self._web.run} if self._web else None
-        control.write(self._status(), page=page, has_followed=not self._searches.is_leaving)
+        control.write(self.status(), page=page, has_followed=not self._searches.is_leaving)
 
-    def _status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
+        """Return what it does, for commands, the page and the metrics."""
         running = self._searches.busy_with
         return {
             "autotune": __version__,
@@ -209,22 +214,12 @@ class Service:
             "machine": "a search of ours runs" if running else self._machine_now,
             "running": running.number if running else None,
             "reasons": dict(self._turns.reasons),
-            "trainings": [_shown(training) for training in self._trainings.alive],
+            "trainings": [training.document() for training in self._trainings.alive],
             "trouble": next(iter(self._troubles.values()), None),
         }
 
-    def _view(self) -> DaemonView:
-        status = self._status()
-        names = ("autotune", "pid", "started_utc", "hosted", "machine", "running", "reasons", "trouble")
-        return DaemonView(
-            **{name: status[name] for name in names},
-            trainings=tuple(TrainingView.of(training) for training in self._trainings.alive),
-        )
-
     def _apply_soon(self) -> None:
         self._held_s = 0.0
-
-    # What is told
 
     def _tell(self, kind: str, text: str, **facts: Any) -> None:
         utc = self._clock.utc().isoformat(timespec="seconds")
@@ -236,25 +231,10 @@ class Service:
         self._notifier.notify(event)
 
     def _hosting(self) -> str:
-        return hosted_by(
-            os.environ,
-            is_service=self._manager.is_there,
-            is_on_terminal=sys.stderr is not None and sys.stderr.isatty(),
-            is_in_container=is_in_container(),
-        )
+        return hosted_by(os.environ, is_service=self._manager.is_there)
 
     def _is_used(self, config: Path) -> bool:
         return self._trainings.uses(config) or bool(users_of_config(config))
-
-
-def _shown(training: WatchedTraining) -> dict[str, Any]:
-    return {
-        "name": training.name,
-        "pid": training.pid,
-        "steps": training.steps,
-        "samples_per_s": training.samples_per_s,
-        "is_slow": training.is_slow,
-    }
 
 
 def _pid(owner: Mapping[str, Any] | None) -> int | None:
@@ -265,26 +245,19 @@ def _pid(owner: Mapping[str, Any] | None) -> int | None:
 _NOT_LOOKED = IdleState(is_idle=False, idle_since_s=None, reason="not looked at yet", look_again_s=0.0)
 
 
-class MachineLook(AbstractContextManager["MachineLook"]):
+class MachineLook:
     """Look at the machine for the queue: at the CPUs, and at each GPU by itself, as entries use different ones."""
 
     def __init__(self, policy: IdlePolicy, clock: Clock) -> None:
         self._policy = policy
         self._clock = clock
         self._watch = MachineWatch(clock)
+        self.close = self._watch.close
         self._idleness: dict[str | None, Idleness] = {None: Idleness(policy, uuids=())}  # by GPU; None without any
         self._states: dict[str | None, IdleState] = {}
         self._arrivals: Arrivals | None = None
         self._searched: tuple[str | None, ...] = ()  # what the running search uses
         self._due_s = -math.inf
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watch.close()
 
     @property
     def reason(self) -> str:
@@ -328,11 +301,9 @@ class MachineLook(AbstractContextManager["MachineLook"]):
         if 0.0 < self.due_in_s() <= self._look_again_s(waiting):
             return None
         reading = self._watch.read(orphan_pid)
-        why = None
         if self._arrivals is not None:
-            why = self._arrivals.update(reading)
             self._due_s = self._clock.now_s() + self._policy.close_look_s
-            return why
+            return self._arrivals.update(reading)
         for gpu in reading.gpus:
             self._idleness.setdefault(gpu.uuid, Idleness(self._policy, uuids=_uuids(gpu.uuid)))
         self._states = {key: idleness.update(reading) for key, idleness in self._idleness.items()}
@@ -343,64 +314,50 @@ class MachineLook(AbstractContextManager["MachineLook"]):
         return min((state.look_again_s for one in waiting for state in self._states_of(one)), default=math.inf)
 
     def _states_of(self, entry: Entry) -> list[IdleState]:
-        return [self._states.get(key) or _unknown(key, self._states) for key in entry.gpus or (None,)]
+        absent = replace(_NOT_LOOKED, look_again_s=math.inf)
+        return [
+            self._states.get(key)
+            or (replace(absent, reason=f"{key} is not among the GPUs of this machine") if self._states else _NOT_LOOKED)
+            for key in entry.gpus or (None,)
+        ]
 
 
 def _uuids(key: str | None) -> tuple[str, ...]:
     return () if key is None else (key,)
 
 
-def _unknown(key: str | None, states: Mapping[str | None, IdleState]) -> IdleState:
-    """Return the state of a GPU that no reading has shown."""
-    if key is None or not states:
-        return _NOT_LOOKED
-    return replace(_NOT_LOOKED, reason=f"{key} is not among the GPUs of this machine", look_again_s=math.inf)
-
-
-# Hosting of the daemon: what keeps it running, and what ends it. Pure.
-
-
-def hosted_by(environ: Mapping[str, str], *, is_service: bool, is_on_terminal: bool, is_in_container: bool) -> str:
+def hosted_by(environ: Mapping[str, str], *, is_service: bool) -> str:
     """Return how this process is hosted, in words."""
     if is_service:
         how = "a systemd user unit: started again when it fails; ends with your last session unless you linger"
-    elif environ.get("TMUX"):
-        how = "a tmux session: runs until that, or the machine, ends"
-    elif environ.get("STY"):
-        how = "a screen session: runs until that, or the machine, ends"
-    elif is_on_terminal:
+    elif environ.get("TMUX") or environ.get("STY"):
+        how = f"a {'tmux' if environ.get('TMUX') else 'screen'} session: runs until that, or the machine, ends"
+    elif sys.stderr is not None and sys.stderr.isatty():
         how = "a terminal: ends with it, or with ^C"
     else:
         how = "a process in the background: nothing starts it again"
-    return f"{how}; in a container" if is_in_container else how
-
-
-_SOCKET, _WATCHDOG_PID, _WATCHDOG_USEC = "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"
+    return f"{how}; in a container" if is_in_container() else how
 
 
 class ServiceManager:
-    """Service manager of this process; None of its methods raises.
+    """Service manager of this process, if it has one; none of the methods raises. See sd_notify(3).
 
     Args:
-        address: Address of its socket; None without a manager.
+        environ: The environment. The manager's variables are taken out of it, so that no child is taken for this
+            process.
+
+    Attributes:
         watchdog_s: Time within which it wants to hear of this process; None without a watchdog.
     """
 
-    def __init__(self, address: bytes | None, watchdog_s: float | None, clock: Clock) -> None:
-        self._address = address
+    def __init__(self, environ: MutableMapping[str, str], clock: Clock) -> None:
         self._clock = clock
-        self._alive_s: float | None = None
-        self.watchdog_s = watchdog_s if address is not None else None
-
-    @classmethod
-    def take(cls, environ: MutableMapping[str, str], clock: Clock) -> ServiceManager:
-        """Take the manager's variables out of the environment, so that no child is taken for this process."""
-        socket_name = environ.pop(_SOCKET, "")
-        for_pid, microseconds = environ.pop(_WATCHDOG_PID, ""), environ.pop(_WATCHDOG_USEC, "")
-        is_ours = not for_pid or for_pid == str(os.getpid())
+        self._alive_s = -math.inf
+        self._address = _address(environ.pop("NOTIFY_SOCKET", ""))
+        for_pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+        is_ours = self._address is not None and for_pid in ("", str(os.getpid()))
         is_number = microseconds.isascii() and microseconds.isdigit() and len(microseconds) < 19
-        watchdog_s = int(microseconds) / 1e6 if is_ours and is_number else 0.0
-        return cls(_address(socket_name), watchdog_s or None, clock)
+        self.watchdog_s = (int(microseconds) / 1e6 or None) if is_ours and is_number else None
 
     @property
     def is_there(self) -> bool:
@@ -408,11 +365,7 @@ class ServiceManager:
         return self._address is not None
 
     def ready(self, status: str) -> None:
-        """Say that the service is up.
-
-        Args:
-            status: A sentence on what it does, which ``systemctl status`` shows.
-        """
+        """Say that the service is up, and what it does, which ``systemctl status`` shows."""
         self._send(f"READY=1\nSTATUS={_one_line(status)}")
 
     def status(self, status: str) -> None:
@@ -425,11 +378,8 @@ class ServiceManager:
 
     def alive(self) -> None:
         """Say that the service is alive if half of the watchdog's time has gone by; to be called in its loop."""
-        if self.watchdog_s is None:
-            return
         now_s = self._clock.now_s()
-        is_due = self._alive_s is None or now_s - self._alive_s >= self.watchdog_s / 2
-        if is_due and self._send("WATCHDOG=1"):
+        if self.watchdog_s and now_s - self._alive_s >= self.watchdog_s / 2 and self._send("WATCHDOG=1"):
             self._alive_s = now_s
 
     def _send(self, message: str) -> bool:
@@ -450,7 +400,7 @@ def _address(name: str) -> bytes | None:
     raw = os.fsencode(name)
     if raw[:1] not in (b"/", b"@") or not 1 < len(raw) <= 107:  # unix(7)
         if name:
-            _log.warning("%s is %r, which is no Unix socket; the service manager is told nothing", _SOCKET, name)
+            _log.warning("NOTIFY_SOCKET is %r, which is no Unix socket; the service manager is told nothing", name)
         return None
     return b"\0" + raw[1:] if raw[:1] == b"@" else raw
 

@@ -12,7 +12,9 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 from urllib.parse import parse_qs, urlsplit
 
 from autotune import __version__
@@ -67,7 +69,6 @@ def plain_name(config: Path) -> str:
 
 
 _UNPRINTED = re.compile("[\x7f-\xa0\u2028\u2029\ufeff\ufffe\uffff]")
-_MOST_TRIES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,52 +97,24 @@ def manifest(job: WorkerJob, pods: Pods, now: datetime) -> str:
         ConfigError: A text is none that a manifest can hold.
     """
     seed = f"{job.seed or ''}$(JOB_COMPLETION_INDEX)"
-    words = ", ".join([*(_scalar(word.replace("$", "$$")) for word in job.words), '"--seed"', _scalar(seed)])
-    gpus = (
-        f'\n          resources:\n            limits:\n              nvidia.com/gpu: "{pods.gpus}"' if pods.gpus else ""
+    words = [*(_scalar(word.replace("$", "$$")) for word in job.words), '"--seed"', _scalar(seed)]
+    limits = f'\n          resources:\n            limits:\n              nvidia.com/gpu: "{pods.gpus}"'
+    return _filled(
+        "worker_job.yaml",
+        version=__version__,
+        count=pods.count,
+        name=_scalar(f"autotune-{plain_name(job.config)}-{now:%Y%m%d-%H%M%S}"),
+        image=_scalar(pods.image),
+        words=", ".join(words),
+        secret=pods.secret,
+        quoted_secret=_scalar(pods.secret),
+        gpus=limits if pods.gpus else "",
     )
-    return f"""\
-# Workers of autotune {__version__}; start them with: kubectl create -f FILE
-# The address of the storage is in a Secret, never in here. It is made once, from a file that holds the address:
-#   kubectl create secret generic {pods.secret} --from-file=url=FILE
-apiVersion: batch/v1
-kind: Job
-metadata:
-  name: {_scalar(f"autotune-{plain_name(job.config)}-{now:%Y%m%d-%H%M%S}")}
-  labels: {{app.kubernetes.io/name: autotune, app.kubernetes.io/component: worker}}
-spec:
-  completionMode: Indexed
-  completions: {pods.count}
-  parallelism: {pods.count}
-  backoffLimitPerIndex: {_MOST_TRIES}
-  podFailurePolicy:
-    rules:
-      # A pod that is preempted or drained gives its trial back within the grace period; another one takes its place.
-      - action: Ignore
-        onPodConditions:
-          - {{type: DisruptionTarget, status: "True"}}
-  template:
-    metadata:
-      labels: {{app.kubernetes.io/name: autotune, app.kubernetes.io/component: worker}}
-    spec:
-      restartPolicy: Never
-      terminationGracePeriodSeconds: 30
-      # Two workers on one node would disturb each other's measurements.
-      affinity:
-        podAntiAffinity:
-          requiredDuringSchedulingIgnoredDuringExecution:
-            - topologyKey: kubernetes.io/hostname
-              labelSelector:
-                matchLabels: {{app.kubernetes.io/name: autotune, app.kubernetes.io/component: worker}}
-      containers:
-        - name: worker
-          image: {_scalar(pods.image)}
-          command: [{words}]
-          env:
-            - name: AUTOTUNE_STORAGE
-              valueFrom:
-                secretKeyRef: {{name: {_scalar(pods.secret)}, key: url}}{gpus}
-"""
+
+
+def _filled(file: str, /, **values: object) -> str:
+    """Return the text of a file of this package with values in place of ``$name``."""
+    return Template(files(__package__).joinpath(file).read_text("utf-8")).substitute(values)
 
 
 def _scalar(text: str) -> str:
@@ -222,11 +195,7 @@ def jobs_by_host(job: WorkerJob, hosts: Sequence[str]) -> dict[str, WorkerJob]:
 
 
 def require_ssh() -> None:
-    """Raise an error if there is no ssh.
-
-    Raises:
-        CommandError: There is none.
-    """
+    """Raise a CommandError if there is no ssh."""
     if shutil.which("ssh") is None:
         raise CommandError(
             "there is no ssh on the PATH", where="--submit ssh", remedy="Install it: apt-get install openssh-client"
@@ -254,24 +223,16 @@ def job_script(job: WorkerJob, count: int, output: Path) -> str:
     Raises:
         ConfigError: The folder has a name that sbatch cannot be told.
     """
-    return "\n".join(
-        [
-            "#!/bin/sh",
-            f"#SBATCH --job-name=autotune-{plain_name(job.config)}",
-            f"#SBATCH --array=0-{count - 1}",
-            "#SBATCH --nodes=1",
-            "#SBATCH --exclusive",
-            "#SBATCH --mem=0",
-            f"#SBATCH --signal=B:TERM@{NOTICE_S}",
-            "#SBATCH --requeue",
-            "#SBATCH --open-mode=append",
-            f"#SBATCH --output={_pattern(output)}",
-            f"# Workers of autotune {__version__}. Each task measures on a node of its own. A task that is preempted",
-            "# gives its trial back, and joins the study again when Slurm starts it anew.",
-            *job.entering(),
-            f'exec {shlex.join(job.words)} --seed "$(({job.seed} + SLURM_ARRAY_TASK_ID))"',
-            "",
-        ]
+    return _filled(
+        "worker_job.sh",
+        name=plain_name(job.config),
+        last=count - 1,
+        notice_s=NOTICE_S,
+        output=_pattern(output),
+        version=__version__,
+        entering="\n".join(job.entering()),
+        words=shlex.join(job.words),
+        seed=job.seed,
     )
 
 

@@ -28,6 +28,8 @@ WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
 _INJECT = "inject"
+TOLD = "told.jsonl"
+"""File in a training's folder of the events that were told, one a line."""
 
 
 def is_training(name: str) -> bool:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import stat
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any
+
+import msgspec
 
 from autotune.clock import Clock, format_duration
-from autotune.daemon.drift import Cause, Change, Finding, PaceWindow, Surroundings, TrainingWatch, Turn
-from autotune.daemon.idleness import GpuReading
+from autotune.daemon.drift import Cause, Change, PaceWindow, SlowStart, Surroundings, TrainingWatch, Turn
+from autotune.daemon.home import json_object
 from autotune.daemon.machine_watch import MachineWatch
-from autotune.daemon.training_folder import TrainingHeader, code_state, is_training
+from autotune.daemon.training_folder import TOLD, TrainingHeader, code_state, is_training
 from autotune.files import file_sha256, open_regular, read_beginning
 from autotune.measure.gpu.occupancy import OccupancyWatch
 from autotune.measure.host import io_pressure
@@ -118,25 +119,16 @@ class Trainings:
         for name in sorted(self._ended)[:-KEPT]:
             if delete_tree(self._folder / name):
                 self._ended.discard(name)
-        for path in self._headless():
-            delete_tree(path)
-
-    def _headless(self) -> Iterator[Path]:
-        now_s = self._clock.utc().timestamp()
-        for name in self._names():
-            if name in self._alive or name in self._ended:
-                continue
-            path = self._folder / name
-            try:
-                status = path.lstat()
-            except OSError:
-                continue
-            # age at which a folder without a header is no training that is just being made
-            if stat.S_ISDIR(status.st_mode) and now_s - status.st_mtime > 86400.0:
-                yield path
+        for name in set(self._names()) - self._alive.keys() - self._ended:
+            with suppress(OSError):
+                age_s = self._clock.utc().timestamp() - (self._folder / name).lstat().st_mtime
+                if age_s > 86400.0:  # a younger one may be a training that is just being made
+                    delete_tree(self._folder / name)
 
 
-_TOLD = "told.jsonl"
+TrainingEvent = dict[str, Any]
+"""Event of one training: ``event``, its kind, what it is about, and ``message``, a sentence."""
+
 ReadSurroundings = Callable[["WatchedTraining"], Surroundings]
 """Reader of what goes on beside a training now."""
 
@@ -185,6 +177,22 @@ class WatchedTraining:
         """True while it is slower than itself."""
         return self._watch.is_slow
 
+    def document(self) -> dict[str, Any]:
+        """Return what the daemon's status, its page and its metrics say of it."""
+        confirmed = self.header.confirmed
+        return {
+            "id": self.folder.name,
+            "name": self.name,
+            "pid": self.pid,
+            "started_utc": self.header.started_utc,
+            "steps": self.steps,
+            "samples": self.samples,
+            "samples_per_s": self.samples_per_s,
+            "is_slow": self.is_slow,
+            "confirmed_samples_per_s": confirmed.samples_per_s if confirmed else None,
+            "expected": [confirmed.low, confirmed.high] if confirmed else None,
+        }
+
     def is_gone(self) -> bool:
         """Return whether its process has ended: with this boot or an earlier one of this machine."""
         owner, this = self.header.owner, self._this
@@ -216,10 +224,7 @@ class WatchedTraining:
         events = [event for window in self._reader.poll() for event in self._look_at(window)]
         if gone:
             self.is_over = True
-            ended = TrainingEnded(
-                **self._about(now_s), steps=self.steps, train_s=self._train_s, was_slow=self._watch.is_slow
-            )
-            events += self._once("ended", ended)
+            events += self._say_ended(now_s)
         return events
 
     def _look_at(self, window: PaceWindow) -> list[TrainingEvent]:
@@ -229,69 +234,79 @@ class WatchedTraining:
                 self._edited = self._look_for_edits()
             self._processes.add(window.process)
         confirmed = self.header.confirmed
-        if not self.steps:
-            started = TrainingStarted(
-                **self._about(window.t1_s),
-                config=self.header.config,
-                confirmed_samples_per_s=confirmed.samples_per_s if confirmed else None,
-            )
-            events = self._once("started", started)
-        else:
-            events = []
+        events = [] if self.steps else self._say_started(window.t1_s)
         say_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
         self.samples = (self.samples or 0.0) + (window.samples or 0.0) if say_samples else None
         self.steps += window.steps
         self._train_s += window.train_s
-        self.samples_per_s = (
-            window.samples_per_s(confirmed.samples_per_step if confirmed else None) or self.samples_per_s
-        )
+        speed = window.samples_per_s(confirmed.samples_per_step if confirmed else None)
+        self.samples_per_s = speed or self.samples_per_s
         for finding in self._watch.add(window):
-            events += self._once(*self._event(finding))
+            if isinstance(finding.found, Change):
+                events += self._say_change(finding.found, finding.cause)
+            else:
+                events += self._say_slow_start(finding.found, finding.cause)
         return events
 
-    def _event(self, finding: Finding) -> tuple[str, TrainingEvent]:
-        found, about = finding.found, self._about(finding.found.t_s)
-        if isinstance(found, Change):
-            key = f"{found.turn.value} {found.t_s:.0f}"
-            if found.turn is Turn.RECOVERED:
-                return key, Recovered(**about, speed_ratio=found.speed_ratio)
-            return key, Slower(
-                **about,
-                speed_ratio=found.speed_ratio,
-                since_utc=self._utc(found.since_s),
-                for_s=found.t_s - found.since_s,
-                cause=finding.cause,
-            )
-        return f"slow start {found.t_s:.0f}", SlowerThanConfirmed(
-            **about,
-            speed_ratio=found.speed_ratio,
-            low=found.confirmed.low,
-            high=found.confirmed.high,
-            samples_per_s=found.samples_per_s,
-            confirmed_samples_per_s=found.confirmed.samples_per_s,
-            trials=found.confirmed.trials,
-            cause=finding.cause,
+    def _say_started(self, t_s: float) -> list[TrainingEvent]:
+        speed = self.header.confirmed.samples_per_s if self.header.confirmed else None
+        unknown = "nothing is confirmed for its values, so it is compared with itself"
+        known = f"{speed:.3g} samples/s are confirmed for its values" if speed else unknown
+        text = f"trains (process {self.pid}); {known}."
+        facts = {"config": self.header.config, "confirmed_samples_per_s": speed}
+        return self._say("started", "training_started", t_s, text, facts)
+
+    def _say_slow_start(self, found: SlowStart, cause: Cause | None) -> list[TrainingEvent]:
+        confirmed = found.confirmed
+        text = (
+            f"trains at {found.speed_ratio:.0%} of what was measured; interval {confirmed.low * 100:.0f} to "
+            f"{confirmed.high:.0%} ({found.samples_per_s:.3g} samples/s, {confirmed.samples_per_s:.3g} in "
+            f"{confirmed.trials} trials). {_because(cause)}"
         )
+        facts = {
+            "speed_ratio": found.speed_ratio,
+            "low": confirmed.low,
+            "high": confirmed.high,
+            "samples_per_s": found.samples_per_s,
+            "confirmed_samples_per_s": confirmed.samples_per_s,
+            "trials": confirmed.trials,
+            "cause": cause and asdict(cause),
+        }
+        return self._say(f"slow start {found.t_s:.0f}", "slower_than_confirmed", found.t_s, text, facts)
 
-    def _about(self, t_s: float) -> dict[str, Any]:
-        return {"training": self.folder.name, "name": self.name, "pid": self.pid, "utc": self._utc(t_s)}
+    def _say_change(self, found: Change, cause: Cause | None) -> list[TrainingEvent]:
+        facts: dict[str, Any] = {"speed_ratio": found.speed_ratio}
+        text = f"is back to {found.speed_ratio:.0%} of its own speed."
+        if found.turn is Turn.SLOWER:
+            for_s = found.t_s - found.since_s
+            facts |= {"since_utc": self._utc(found.since_s), "for_s": for_s, "cause": cause and asdict(cause)}
+            for_how_long = f"for {format_duration(for_s)} now"
+            text = f"trains at {found.speed_ratio:.0%} of its own speed, {for_how_long}. {_because(cause)}"
+        return self._say(f"{found.turn.value} {found.t_s:.0f}", found.turn.value, found.t_s, text, facts)
 
-    def _utc(self, t_s: float) -> str:
-        then: datetime = self._clock.utc() - timedelta(seconds=max(self._clock.now_s() - t_s, 0.0))
-        return then.isoformat(timespec="seconds")
+    def _say_ended(self, t_s: float) -> list[TrainingEvent]:
+        slow = ", slower than itself in the end" if self.is_slow else ""
+        text = f"has ended after {self.steps:,} steps in {format_duration(self._train_s)}{slow}."
+        if not self.steps:
+            text = "has ended; none of its steps was seen."
+        facts = {"steps": self.steps, "train_s": self._train_s, "was_slow": self.is_slow}
+        return self._say("ended", "training_ended", t_s, text, facts)
 
-    def _once(self, key: str, event: TrainingEvent) -> list[TrainingEvent]:
-        """Return the event, unless it was told before; what was told is written down."""
+    def _say(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
+        """Return an event, unless it was told before; what was told is written down."""
         if key in self._told:
             return []
         self._told.add(key)
-        line = json.dumps({"key": key, **event.document()}) + "\n"
-        try:
-            with open_regular(self.folder / _TOLD, append=True, create=True) as file:
-                file.write(line.encode())
-        except OSError:  # a full disk: it may be told again by the next daemon
-            pass
+        about = {"training": self.folder.name, "name": self.name, "pid": self.pid, "utc": self._utc(t_s)}
+        event = {"format": 1, "event": kind, **about, **facts, "message": f"{self.name} {text}"}
+        # On a full disk it may be told again by the next daemon.
+        with suppress(OSError), open_regular(self.folder / TOLD, append=True, create=True) as file:
+            file.write(json.dumps({"key": key, **event}).encode() + b"\n")
         return [event]
+
+    def _utc(self, t_s: float) -> str:
+        then = self._clock.utc() - timedelta(seconds=max(self._clock.now_s() - t_s, 0.0))
+        return then.isoformat(timespec="seconds")
 
     def _look_for_edits(self) -> tuple[bool, bool]:
         header = self.header
@@ -302,263 +317,96 @@ class WatchedTraining:
 
 def _told(folder: Path) -> set[str]:
     """Return what was told of a training by this daemon or an earlier one."""
-    keys = set()
-    for line in read_beginning(folder / _TOLD, 1 << 20).splitlines():
-        try:
-            key = json.loads(line)["key"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-        if isinstance(key, str):
-            keys.add(key)
-    return keys
-
-
-FORMAT = 1
-_UNKNOWN = "The cause is not known: nothing that is watched changed with it."
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingEvent:
-    """Event of one training.
-
-    Attributes:
-        name: Name for people: its config, else its command.
-        utc: Time of the event, an ISO 8601 stamp.
-    """
-
-    kind: ClassVar[str] = ""
-
-    training: str
-    name: str
-    pid: int
-    utc: str
-
-    def document(self) -> dict[str, Any]:
-        """Return the event as an object for programs."""
-        return {"format": FORMAT, "event": self.kind, **_plain(asdict(self)), "message": self.sentence()}
-
-    def sentence(self) -> str:
-        raise NotImplementedError
-
-
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    cause = fields.get("cause")
-    return {**fields, "cause": {**cause, "kind": cause["kind"].value}} if cause else dict(fields)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingStarted(TrainingEvent):
-    """A training has made its first steps.
-
-    Attributes:
-        config: Real path of its config; None if it has none.
-        confirmed_samples_per_s: What its study has confirmed for its values; None if nothing.
-    """
-
-    kind: ClassVar[str] = "training_started"
-
-    config: str | None
-    confirmed_samples_per_s: float | None
-
-    def sentence(self) -> str:
-        known = (
-            f"{self.confirmed_samples_per_s:.3g} samples/s are confirmed for its values"
-            if self.confirmed_samples_per_s
-            else "nothing is confirmed for its values, so it is compared with itself"
-        )
-        return f"{self.name} trains (process {self.pid}); {known}."
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlowerThanConfirmed(TrainingEvent):
-    """A training is slower in its first minutes than what was confirmed for its values on this hardware.
-
-    Attributes:
-        low: Lower end of the interval in which that was expected.
-        cause: Likely cause; None if unknown.
-    """
-
-    kind: ClassVar[str] = "slower_than_confirmed"
-
-    speed_ratio: float
-    low: float
-    high: float
-    samples_per_s: float
-    confirmed_samples_per_s: float
-    trials: int
-    cause: Cause | None
-
-    def sentence(self) -> str:
-        return (
-            f"{self.name} trains at {self.speed_ratio:.0%} of what was measured; interval {self.low * 100:.0f} to "
-            f"{self.high:.0%} ({self.samples_per_s:.3g} samples/s, {self.confirmed_samples_per_s:.3g} in {self.trials} "
-            f"trials). {_because(self.cause)}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slower(TrainingEvent):
-    """A training has become slower than itself.
-
-    Attributes:
-        since_utc: Estimated time of the change.
-        for_s: How long before the event that was.
-        cause: Likely cause; None if unknown.
-    """
-
-    kind: ClassVar[str] = "slower"
-
-    speed_ratio: float
-    since_utc: str
-    for_s: float
-    cause: Cause | None
-
-    def sentence(self) -> str:
-        return (
-            f"{self.name} trains at {self.speed_ratio:.0%} of its own speed, for {format_duration(self.for_s)} now. "
-            f"{_because(self.cause)}"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recovered(TrainingEvent):
-    """A training that had become slower is back.
-
-    Attributes:
-        speed_ratio: Its speed over its own before it became slower.
-    """
-
-    kind: ClassVar[str] = "recovered"
-
-    speed_ratio: float
-
-    def sentence(self) -> str:
-        return f"{self.name} is back to {self.speed_ratio:.0%} of its own speed."
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingEnded(TrainingEvent):
-    """The process of a training is gone."""
-
-    kind: ClassVar[str] = "training_ended"
-
-    steps: int
-    train_s: float
-    was_slow: bool
-
-    def sentence(self) -> str:
-        if not self.steps:
-            return f"{self.name} has ended; none of its steps was seen."
-        slow = ", slower than itself in the end" if self.was_slow else ""
-        return f"{self.name} has ended after {self.steps:,} steps in {format_duration(self.train_s)}{slow}."
+    keys = (json_object(line).get("key") for line in read_beginning(folder / TOLD, 1 << 20).splitlines())
+    return {key for key in keys if isinstance(key, str)}
 
 
 def _because(cause: Cause | None) -> str:
-    return _UNKNOWN if cause is None else f"Likely cause: {cause.kind.value} ({cause.text})."
+    if cause is None:
+        return "The cause is not known: nothing that is watched changed with it."
+    return f"Likely cause: {cause.kind.value} ({cause.text})."
 
 
-VERSION = 1
 _NAME = re.compile(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
-_PROCESSES = 32  # read at most
-_FILES = 4 * _PROCESSES
 _LINE_BYTES = 4 << 10
-_LARGEST = 1e15
+_Amount = Annotated[float, msgspec.Meta(ge=0.0, lt=1e15)]
+
+
+class _Line(msgspec.Struct, kw_only=True):
+    """Line of a file: its head has a version, all others a kind."""
+
+    v: int = 1
+    clock: str = "monotonic"
+    k: str = ""
+    t0_s: _Amount = 0.0
+    t1_s: _Amount = 0.0
+    steps: _Amount = 0.0
+    train_s: _Amount = 0.0
+    samples: _Amount | None = None
+    work: _Amount | None = None
+    wait_s: _Amount | None = None
+    waits: _Amount = 0.0
+    epochs: _Amount = 0.0
 
 
 class PaceReader:
-    """Incremental reader of all ``pace.<pid>.<n>.<part>.jsonl`` of a training's folder."""
+    """Incremental reader of all ``pace.<pid>.<n>.<part>.jsonl`` of a training's folder, of 32 processes at most."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._files: dict[str, tuple[str, LineTail]] = {}
-        self._foreign: set[str] = set()
+        self._files: dict[str, LineTail] = {}
         self._processes: set[str] = set()
+        self._foreign: set[str] = set()  # files of another version or clock
 
     def poll(self) -> list[PaceWindow]:
         """Return the windows written since the last poll, in the order of their time."""
-        names = self._names()
-        for name in self._files.keys() - names:  # an old part that was dropped
-            del self._files[name]
-        windows = []
-        for name in sorted(names, key=_order):
-            if name not in self._files and not self._begin(name):
-                continue
-            process, tail = self._files[name]
-            for line in tail.read(1 << 20):  # of each file; four hours of a process are less than half of it
-                if (window := self._understand(line, name, process)) is not None:
-                    windows.append(window)
-        windows.sort(key=lambda window: window.t1_s)
-        return windows
-
-    def _begin(self, name: str) -> bool:
-        match = _NAME.fullmatch(name)
-        process = f"{match[1]}.{match[2]}" if match else ""
-        is_known = process in self._processes
-        if len(self._files) >= _FILES or not (is_known or len(self._processes) < _PROCESSES):
-            return False
-        self._processes.add(process)
-        self._files[name] = process, LineTail(self._folder / name, longest_bytes=_LINE_BYTES)
-        return True
-
-    def _names(self) -> set[str]:
         try:
-            return {name for name in os.listdir(self._folder) if _NAME.fullmatch(name)}
+            matches = [match for name in os.listdir(self._folder) if (match := _NAME.fullmatch(name))]
         except OSError:  # the folder is gone
-            return set()
+            return []
+        names = {match[0] for match in matches}
+        self._files = {name: tail for name, tail in self._files.items() if name in names}  # old parts are dropped
+        windows = []
+        for match in sorted(matches, key=lambda match: [int(part) for part in match.groups()]):
+            name, process = match[0], f"{match[1]}.{match[2]}"
+            if name not in self._files:
+                if len(self._files) >= 128 or len(self._processes | {process}) > 32:
+                    continue
+                self._processes.add(process)
+                self._files[name] = LineTail(self._folder / name, longest_bytes=_LINE_BYTES)
+            # of each file; four hours of a process are less than half of it
+            lines = [self._understood(line, name) for line in self._files[name].read(1 << 20)]
+            windows += [_window(line, process) for line in lines if line is not None]
+        return sorted(windows, key=lambda window: window.t1_s)
 
-    def _understand(self, line: bytes, name: str, process: str) -> PaceWindow | None:
+    def _understood(self, text: bytes, name: str) -> _Line | None:
         """Parse a line; None if it is no window, or the file is of another version or clock."""
-        if not line or len(line) > _LINE_BYTES or name in self._foreign:
-            return None
         try:
-            fields = json.loads(line)
+            line = msgspec.json.decode(text, type=_Line)
         except (ValueError, RecursionError):
             return None
-        if not isinstance(fields, dict):
-            return None
-        if "v" in fields and "k" not in fields:
-            if fields["v"] != VERSION or fields.get("clock") != "monotonic":
-                self._foreign.add(name)  # what follows would be misread
-            return None
-        return _window(fields, process) if fields.get("k") == "pace" else None
+        if (line.v, line.clock) != (1, "monotonic"):
+            self._foreign.add(name)  # what follows would be misread
+        # The monotonic clock starts with the machine: thirty years.
+        is_window = line.k == "pace" and name not in self._foreign and line.t0_s < line.t1_s < 1e9
+        return line if is_window else None
 
 
-def _window(fields: Mapping[str, Any], process: str) -> PaceWindow | None:
-    t0_s, t1_s = _amount(fields.get("t0_s")), _amount(fields.get("t1_s"))
-    steps, train_s = _amount(fields.get("steps")), _amount(fields.get("train_s"))
-    # of the monotonic clock, which starts with the machine: thirty years
-    if t0_s is None or t1_s is None or steps is None or train_s is None or not t0_s < t1_s < 1e9:
-        return None
-    wait_s, waits = _amount(fields.get("wait_s")), _amount(fields.get("waits"))
+def _window(line: _Line, process: str) -> PaceWindow:
     wait = None
-    if wait_s is not None and waits and steps and train_s:
-        wait = min((wait_s / waits) / (train_s / steps), 1.0)
-    evals, checkpoints = _amount(fields.get("evals")) or 0.0, _amount(fields.get("checkpoints")) or 0.0
+    if line.wait_s is not None and line.waits and line.steps and line.train_s:
+        wait = min((line.wait_s / line.waits) / (line.train_s / line.steps), 1.0)
     return PaceWindow(
         process=process,
-        t0_s=t0_s,
-        t1_s=t1_s,
-        steps=int(steps),
-        train_s=train_s,
-        samples=_amount(fields.get("samples")) or None,
-        work=_amount(fields.get("work")) or None,
+        t0_s=line.t0_s,
+        t1_s=line.t1_s,
+        steps=int(line.steps),
+        train_s=line.train_s,
+        samples=line.samples or None,
+        work=line.work or None,
         wait_fraction=wait,
-        epochs=int(_amount(fields.get("epochs")) or 0.0),
-        pauses=int(evals + checkpoints),
-        pause_s=_amount(fields.get("pause_s")) or 0.0,
-        cpu_s=_amount(fields.get("cpu_s")),
+        epochs=int(line.epochs),
     )
-
-
-def _amount(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) and 0 <= value < _LARGEST else None
-
-
-def _order(name: str) -> tuple[int, ...]:
-    match = _NAME.fullmatch(name)
-    return tuple(int(part) for part in match.groups()) if match else ()
 
 
 class SurroundingsReader:
@@ -578,11 +426,12 @@ class SurroundingsReader:
         reading = self._watches[name].read()
         used = [gpu for gpu in reading.gpus if gpu.has_own]
         memory = [gpu.memory_fraction for gpu in used if gpu.memory_fraction is not None]
+        throttled = [float(bool(gpu.throttled_by)) for gpu in used if gpu.throttled_by is not None]
         return Surroundings(
             foreign_cores=reading.foreign_cores,
             cores=max(1, round(reading.cores)),
             gpu_neighbour=float(any(gpu.neighbours for gpu in used)) if used else None,
-            throttled=_throttled(used),
+            throttled=max(throttled, default=None),
             gpu_memory_fraction=max(memory, default=None),
             disk_pressure=io_pressure(),
         )
@@ -595,8 +444,3 @@ class SurroundingsReader:
     def close(self) -> None:
         """End the session with the driver."""
         self._gpus.close()
-
-
-def _throttled(gpus: Collection[GpuReading]) -> float | None:
-    known = [bool(gpu.throttled_by) for gpu in gpus if gpu.throttled_by is not None]
-    return float(any(known)) if known else None

@@ -1,6 +1,5 @@
 """File of the systemd unit: written and taken away, never one that somebody else wrote or edited."""
 
-import contextlib
 import hashlib
 import os
 import re
@@ -8,6 +7,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from importlib.resources import files
 from pathlib import Path
 
 from autotune import __version__
@@ -15,7 +15,7 @@ from autotune.clock import Clock
 from autotune.daemon.home import VARIABLE
 from autotune.environment import settings_folder
 from autotune.errors import AutotuneError
-from autotune.files import create_private, open_regular
+from autotune.files import create_private, open_regular, replace_durably
 from autotune.trial.state_folder import why_exposed, why_not_ours
 
 _MOST_BYTES = 1 << 20
@@ -56,7 +56,8 @@ def write_unit(path: Path, text: str, clock: Clock, *, force: bool) -> UnitChang
         _check_folder(path.parent)
         before = _read(path)
         backup = _keep(path, before, clock, force=force)
-        _replace(path, os.fsencode(text))
+        replace_durably(path, os.fsencode(text))
+        path.chmod(0o644)  # systemd warns of a unit that not all may read
     except OSError as error:
         raise _unusable(path, error) from error
     return UnitChange(path=path, is_new=before is None, backup=backup)
@@ -140,23 +141,6 @@ def _keep(path: Path, text: str | None, clock: Clock, *, force: bool) -> Path | 
     return backup
 
 
-def _replace(path: Path, content: bytes) -> None:
-    new = path.with_name(f".{path.name}.new")
-    try:
-        create_private(new, content)
-        descriptor = os.open(new, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fchmod(descriptor, 0o644)  # systemd warns of a unit that not all may read
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(new, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink(missing_ok=True)
-        raise
-
-
 def _unlink_dangling(path: Path) -> None:
     """Take away the link that ``systemctl enable`` made, once it leads nowhere."""
     link = path.parent / "default.target.wants" / path.name
@@ -175,37 +159,6 @@ def _unusable(path: Path, error: OSError) -> AutotuneError:
 _CARRIED = (VARIABLE, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 """Variables that say where state and settings are: the user manager does not read the shell's start files."""
 
-_HEAD = """\
-# Written by `autotune daemon install` (autotune {version}), which writes it anew when it is asked again.
-# Changes belong into a file beside it: systemctl --user edit autotune.service
-# sha256 of what follows: {digest}
-"""
-_BODY = """\
-[Unit]
-Description=autotune: tunes configs on idle GPUs, watches trainings
-StartLimitIntervalSec=300
-StartLimitBurst=5
-
-[Service]
-Type=notify
-NotifyAccess=main
-ExecStart={command}
-{environment}WatchdogSec=60
-TimeoutStartSec=60
-TimeoutStopSec=20
-Restart=on-failure
-RestartSec=5
-# What autotune exits with when it is told to end (130, 143), and when it was started wrongly (2).
-SuccessExitStatus=130 143
-RestartPreventExitStatus=2
-# A search is a process of its own, which ends by itself after its running trial; without this it would be killed.
-KillMode=process
-# A trial that runs out of memory is the search's business, and no reason to stop the daemon.
-OOMPolicy=continue
-
-[Install]
-WantedBy=default.target
-"""
 _PLAIN = re.compile(r"[\w/.:=+-]+", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\'\"$]")
 _PARTS = re.compile(r"(?:# [^\n]*\n)*# sha256 of what follows: ([0-9a-f]{64})\n(.*)", re.DOTALL)
@@ -240,9 +193,10 @@ def unit_text(command: Sequence[str], environ: Mapping[str, str]) -> str:
         environ: The environment of whoever installs it: where state and settings are is taken over, nothing else.
     """
     lines = [f"Environment={_quoted(f'{name}={environ[name]}')}\n" for name in _CARRIED if environ.get(name)]
-    body = _BODY.format(command=_command_line(command), environment="".join(lines))
+    head, begin, body = files(__package__).joinpath(NAME).read_text("utf-8").partition("[Unit]\n")
+    body = begin + body.format(command=_command_line(command), environment="".join(lines))
     digest = hashlib.sha256(os.fsencode(body)).hexdigest()
-    return _HEAD.format(version=__version__, digest=digest) + body
+    return head.format(version=__version__, digest=digest) + body
 
 
 def origin_of(text: str) -> UnitOrigin:

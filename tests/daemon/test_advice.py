@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.daemon.advice import Advices, AdviceState, advice_id, edited_since, hold_of, why_not_permitted
-from autotune.daemon.queue import ApplyScope, Hold
+from autotune.daemon.advice import Advices, AdviceState, advice_id, edited_since, why_not_permitted
+from autotune.daemon.queue import ApplyScope
 from autotune.errors import AutotuneError
 from tests.daemon.advised import ANSWER, advice
 
@@ -98,6 +98,3 @@ def test_a_person_wins() -> None:
     assert edited_since(advice(), {"data.num_workers": 1, "other": 3}) == []
     (said,) = edited_since(advice(), {"data.num_workers": 2})
     assert said == "data.num_workers is 1, autotune had set 2"
-    assert hold_of(edited=[said], is_in_use=True) is Hold.EDITED
-    assert hold_of(edited=[], is_in_use=True) is Hold.TRAINING
-    assert hold_of(edited=[], is_in_use=False) is None

@@ -12,16 +12,13 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.daemon.unit import (
     NAME,
-    UnitOrigin,
     daemon_command,
-    origin_of,
     remove_unit,
     unit_path,
     unit_text,
     write_unit,
 )
 from autotune.errors import AutotuneError
-from tests.users import MALLORY, acting_as, only_root
 
 COMMAND = daemon_command("/usr/bin/python3")
 has_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
@@ -76,13 +73,6 @@ def test_systemd_accepts_the_unit_and_starts_this_interpreter(tmp_path: Path, fo
     assert verified(unit) == ""
 
 
-@has_systemd
-def test_systemd_would_find_a_mistake(path: Path) -> None:
-    """The check above is worth something."""
-    write_unit(path, unit_text(COMMAND, {}).replace("Restart=on", "Restart=no"), VirtualClock(), force=False)
-    assert "Failed to parse" in verified(path)
-
-
 def test_the_unit_says_what_the_daemon_relies_on() -> None:
     """Readiness and watchdog by messages, a restart on failure, and searches that end by themselves."""
     lines = unit_text(COMMAND, {}).splitlines()
@@ -110,16 +100,6 @@ def test_a_line_cannot_be_slipped_in() -> None:
     """A path with a newline stays one word."""
     text = unit_text(daemon_command("/a\nExecStartPre=/bin/evil"), {"XDG_STATE_HOME": "/b\nUser=root"})
     assert not [line for line in text.splitlines() if line.startswith(("ExecStartPre", "User"))]
-
-
-def test_edits_are_noticed() -> None:
-    """By the hash at its beginning; what has none is somebody else's."""
-    text = unit_text(COMMAND, {})
-    assert origin_of(text) is UnitOrigin.OURS
-    assert origin_of(text.replace("WatchdogSec=60", "WatchdogSec=600")) is UnitOrigin.EDITED
-    assert origin_of(text + "# mine\n") is UnitOrigin.EDITED
-    assert origin_of("[Service]\nExecStart=/bin/true\n") is UnitOrigin.FOREIGN
-    assert origin_of("") is UnitOrigin.FOREIGN
 
 
 def test_a_unit_is_written_and_written_anew(path: Path) -> None:
@@ -186,15 +166,6 @@ def test_a_folder_that_others_may_write_to_is_refused(path: Path) -> None:
     path.parent.chmod(0o777)
     with pytest.raises(AutotuneError, match="others may write to it"):
         write_unit(path, unit_text(COMMAND, {}), VirtualClock(), force=True)
-
-
-@only_root
-def test_a_folder_of_another_user_is_refused(shared: Path) -> None:
-    """Also where it was made first in a place that is open to all."""
-    with acting_as(MALLORY):
-        (shared / "systemd" / "user").mkdir(parents=True)
-    with pytest.raises(AutotuneError, match="belongs to user 4343"):
-        write_unit(unit_path({"XDG_CONFIG_HOME": str(shared)}), unit_text(COMMAND, {}), VirtualClock(), force=True)
 
 
 def test_only_our_own_unit_is_taken_away(path: Path) -> None:

@@ -20,7 +20,7 @@ import yaml
 from autotune.clock import SystemClock
 from autotune.daemon.home import open_home
 from autotune.daemon.idleness import IdlePolicy
-from autotune.daemon.trainings import Recovered, Slower, SurroundingsReader, TrainingEvent, Trainings
+from autotune.daemon.trainings import SurroundingsReader, TrainingEvent, Trainings
 from autotune.measure.statistics import student_t_quantile
 from autotune.records import TrialPlan
 from autotune.trial.guard import Guard
@@ -190,13 +190,13 @@ def _hogs_beside(soak: Soak) -> Iterator[Result]:
     def said(text: str) -> Result:
         return Result(f"[{(time.monotonic() - began_s) / 60:5.1f} min] {text}")
 
-    def follow(most_s: float, kind: type | None = None) -> Iterator[Result]:
+    def follow(most_s: float, kind: str = "") -> Iterator[Result]:
         over_s = time.monotonic() + most_s
         while time.monotonic() < over_s and training.poll() is None:
             for event in trainings.poll(machine):
                 told.append(event)
-                yield said(event.sentence())
-                if kind and isinstance(event, kind):
+                yield said(event["message"])
+                if event["event"] == kind:
                     return
             threading.Event().wait(1.0)
 
@@ -204,14 +204,14 @@ def _hogs_beside(soak: Soak) -> Iterator[Result]:
     before = len(told)
     hogs = [soak.start(folder, sys.executable, "-c", "while True: pass") for _ in range(soak.options.hogs)]
     yield said(f"{len(hogs)} busy processes come")
-    yield from follow(soak.options.most, Slower)
+    yield from follow(soak.options.most, "slower")
     for hog in hogs:
         hog.kill()
     yield said("they are gone")
-    yield from follow(soak.options.most, Recovered)
-    slower = [event for event in told[before:] if isinstance(event, Slower)]
-    cause = slower[0].cause.kind.value if slower and slower[0].cause else "not named"
-    recovered = any(isinstance(event, Recovered) for event in told)
+    yield from follow(soak.options.most, "recovered")
+    slower = [event for event in told[before:] if event["event"] == "slower"]
+    cause = slower[0]["cause"]["kind"] if slower and slower[0]["cause"] else "not named"
+    recovered = any(event["event"] == "recovered" for event in told)
     machine.close()
     ended = training.poll() is not None and f"the training has ended, exit {training.returncode}"
     yield Result(f"cause: {cause}", ended, not slower and "no alarm", not recovered and "no word of the recovery")

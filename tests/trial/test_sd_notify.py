@@ -49,7 +49,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeMana
 
 def test_it_is_told_of_each_stage(manager: FakeManager) -> None:
     """Each message as sd_notify(3) has it; a status is one line, whatever is in it."""
-    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name}, VirtualClock())
+    service = ServiceManager({"NOTIFY_SOCKET": manager.name}, VirtualClock())
     assert service.is_there
     service.ready("idle, 2 wait")
     service.status("searches c.yaml\nREADY=0\x1b[31m")
@@ -60,7 +60,7 @@ def test_it_is_told_of_each_stage(manager: FakeManager) -> None:
 def test_the_watchdog_hears_at_half_of_its_time(manager: FakeManager) -> None:
     """At the first call, and then when half of the time has gone by; not more often."""
     clock = VirtualClock()
-    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"}, clock)
+    service = ServiceManager({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"}, clock)
     assert service.watchdog_s == 60.0
     heard = []
     for _ in range(95):
@@ -76,7 +76,7 @@ def test_the_watchdog_hears_at_half_of_its_time(manager: FakeManager) -> None:
 )
 def test_without_a_watchdog_nothing_is_sent(manager: FakeManager, variables: dict[str, str]) -> None:
     """None was asked for, or it is another process's."""
-    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name, **variables}, VirtualClock())
+    service = ServiceManager({"NOTIFY_SOCKET": manager.name, **variables}, VirtualClock())
     service.alive()
     assert service.watchdog_s is None
     assert manager.messages() == []
@@ -85,14 +85,14 @@ def test_without_a_watchdog_nothing_is_sent(manager: FakeManager, variables: dic
 def test_the_watchdog_of_this_process_counts(manager: FakeManager) -> None:
     """Its number is in the variable."""
     variables = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
-    ServiceManager.take(variables, VirtualClock()).alive()
+    ServiceManager(variables, VirtualClock()).alive()
     assert manager.messages() == ["WATCHDOG=1"]
 
 
 def test_children_do_not_inherit_the_variables(manager: FakeManager) -> None:
     """A trainer must not speak for the daemon, whatever library it uses."""
     environ = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2", "PATH": "/bin"}
-    ServiceManager.take(environ, VirtualClock())
+    ServiceManager(environ, VirtualClock())
     assert environ == {"PATH": "/bin"}
 
 
@@ -101,7 +101,7 @@ def test_children_do_not_inherit_the_variables(manager: FakeManager) -> None:
 )
 def test_no_manager_is_no_error(name: str) -> None:
     """In a terminal or a container there is none; one that is gone is not waited for."""
-    service = ServiceManager.take({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000"}, VirtualClock())
+    service = ServiceManager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000"}, VirtualClock())
     service.ready("up")
     service.alive()
     service.stopping()
@@ -111,7 +111,7 @@ def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
     """Its queue is full: what it is told then is lost, and the service goes on; the watchdog is tried again."""
     manager = FakeManager(str(tmp_path / "notify"))
     clock = VirtualClock()
-    service = ServiceManager.take({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"}, clock)
+    service = ServiceManager({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"}, clock)
     while service._send("STATUS=x"):
         pass
     service.status("lost")

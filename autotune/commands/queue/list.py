@@ -58,12 +58,11 @@ def command(call: Invocation, as_json: bool) -> int:
 
 def _reason(entry: "Entry", why: Mapping[str, str] | None) -> str | None:
     """Return what an entry waits for; None for nothing, or where its note says it."""
-    from autotune.daemon.queue import EntryState, Hold
+    from autotune.daemon.queue import EntryState
 
     if why is None:
         return _ALONE if entry.state is EntryState.RUNNING else None
-    says_itself = entry.state is EntryState.HELD and entry.hold is not Hold.EDITED and entry.note
-    return why.get(entry.id) if entry.state.is_open and not says_itself else None
+    return entry.shown_reason(why)
 
 
 _LONGEST_LINE_BYTES = 1 << 16  # what is longer is shown in pieces
@@ -78,12 +77,13 @@ def log_command(number: int, follow: bool) -> int:
         from autotune.clock import SystemClock
         from autotune.commands.printing import say
         from autotune.commands.queue.opened import open_queue
+        from autotune.daemon.queue import find_entries
         from autotune.errors import AutotuneError
         from autotune.files import open_regular
 
     _home, queue = open_queue()
     clock = SystemClock()
-    entry = queue.entry(number)
+    (entry,) = find_entries(queue.entries(), [number])
     position = 0
     while True:
         goes_on = follow and any(one.id == entry.id and one.goes_on for one in queue.entries())

@@ -1,139 +1,262 @@
-"""Application of the page: what is served under which path. Nothing of a request is used as a path or a command."""
+"""Application of the page: what is served under which path, behind a gate. Nothing of a request is used as a path.
+
+The gate is pure ASGI, so that nothing is read of a request that is refused. Sources: the Fetch standard
+(Sec-Fetch-Site, Origin), RFC 6265bis (SameSite), and OWASP's cheat sheets on CSRF and on DNS rebinding.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from autotune.daemon.advice import Advices, AdviceState, why_not_permitted
 from autotune.daemon.queue import ALL_SCOPES, CHANGES, Queue, accepted
-from autotune.daemon.web.gate import Gate
+from autotune.daemon.web.connections import MOST_BODY_BYTES
 from autotune.daemon.web.keys import COOKIE_S, Keys
 from autotune.errors import AutotuneError
 
+MOST_STREAMS = 40
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-CSRF_PLACE = json.dumps("csrf-token-of-the-page")
-"""Stands in the state for the token of the page that reads it: one state is made for all."""
-
-_NOT_YET = "The daemon has only just begun; ask again in a moment.\n"
+_CSRF_PLACE = "csrf-token-of-the-page"  # stands for the token of whoever reads the state, which is one for all
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
-    """What an application is made of.
+class Content:
+    """What is served.
 
     Attributes:
-        hosts: What a request may name as its host, with the port.
+        document: Makes the page's state, given what stands for the token of whoever reads it (None where nothing can
+            be changed); None as long as there is none. Called in a thread of its own.
         metrics: Returns the metrics in OpenMetrics, and their content type.
         act: Does an action; None where the page may change nothing.
     """
 
-    keys: Keys
-    hosts: tuple[str, ...]
-    cookie: str
-    broadcast: Broadcast
+    document: Callable[[str | None], Mapping[str, Any] | None]
     metrics: Callable[[], tuple[bytes, str]]
-    act: Act | None
+    act: Callable[[object], None] | None = None
 
 
-def application(served: Served) -> ASGIApp:
-    """Return the application, behind its gate."""
-    static = {
-        file.name: (file.read_bytes(), _TYPES[file.name[file.name.rindex(".") :]])
-        for file in files(__package__).joinpath("static").iterdir()
-    }
+def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Iterable[str], cookie: str) -> ASGIApp:
+    """Return the application, behind its gate.
 
-    def file(name: str) -> Response:
+    Args:
+        hosts: What a request may name as its host, with the port.
+        cookie: Name of the cookie.
+    """
+    static = {file.name: file.read_bytes() for file in files(__package__).joinpath("static").iterdir()}
+
+    def file(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
         if name not in static:
             return PlainTextResponse("There is no such file.\n", 404)
-        content, kind = static[name]
-        return Response(content, media_type=kind)
-
-    def page(_request: Request) -> Response:
-        return file("index.html")
-
-    def static_file(request: Request) -> Response:
-        return file(request.path_params["name"])
+        return Response(static[name], media_type=_TYPES[name[name.rindex(".") :]])
 
     def sign_in(request: Request) -> Response:
-        cookie = served.keys.exchange(request.query_params.get("code", ""))
-        if cookie is None:
+        value = keys.exchange(request.query_params.get("code", ""))
+        if value is None:
             text = "This address was used already, or is too old. `autotune daemon url` prints another one.\n"
             return PlainTextResponse(text, 401)
         answer = RedirectResponse("/", 303)
-        answer.set_cookie(served.cookie, cookie, max_age=int(COOKIE_S), httponly=True, samesite="strict", path="/")
+        answer.set_cookie(cookie, value, max_age=int(COOKIE_S), httponly=True, samesite="strict", path="/")
         return answer
 
+    def signed(text: str, request: Request) -> str:
+        """Return the state with the token of this page in its place; one without actions has no place for it."""
+        return text.replace(json.dumps(_CSRF_PLACE), json.dumps(keys.csrf(request.state.cookie)), 1)
+
     async def state(request: Request) -> Response:
-        if not (text := await served.broadcast.text()):
-            return PlainTextResponse(_NOT_YET, 503)
-        return Response(_signed(text, request, served), media_type="application/json")
+        if not (text := await broadcast.text()):
+            return PlainTextResponse("The daemon has only just begun; ask again in a moment.\n", 503)
+        return Response(signed(text, request), media_type="application/json")
 
     async def events(request: Request) -> Response:
-        if served.broadcast.is_full:
+        if broadcast.streams >= MOST_STREAMS:
             return PlainTextResponse("Too many pages are open.\n", 503, {"retry-after": "10"})
-
-        async def signed() -> AsyncIterator[str]:
-            async for event in served.broadcast.events():
-                yield _signed(event, request, served)
-
-        return StreamingResponse(signed(), media_type="text/event-stream")
+        stream = (signed(event, request) async for event in broadcast.events())
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     async def action(request: Request) -> Response:
-        if served.act is None:
-            error = AutotuneError("this page changes nothing", remedy="Start the daemon with --web-actions.")
-            return JSONResponse(error_document(error), 403)
         try:
-            await run_in_threadpool(served.act, json.loads(await request.body()))
+            if content.act is None:
+                raise AutotuneError("this page changes nothing", remedy="Start the daemon with --web-actions.")
+            await run_in_threadpool(content.act, json.loads(await request.body()))
         except AutotuneError as error:
-            return JSONResponse(error_document(error), 409)
+            status = 409 if content.act else 403
+            return JSONResponse({"error": {"message": error.message, "remedy": error.remedy}}, status)
         except (ValueError, RecursionError) as error:
             return JSONResponse({"error": {"message": f"this is no action: {error}", "remedy": None}}, 400)
         return JSONResponse({})
 
     async def metrics(_request: Request) -> Response:
-        content, kind = await run_in_threadpool(served.metrics)
-        return Response(content, headers={"content-type": kind})
+        text, kind = await run_in_threadpool(content.metrics)
+        return Response(text, headers={"content-type": kind})
 
-    def health(_request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    app = Starlette(
-        routes=[
-            Route("/", page),
-            Route("/login", sign_in, methods=["GET"]),
-            Route("/static/{name}", static_file),
-            Route("/api/state", state),
-            Route("/api/events", events),
-            Route("/api/action", action, methods=["POST"]),
-            Route("/metrics", metrics),
-            Route("/health", health),
-        ]
-    )
-    return Gate(app, served.keys, served.hosts, served.cookie)
+    routes = [
+        Route("/", file),
+        Route("/login", sign_in, methods=["GET"]),
+        Route("/static/{name}", file),
+        Route("/api/state", state),
+        Route("/api/events", events),
+        Route("/api/action", action, methods=["POST"]),
+        Route("/metrics", metrics),
+        Route("/health", lambda _request: JSONResponse({"status": "ok"})),
+    ]
+    return Gate(Starlette(routes=routes), keys, hosts, cookie)
 
 
-def _signed(text: str, request: Request, served: Served) -> str:
-    """Return the state with the token of this page's cookie in its place; one without actions has no place for it."""
-    return text.replace(CSRF_PLACE, json.dumps(served.keys.csrf(request.scope["state"]["cookie"])), 1)
+class Broadcast:
+    """The page's state for all who follow it, made anew at most once a second, in one event loop."""
+
+    def __init__(self, content: Content) -> None:
+        self._make = content.document
+        self._place = _CSRF_PLACE if content.act is not None else None
+        self._shown: Mapping[str, Any] | None = None
+        self._text = ""
+        self._made_s = -math.inf
+        self._making = asyncio.Lock()
+        self.streams = 0
+
+    async def text(self) -> str:
+        """Return the state as JSON; empty as long as there is none."""
+        async with self._making:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._made_s >= 0.9:
+                document = await asyncio.to_thread(self._make, self._place)
+                shown = document and {**document, "utc": None}  # its moment alone is no news
+                if document and shown != self._shown:
+                    self._shown, self._text = shown, json.dumps(document)
+                self._made_s = now_s
+        return self._text
+
+    async def events(self) -> AsyncIterator[str]:
+        """Yield a server-sent event for each change, from the present state on."""
+        self.streams += 1
+        try:
+            sent, quiet_s = "", 0
+            while True:
+                text = await self.text()
+                if text != sent:
+                    sent, quiet_s = text, 0
+                    yield f"event: state\ndata: {text}\n\n"
+                elif quiet_s >= 15:  # proxies and browsers take a longer silence for a broken connection
+                    quiet_s = 0
+                    yield ": nothing new\n\n"
+                quiet_s += 1
+                await asyncio.sleep(1.0)
+        finally:
+            self.streams -= 1
+
+
+CSRF_HEADER = "x-csrf-token"
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+    "connection": "close",
+}
+
+
+class Gate:
+    """Gate in front of an application: who may ask, from where, how much, and what browsers may do with the answer.
+
+    The application finds the cookie of a request, if that has one, as ``request.state.cookie``.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str], cookie: str) -> None:
+        self._app = app
+        self._keys = keys
+        self._hosts = frozenset(hosts)
+        self._cookie = cookie
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            return  # a websocket that nobody accepts is closed
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        request = Request(scope)
+        status, why = self._refusal(request)
+        answer = PlainTextResponse(f"{why}\n", status) if status else self._app
+        await answer(scope, receive, send_guarded)
+
+    def _refusal(self, request: Request) -> tuple[int, str]:
+        """Return the status and the reason of a refusal; 0 for none."""
+        path, way, host = request.scope["path"], request.method, _only(request, "host")
+        if host not in self._hosts:
+            return 421, "This page is served under another name and port."  # also for a name that was rebound
+        if way not in ("GET", "HEAD", "POST"):
+            return 405, "GET, HEAD or POST."
+        if path == "/login" and way == "GET":
+            return 0, ""
+        cookie = valid_cookie("; ".join(request.headers.getlist("cookie")), self._cookie, self._keys)
+        request.state.cookie = cookie
+        kind, _, token = _only(request, "authorization").partition(" ")
+        has_token = kind.lower() == "bearer" and self._keys.is_token(token.strip())
+        if not cookie and not (path == "/metrics" and has_token):
+            return 401, "Sign in with the address that `autotune daemon url` prints."
+        is_write = way == "POST"
+        sites = request.headers.getlist("sec-fetch-site")
+        is_foreign = is_write and _only(request, "origin") != f"http://{host}"
+        if is_foreign or sites not in ([], ["same-origin"], ["none"]):
+            return 403, "Asked for by another site."
+        return self._refusal_of_write(request, cookie) if is_write else (0, "")
+
+    def _refusal_of_write(self, request: Request, cookie: str) -> tuple[int, str]:
+        if _only(request, "content-type").partition(";")[0].strip().lower() != "application/json":
+            return 415, "JSON is expected."
+        if not cookie or not self._keys.is_csrf(_only(request, CSRF_HEADER), cookie):
+            return 403, "The token of the page is missing; load it again."
+        length = _only(request, "content-length")
+        if not (length.isascii() and length.isdigit()):
+            return 411, "The length is missing."
+        if int(length) > MOST_BODY_BYTES:
+            return 413, f"More than {MOST_BODY_BYTES} bytes."
+        return 0, ""
+
+
+def _only(request: Request, name: str) -> str:
+    """Return a header that may stand once only; two are as good as none."""
+    values = request.headers.getlist(name)
+    return values[0] if len(values) == 1 else ""
+
+
+def valid_cookie(header: str, name: str, keys: Keys) -> str:
+    """Return the first valid cookie of a name in a ``Cookie`` header, in linear time; empty if there is none."""
+    pairs = (part.strip().partition("=") for part in header.split(";"))
+    values = (value.strip('"') for key, _, value in pairs if key == name)
+    return next((value for value in islice(values, 8) if keys.is_cookie(value)), "")  # each costs an HMAC
+
+
+def has_session(head: Iterable[bytes], name: str, keys: Keys) -> bool:
+    """Return whether the lines of a request's head hold a valid cookie of a name."""
+    fields = (line.decode("latin-1").partition(":") for line in head)
+    return any(valid_cookie(value, name, keys) for field, _, value in fields if field.lower() == "cookie")
 
 
 # Actions of the page: what it may change, where the daemon was started with that permission.
-
-
-_LONGEST_ID = 64
-Act = Callable[[object], None]
 
 
 def act(queue: Queue, advices: Advices, request: object) -> None:
@@ -148,14 +271,12 @@ def act(queue: Queue, advices: Advices, request: object) -> None:
         AutotuneError: There is no such entry or advice, it is in no state for that, or the queue cannot be written.
     """
     match request:
-        case {"action": str() as action, "id": str() as id} if len(id) <= _LONGEST_ID:
+        case {"action": ("apply" | "remove" | "pause" | "resume") as action, "id": str() as id} if len(id) <= 64:
             pass
         case _:
-            raise ValueError("an action and the id of an entry or an advice are expected")
+            raise ValueError("apply, remove, pause or resume, and the id of an entry or an advice, are expected")
     if action == "apply":
         _apply(queue, advices, id)
-    elif action != "remove" and action not in CHANGES:
-        raise ValueError(f"there is no such action: {', '.join(('apply', 'remove', *CHANGES))}")
     elif all(entry.id != id for entry in queue.entries()):
         raise AutotuneError("there is no such entry any more", remedy="Look at the queue again.")
     elif action == "remove":
@@ -177,79 +298,3 @@ def _apply(queue: Queue, advices: Advices, id: str) -> None:
     of_it = [entry for entry in queue.entries() if entry.answer is not None and entry.answer.advice == id]
     if not of_it or queue.change(of_it[-1].id, accepted) is None:
         raise AutotuneError("the search that gave it is not in the queue any more", remedy=remedy)
-
-
-def error_document(error: AutotuneError) -> Mapping[str, Any]:
-    """Return an error as the page shows it."""
-    return {"error": {"message": error.message, "remedy": error.remedy}}
-
-
-EVERY_S = 1.0
-MOST_STREAMS = 40
-_QUIET_S = 15.0
-"""Longest silence of a stream: proxies and browsers take a longer one for a broken connection."""
-
-
-class Broadcast:
-    """Broadcast of a document, in one event loop.
-
-    Args:
-        make: Makes the document; called in a thread of its own. None as long as there is none.
-    """
-
-    def __init__(self, make: Callable[[], dict[str, Any] | None]) -> None:
-        self._make = make
-        self._text = ""
-        self._shown: dict[str, Any] | None = None
-        self._number = 0
-        self.streams = 0
-        self._changed = asyncio.Condition()
-
-    @property
-    def is_full(self) -> bool:
-        """True if no further stream is served."""
-        return self.streams >= MOST_STREAMS
-
-    async def text(self) -> str:
-        """Return the document as JSON, as it is now; empty as long as there is none."""
-        if not self.streams:
-            await self._refresh()
-        return self._text
-
-    async def run(self) -> None:
-        """Make the document every second while somebody follows it, for ever."""
-        while True:
-            if self.streams:
-                await self._refresh()
-            await asyncio.sleep(EVERY_S)
-
-    async def events(self) -> AsyncIterator[str]:
-        """Yield a server-sent event for each change, from the present state on."""
-        self.streams += 1
-        try:
-            await self._refresh()
-            seen = 0
-            while True:
-                if self._number == seen:
-                    try:
-                        async with asyncio.timeout(_QUIET_S), self._changed:
-                            await self._changed.wait_for(lambda: self._number != seen)  # noqa: B023 -- awaited at once
-                    except TimeoutError:
-                        yield ": nothing new\n\n"
-                        continue
-                seen = self._number
-                yield f"event: state\ndata: {self._text}\n\n"
-        finally:
-            self.streams -= 1
-
-    async def _refresh(self) -> None:
-        document = await asyncio.to_thread(self._make)
-        if document is None:
-            return
-        shown = {name: part for name, part in document.items() if name != "utc"}
-        if shown == self._shown:
-            return
-        self._shown, self._text = shown, json.dumps(document)
-        async with self._changed:
-            self._number += 1
-            self._changed.notify_all()

@@ -7,18 +7,17 @@ GPU had before does not count, and one that begins anew adds to what was there.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from autotune.daemon.queue import Entry
-from autotune.daemon.web.search_section import EventFile, event_file_of
-from autotune.daemon.web.view import DaemonView
+from autotune.daemon.web.search_section import Event, event_file_of, events_of
+from autotune.daemon.web.state import View
 from autotune.records import Ending
-
-View = Callable[[], DaemonView | None]
+from autotune.trial.step_files import LineTail
 
 
 class Metrics(Collector):
@@ -29,101 +28,70 @@ class Metrics(Collector):
         trials: Returns the number of trials of its searches by their ending, since it was started.
     """
 
-    def __init__(self, view: View, trials: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, view: Callable[[], View | None], trials: Callable[[], Mapping[str, int]]) -> None:
         self._view = view
         self._trials = trials
-        self._energy = _Counts()
+        self._energy_j: dict[str, tuple[float, float]] = {}  # by GPU: the last reading, and what was counted
+        self._registry = CollectorRegistry()  # of one: no metrics of the process, none that others have registered
+        self._registry.register(self)
 
     def text(self) -> tuple[bytes, str]:
         """Return the metrics, and their content type."""
-        return generate_latest(_One(self)), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # it has none
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # it has none
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
         if view is None:
             return
-        yield InfoMetricFamily("autotune_build", "Version of autotune.", value={"version": view.autotune})
-        yield from self._of_gpus(view)
-        yield from self._of_trainings(view)
-        trials = CounterMetricFamily("autotune_trials", "Trials of this daemon's searches.", labels=["ending"])
-        for ending, count in sorted(self._trials().items()):
-            trials.add_metric([ending], count)
-        yield trials
+        yield InfoMetricFamily("autotune_build", "Version of autotune.", value={"version": view.status["autotune"]})
+        gpus = {gpu["uuid"]: gpu for gpu in view.gpus}
+        trainings = {training["id"]: training for training in view.status["trainings"]}
+        used = {uuid: gpu.get("utilization") for uuid, gpu in gpus.items()}
+        memory = {uuid: gpu.get("memory_used_bytes") for uuid, gpu in gpus.items()}
+        energy = {uuid: self._drawn_j(uuid, gpu.get("energy_j")) for uuid, gpu in gpus.items()}
+        speed = {
+            id: one["samples_per_s"] / one["confirmed_samples_per_s"]
+            for id, one in trainings.items()
+            if one["samples_per_s"] is not None and one["confirmed_samples_per_s"]
+        }
+        samples = {id: one["samples"] for id, one in trainings.items()}
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        for make, name, words, label, values in (
+            (gauge, "gpu_utilization_ratio", "Share of time in which kernels ran.", "gpu_uuid", used),
+            (gauge, "gpu_memory_used_bytes", "Memory in use by all processes.", "gpu_uuid", memory),
+            (counter, "gpu_energy_joules", "Energy drawn since the daemon began.", "gpu_uuid", energy),
+            (gauge, "training_speed_ratio", "Speed over the one that was confirmed.", "training", speed),
+            (counter, "training_samples", "Samples that watched trainings have trained on.", "training", samples),
+            (counter, "trials", "Trials of this daemon's searches.", "ending", dict(sorted(self._trials().items()))),
+        ):
+            family = make(f"autotune_{name}", words, labels=[label])
+            for key, value in values.items():
+                if value is not None:
+                    family.add_metric([key], value)
+            yield family
 
-    def _of_gpus(self, view: DaemonView) -> Iterator[Metric]:
-        used = GaugeMetricFamily(
-            "autotune_gpu_utilization_ratio", "Share of time in which kernels ran.", labels=["gpu_uuid"]
-        )
-        memory = GaugeMetricFamily(
-            "autotune_gpu_memory_used_bytes", "Memory in use by all processes.", labels=["gpu_uuid"], unit="bytes"
-        )
-        energy = CounterMetricFamily(
-            "autotune_gpu_energy_joules", "Energy drawn since the daemon began.", labels=["gpu_uuid"], unit="joules"
-        )
-        for gpu in view.gpus:
-            if gpu.utilization is not None:
-                used.add_metric([gpu.uuid], gpu.utilization)
-            if gpu.memory_used_bytes is not None:
-                memory.add_metric([gpu.uuid], gpu.memory_used_bytes)
-            if gpu.energy_j is not None:
-                energy.add_metric([gpu.uuid], self._energy.count(gpu.uuid, gpu.energy_j))
-        yield from (used, memory, energy)
-
-    def _of_trainings(self, view: DaemonView) -> Iterator[Metric]:
-        speed = GaugeMetricFamily(
-            "autotune_training_speed_ratio", "Speed over the one that was confirmed.", labels=["training"]
-        )
-        samples = CounterMetricFamily(
-            "autotune_training_samples", "Samples that watched trainings have trained on.", labels=["training"]
-        )
-        for training in view.trainings:
-            if training.samples_per_s is not None and training.confirmed_samples_per_s:
-                speed.add_metric([training.id], training.samples_per_s / training.confirmed_samples_per_s)
-            if training.samples is not None:
-                samples.add_metric([training.id], training.samples)
-        yield from (speed, samples)
-
-
-class _Counts:
-    """Counts of readings that may begin anew, such as a driver's energy after it was loaded again."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, float] = {}
-        self._counted: dict[str, float] = {}
-
-    def count(self, name: str, reading: float) -> float:
-        last = self._last.get(name, reading)
-        grown = reading - last if reading >= last else reading
-        self._last[name] = reading
-        self._counted[name] = self._counted.get(name, 0.0) + grown
-        return self._counted[name]
-
-
-class _One:
-    """Registry of one collector: no metrics of the process, and none that others have registered."""
-
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._collector.collect()
+    def _drawn_j(self, uuid: str, reading_j: float | None) -> float | None:
+        """Return the energy since the first reading; a driver that is loaded again begins anew."""
+        if reading_j is None:
+            return None
+        last_j, counted_j = self._energy_j.get(uuid, (reading_j, 0.0))
+        counted_j += reading_j - last_j if reading_j >= last_j else reading_j
+        self._energy_j[uuid] = reading_j, counted_j
+        return counted_j
 
 
 class TrialEndings:
     """Counter of endings, since it began to look.
 
     What a search had written before the first look does not count: a daemon that was started again counts anew.
+
+    Attributes:
+        counts: Number of trials by their ending, as of the last look; never changed afterwards.
     """
 
     def __init__(self) -> None:
-        self._files: dict[Path, EventFile] = {}
-        self._counted: Counter[str] = Counter()
-        self._is_first = True
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Number of trials by their ending, as of the last look; never changed afterwards."""
-        return self._counted
+        self.counts: Counter[str] = Counter()
+        self._files: dict[Path, LineTail] | None = None
 
     def look(self, entries: Sequence[Entry]) -> None:
         """Count what was written since the last look.
@@ -132,21 +100,16 @@ class TrialEndings:
             entries: The queue. A search is followed while its entry says that it runs, and once more after its end.
         """
         running = {path for entry in entries if (path := event_file_of(entry)) is not None}
-        for path in running - self._files.keys():
-            self._files[path] = EventFile(path)
-        news = Counter(
-            ending
-            for file in self._files.values()
-            for event in file.news(8 << 20)
-            if (ending := _ending(event)) is not None
-        )
-        if not self._is_first:
-            self._counted = self._counted + news
-        self._is_first = False
-        self._files = {path: file for path, file in self._files.items() if path in running}
+        before = self._files or {}
+        files = before | {path: LineTail(path, longest_bytes=8 << 20) for path in running - before.keys()}
+        endings = (_ending(event) for tail in files.values() for event in events_of(tail))
+        news = Counter(ending for ending in endings if ending is not None)
+        if self._files is not None:
+            self.counts = self.counts + news
+        self._files = {path: tail for path, tail in files.items() if path in running}
 
 
-def _ending(event: Any) -> str | None:
+def _ending(event: Event) -> str | None:
     """Return how the trial of an event ended; None if it is none of a trial's end, or names an ending of no version."""
     try:
         return Ending(event["trial"]["ending"]).value if event["event"] == "TrialEnded" else None

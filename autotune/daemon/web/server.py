@@ -1,24 +1,36 @@
-"""Server of the daemon's page and metrics: what it shows, and what it does."""
+"""Server of the daemon's page and metrics, in threads that the daemon's loop neither waits for nor keeps waiting."""
 
+import asyncio
+import logging
 import os
 import secrets
+import socket
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
 from typing import Any
+
+import uvicorn
 
 from autotune.clock import Clock
 from autotune.daemon.advice import Advices
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Queue
-from autotune.daemon.web.app import act
-from autotune.daemon.web.http_server import Content, HttpServer
+from autotune.daemon.web.app import Broadcast, Content, act, application, has_session
+from autotune.daemon.web.connections import BoundedProtocol, Visitors
+from autotune.daemon.web.gpus import GpuPoller
 from autotune.daemon.web.keys import Keys
 from autotune.daemon.web.metrics import Metrics, TrialEndings
-from autotune.daemon.web.state import FilesRead, PageState
-from autotune.daemon.web.view import DaemonView, GpuSample, GpuUser
-from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts, Trouble, gpus, if_known, reasons_of
+from autotune.daemon.web.state import PageState, View
+from autotune.errors import AutotuneError
 from autotune.measure.processes import descendants
+
+_BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second
+_AT_ONCE = 8  # accepted in one turn of the loop: the oldest strangers are cut before many more have a file open
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +47,7 @@ class WebOptions:
 
 
 class WebServer:
-    """Server of the page and the metrics; see `autotune.daemon.web.view.Page`.
+    """Server of the page and the metrics.
 
     Attributes:
         run: Name of this run of it, see `Keys`.
@@ -45,16 +57,18 @@ class WebServer:
     """
 
     def __init__(self, home: DaemonHome, options: WebOptions, clock: Clock) -> None:
-        self._actions = options.actions
-        self._page = PageState(home, clock)
         self.run = secrets.token_hex(8)
-        self._gpus = GpuPoller(clock, lambda: descendants(os.getpid()))
-        self._known: DaemonView | None = None
-        self._queue, self._advices = Queue(home.queue, clock), Advices(home.advice)
+        self._status: Mapping[str, Any] | None = None
         self._on_action: Callable[[], None] = lambda: None
-        self._entries, self._endings = FilesRead(home.queue, self._queue.entries), TrialEndings()
-        metrics = Metrics(self._view, lambda: self._endings.counts)
-        content = Content(document=self._document, metrics=metrics.text, act=self._act if options.actions else None)
+        self._queue, self._advices = Queue(home.queue, clock), Advices(home.advice)
+        self._gpus = GpuPoller(clock, lambda: descendants(os.getpid()))
+        self._endings = TrialEndings()
+        page = self._page = PageState(home, clock)
+        content = Content(
+            document=lambda csrf: page.document(actions=options.actions, csrf=csrf),
+            metrics=Metrics(self._view, lambda: self._endings.counts).text,
+            act=self._act if options.actions else None,
+        )
         self._server = HttpServer(options.address, options.port, Keys(home.web_token, clock, self.run), content)
         self._ends = threading.Event()
         self._noting = threading.Thread(target=self._note_for_ever, name="autotune-web-hour", daemon=True)
@@ -71,140 +85,118 @@ class WebServer:
             on_action: Called, in another thread, after somebody has changed the queue.
         """
         self._on_action = on_action
-        self._gpus.start()
         self._noting.start()
         self._server.start()
 
     def close(self) -> None:
-        """End; streams that are open end with it."""
+        """End; streams that are open end with it, and a driver that hangs is left to itself."""
         self._ends.set()
         self._server.close()
-        self._gpus.close()
+        self._noting.join(timeout=1.0)
 
-    def note(self, view: DaemonView) -> None:
-        """Take over what the daemon knows now; takes microseconds."""
-        self._known = view
+    def note(self, status: Mapping[str, Any]) -> None:
+        """Take over what the daemon says now, see `Service.status`; takes microseconds, and never waits."""
+        self._status = status
 
-    def _view(self) -> DaemonView | None:
-        known = self._known
-        return known and replace(known, gpus=self._gpus.samples, why_no_gpus=self._gpus.why_none)
+    def _view(self) -> View | None:
+        if self._status is None:
+            return None
+        return View(status=self._status, gpus=self._gpus.samples, why_no_gpus=self._gpus.why_none)
 
     def _note_for_ever(self) -> None:
-        """Keep the last hour, and count the trials, whether a page is open or not."""
+        """Read the GPUs, keep the last hour, and count the trials, whether a page is open or not."""
         while not self._ends.wait(1.0):
-            self._endings.look(self._entries.now()[0])
-            if view := self._view():
-                self._page.note(view)
-
-    def _document(self, csrf: str | None) -> dict[str, Any] | None:
-        document = self._page.document(actions=self._actions, csrf=csrf)
-        return None if document is None else dict(document)
+            try:
+                if view := self._view():
+                    self._page.note(view)
+                self._endings.look(self._queue.entries())
+                self._gpus.look()
+            except AutotuneError:  # of the queue, which the page says
+                continue
+            except Exception:  # noqa: BLE001 -- whatever it is, the page goes on with what it has
+                _log.exception("a bug in the daemon's page; it goes on")
 
     def _act(self, request: object) -> None:
         act(self._queue, self._advices, request)
         self._on_action()
 
 
-_EVERY_S = 1.0
-_PERCENT = 100.0
+class HttpServer:
+    """HTTP server that listens from the start, and answers once it is started.
 
-
-class GpuPoller:
-    """Poller of all GPUs of this machine.
-
-    Args:
-        own_pids: Returns the processes of the daemon's own search.
-
-    Attributes:
-        why_none: Reason, for people, why there are none; None otherwise.
+    Raises:
+        AutotuneError: The port is taken.
     """
 
-    def __init__(self, clock: Clock, own_pids: Callable[[], Collection[int]]) -> None:
-        self._clock = clock
-        self._own_pids = own_pids
-        self._driver: Driver | None = None
-        self._devices: list[tuple[GpuFacts, Device]] = []
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="autotune-web-gpus", daemon=True)
-        self.samples: tuple[GpuSample, ...] = ()
-        self.why_none: str | None = "not looked at yet"
+    def __init__(self, address: str, port: int, keys: Keys, content: Content) -> None:
+        self._socket = _listening(address, port)
+        self.port = int(self._socket.getsockname()[1])
+        self.origin = f"http://{_in_address(address)}:{self.port}"
+        self._broadcast = Broadcast(content)
+        others = ("localhost",) if ip_address(address).is_loopback else (socket.gethostname(), socket.getfqdn())
+        hosts = [f"{_in_address(name)}:{self.port}" for name in (address, *others)]  # as browsers may call it
+        cookie = f"autotune-{self.port}"
+        visitors = Visitors(lambda head: has_session(head, cookie, keys))
+        self._server = _Server(
+            uvicorn.Config(
+                application(content, self._broadcast, keys, hosts, cookie),
+                http=partial(BoundedProtocol, visitors),  # type: ignore[arg-type]  # called as the class is
+                ws="none",
+                lifespan="off",
+                loop="asyncio",
+                log_config=None,
+                log_level="error",  # what a client sends is no reason to fill the daemon's log
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+                backlog=_AT_ONCE,
+            )
+        )
+        self._thread = threading.Thread(target=self._run, name="autotune-web", daemon=True)
+
+    @property
+    def streams(self) -> int:
+        """Number of streams that are open."""
+        return self._broadcast.streams
 
     def start(self) -> None:
+        """Begin to answer."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; a driver that hangs is left to itself."""
-        self._ends.set()
-        self._thread.join(timeout=1.0)
-
-    def look(self) -> None:
-        """Read every GPU once. A driver that does not answer is looked for anew by the next look."""
-        try:
-            if self._driver is None:
-                self._open()
-            own = self._own_pids()
-            self.samples = tuple(self._sample(facts, device, own) for facts, device in self._devices)
-        except DriverError as error:
-            self._devices, self.samples, self.why_none = [], (), error.for_people
-            self._leave()
+        """End; streams that are open end with it."""
+        self._server.should_exit = self._server.force_exit = True
+        if self._thread.is_alive():
+            self._thread.join(timeout=3.0)
+        self._socket.close()
 
     def _run(self) -> None:
-        while True:
-            self.look()
-            # after a driver that is not there, or does not answer
-            if self._ends.wait(_EVERY_S if self.samples else 60.0):
-                return
-
-    def _open(self) -> None:
-        inventory = gpus()
-        self.why_none = inventory.why_none
-        if inventory.gpus:
-            self._driver = Driver()
-            self._devices = [(facts, self._driver.device(facts.uuid)) for facts in inventory.gpus]
-
-    def _leave(self) -> None:
-        if self._driver is not None:
-            self._driver.close()
-            self._driver = None
-
-    def _sample(self, facts: GpuFacts, device: Device, own: Collection[int]) -> GpuSample:
-        now_s = self._clock.now_s()
         try:
-            busy, memory = if_known(device.busy_percent), if_known(device.memory)
-            limits, reasons = if_known(device.power_limits_w), if_known(device.clock_reasons)
-            return GpuSample(
-                t_s=now_s,
-                index=facts.index,
-                uuid=facts.uuid,
-                name=facts.name,
-                # Drivers are known to give far more than 100.
-                utilization=busy / _PERCENT if busy is not None and busy <= _PERCENT else None,
-                memory_used_bytes=memory.used_bytes if memory else None,
-                memory_total_bytes=memory.total_bytes if memory else None,
-                power_w=if_known(device.power_w),
-                power_limit_w=limits[0] if limits else None,
-                energy_j=if_known(device.energy_j),
-                sm_clock_mhz=if_known(device.sm_clock_mhz),
-                temperature_c=if_known(device.temperature_c),
-                throttled_by=reasons_of(reasons) if reasons is not None else None,
-                users=self._users(device, own),
-            )
-        except DriverError as error:
-            if error.trouble is Trouble.DRIVER_LOST:
-                raise
-            return GpuSample(
-                t_s=now_s, index=facts.index, uuid=facts.uuid, name=facts.name, why_unknown=error.for_people
-            )
+            asyncio.run(self._server.serve(sockets=[self._socket]))
+        except Exception:  # noqa: BLE001 -- whatever it is, searches and trainings are looked after without the page
+            _log.exception("the page is not served any more; the daemon goes on")
 
-    def _users(self, device: Device, own: Collection[int]) -> tuple[GpuUser, ...]:
-        driver = self._driver
-        assert driver is not None, "its device is in hand"
-        return tuple(
-            GpuUser(
-                pid=holder.pid,
-                name=if_known(lambda pid=holder.pid: driver.process_name(pid)),  # type: ignore[misc]  # cannot infer it
-                memory_bytes=holder.memory_bytes,
-                is_own=holder.pid in own,
-            )
-            for holder in if_known(device.holders) or ()
-        )
+
+class _Server(uvicorn.Server):
+    """Server for which more connections may wait than asyncio's one figure for both has accepted at once."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(_BACKLOG)
+
+
+def _in_address(name: str) -> str:
+    return f"[{name}]" if ":" in name else name
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise AutotuneError(
+            f"the page cannot be served at {address}, port {port}: {os.strerror(error.errno or 0)}",
+            where="--web",
+            remedy="Another daemon, or something else, listens there perhaps: name another port with --web-port.",
+        ) from error

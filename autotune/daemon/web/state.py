@@ -2,274 +2,273 @@
 
 Text that comes from trainers, configs and the driver has no control characters and a bounded length; absent is null.
 The document stays below 200 kB whatever there is. Actions name the ids in it: of an entry for ``pause``, ``resume``
-and ``remove``, of an advice for ``apply``, where its `actions` hold that word.
+and ``remove``, of an advice for ``apply``.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from enum import StrEnum
-from pathlib import Path, PurePath
-from typing import Generic, TypedDict, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-from autotune.clock import Clock, format_duration
-from autotune.daemon.advice import Advices
-from autotune.daemon.home import DaemonHome
-from autotune.daemon.queue import Queue
-from autotune.daemon.web.queue_section import AdvicesPart, QueuePart, advice_section, line, queue_section
-from autotune.daemon.web.search_section import SearchFollower, SearchPart
-from autotune.daemon.web.trainings_section import (
-    GpuHistories,
-    GpusPart,
-    ToldAlarms,
-    TrainingHistories,
-    TrainingsPart,
-    gpus_section,
-    trainings_section,
-)
-from autotune.daemon.web.view import DaemonView
+from autotune.clock import Clock
+from autotune.daemon.advice import Advice, Advices
+from autotune.daemon.home import DaemonHome, json_object
+from autotune.daemon.queue import Entry, Queue
+from autotune.daemon.training_folder import TOLD, is_training
+from autotune.daemon.web.gpus import Sample
+from autotune.daemon.web.search_section import SearchFollower, clean, number
 from autotune.errors import AutotuneError
+from autotune.files import read_tail
+from autotune.report.plain_text import value_text
 
-FORMAT = 1
-"""Format version of the document."""
-
-
-class HealthPart(TypedDict):
-    """Health of the daemon."""
-
-    autotune: str
-    pid: int
-    started_utc: str
-    hosted: str
-    host: str
-    machine: str
-    trouble: str | None
+_MOST_GPUS, _MOST_TRAININGS = 32, 40
+_STEPS = {"utilization": 0.01, "memory_used_bytes": 16 << 20, "power_w": 1, "power_limit_w": 1}
+"""Of readings of GPUs: finer changes say nothing, and would have everything sent again."""
+_ALARMS = ("slower_than_confirmed", "slower", "recovered")
+Part = dict[str, Any]
 
 
-class WebState(TypedDict):
-    """State of the page; `utc` is its moment, and all that differs between two documents of which nothing changed."""
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """Knowledge of the daemon that is in no file, at one moment.
 
-    format: int
-    utc: str
-    headline: Headline
-    daemon: HealthPart
-    gpus: GpusPart
-    search: SearchPart | None
-    queue: QueuePart
-    trainings: TrainingsPart
-    advice: AdvicesPart
-    actions: bool
-    csrf: str | None
+    Attributes:
+        status: What its loop says, see `Service.status`.
+        why_no_gpus: Reason, for people, why nothing is known of any GPU; None otherwise.
+    """
+
+    status: Mapping[str, Any]
+    gpus: tuple[Sample, ...] = ()
+    why_no_gpus: str | None = None
 
 
 class PageState:
-    """Maker of the page's state, from what the daemon's loop says and from the files that it keeps.
-
-    The loop calls `note`, which takes microseconds; `document` reads what is new in the files, and may be called in
-    another thread.
-    """
+    """Maker of the page's state, from what the daemon's loop says and from the files that it keeps."""
 
     def __init__(self, home: DaemonHome, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # over what the loop and the page share
-        self._making = threading.Lock()
-        self._view: DaemonView | None = None
-        self._gpus = GpuHistories()
-        self._speeds = TrainingHistories()
+        self._lock = threading.Lock()
+        self._view: View | None = None
+        self._hours: dict[str, RecentHour] = {}  # by UUID of a GPU, or id of a training
         self._queue = Queue(home.queue, clock)
-        self._entries = FilesRead(home.queue, self._queue.entries)
-        self._advices = FilesRead(home.advice, Advices(home.advice).all)
-        self._alarms = ToldAlarms(home.trainings)
+        self._entries: Sequence[Entry] = ()
+        self._advices = Advices(home.advice)
+        self._trainings = home.trainings
         self._search = SearchFollower(self._queue)
 
-    def note(self, view: DaemonView) -> None:
+    def note(self, view: View) -> None:
         """Take over what the daemon knows now, and add it to the last hour."""
         with self._lock:
-            self._view = view
-            self._gpus.note(view.gpus)
-            self._speeds.note(view.trainings, self._clock.now_s())
+            self._view, now_s = view, self._clock.now_s()
+            for sample in view.gpus[:_MOST_GPUS]:
+                used, total = sample.get("memory_used_bytes"), sample.get("memory_total_bytes")
+                memory = None if used is None or not total else used / total
+                known = {"utilization": sample.get("utilization"), "memory": memory, "power_w": sample.get("power_w")}
+                self._hours.setdefault(sample["uuid"], RecentHour()).add(sample["t_s"], **known)
+            for one in view.status["trainings"][:_MOST_TRAININGS]:
+                self._hours.setdefault(one["id"], RecentHour()).add(now_s, samples_per_s=one["samples_per_s"])
+            self._hours = {id: hour for id, hour in self._hours.items() if now_s - hour.last_s < _STRETCHES * STRETCH_S}
 
-    def document(self, *, actions: bool = False, csrf: str | None = None) -> WebState | None:
+    def document(self, *, actions: bool = False, csrf: str | None = None) -> Part | None:
         """Return the state; None before the first `note`.
 
         Args:
             csrf: Token that an action has to bring.
         """
-        with self._making:
+        with self._lock:
             view = self._view
             if view is None:
                 return None
-            entries, trouble = self._entries.now()
-            advices, _ = self._advices.now()
-            alarms = self._alarms.newest(view.trainings)
-            with self._lock:
-                now_s, now = self._clock.now_s(), self._clock.utc()
-                gpus = gpus_section(view, self._gpus, now_s, now)
-                speeds = trainings_section(view.trainings, self._speeds, alarms, now_s, now)
-            return web_state(
-                view,
-                now=now,
-                gpus=gpus,
-                search=self._search.section(entries),
-                queue=queue_section(entries, view.reasons, trouble=trouble, actions=actions),
-                trainings=speeds,
-                advices=advice_section(advices, actions=actions),
-                actions=actions,
-                csrf=csrf,
-            )
-
-
-def web_state(
-    view: DaemonView,
-    *,
-    now: datetime,
-    gpus: GpusPart,
-    search: SearchPart | None,
-    queue: QueuePart,
-    trainings: TrainingsPart,
-    advices: AdvicesPart,
-    actions: bool = False,
-    csrf: str | None = None,
-) -> WebState:
-    """Return the state of the page from its sections.
-
-    Args:
-        search: Section of the search; None if none was made.
-        actions: Whether the page may change something.
-        csrf: Token that an action has to bring; None without actions.
-    """
-    trouble = line(view.trouble or queue["trouble"])
-    return WebState(
-        format=FORMAT,
-        utc=now.isoformat(timespec="seconds"),
-        headline=headline(search=search, queue=queue, trainings=trainings, advices=advices, trouble=trouble),
-        daemon=HealthPart(
-            autotune=view.autotune,
-            pid=view.pid,
-            started_utc=view.started_utc,
-            hosted=line(view.hosted) or "",
-            host=line(socket.gethostname(), 80) or "",
-            machine=line(view.machine) or "",
-            trouble=trouble,
-        ),
-        gpus=gpus,
-        search=search,
-        queue=queue,
-        trainings=trainings,
-        advice=advices,
-        actions=actions,
-        csrf=csrf if actions else None,
-    )
-
-
-class Tone(StrEnum):
-    """Importance of a headline."""
-
-    ALARM = "alarm"
-    TROUBLE = "trouble"
-    WORK = "work"
-    NEWS = "news"
-    QUIET = "quiet"
-
-
-class Headline(TypedDict):
-    """Sentence on what goes on."""
-
-    tone: str
-    text: str
-
-
-def headline(
-    *, search: SearchPart | None, queue: QueuePart, trainings: TrainingsPart, advices: AdvicesPart, trouble: str | None
-) -> Headline:
-    """Return the headline: an alarm before the search that runs, that before what waits, that before what is done."""
-    opened = [alarm for alarm in trainings["alarms"] if alarm["is_open"]]
-    if opened:
-        more = f" (and {len(opened) - 1} more)" if opened[1:] else ""
-        return _say(Tone.ALARM, f"{opened[0]['message']}{more}")
-    if trouble:
-        return _say(Tone.TROUBLE, f"Trouble: {trouble}")
-    if search is not None and search["is_running"]:
-        return _say(Tone.WORK, _of_search(search))
-    waiting = [entry for entry in queue["entries"] if entry["state"] in ("waiting", "held", "paused")]
-    going_on = trainings["trainings"]
-    if waiting:
-        first = waiting[0]
-        why = f": entry {first['number']} {first['reason']}" if first["reason"] else ""
-        count = "One search stands" if len(waiting) == 1 else f"{len(waiting)} searches stand"
-        return _say(Tone.WORK, f"{count} in the queue{why}.")
-    if going_on:
-        count = "One training goes on" if len(going_on) == 1 else f"{len(going_on)} trainings go on"
-        return _say(Tone.QUIET, f"{count}; no alarm. The queue is empty.")
-    fresh = [one for one in advices["advice"] if one["state"] == "given"]
-    if fresh:
-        ratio, low, high = fresh[0]["ratio"]
-        name = short_path(fresh[0]["config"])
-        return _say(Tone.NEWS, f"Advice for {name}: {ratio:.2f}x as fast ({low:.2f} to {high:.2f}), not applied yet.")
-    return _say(Tone.QUIET, "Nothing runs, and nothing waits.")
-
-
-def short_path(path: str) -> str:
-    """Return the last two parts of a path."""
-    return "/".join(PurePath(path).parts[-2:])
-
-
-def _of_search(search: SearchPart) -> str:
-    name, budget = short_path(search["config"]), format_duration(search["budget_s"])
-    phase = {"exploring": "Searching", "confirming": "Confirming"}.get(search["phase"] or "", "Searching")
-    trials = "1 trial" if search["trials"] == 1 else f"{search['trials']:,} trials"
-    begun = f"{phase} {name}, budget {budget}: "
-    if search["best_changes"] is None or not search["best"]:
-        return f"{begun}{trials} made, nothing better than today's config yet."
-    return f"{begun}{search['best'][-1][1]:.2f}x today's speed after {trials}, with {search['best_changes']}."
-
-
-def _say(tone: Tone, text: str) -> Headline:
-    return Headline(tone=tone.value, text=text)
-
-
-Thing = TypeVar("Thing")
-_Stamp = tuple[tuple[str, int, int], ...]
-
-
-class FilesRead(Generic[Thing]):
-    """Things of one folder.
-
-    Args:
-        read: Reads all of them; may raise `AutotuneError`.
-    """
-
-    def __init__(self, folder: Path, read: Callable[[], Sequence[Thing]]) -> None:
-        self._folder = folder
-        self._read = read
-        self._stamp: _Stamp | None = None
-        self._things: Sequence[Thing] = ()
-        self._trouble: str | None = None
-
-    def now(self) -> tuple[Sequence[Thing], str | None]:
-        """Return the things, and why they cannot be read, in words: the last ones that could be are given then."""
-        stamp = self._look()
-        if stamp is None or stamp != self._stamp:
-            self._stamp = stamp
+            status, now = view.status, self._clock.utc()
             try:
-                self._things, self._trouble = self._read(), None
+                self._entries, unread = self._queue.entries(), None
             except AutotuneError as error:
-                self._trouble = str(error)
-        return self._things, self._trouble
+                unread = str(error)
+            names = ("autotune", "pid", "started_utc", "hosted", "machine", "trouble")
+            sections = {
+                "queue": {**_queue(self._entries, status["reasons"]), "trouble": unread},
+                "gpus": self._gpus(view),
+                "trainings": self._of_trainings(status["trainings"]),
+                "advice": _advices(self._advices.all()),
+                "daemon": {**{name: status[name] for name in names}, "host": socket.gethostname()},
+            }
+            return {
+                "format": 1,
+                "utc": now.isoformat(timespec="seconds"),  # all that differs if nothing has changed
+                **clean(sections),
+                "search": self._search.section(self._entries),
+                "actions": actions,
+                "csrf": csrf if actions else None,
+            }
 
-    def _look(self) -> _Stamp | None:
-        """Return names, sizes and times of the files; None if they cannot be looked at."""
+    def _history(self, id: str) -> Part:
+        """Return the last hour of a GPU or a training; its last stretch ends at `ends_utc`."""
+        now_s = self._clock.now_s()
+        ends = self._clock.utc() + timedelta(seconds=STRETCH_S - now_s % STRETCH_S)
+        series = self._hours[id].series(now_s) if id in self._hours else {}
+        return {"stretch_s": STRETCH_S, "ends_utc": ends.isoformat(timespec="seconds"), "series": series}
+
+    def _gpus(self, view: View) -> Part:
+        trainings = {training["pid"]: training["name"] for training in view.status["trainings"]}
+        shown = view.gpus[:_MOST_GPUS]
+        return {
+            "why_none": None if view.gpus else view.why_no_gpus or "nothing is known of a GPU here",
+            "left_out": len(view.gpus) - len(shown),
+            "devices": [{**_gpu(sample, trainings), "history": self._history(sample["uuid"])} for sample in shown],
+        }
+
+    def _of_trainings(self, trainings: Sequence[Mapping[str, Any]]) -> Part:
+        shown = [{**_training(one), "history": self._history(one["id"])} for one in trainings[:_MOST_TRAININGS]]
+        alarms = _newest_alarms(self._trainings, {one["id"] for one in trainings})
+        return {"trainings": shown, "left_out": len(trainings) - len(shown), "alarms": alarms}
+
+
+def _queue(entries: Sequence[Entry], reasons: Mapping[str, str]) -> Part:
+    """Return the section of the queue: the open entries in their order, then the closed ones, newest first."""
+    opened = [entry for entry in entries if entry.state.is_open]
+    closed = [entry for entry in reversed(entries) if not entry.state.is_open]
+    shown = [*opened[:60], *closed[:20]]
+    parts = [
+        {
+            "id": entry.id,
+            "number": entry.number,
+            "state": entry.state.value,
+            "config": entry.config,
+            "budget_s": entry.budget_s,
+            "used_s": round(entry.spent_s),
+            "start": str(entry.start),
+            "reason": entry.shown_reason(reasons),
+            "note": entry.note,
+            "gain": entry.answer.ratio if entry.answer and entry.answer.verdict == "better" else None,
+        }
+        for entry in shown
+    ]
+    return {"entries": parts, "left_out": len(entries) - len(shown)}
+
+
+def _advices(advices: Sequence[Advice]) -> Part:
+    shown = [
+        {
+            "id": one.id,
+            "config": one.config,
+            "state": one.state,
+            "ratio": one.ratio,
+            "changes": [
+                {**asdict(change), "old": value_text(change.old), "new": value_text(change.new)}
+                for change in one.changes[:30]
+            ],
+            "diff": one.diff,
+            "why": one.why[:8],
+            "made_utc": one.made_utc,
+            "applied_utc": one.applied_utc,
+            # It is a question to its user then, which `autotune apply` asks in full.
+            "may_learn_more_slowly": one.may_learn_more_slowly,
+        }
+        for one in list(reversed(advices))[:12]
+    ]
+    return {"advice": shown, "left_out": len(advices) - len(shown)}
+
+
+def _training(training: Mapping[str, Any]) -> Part:
+    """Return a training with its speed over the confirmed one."""
+    confirmed, speed = training["confirmed_samples_per_s"], training["samples_per_s"]
+    ratio = round(speed / confirmed, 3) if speed is not None and confirmed else None
+    speeds = {"samples_per_s": number(speed), "confirmed_samples_per_s": number(confirmed), "ratio": ratio}
+    return {**training, **speeds}
+
+
+def _newest_alarms(folder: Path, going_on: Collection[str]) -> list[Part]:
+    """Return the newest alarms; one is open while its training goes on and nothing newer was told of it."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if is_training(name))[-60:]
+    except OSError:
+        return []
+    alarms = []
+    for name in names:
+        path = folder / name / TOLD
         try:
-            with os.scandir(self._folder) as found:
-                files = [(entry.name, entry.stat(follow_symlinks=False)) for entry in found if _is_ours(entry.name)]
+            status = path.lstat()
         except OSError:
-            return None
-        return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in files))
+            continue
+        told = _alarms(path, status.st_size, status.st_mtime_ns)
+        for alarm in told:
+            is_open = alarm is told[-1] and alarm["kind"] != "recovered" and name in going_on
+            alarms.append({**alarm, "is_open": is_open})
+    return sorted(alarms, key=lambda alarm: (alarm["is_open"], alarm["utc"]), reverse=True)[:20]
 
 
-def _is_ours(name: str) -> bool:
-    return name.endswith(".json")
+@lru_cache(maxsize=64)  # a file is read when it has grown
+def _alarms(path: Path, _size: int, _mtime_ns: int) -> list[Part]:
+    """Return the alarms that were told of a training."""
+    content, _ = read_tail(path, 64 << 10)
+    told = [event for line in content.splitlines() if (event := json_object(line)).get("event") in _ALARMS]
+    return [
+        {
+            "key": f"{event.get('training')} {event.get('key')}",
+            "kind": event["event"],
+            "utc": str(event.get("utc")),
+            "message": str(event.get("message")),
+        }
+        for event in told
+    ]
+
+
+def _gpu(sample: Sample, trainings: Mapping[int, str]) -> Part:
+    """Return one GPU, with whose the processes on it are."""
+    part = {name: value for name, value in sample.items() if name not in ("t_s", "energy_j")}
+    for name, step in _STEPS.items():
+        if part.get(name) is not None:
+            part[name] = round(part[name] // step * step, 2)
+    users = [
+        {
+            "pid": user["pid"],
+            "name": clean(trainings.get(user["pid"]) or user["name"], 100),
+            "memory_bytes": user["memory_bytes"],
+            "whose": "search" if user["is_own"] else "training" if user["pid"] in trainings else "other",
+        }
+        for user in sample.get("users", ())[:12]
+    ]
+    return {**part, "users": users, "users_left_out": len(sample.get("users", ())) - len(users)}
+
+
+STRETCH_S = 30.0
+_STRETCHES = 120
+
+
+class RecentHour:
+    """Means of some quantities over stretches of 30 s, the last 120 of them."""
+
+    def __init__(self) -> None:
+        self.last_s = 0.0
+        self._sums: dict[int, dict[str, tuple[float, int]]] = {}  # by stretch and name: sum, count
+
+    def add(self, t_s: float, **values: float | None) -> None:
+        """Add a reading at a monotonic time, which is not below an earlier one; None is not known."""
+        self.last_s = t_s
+        sums = self._sums.setdefault(math.floor(t_s / STRETCH_S), {})
+        for name, value in values.items():
+            if value is not None and math.isfinite(value):
+                total, count = sums.get(name, (0.0, 0))
+                sums[name] = total + value, count + 1
+        if len(self._sums) > _STRETCHES:
+            del self._sums[min(self._sums)]
+
+    def series(self, now_s: float) -> dict[str, list[float | None]]:
+        """Return the means of the last hour, the oldest first, from the first known stretch on; None is not known."""
+        newest = math.floor(now_s / STRETCH_S)
+        known = {place: sums for place, sums in self._sums.items() if sums and newest - place < _STRETCHES}
+        names = dict.fromkeys(name for sums in known.values() for name in sums)
+        places = range(min(known, default=newest + 1), newest + 1)
+        return {name: [_mean(known.get(place, {}).get(name)) for place in places] for name in names}
+
+
+def _mean(sums: tuple[float, int] | None) -> float | None:
+    return None if sums is None else float(f"{sums[0] / sums[1]:.4g}")  # JSON is short then

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from autotune.daemon.idleness import GpuProcess, GpuReading, MachineReading
+from autotune.daemon.idleness import GpuReading, MachineReading
+from autotune.measure.gpu.occupancy import Occupant
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 OTHER = "GPU-00000001-0000-4000-8000-000000000000"
-STRANGER = GpuProcess(pid=4711, name="python", memory_bytes=1 << 30)
+STRANGER = Occupant(computes=True, pid=4711, name="python", memory_bytes=1 << 30)
 
 
 class Readings:

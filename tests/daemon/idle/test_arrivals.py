@@ -2,7 +2,8 @@
 
 import pytest
 
-from autotune.daemon.idleness import Arrivals, GpuProcess
+from autotune.daemon.idleness import Arrivals
+from autotune.measure.gpu.occupancy import Occupant
 from tests.daemon.idle.readings import STRANGER, Readings
 
 OWN = {"has_own": True, "utilization": 0.9}
@@ -100,9 +101,9 @@ def test_kernels_between_two_trials_are_somebodys():
 def test_a_game_is_somebody_and_the_desktop_is_not():
     """A process that drew when the search began goes on drawing; one that comes with a lot of memory is somebody."""
     arrivals, readings = Arrivals(), Readings()
-    desktop = GpuProcess(pid=1, name="Xorg", memory_bytes=1 << 30)
-    small = GpuProcess(pid=2, name="xterm", memory_bytes=10 << 20)
-    game = GpuProcess(pid=3, name="game", memory_bytes=1 << 30)
+    desktop = Occupant(computes=True, pid=1, name="Xorg", memory_bytes=1 << 30)
+    small = Occupant(computes=True, pid=2, name="xterm", memory_bytes=10 << 20)
+    game = Occupant(computes=True, pid=3, name="game", memory_bytes=1 << 30)
     assert looks(arrivals, readings, 5.0, gpu={**OWN, "drawing": (desktop,)})[0] is None
     assert looks(arrivals, readings, 5.0, gpu={**OWN, "drawing": (desktop, small)})[0] is None
     assert looks(arrivals, readings, 5.0, gpu={**OWN, "drawing": (desktop, small, game)})[0] == (

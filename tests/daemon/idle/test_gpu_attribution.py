@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from autotune.daemon.machine_watch import GpuAttribution, sees_all_pids
+from autotune.daemon.machine_watch import GpuAttribution
 from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, Occupant
 from autotune.measure.processes import ProcessTree
 from tests.daemon.idle.readings import UUID
@@ -47,19 +47,6 @@ def test_ours_are_told_from_others(tree, child):
     assert gpu.unlisted_bytes == 0
 
 
-def test_without_ours_all_are_others(tree):
-    """The names are those of the driver."""
-    (gpu,) = GpuAttribution(shares_pids=True).of(seen(1.0, 1), tree)
-    assert [(one.pid, one.name, one.memory_bytes) for one in gpu.neighbours] == [(1, "python", 1 << 30)]
-    assert not gpu.has_own
-
-
-def test_who_only_draws_is_no_neighbour(tree):
-    """It is listed beside."""
-    (gpu,) = GpuAttribution(shares_pids=True).of(seen(1.0, 1, computes=False), tree)
-    assert (gpu.neighbours, [one.pid for one in gpu.drawing]) == ((), [1])
-
-
 def test_one_of_ours_that_has_just_ended_is_not_somebody(tree):
     """The driver listed it, and it is gone; a process that is nowhere twice is one of another namespace."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
@@ -69,22 +56,6 @@ def test_one_of_ours_that_has_just_ended_is_not_somebody(tree):
     assert attribution.of(seen(1.5), tree)[0].neighbours == ()
     assert attribution.of(seen(2.0, NOWHERE), tree)[0].neighbours == ()
     assert [one.pid for one in attribution.of(seen(2.5, NOWHERE), tree)[0].neighbours] == [NOWHERE]
-
-
-def test_one_of_ours_is_remembered_for_a_while(tree, child):
-    """It has ended, and the driver is slow to notice."""
-    attribution = GpuAttribution(shares_pids=True)
-    attribution.of(seen(1.0, child.pid), tree)
-    child.communicate(timeout=60)
-    assert attribution.of(seen(2.0, child.pid), tree)[0].has_own
-
-
-def test_the_same_look_has_the_same_answer(tree, child):
-    """Given again, it is still about the moment at which it was made."""
-    attribution, look = GpuAttribution(shares_pids=True), seen(1.0, child.pid)
-    first = attribution.of(look, tree)
-    child.communicate(timeout=60)
-    assert attribution.of(look, tree) is first
 
 
 def test_memory_without_a_process_is_told(tree):
@@ -114,19 +85,3 @@ def test_memory_of_hidden_processes_of_ours_is_not_somebodys(tree, child, tmp_pa
     assert (gpu.has_own, gpu.unlisted_bytes) == (True, None)
     child.communicate(timeout=60)
     assert attribution.of(seen(2.0, held_bytes=3 << 30), tree)[0].unlisted_bytes == 3 << 30
-
-
-def test_a_gpu_of_which_nothing_is_known_stays_so(tree):
-    """With the reason."""
-    lost = GpuOccupancy(uuid=UUID, name="H100", index=3, why_unknown="GPU lost")
-    (gpu,) = GpuAttribution().of(GpusSeen(t_s=1.0, gpus=(lost,)), tree)
-    assert (gpu.index, gpu.why_unknown) == (3, "GPU lost")
-
-
-def test_this_process_knows_whether_it_sees_all_processes():
-    """Init of the whole machine has the first namespace; whoever may not look there is not asked."""
-    try:
-        first = os.readlink("/proc/1/ns/pid")
-    except OSError:
-        pytest.skip("the namespace of init may not be looked at")
-    assert sees_all_pids() == (first == "pid:[4026531836]")

@@ -1,6 +1,6 @@
 """A stretch of utilization as one line of characters."""
 
-from autotune.daemon.monitor_display import ASCII, span_for, sparkline
+from autotune.daemon.monitor_display import ASCII, sparkline
 
 
 def wave(seconds: int, *levels: float, length_s: float = 1.0) -> list[tuple[float, float, float]]:
@@ -27,17 +27,3 @@ def test_what_is_not_known_is_blank() -> None:
     """Before the first window, in a gap, and where only a corner of the time was seen; never drawn as idle."""
     windows = [(5.0, 1.0, 0.0), (8.0, 1.0, 1.0), (8.1, 0.1, 1.0)]
     assert sparkline(windows, until_s=9.0, span_s=9.0, cells=9) == "    ▁  █ "
-
-
-def test_a_line_moves_and_does_not_flicker() -> None:
-    """A cell keeps its character while time goes on."""
-    windows = wave(90, 0.0, 0.9, 0.3, length_s=1 / 6)
-    lines = [sparkline(windows, until_s=60.0 + late_s, span_s=30.0, cells=60) for late_s in (0.0, 0.2, 0.49, 0.5, 1.0)]
-    assert lines[0] == lines[1] == lines[2]
-    assert lines[0][1:] == lines[3][:-1]
-    assert lines[0][2:] == lines[4][:-2]
-
-
-def test_a_short_line_shows_less_time() -> None:
-    """A character of more than a second would average a training's beat away."""
-    assert [span_for(cells) for cells in (120, 60, 59, 30, 29, 10)] == [60.0, 60.0, 30.0, 30.0, 15.0, 15.0]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from autotune.daemon.queue import Entry, Fingerprint, StartKind, StartRule
+from autotune.daemon.queue import Entry, Fingerprint, StartRule
 
-IDLE = StartRule(kind=StartKind.IDLE)
-NOW = StartRule(kind=StartKind.NOW)
+IDLE = StartRule(kind="idle")
+NOW = StartRule(kind="now")
 
 
 def entry(number: int = 1, **changes: Any) -> Entry:

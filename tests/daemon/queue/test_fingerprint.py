@@ -1,6 +1,5 @@
 """Fingerprints of what is to be searched."""
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -18,12 +17,6 @@ def test_an_edit_of_any_of_its_files_is_seen(tmp_path: Path) -> None:
     assert config_sha256(configs) not in (None, before)
     configs[1].unlink()
     assert config_sha256(configs) is None
-
-
-def test_a_fifo_in_its_place_does_not_block(tmp_path: Path) -> None:
-    """Anything but a regular file cannot be read."""
-    os.mkfifo(tmp_path / "config.yaml")
-    assert config_sha256((tmp_path / "config.yaml",)) is None
 
 
 def test_the_commit_of_the_project_is_known(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from autotune.daemon.queue import StartKind, StartRule
+from autotune.daemon.queue import StartRule
 
 NOON = datetime(2030, 6, 1, 12, 0, tzinfo=UTC).astimezone()
 
@@ -33,17 +33,3 @@ def test_anything_else_is_refused(text: str) -> None:
     """What is no start is named, with what would be one."""
     with pytest.raises(ValueError, match="22:30"):
         StartRule.parse(text, NOON)
-
-
-def test_only_idle_needs_an_idle_machine() -> None:
-    """Who names a time, or now, has decided that the machine may be used."""
-    assert StartRule.parse("idle", NOON).needs_idle
-    assert not StartRule.parse("now", NOON).needs_idle
-    assert not StartRule.parse("22:30", NOON).needs_idle
-
-
-@pytest.mark.parametrize("at", ["2026-13-01T00:00:00+00:00", "2026-01-01T00:00:00"])
-def test_a_time_that_is_none_is_refused(at: str) -> None:
-    """When it is read, and not when it has come."""
-    with pytest.raises(ValueError, match=r"month|offset"):
-        StartRule(kind=StartKind.AT, at=at)

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from autotune.daemon.queue import EntryState, Hold, StartKind, StartRule, Turns, decide_turns
+from autotune.daemon.queue import EntryState, Hold, StartRule, Turns, decide_turns
 from tests.daemon.queue.entries import NOW, entry
 
 UTC_NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
@@ -29,7 +29,7 @@ def test_a_waiting_entry_says_who_is_there() -> None:
 
 def test_the_first_that_may_start_does() -> None:
     """An entry that waits for its time, or is paused, does not hold up those behind it."""
-    later = StartRule(kind=StartKind.AT, at=(UTC_NOW + timedelta(hours=1)).isoformat())
+    later = StartRule(kind="at", at=(UTC_NOW + timedelta(hours=1)).isoformat())
     entries = [entry(1, start=later), entry(2, state=EntryState.PAUSED), entry(3), entry(4)]
     decided = turns(*entries, is_idle=True)
     assert decided.next == entries[2]

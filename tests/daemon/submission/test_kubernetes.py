@@ -118,12 +118,6 @@ def test_the_address_comes_from_a_secret(
     assert "hidden" not in json.dumps(document)
 
 
-def test_a_trainer_without_gpus_asks_for_none(request_of: Request, capsys: pytest.CaptureFixture[str]) -> None:
-    """The pod has no limits then."""
-    (container,) = printed(request_of, capsys, gpus=0)["spec"]["template"]["spec"]["containers"]
-    assert "resources" not in container
-
-
 def expanded(word: str) -> str:
     """Return what Kubernetes makes of a word of a command: ``$$`` is a dollar, ``$(NAME)`` a variable."""
     return re.sub(r"\$(\$|\((\w+)\))", lambda match: "$" if match[1] == "$" else f"the variable {match[2]}", word)

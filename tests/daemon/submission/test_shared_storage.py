@@ -8,7 +8,6 @@ from autotune.daemon import submission as module
 from autotune.daemon.submission import SharedStorage, shared_storage
 from autotune.errors import ConfigError
 from autotune.study.storage.address import SaidAddress
-from autotune.trial.mounts import file_system
 
 
 def shared(text: str | None, folder: Path, *, is_reachable: bool = False, private: bool = False) -> SharedStorage:
@@ -64,9 +63,3 @@ def test_a_folder_on_a_local_disk_is_refused(text: str | None, tmp_path: Path, m
     assert shared(text, tmp_path) == told
     assert told.folder is not None
     assert (told.text, told.folder.inode) == (f"journal:{tmp_path}/studies", (tmp_path / "studies").stat().st_ino)
-
-
-def test_the_file_system_of_a_path_is_known(tmp_path: Path) -> None:
-    """Also of a path that is not there yet."""
-    assert file_system(Path("/proc/self/none")) == "proc"
-    assert file_system(tmp_path / "a" / "b") is not None

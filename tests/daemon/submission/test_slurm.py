@@ -12,7 +12,6 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.commands.worker_submission import submit_workers
-from autotune.daemon.submission import plain_name
 from autotune.errors import CommandError, ConfigError
 from tests.daemon.submission.conftest import STAND_IN, Request
 from tests.slurm import Cluster, running_cluster
@@ -103,20 +102,6 @@ def test_without_slurm_the_remedy_is_said(request_of: Request, monkeypatch: pyte
         submit(request_of)
     assert "--submit ssh" in str(error.value)
     assert not list(Path().glob(".autotune/workers"))
-
-
-def test_a_config_without_a_command_is_refused(request_of: Request) -> None:
-    """What stands behind -- is Slurm's."""
-    Path("bare.yaml").write_text("batch_size: 4\n")
-    with pytest.raises(ConfigError, match="no command") as error:
-        submit(request_of, config=Path("bare.yaml"))
-    assert "autotune init --config bare.yaml -- python train.py" in str(error.value)
-
-
-def test_names_of_jobs_are_plain() -> None:
-    """Engines take few characters."""
-    names = ("My Config_v2.yaml", "ü.yaml", "x" * 90 + ".yaml", "--.yaml")
-    assert [plain_name(Path(name)) for name in names] == ["my-config-v2", "config", "x" * 20, "config"]
 
 
 @pytest.mark.services

@@ -15,8 +15,8 @@ from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Entry, EntryState, Queue, SearchAnswerSummary
 from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
 from autotune.daemon.trainings import Trainings, WatchedTraining
-from autotune.daemon.web.state import PageState
-from autotune.daemon.web.view import DaemonView, GpuSample, GpuUser, TrainingView
+from autotune.daemon.web.gpus import Sample
+from autotune.daemon.web.state import PageState, View
 from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchStarted, TrialEnded, TrialStarted
 from autotune.records import Ending, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.search.open import EventLog
@@ -224,12 +224,19 @@ class BusyDaemon:
         """Tell the page what the daemon knows now."""
         self.page.note(self.view(utilization, **changes))
 
-    def view(self, utilization: float | None = 0.5, **changes: Any) -> DaemonView:
-        """Return what the daemon knows now, with these changes."""
+    def view(
+        self,
+        utilization: float | None = 0.5,
+        *,
+        gpus: Sequence[Sample] | None = None,
+        why_no_gpus: str | None = None,
+        **changes: Any,
+    ) -> View:
+        """Return what the daemon knows now, with these changes of its status."""
         entries = self.queue.entries()
         running = next((one for one in entries if one.state is EntryState.RUNNING), None)
         waiting = [one for one in entries if one.state is EntryState.WAITING]
-        fields: dict[str, Any] = {
+        status: dict[str, Any] = {
             "autotune": "0.1.0",
             "pid": 4242,
             "started_utc": "2030-01-01T00:00:00+00:00",
@@ -237,37 +244,38 @@ class BusyDaemon:
             "machine": "a search of ours runs" if running else "idle",
             "running": running.number if running else None,
             "reasons": {one.id: "one search at a time: 2 is before it" for one in waiting},
-            "gpus": self.gpus(utilization),
-            "trainings": tuple(map(TrainingView.of, self.alive)),
+            "trainings": [training.document() for training in self.alive],
+            "trouble": None,
         }
-        return DaemonView(**{**fields, **changes})
+        known = self.gpus(utilization) if gpus is None else tuple(gpus)
+        return View(status={**status, **changes}, gpus=known, why_no_gpus=why_no_gpus)
 
     @property
     def alive(self) -> Sequence[WatchedTraining]:
         """Trainings that go on."""
         return self.trainings.alive
 
-    def gpus(self, utilization: float | None) -> tuple[GpuSample, ...]:
+    def gpus(self, utilization: float | None) -> tuple[Sample, ...]:
         """Return the readings of two GPUs: one of which all is known, one of which little is."""
         training = next((one.pid for one in self.alive), 1)
-        first = GpuSample(
-            t_s=self.clock.now_s(),
-            index=0,
-            uuid="GPU-5f1c",
-            name="NVIDIA H200",
-            utilization=utilization,
-            memory_used_bytes=round((90 + 30 * (utilization or 0.0)) * GIB),
-            memory_total_bytes=141 * GIB,
-            power_w=None if utilization is None else 150.0 + 500.0 * utilization,
-            power_limit_w=700.0,
-            sm_clock_mhz=1980,
-            temperature_c=61,
-            throttled_by=(),
-            users=(
-                GpuUser(pid=5151, name="python", memory_bytes=12 * GIB, is_own=True),
-                GpuUser(pid=training, name="python", memory_bytes=80 * GIB),
-                GpuUser(pid=777, name="ollama", memory_bytes=None),
-            ),
+        first = {
+            "utilization": utilization,
+            "memory_used_bytes": round((90 + 30 * (utilization or 0.0)) * GIB),
+            "memory_total_bytes": 141 * GIB,
+            "power_w": None if utilization is None else 150.0 + 500.0 * utilization,
+            "power_limit_w": 700.0,
+            "sm_clock_mhz": 1980,
+            "temperature_c": 61,
+            "throttled_by": [],
+            "users": [
+                {"pid": 5151, "name": "python", "memory_bytes": 12 * GIB, "is_own": True},
+                {"pid": training, "name": "python", "memory_bytes": 80 * GIB, "is_own": False},
+                {"pid": 777, "name": "ollama", "memory_bytes": None, "is_own": False},
+            ],
+        }
+        second = {**dict.fromkeys(first), "memory_total_bytes": None, "users": []}
+        known = {"t_s": self.clock.now_s(), "energy_j": None, "why_unknown": None}
+        return (
+            {**known, "index": 0, "uuid": "GPU-5f1c", "name": "NVIDIA H200", **first},
+            {**known, "index": 1, "uuid": "MIG-77", "name": "NVIDIA A30 MIG 1g.6gb", **second},
         )
-        second = GpuSample(t_s=self.clock.now_s(), index=1, uuid="MIG-77", name="NVIDIA A30 MIG 1g.6gb")
-        return first, second

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import SystemClock
-from autotune.daemon.web.http_server import Content, HttpServer
+from autotune.daemon.web.app import Content
 from autotune.daemon.web.keys import Keys
+from autotune.daemon.web.server import HttpServer
 from autotune.errors import AutotuneError
 
 

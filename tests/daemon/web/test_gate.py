@@ -223,14 +223,6 @@ def test_other_methods_are_refused(client: Client, method: str) -> None:
     assert client.ask("/api/state", method=method).status in (400, 405)
 
 
-@pytest.mark.parametrize("path", ["/", "/api/action", "/login", "/metrics"])
-def test_a_form_cannot_write(served: PageServer, client: Client, path: str) -> None:
-    """A foreign page's form, which browsers send without asking."""
-    form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": "http://evil.example"}
-    assert client.ask(path, method="POST", body=b"action=pause", headers=form).status in (403, 405)
-    assert served.acted == []
-
-
 @pytest.mark.parametrize("path", [*PATHS, "/login?code=x"])
 def test_every_answer_tells_browsers_what_it_may_do(client: Client, path: str) -> None:
     """No inline script, no eval, no frame, no guess at types, no copy kept; also on refusals."""
@@ -286,55 +278,6 @@ def test_what_is_no_action_is_said(served: PageServer, client: Client) -> None:
         assert answer.status == 400, body[:10]
         assert "this is no action" in answer.json["error"]["message"]
     assert served.acted == []
-
-
-def test_ten_megabytes_are_not_read(served: PageServer, client: Client) -> None:
-    """They are refused by what their head says, before any of them is there; without a length as well."""
-    csrf = client.ask("/api/state").json["csrf"]
-    head = [
-        f"POST /api/action HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}",
-        f"Origin: {served.origin}\r\nContent-Type: application/json\r\nX-CSRF-Token: {csrf}",
-        "Content-Length: 10000000",
-    ]
-    with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall("\r\n".join([*head, "", ""]).encode())
-        assert b" 413 " in connection.makefile("rb").readline()
-    assert client.ask("/health").status == 200
-
-
-def test_nonsense_does_not_fill_the_log(served: PageServer, client: Client, capfd: pytest.CaptureFixture[str]) -> None:
-    """Neither what is no HTTP, nor a protocol that is not spoken here."""
-    for request in (
-        b"\x16\x03\x01garbage\r\n\r\n",
-        b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
-    ):
-        with socket.create_connection(("127.0.0.1", served.port)) as connection:
-            connection.sendall(request)
-            assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 4")
-    assert client.ask("/health").status == 200
-    assert capfd.readouterr().err == ""
-
-
-def test_the_target_of_a_request_names_no_host(client: Client) -> None:
-    """An absolute one, as proxies are sent, is served to nobody; the host's header counts."""
-    assert client.ask("http://evil.example/api/state").status == 404
-    own = f"http://127.0.0.1:{client.port}/api/state"
-    assert client.ask(own, headers={"Host": "evil.example"}).status == 421
-
-
-def test_a_look_ahead_does_not_use_up_an_address(served: PageServer) -> None:
-    """Programs that only ask for the head of a printed address, as previews do, do not sign in."""
-    path = served.address.removeprefix(served.origin)
-    assert Client(served.port).ask(path, method="HEAD").status == 401
-    assert Client(served.port).ask(path).status == 303
-
-
-def test_a_head_has_a_size(served: PageServer) -> None:
-    """One that goes on for ever is cut."""
-    with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\n")
-        with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
-            connection.sendall(b"X: " + b"x" * (64 << 20))
 
 
 def test_five_hundred_silent_connections(served: PageServer, client: Client) -> None:
@@ -401,23 +344,6 @@ def test_a_silent_connection_is_cut(served: PageServer, monkeypatch: pytest.Monk
             until(lambda one=connection: not is_open(one))  # type: ignore[misc]  # mypy cannot infer the default
 
 
-def test_a_body_that_never_comes_ends_its_request(
-    served: PageServer, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that sends half of what it said holds nothing for long."""
-    csrf = client.ask("/api/state").json["csrf"]
-    monkeypatch.setattr("autotune.daemon.web.connections.SLOWEST_S", 0.1)
-    head = [
-        f"POST /api/action HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}",
-        f"Origin: {served.origin}\r\nContent-Type: application/json\r\nX-CSRF-Token: {csrf}",
-        'Content-Length: 100\r\n\r\n{"action": ',
-    ]
-    with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall("\r\n".join(head).encode())
-        until(lambda: not is_open(connection))
-    assert served.acted == []
-
-
 def test_a_stream_that_nobody_reads_is_cut(served: PageServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept for a client that takes nothing."""
     monkeypatch.setattr("autotune.daemon.web.connections.SLOWEST_S", 0.1)
@@ -448,15 +374,6 @@ def test_streams_are_counted(served: PageServer, client: Client) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
     until(lambda: served.streams == 0)
-
-
-def test_a_port_that_is_taken_is_said(tmp_path: Path, served: PageServer) -> None:
-    """With the option that names another."""
-    other = PageServer.__new__(PageServer)
-    other.port, other.token = served.port, tmp_path / "other-token"
-    with pytest.raises(AutotuneError, match=r"cannot be served at 127\.0\.0\.1") as refused:
-        other.start()
-    assert "--web-port" in str(refused.value)
 
 
 def test_the_state_holds_no_key(served: PageServer, client: Client) -> None:

@@ -4,7 +4,6 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from autotune.daemon.drift import Surroundings
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
+from autotune.daemon.web.gpus import Sample
 from autotune.daemon.web.metrics import Metrics, TrialEndings
-from autotune.daemon.web.view import DaemonView, GpuSample
+from autotune.daemon.web.state import View
 from autotune.trial.owner import this_process
 from tests.daemon.web.busy_daemon import GIB, BusyDaemon, Training
 
@@ -85,11 +85,6 @@ def test_what_is_not_known_is_absent(daemon: BusyDaemon) -> None:
     assert len(found["autotune_training_samples"].samples) == 1
 
 
-def test_nothing_is_said_before_the_daemon_has_looked() -> None:
-    """An empty answer, which is a valid one."""
-    assert families(Metrics(lambda: None, dict)) == {}
-
-
 def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
     """24 hours, a scrape a minute, with all that happens on such a day: no counter falls, and no unknown is 0.
 
@@ -125,16 +120,13 @@ def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
         endings.look(daemon.queue.entries())
         energy_j = 0.0 if minute in (300, 900) else energy_j + rng.uniform(0.0, 40_000.0)
         is_silent = minute % 50 < 5
-        known = GpuSample(
-            t_s=daemon.clock.now_s(),
-            index=0,
-            uuid="GPU-1",
+        known = gpu(
             utilization=None if is_silent else rng.uniform(0.01, 1.0),
             memory_used_bytes=None if is_silent else 4 * GIB,
             energy_j=None if is_silent else energy_j,
         )
-        lost = GpuSample(t_s=daemon.clock.now_s(), index=1, uuid="GPU-2", why_unknown="it has fallen off the bus")
-        view: DaemonView = replace(daemon.view(), gpus=(known, lost))
+        lost = {"t_s": 0.0, "index": 1, "uuid": "GPU-2", "why_unknown": "it has fallen off the bus"}
+        view: View = daemon.view(gpus=(known, lost))
         daemon.clock.wait(60.0 - (daemon.clock.now_s() - before) % 60.0)
         found = families(metrics)
         values = {(name, labels): value for name, labels, value in samples(found)}
@@ -143,9 +135,9 @@ def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
                 counted.add(name)
                 assert value >= last.get((name, labels), 0.0), (minute, name, labels)
         assert not any("GPU-2" in str(labels) for _, labels in values)
-        gpu = (("gpu_uuid", "GPU-1"),)
-        assert (("autotune_gpu_utilization_ratio", gpu) in values) is not is_silent
-        assert values.get(("autotune_gpu_utilization_ratio", gpu), 1.0) > 0.0
+        used = "autotune_gpu_utilization_ratio", (("gpu_uuid", "GPU-1"),)
+        assert (used in values) is not is_silent
+        assert values.get(used, 1.0) > 0.0
         last |= values
     assert counted == {"autotune_gpu_energy_joules_total", "autotune_training_samples_total", "autotune_trials_total"}
     ended = {labels[0][1]: value for (name, labels), value in last.items() if name == "autotune_trials_total"}
@@ -156,7 +148,7 @@ def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
 def test_a_counter_that_begins_anew_adds_up(daemon: BusyDaemon) -> None:
     """A driver that was loaded again counts its energy from 0: what it drew before stays counted."""
     readings = iter((1000.0, 1500.0, 20.0, 50.0))
-    metrics = Metrics(lambda: replace(daemon.view(), gpus=(gpu(next(readings)),)), dict)
+    metrics = Metrics(lambda: daemon.view(gpus=[gpu(energy_j=next(readings))]), dict)
     counted = [
         next(value for name, _, value in samples(families(metrics)) if name == "autotune_gpu_energy_joules_total")
         for _ in range(4)
@@ -164,9 +156,9 @@ def test_a_counter_that_begins_anew_adds_up(daemon: BusyDaemon) -> None:
     assert counted == [0.0, 500.0, 520.0, 550.0]
 
 
-def gpu(energy_j: float) -> GpuSample:
-    """Return a reading of a GPU that has drawn so much."""
-    return GpuSample(t_s=0.0, index=0, uuid="GPU-1", energy_j=energy_j)
+def gpu(**readings: float | None) -> Sample:
+    """Return a reading of a GPU."""
+    return {"t_s": 0.0, "index": 0, "uuid": "GPU-1", **readings}
 
 
 def test_trials_before_the_daemon_do_not_count(daemon: BusyDaemon) -> None:

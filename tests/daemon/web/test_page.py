@@ -181,69 +181,6 @@ def test_a_page_that_only_shows_has_no_buttons(browser: Any, served: PageServer,
     assert "autotune apply --config" in text_of(page, "#advice")
 
 
-def test_all_can_be_reached_with_the_keyboard(browser: Any, served: PageServer) -> None:
-    """The first tab offers to skip to the content; each button and each folded part is reached, and seen to be."""
-    keys = pytest.importorskip("selenium.webdriver.common.keys", reason="selenium is not installed").Keys
-    page = opened(browser, served)
-    active = "return document.activeElement"
-    page.find_element("tag name", "body").send_keys(keys.TAB)
-    assert page.execute_script(f"{active}.className") == "skip"
-    page.execute_script(active).send_keys(keys.ENTER)
-    assert page.execute_script(f"{active}.id") == "main"
-    wanted = set(
-        page.execute_script("return [...document.querySelectorAll('button, summary')].map((one) => one.dataset.key)")
-    )
-    reached = set()
-    for _ in range(3 * len(wanted)):
-        page.execute_script(active).send_keys(keys.TAB)
-        key = page.execute_script(f"{active}.dataset.key")
-        if key is None:
-            break
-        reached.add(key)
-        assert page.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none", key
-    assert wanted <= reached
-    page.execute_script("document.querySelector('[data-key=\"best steps title\"]').focus()")
-    page.execute_script(active).send_keys(keys.ENTER)
-    assert page.execute_script("return document.querySelector('[data-key=\"best steps\"]').open")
-
-
-@pytest.mark.parametrize("width", [400, 700, 800, 1280, 2200])
-def test_nothing_is_cut_off_at_any_width(served: PageServer, width: int) -> None:
-    """No sideways scrolling of the page, also on a telephone."""
-    with chromium(width=width) as browser:
-        page = opened(browser, served)
-        until(lambda: text_of(page, "#daemon > div"), "the page is empty")
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        wide = page.execute_script(
-            """return [...document.querySelectorAll('section *')].filter((one) => !one.closest('pre, .unseen')
-               && one.getBoundingClientRect().right > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80))"""
-        )
-        assert wide == []
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_text_has_contrast(served: PageServer, dark: bool) -> None:
-    """All text has 4.5 to 1 or more against what is behind it (WCAG 2.2, 1.4.3), by light and by dark."""
-    with chromium(dark=dark) as browser:
-        page = opened(browser, served)
-        low = page.execute_script(CONTRASTS)
-        assert low == []
-
-
-CONTRASTS = """
-const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-const luminance = (color) => { const [r, g, b] = color.map((one) => one / 255).map((one) =>
-  one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-const behind = (one) => { for (; one; one = one.parentElement) {
-  const color = rgb(getComputedStyle(one).backgroundColor);
-  if (color.length < 4 || color[3] === 1) return color; } return [255, 255, 255]; };
-return [...document.querySelectorAll('body *')].filter((one) => [...one.childNodes].some((node) => node.nodeType === 3
-  && node.data.trim()) && !one.closest('svg, .unseen, noscript, script')).filter((one) => {
-  const [a, b] = [rgb(getComputedStyle(one).color), behind(one)].map((color) => luminance(color.slice(0, 3)));
-  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5; }).map((one) => one.outerHTML.slice(0, 90));
-"""
-
-
 def test_an_alarm_is_spoken_once(browser: Any, served: PageServer, daemon: BusyDaemon) -> None:
     """It stands in a live region when it comes, and is not repeated by later states."""
     page = opened(browser, served)

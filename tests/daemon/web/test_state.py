@@ -1,8 +1,6 @@
 """State of the page, from the files of a daemon."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,10 +11,8 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import EntryState
-from autotune.daemon.web.search_section import MOST_DOTS, EventFile, t_quantile
-from autotune.daemon.web.state import WebState
+from autotune.daemon.web.search_section import MOST_DOTS
 from autotune.events import IncumbentChanged
-from autotune.measure.statistics import student_t_quantile
 from autotune.records import Purpose
 from tests.daemon.web.busy_daemon import BusyDaemon, Searching
 
@@ -27,7 +23,7 @@ def daemon(home: DaemonHome, tmp_path: Path) -> BusyDaemon:
     return BusyDaemon(home, tmp_path / "a project")
 
 
-def document(daemon: BusyDaemon, **options: Any) -> WebState:
+def document(daemon: BusyDaemon, **options: Any) -> dict[str, Any]:
     """Return the state after a look of the daemon."""
     daemon.note(0.5)
     state = daemon.page.document(**options)
@@ -35,34 +31,25 @@ def document(daemon: BusyDaemon, **options: Any) -> WebState:
     return state
 
 
-def test_nothing_is_shown_before_the_daemon_has_looked(daemon: BusyDaemon) -> None:
-    """There is no state to begin with, rather than one of zeros."""
-    assert daemon.page.document() is None
-
-
 def test_an_idle_daemon_says_so(daemon: BusyDaemon) -> None:
     """No search, no entries, no advice; a machine without a driver says why there is no GPU."""
     daemon.note(None, gpus=(), why_no_gpus="there is no NVIDIA driver")
     state = daemon.page.document()
     assert state is not None
-    assert state["headline"] == {"tone": "quiet", "text": "Nothing runs, and nothing waits."}
     assert state["search"] is None
     assert (state["gpus"]["why_none"], state["gpus"]["devices"]) == ("there is no NVIDIA driver", [])
     assert (state["queue"]["entries"], state["advice"]["advice"], state["trainings"]["alarms"]) == ([], [], [])
 
 
 def test_a_busy_daemon_in_all_sections(daemon: BusyDaemon) -> None:
-    """Of GPUs, search, queue, training, alarm and advice there is what their files say; the alarm is the headline."""
+    """Of GPUs, search, queue, training, alarm and advice there is what their files say."""
     daemon.fill()
     state = document(daemon)
-    assert state["headline"]["tone"] == "alarm"
-    assert "trains at 7" in state["headline"]["text"]
-    assert "neighbour on the CPU" in state["headline"]["text"]
     (training,) = state["trainings"]["trainings"]
     assert training["is_slow"]
     assert training["ratio"] == pytest.approx(0.7, abs=0.05)
     (alarm,) = [alarm for alarm in state["trainings"]["alarms"] if alarm["is_open"]]
-    assert alarm["cause"] == "neighbour on the CPU"
+    assert "neighbour on the CPU" in alarm["message"]
     search = state["search"]
     assert search is not None
     assert (search["entry"], search["phase"], search["trials"]) == (2, "confirming", 19)
@@ -91,34 +78,8 @@ def test_a_gpu_shows_the_last_hour_and_who_is_on_it(daemon: BusyDaemon) -> None:
     assert first["users"][1]["name"] == "/project/tts/config.yaml"
     assert first["users"][2]["memory_bytes"] is None
     unknown = ("utilization", "memory_used_bytes", "power_w", "sm_clock_mhz", "throttled_by")
-    assert [second[name] for name in unknown] == [None] * 5  # type: ignore[literal-required]
+    assert [second[name] for name in unknown] == [None] * 5
     assert second["history"]["series"] == {}
-
-
-def test_a_gap_in_the_readings_is_a_gap(daemon: BusyDaemon) -> None:
-    """A daemon that did not look for ten minutes shows nothing for them."""
-    daemon.note(0.5)
-    daemon.clock.wait(600.0)
-    series = document(daemon)["gpus"]["devices"][0]["history"]["series"]["utilization"]
-    assert (series[0], series[-1]) == (0.5, 0.5)
-    assert series[1:-1] == [None] * 19
-
-
-def test_points_have_intervals_that_hold_them(daemon: BusyDaemon) -> None:
-    """Fastest first, with today's config among them; more trials make a narrower interval."""
-    daemon.add_running()
-    daemon.search()
-    search = document(daemon)["search"]
-    assert search is not None
-    points = search["points"]
-    assert all(point["low"] < point["ratio"] < point["high"] for point in points)
-    rest = [point["ratio"] for point in points]
-    assert rest == sorted(rest, reverse=True)
-    (today,) = [point for point in points if point["is_today"]]
-    assert today["trials"] == 5
-    once = next(point for point in points if point["trials"] == 1)
-    often = next(point for point in points if point["trials"] == 5 and not point["is_today"])
-    assert once["high"] / once["low"] > often["high"] / often["low"]
 
 
 def test_the_search_is_followed_as_it_writes(daemon: BusyDaemon) -> None:
@@ -172,18 +133,6 @@ def test_the_events_of_a_named_state_folder_are_found(daemon: BusyDaemon) -> Non
     assert search["trials"] == 1
 
 
-def test_a_line_without_an_end_costs_no_memory(tmp_path: Path) -> None:
-    """What is too long to be an event is passed over, and so is the rest of it; what comes after it is read."""
-    path = tmp_path / "s.events.jsonl"
-    path.write_bytes(b'{"event": "a"}\n"' + b"x" * (20 << 20) + b'"\n{"event": "b"}\n{"event":')
-    file = EventFile(path)
-    assert [event["event"] for event in file.news(1 << 20)] == ["a"]
-    assert [event["event"] for event in file.news(64 << 20)] == ["b"]
-    with path.open("ab") as more:
-        more.write(b' "c"}\n')
-    assert [event["event"] for event in file.news(64 << 20)] == ["c"]
-
-
 def test_ten_thousand_trials_fit(daemon: BusyDaemon) -> None:
     """The document stays small, all steps of the best speed are in it, and so is the fastest trial."""
     daemon.add_running()
@@ -211,9 +160,9 @@ def test_the_fullest_document_stays_small(daemon: BusyDaemon) -> None:
         daemon.add(config=f"/{long}", note=long)
     daemon.fill()
     one = daemon.gpus(0.5)[0]
-    views = daemon.view().trainings
-    gpus = tuple(replace(one, index=index, uuid=f"GPU-{index}", users=one.users * 30) for index in range(200))
-    daemon.note(0.5, gpus=gpus, trainings=tuple(replace(views[0], id=str(number), name=long) for number in range(300)))
+    training = daemon.view().status["trainings"][0]
+    gpus = tuple({**one, "index": index, "uuid": f"GPU-{index}", "users": one["users"] * 30} for index in range(200))
+    daemon.note(0.5, gpus=gpus, trainings=[{**training, "id": str(number), "name": long} for number in range(300)])
     state = daemon.page.document(actions=True, csrf="t")
     assert len(json.dumps(state)) < 200_000
     assert state is not None
@@ -265,7 +214,6 @@ def test_files_that_make_no_sense_are_passed_over(daemon: BusyDaemon) -> None:
     state = daemon.page.document()
     assert state is not None
     assert "cannot be understood" in (state["queue"]["trouble"] or "")
-    assert state["headline"]["tone"] == "trouble"
     assert [entry["state"] for entry in state["queue"]["entries"]] == ["running"]
 
 
@@ -285,18 +233,11 @@ def test_a_clock_that_jumps_moves_no_trial_far(daemon: BusyDaemon) -> None:
     assert times[-1] <= 30.0
 
 
-def test_actions_are_offered_only_where_they_are_permitted(daemon: BusyDaemon) -> None:
-    """A page that only shows has no buttons and no token; else each state has those that its command permits."""
+def test_a_page_that_only_shows_holds_no_token(daemon: BusyDaemon) -> None:
+    """With actions it does."""
     daemon.fill()
-    read_only = document(daemon, csrf="secret")
-    assert (read_only["actions"], read_only["csrf"]) == (False, None)
-    assert not any(entry["actions"] for entry in read_only["queue"]["entries"])
-    state = document(daemon, actions=True, csrf="secret")
-    assert state["csrf"] == "secret"
-    offered = {entry["state"]: entry["actions"] for entry in state["queue"]["entries"]}
-    assert offered[EntryState.PAUSED] == ["resume", "remove"]
-    assert offered[EntryState.DONE] == ["remove"]
-    assert state["advice"]["advice"][0]["actions"] == ["apply"]
+    shown = [document(daemon, actions=actions, csrf="secret") for actions in (False, True)]
+    assert [(one["actions"], one["csrf"]) for one in shown] == [(False, None), (True, "secret")]
 
 
 def test_what_has_not_changed_is_the_same_but_for_its_moment(daemon: BusyDaemon) -> None:
@@ -319,17 +260,3 @@ def test_the_best_of_a_search_that_has_ended_stays(daemon: BusyDaemon) -> None:
     search = document(daemon)["search"]
     assert search is not None
     assert (search["is_running"], search["now"], search["best_changes"]) == (False, None, "num_workers=9")
-
-
-@pytest.mark.parametrize("degrees", [6.0, 10.0, 100.0, 9000.0])
-def test_the_quantile_is_that_of_students_t(degrees: float) -> None:
-    """As near as a picture needs it."""
-    assert t_quantile(degrees) == pytest.approx(student_t_quantile(0.975, degrees), rel=1e-3)
-
-
-def test_the_page_costs_the_daemon_no_heavy_import() -> None:
-    """The state is made without numpy, optuna and rich, as the daemon is small."""
-    heavy = ("numpy", "optuna", "rich", "ruamel", "yaml")
-    code = f"import sys, autotune.daemon.web.state; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -3,7 +3,7 @@
 
 import { replaceContent } from "./dom.js";
 import { searchSection } from "./search.js";
-import { adviceSection, daemonSection, gpusSection, queueSection, trainingsSection } from "./sections.js";
+import { adviceSection, daemonSection, gpusSection, headline, queueSection, trainingsSection } from "./sections.js";
 import { localTime, setClock, since } from "./words.js";
 
 const QUIET_MS = 30000, SLOWEST_MS = 5000;
@@ -14,7 +14,7 @@ let state = null, shown = {}, heard = 0, failures = 0, isAway = false, announced
 function render(isAll) {
   const width = Math.max(280, Math.floor(place("search").clientWidth) - 2);
   const sections = { search: () => searchSection(state.search, width), gpus: () => gpusSection(state.gpus), trainings: () => trainingsSection(state.trainings),
-    queue: () => queueSection(state.queue, act), advice: () => adviceSection(state.advice, act), daemon: () => daemonSection(state.daemon) };
+    queue: () => queueSection(state.queue, state.actions ? act : null), advice: () => adviceSection(state.advice, state.actions ? act : null), daemon: () => daemonSection(state.daemon) };
   for (const [name, make] of Object.entries(sections)) {
     const content = JSON.stringify(state[name]);
     if (content === shown[name] && !(isAll && name === "search")) continue;
@@ -28,10 +28,11 @@ function show(document_) {
   [heard, failures] = [Date.now(), 0];
   setClock(state.utc);
   connection("live", "live");
-  if (place("headline").textContent !== state.headline.text) place("headline").textContent = state.headline.text;
-  place("headline").className = state.headline.tone;
+  const [tone, text] = headline(state);
+  if (place("headline").textContent !== text) place("headline").textContent = text;
+  place("headline").className = tone;
   place("where").textContent = `${state.daemon.host}, ${localTime(state.utc)}`;
-  document.title = `${state.headline.text} – autotune`;
+  document.title = `${text} – autotune`;
   render(false);
   const opened = state.trainings.alarms.filter((alarm) => alarm.is_open);
   const fresh = opened.filter((alarm) => !announced.has(alarm.key));

@@ -79,14 +79,15 @@ export function trainingsSection(trainings) {
   ];
 }
 
+const ACTIONS = { waiting: ["pause", "remove"], running: ["pause", "remove"], paused: ["resume", "remove"], held: ["resume", "remove"], failed: ["resume", "remove"], done: ["remove"] };
 const STATES = { waiting: "○ waiting", running: "▶ running", paused: "‖ paused", held: "◇ held", done: "● done", failed: "✕ failed" };
 
 export function queueSection(queue, act) {
   const trouble = queue.trouble ? el("p", { class: "trouble" }, queue.trouble) : null;
   if (!queue.entries.length) return [trouble ?? empty("The queue is empty.")];
-  const buttons = (entry) => entry.actions.map((action) => el("button", { type: "button", "data-key": `${action} ${entry.id}`,
+  const canAct = act !== null;
+  const buttons = (entry) => (ACTIONS[entry.state] ?? []).map((action) => el("button", { type: "button", "data-key": `${action} ${entry.id}`,
     "aria-label": `${action} entry ${entry.number}`, click: () => act(action, entry.id, `${action} entry ${entry.number}, ${shortPath(entry.config)}`, action === "remove") }, action));
-  const canAct = queue.entries.some((entry) => entry.actions.length);
   return [trouble, table("The queue: open entries in their order, then the closed ones",
     [["entry", "number"], ["state", ""], ["config", "wide"], ["used of budget", "number"], ["start", ""], ["gain", "number"], ...(canAct ? [["", "buttons"]] : [])],
     queue.entries.map((entry) => [String(entry.number), tag(entry.state, STATES[entry.state] ?? entry.state),
@@ -106,7 +107,7 @@ function advice(one, act) {
     el("pre", { class: "diff", tabindex: 0, "data-key": `diff ${one.id}`, "aria-label": "Change to the config as a diff" }, one.diff.split("\n").map((line) => el("span", { class: line[0] === "+" ? "plus" : line[0] === "-" ? "minus" : "" }, `${line}\n`))),
     one.may_learn_more_slowly ? el("p", { class: "trouble" }, "It changes the batch or the precision, and no race has shown that it learns as fast.") : null,
     el("ul", { class: "why" }, one.why.map((sentence) => el("li", {}, sentence))),
-    one.actions.includes("apply") ? el("button", { type: "button", "data-key": `apply ${one.id}`, "aria-label": `apply advice ${one.id}`, click: () => act("apply", one.id, `write advice ${one.id} into ${one.config}`, true) }, "apply")
+    act && one.state === "given" && !one.may_learn_more_slowly ? el("button", { type: "button", "data-key": `apply ${one.id}`, "aria-label": `apply advice ${one.id}`, click: () => act("apply", one.id, `write advice ${one.id} into ${one.config}`, true) }, "apply")
       : el("p", { class: "muted" }, one.state === "applied" ? "To undo it: " : "To take it: ", el("code", {}, `autotune ${one.state === "applied" ? "revert" : "apply"} --config ${one.config}`)));
 }
 
@@ -119,3 +120,27 @@ export const daemonSection = (daemon) => [
   el("dl", { class: "facts" }, fact("machine", `${daemon.host}: ${daemon.machine}`), fact("trouble", daemon.trouble ?? "none"), fact("version", daemon.autotune),
     fact("process", `${daemon.pid}, for `, running(daemon.started_utc)), fact("hosted by", daemon.hosted)),
 ];
+
+function searchLine(search) {
+  const phase = search.phase === "confirming" ? "Confirming" : "Searching";
+  const begun = `${phase} ${shortPath(search.config)}, budget ${duration(search.budget_s)}: `;
+  if (search.best_changes === null || !search.best.length) return `${begun}${count(search.trials, "trial", "trials")} made, nothing better than today's config yet.`;
+  return `${begun}${ratio(search.best.at(-1)[1])} today's speed after ${count(search.trials, "trial", "trials")}, with ${search.best_changes}.`;
+}
+
+/** The headline, as [tone, text]: an alarm before the search that runs, that before what waits, that before what is done. */
+export function headline(state) {
+  const alarms = state.trainings.alarms.filter((one) => one.is_open), trouble = state.daemon.trouble ?? state.queue.trouble;
+  const waiting = state.queue.entries.filter((entry) => ["waiting", "held", "paused"].includes(entry.state));
+  const going = state.trainings.trainings.length, given = state.advice.advice.find((one) => one.state === "given");
+  if (alarms.length) return ["alarm", `${alarms[0].message}${alarms.length > 1 ? ` (and ${alarms.length - 1} more)` : ""}`];
+  if (trouble) return ["trouble", `Trouble: ${trouble}`];
+  if (state.search?.is_running) return ["work", searchLine(state.search)];
+  if (waiting.length) {
+    const why = waiting[0].reason ? `: entry ${waiting[0].number} ${waiting[0].reason}` : "";
+    return ["work", `${waiting.length === 1 ? "One search stands" : `${waiting.length} searches stand`} in the queue${why}.`];
+  }
+  if (going) return ["quiet", `${going === 1 ? "One training goes on" : `${going} trainings go on`}; no alarm. The queue is empty.`];
+  if (given) return ["news", `Advice for ${shortPath(given.config)}: ${ratio(given.ratio[0])} as fast (${interval(given.ratio[1], given.ratio[2])}), not applied yet.`];
+  return ["quiet", "Nothing runs, and nothing waits."];
+}
