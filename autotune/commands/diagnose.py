@@ -112,7 +112,8 @@ def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog,
     watchdog.stand_down()
     if request.out is not None:
         keep_everything(request.out, done)
-    call.answer(lambda: say_diagnosis(request, done, elapsed_s=clock.now_s() - call.started_s))
+    elapsed_s = clock.now_s() - call.started_s
+    call.answer(lambda: say_diagnosis(request, done, elapsed_s=elapsed_s, as_json=call.as_json))
     if request.fix:
         fix(request, done)
     return 1 if done.has_failed else 0

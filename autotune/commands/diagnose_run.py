@@ -36,7 +36,6 @@ class DiagnosisRequest:
         fail_on: Condition under which the exit code is 1; None for none.
         out: Folder to keep everything in; None for none.
         allow_busy_gpu: True to make trials although somebody else is on the GPU.
-        as_json: True to print the diagnosis as one JSON object on stdout.
         language: Language of the screen; an object is in English.
         state_dir: Folder of all state; None finds the place by the config.
         storage: Where studies are kept, as typed.
@@ -50,7 +49,6 @@ class DiagnosisRequest:
     fail_on: FailOn | None
     out: Path | None
     allow_busy_gpu: bool
-    as_json: bool
     language: Language
     state_dir: Path | None
     storage: str | None
@@ -117,9 +115,9 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     )
 
 
-def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float) -> None:
+def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float, as_json: bool) -> None:
     """Says what was found: an object, or the screen."""
-    if request.as_json:
+    if as_json:
         say_object(_document(done, elapsed_s=elapsed_s), indent=2)
         return
     language = request.language

@@ -6,7 +6,7 @@ from autotune.clock import SystemClock
 from autotune.commands.init_preflight import NOT_TRIED, show_preflight
 from autotune.commands.printing import ask, say_remarks
 from autotune.commands.search_plan import command_notes, knob_rows
-from autotune.config.apply import create_file, write_edit
+from autotune.config.apply import create_file, write_edits
 from autotune.config.secrets import masked
 from autotune.config.typed import read_typed, refuse_secrets
 from autotune.errors import ConfigError
@@ -112,5 +112,5 @@ def _write(console: Console, plan: InitPlan) -> None:
         console.print(f"\nWritten to {plan.edit.path}.", soft_wrap=True)
         return
     plan.problem.state.create()
-    backup = write_edit(plan.edit, plan.problem.state.backups, SystemClock())
+    backup = write_edits([plan.edit], plan.problem.state.backups, SystemClock())[plan.edit.path]
     console.print(f"\nWritten to {plan.edit.path}; the file as it was: {backup}", soft_wrap=True)

@@ -48,6 +48,14 @@ class LazyGroup(click.Group):
             formatter.write_dl(list(self.sentences.items()))
 
 
+class OrderedGroup(click.Group):
+    """Group of commands of one module, which are listed in the order of their definition."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order of the module."""
+        return list(self.commands)
+
+
 class _Aside(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:

@@ -1,7 +1,6 @@
 """Options that several commands share."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +112,11 @@ warm_start_option = click.option(
     help="Begin with the best points of studies of the same or a like training, on this hardware or another, or do "
     "not. Default: begin with them, if there are any.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+json_option = click.option(  # `Invocation.as_json` says it, to errors as well
+    "--json", is_flag=True, expose_value=False, help="Print one JSON object on stdout."
+)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change and start nothing.")
 force_option = click.option("--force", is_flag=True, help="Do not ask, also where a value was edited since.")
 entry_argument = click.argument("number", type=click.IntRange(min=1), metavar="ENTRY")
 entries_argument = click.argument("numbers", nargs=-1, required=True, type=click.IntRange(min=1), metavar="ENTRY...")
 entries_or_all_argument = click.argument("numbers", nargs=-1, type=click.IntRange(min=1), metavar="[ENTRY...]")
-
-
-def study_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which study is meant, and how it is shown."""
-    name = click.option("--study", metavar="NAME", help="Name of the study (default: the config's, or the only one).")
-    for option in (storage_option, state_dir_option, json_option, name, config_if_any_option):
-        function = option(function)
-    return function

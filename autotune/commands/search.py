@@ -98,7 +98,7 @@ def command(call: Invocation, /, **options: Any) -> int:
             raise click.UsageError("--race and --no-race exclude each other.")
         options["race_s"] = 0.0
     request = SearchRequest(**options)
-    if request.dry_run and request.as_json:
+    if request.dry_run and call.as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
     _require_time(request)
     clock = SystemClock()
@@ -142,14 +142,14 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     except AutotuneError:
         _report(problem, request, watchdog, clock)
         raise
-    if request.as_json:
+    if call.as_json:
         _apply(problem, finished, request, watchdog)  # first, so that a failure is the one object on stdout
-    asks = is_question(request, finished)
+    asks = not call.as_json and is_question(request, finished)
     answer.give(finished.result, finished.failures, ended_by=finished.ended_by, without_next=asks)
     if asks:
         watchdog.stand_down()  # the answer is given: from here on time does not count
         ask_to_apply(problem, finished)
-    elif not request.as_json:
+    elif not call.as_json:
         _apply(problem, finished, request, watchdog)
     _report(problem, request, watchdog, clock)
     if finished.ended_by:

@@ -24,7 +24,7 @@ _SHOWN_TRIALS = 20
 @state_dir_option
 @storage_option
 @click.pass_obj
-def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None, storage: str | None) -> int:
+def command(call: Invocation, config: Path, state_dir: Path | None, storage: str | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
         from autotune.commands.apply_answer import changes_to_offer, diff_of
@@ -42,7 +42,7 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
     say_remarks(problem.state.remarks)
     study = Study.of(problem)
     result = study.answer()
-    if as_json:
+    if call.as_json:
         offered = changes_to_offer(problem, study.name, study.trials, result)
         document = answer_document(
             result,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.config.apply import plan_edit, write_edit, write_edits
+from autotune.config.apply import plan_edit, write_edits
 from tests.commands.conftest import TRAINER, Autotune, answered
 
 FLAG_TRAINER = Path(__file__).parents[1] / "toys" / "flag_trainer.py"
@@ -365,7 +365,7 @@ def test_json_and_toml_configs(project: Path, autotune: Autotune, name: str, tex
     assert (project / name).read_bytes() == text.encode()
     edit = plan_edit(project / name, {"data.num_workers": 2})
     assert edit.new == text.replace(tuned[:-1] + "1", tuned)
-    write_edit(edit, project / ".autotune" / "backups", SystemClock())
+    write_edits([edit], project / ".autotune" / "backups", SystemClock())
     assert autotune("revert", "--config", name, "--force").returncode == 0
     assert (project / name).read_bytes() == text.encode()
     again = autotune("init", "--config", name, "--yes", "--from-flags", "--", sys.executable, "train.py", "--a=1")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.commands.study.place import Place, delete_study
+from autotune.commands.studies import Studies
 from autotune.errors import StudyBusy
 from autotune.records import Purpose, Scalar
 from autotune.search.problem import Problem, open_problem
@@ -184,7 +184,7 @@ def member(problem: Problem, about: Mapping[str, Scalar], renewed_utc: datetime)
 def test_a_study_stays_whose_member_has_a_clock_that_is_an_hour_off(project: Path, study: str) -> None:
     """It goes on giving signs of life, whatever time they bear; one that is silent was killed."""
     problem = open_problem(project / "config.yaml", command=None, state_dir=None)
-    place = Place(state=problem.state, storage=problem.storage, shown="here", problem=problem)
+    place = Studies(state=problem.state, storage=problem.storage, shown="here", problem=problem)
     clock = VirtualClock()
     owner = Owner(about={"host": "elsewhere"}, is_gone=lambda _about: False, clock=clock, ends_s=9e9)
     working = Study(study, problem.storage, owner=owner)
@@ -201,8 +201,8 @@ def test_a_study_stays_whose_member_has_a_clock_that_is_an_hour_off(project: Pat
             working.refresh()
 
     with pytest.raises(StudyBusy, match="worked on by 1 processes, one on 'elsewhere'"):
-        delete_study(place, study, Later())
+        place.delete(study, Later())
     working.close()
     clock.wait(3600.0)
-    trash, _ = delete_study(place, study, clock)
-    assert list(trash.glob("*.journal"))
+    said, *_ = place.delete(study, clock)
+    assert list(Path(said["trash"]).glob("*.journal"))

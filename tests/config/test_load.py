@@ -402,13 +402,6 @@ def test_limits_without_end_are_refused(config, limits):
         load(config, f"x: 1\nautotune:\n  command: t {{config}}\n  trial: {limits}\n")
 
 
-def test_the_old_name_of_the_limits_is_refused_with_the_new_one(config):
-    """`run:` was what is `trial:` now."""
-    with pytest.raises(ConfigError, match="unknown key run") as caught:
-        load(config, f"{TRAINING}autotune:\n  run: {{max_s: 5}}\n")
-    assert "called trial now" in str(caught.value)
-
-
 @pytest.mark.parametrize(("name", "text"), [("c.json", '{"autotune": {}, "a": 1}'), ("c.toml", "a = 1\n[autotune]\n")])
 def test_a_section_in_json_or_toml_is_an_error(tmp_path, name, text):
     """It would be read by nobody there; the error names the file that it belongs into."""
