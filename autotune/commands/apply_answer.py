@@ -35,11 +35,10 @@ def changes_of_trial(study: Study, result: SearchResult, number: int, typed: Typ
     """
     chosen = next((trial for trial in study.trials if trial.number == number), None)
     if chosen is None:
-        there = _ranges(trial.number for trial in study.trials)
         raise TrialError(
             f"there is no trial {number} in study {study.name}",
             where=study.where,
-            remedy=f"It has the trials {there}; see `{typed.command('status')}`.",
+            remedy=f"`{typed.command('status')}` shows its {len(study.trials)} trials.",
         )
     if not chosen.comparable and not force:
         raise TrialError(
@@ -164,17 +163,6 @@ def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
         return "".join(edit.diff for edit in _planned(settings, changes.values)) or None
     except AutotuneError:  # the config was edited, or is gone; `apply` will say so
         return None
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    runs: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    words = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
-    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
 def _require_judged_for(problem: Problem, new: ChangeSet, *, force: bool) -> None:

@@ -2,7 +2,8 @@
 
 import os
 import socket
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -103,19 +104,11 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
     Raises:
         TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
     """
-    problem.state.create()
     clock = SystemClock()
     name = _name(clock)
-    checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
-    with (
-        sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
-        Guard() as guard,
-        checkpoints,
-    ):
-        end_orphans(problem.state.trials(problem.study), clock)
+    with _prepared(problem, clock, name) as (runner, checkpoints):
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
-        runner = ZygoteRunner(guard, clock)
         preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
         took_s = clock.now_s() - began_s
         loss = checkpoints.loss("the trial")
@@ -134,21 +127,27 @@ def _name(clock: Clock) -> str:
     return f"preflight-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
 
 
-def _make(console: Console, plan: InitPlan) -> _Trials:
-    """Make the first trial, and where that shows what it should the second one."""
-    problem, clock = plan.problem, SystemClock()
+@contextmanager
+def _prepared(problem: Problem, clock: Clock, name: str) -> Iterator[tuple[Runner, CheckpointBackups]]:
+    """Hold this machine's part of the study, without orphans, and the user's checkpoints, while trials are made."""
     problem.state.create()
-    name = _name(clock)
-    console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
     checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
-    second = None
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
         checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        side_effects, runner = SideEffects(problem.trainer, clock), ZygoteRunner(guard, clock)
+        yield ZygoteRunner(guard, clock), checkpoints
+
+
+def _make(console: Console, plan: InitPlan) -> _Trials:
+    """Make the first trial, and where that shows what it should the second one."""
+    problem, clock, second = plan.problem, SystemClock(), None
+    name = _name(clock)
+    console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
+    with _prepared(problem, clock, name) as (runner, checkpoints):
+        side_effects = SideEffects(problem.trainer, clock)
         with _waiting(console):
             first = run_preflight(
                 problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)
@@ -159,30 +158,23 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
                 trouble = _tried_elsewhere(problem, first, trouble, runner, clock)
             loss = checkpoints.loss("the preflight's second trial")
         elif loss is None:
-            _print_steps(console, first)
+            console.print(
+                f"{_steps(first)} seen, the first {format_duration(first.first_step_s or 0.0)} after the start; "
+                f"{_REACHED[first.reached]}.",
+                soft_wrap=True,
+            )
             if plan.changes_config:
                 with _waiting(console):
                     second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
                 loss = checkpoints.loss("the preflight's second trial")
         left = side_effects.of_the_trial(None)
-    for remark in checkpoints.remarks:
+    for remark in (*checkpoints.remarks, *([left.sentence] if left is not None else [])):
         console.print(plain(remark, longest=1000), soft_wrap=True)
-    if left is not None:
-        console.print(plain(left.sentence, longest=1000), soft_wrap=True)
     return _Trials(first=first, second=second, trouble=trouble, loss=loss, left_files=left is not None)
 
 
 def _waiting(console: Console) -> AbstractContextManager[object]:
     return console.status("waiting for the first step") if console.is_terminal else nullcontext()
-
-
-def _print_steps(console: Console, preflight: Preflight) -> None:
-    assert preflight.first_step_s is not None, "steps were seen"
-    console.print(
-        f"{_steps(preflight)} seen, the first {format_duration(preflight.first_step_s)} after the start; "
-        f"{_REACHED[preflight.reached]}.",
-        soft_wrap=True,
-    )
 
 
 def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | None:
@@ -208,28 +200,19 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
     Args:
         without: Option of the command that goes on without one.
     """
-    go_on = _go_on(without)
     explained = EXPLANATIONS[preflight.ending]
+    remedy = explained.remedy
     if not preflight.steps:
-        return TrialError(
-            f"no step was seen: {_why_no_step(preflight)}",
-            where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}{go_on}",
-        )
-    if preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
-        return TrialError(
-            f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})",
-            where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}{go_on}",
-        )
-    if preflight.reached is Reached.NOT_READ:
-        return TrialError(
-            "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count",
-            where=str(preflight.folder.path),
-            remedy="See that {config} stands where the command takes the path of its config, and that nothing else "
-            f"decides which file is read.{go_on}",
-        )
-    return None
+        why = f"no step was seen: {_why_no_step(preflight)}"
+    elif preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
+        why = f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})"
+    elif preflight.reached is Reached.NOT_READ:
+        why = "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count"
+        remedy = "See that {config} stands where the command takes the path of its config, and that nothing else "
+        remedy += "decides which file is read."
+    else:
+        return None
+    return TrialError(why, where=str(preflight.folder.path), remedy=f"{remedy}{_go_on(without)}")
 
 
 def _go_on(without: str) -> str:

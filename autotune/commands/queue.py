@@ -14,8 +14,8 @@ from autotune.clock import SystemClock, format_duration
 from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.parameters import (
-    BatchLimitText,
-    Duration,
+    BATCH_LIMIT,
+    DURATION,
     config_option,
     json_option,
     seed_option,
@@ -59,7 +59,7 @@ _entries_argument = click.argument("numbers", nargs=-1, required=True, type=_ent
 
 @command.command("add", short_help="ask for a search: when the machine is idle, now, or at a time of the day")
 @config_option
-@click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True, help="Wall for everything.")
+@click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Wall for everything.")
 @click.option(
     "--when",
     default="idle",
@@ -80,7 +80,7 @@ _entries_argument = click.argument("numbers", nargs=-1, required=True, type=_ent
 @click.option("--no-check", is_flag=True, help="Do not try one start of the trainer first.")
 @seed_option
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
-@click.option("--batch", type=BatchLimitText(), metavar="[Nx|same|free]", help="See autotune search.")
+@click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="See autotune search.")
 @json_option
 @state_dir_option
 @storage_option
@@ -207,7 +207,7 @@ _change(
 
 @command.command("wait", short_help="return when entries are done")
 @click.argument("numbers", nargs=-1, type=_entry, metavar="[ENTRY...]")
-@click.option("--for", "longest_s", type=Duration(), help="Longest time to wait; the exit code is 1 if it is over.")
+@click.option("--for", "longest_s", type=DURATION, help="Longest time to wait; the exit code is 1 if it is over.")
 @json_option
 @click.pass_obj
 def wait(call: Invocation, numbers: tuple[int, ...], longest_s: float | None) -> int:

@@ -8,8 +8,8 @@ import click
 from autotune.clock import Clock, SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
-    BatchLimitText,
-    Duration,
+    BATCH_LIMIT,
+    DURATION,
     config_option,
     dry_run_option,
     json_option,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.command(name="search")
 @config_option
-@click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True, help="Wall for everything.")
+@click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Wall for everything.")
 @seed_option
 @click.option("--fresh", is_flag=True, help="Start a new record, without a warm start; the old one is kept beside it.")
 @warm_start_option
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
 @click.option(
     "--batch",
-    type=BatchLimitText(),
+    type=BATCH_LIMIT,
     metavar="[Nx|same|free]",
     help="Largest effective batch to try: N times today's (also smaller ones), free for any, same to leave the batch "
     "alone. Default: 4x, or the sizes that knobs: lists.",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--validate",
     "validate_s",
-    type=Duration(),
+    type=DURATION,
     is_flag=False,
     flag_value="2m",
     metavar="[DURATION]",
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 @click.option(
     "--race",
     "race_s",
-    type=Duration(),
+    type=DURATION,
     is_flag=False,
     flag_value="4m",
     metavar="[DURATION]",
@@ -169,7 +169,7 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
         contents = contents_of(problem, clock)
     except StudyError:  # nothing was tried at all, which the command says itself
         return
-    say_aside(f"Report: {write_report(request.report, report_text(contents, clock))}")
+    say_aside(f"Report: {write_report(request.report, report_text([contents], clock))}")
 
 
 def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, watchdog: Watchdog) -> None:
