@@ -451,7 +451,7 @@ def _try_start(problem: Problem, budget_s: float) -> None:
         AutotuneError: It does not start, or the budget is too short for it.
     """
     with signals_held():
-        from autotune.commands.init_preflight import try_start
+        from autotune.commands.init_run import try_start
         from autotune.search.gpus import busy_remarks
 
     if busy := busy_remarks(problem, SystemClock()):

@@ -11,7 +11,6 @@ from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import changes_to_offer, diff_of
-from autotune.commands.diagnosis_folder import DIAGNOSIS, STEP
 from autotune.errors import AutotuneError, ConfigError, StudyError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.score import disturbed_pairs
@@ -108,6 +107,8 @@ def read_diagnosis(path: Path) -> Diagnosed:
     Raises:
         ConfigError: It is no such object.
     """
+    from autotune.commands.diagnose_run import DIAGNOSIS, STEP
+
     file = path / DIAGNOSIS if path.is_dir() else path
     try:
         document = json.loads(read_beginning(file, _MOST_BYTES))

@@ -10,7 +10,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -64,16 +64,6 @@ class Composition:
     parts: tuple[Part, ...]
     typed: Mapping[str, str]
     words: tuple[str, ...]
-
-
-@dataclass
-class _Choices:
-    """Choices of groups: those of the command line beat those of the files."""
-
-    typed: dict[str, str | None] = field(default_factory=dict)
-    added: list[tuple[str, str]] = field(default_factory=list)
-    overrides: dict[str, Any] = field(default_factory=dict)
-    matched: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +145,11 @@ class _Composer:
         self._folder = folder
         self._documents = dict(documents)
         self._words = tuple(words)
-        self._choices = _Choices()
         self._typed: dict[str, str] = {}
+        self._typed_choices: dict[str, str | None] = {}  # they beat those of the files
+        self._added: list[tuple[str, str]] = []
+        self._overrides: dict[str, Any] = {}
+        self._matched: set[str] = set()
         self._count = 0
         for word in words[own_words(words) :]:
             if (match := _OVERRIDE.fullmatch(word)) and (match["value"] is not None or match["sign"] == "~"):
@@ -164,8 +157,8 @@ class _Composer:
 
     def compose(self, config: Path) -> Composition:
         parts = self._parts(config, "", (), primary=True)
-        asked = {key for key in (*self._choices.typed, *self._choices.overrides) if not key.startswith("hydra/")}
-        if missing := asked - self._choices.matched:
+        asked = {key for key in (*self._typed_choices, *self._overrides) if not key.startswith("hydra/")}
+        if missing := asked - self._matched:
             raise self._error(config, f"no defaults list has the group {min(missing)}, for which a config is chosen")
         return Composition(folder=self._folder, parts=tuple(parts), typed=self._typed, words=self._words)
 
@@ -183,9 +176,9 @@ class _Composer:
             )
         chosen = None if value in (None, "null") else value
         if match["sign"] == "+" and chosen is not None:
-            self._choices.added.append((key, chosen))
+            self._added.append((key, chosen))
         else:
-            self._choices.typed[key] = chosen
+            self._typed_choices[key] = chosen
 
     def _parts(self, path: Path, group: str, package: tuple[str, ...], *, primary: bool = False) -> list[Part]:
         """Return a config's parts, itself among them, in the order in which they are merged."""
@@ -196,14 +189,12 @@ class _Composer:
         own = Part(path=path, document=document, package=package) if document else None
         entries = list(_entries((document.data if document else {}).get(DEFAULTS), str(path)))
         if primary:
-            added = self._choices.added
-            entries += [next(_entries([{group: name}])) for group, name in added]
+            entries += [next(_entries([{group: name}])) for group, name in self._added]
         if not any(entry.name == "_self_" for entry in entries):
             entries.append(_Default(group=None, name="_self_", package=None, optional=False, override=False))
         for entry in entries:
             if entry.override and entry.group is not None:
-                key = self._key(entry, group, package)
-                self._choices.overrides.setdefault(key, entry.name)
+                self._overrides.setdefault(self._key(entry, group, package), entry.name)
         found: list[list[Part]] = []
         # From the last to the first, as Hydra does: what overrides a group stands behind it.
         for entry in reversed(entries):
@@ -224,11 +215,8 @@ class _Composer:
         name: Any = entry.name
         if entry.group is not None:
             key = self._key(entry, group, package)
-            self._choices.matched.add(key)
-            if key in self._choices.typed:
-                name = self._choices.typed[key]  # None takes the group out
-            elif key in self._choices.overrides:
-                name = self._choices.overrides[key]
+            self._matched.add(key)
+            name = self._typed_choices.get(key, self._overrides.get(key, name))  # a typed None takes the group out
         if name is None or _joined(group, entry.group or "").partition("/")[0] == "hydra":
             return []
         parts: list[Part] = []
@@ -291,9 +279,7 @@ def _entries(found: Any, where: str = "") -> Iterator[_Default]:
 
 
 def _names(name: Any) -> list[str]:
-    return (
-        [str(one) for one in name if one is not None] if isinstance(name, list) else [] if name is None else [str(name)]
-    )
+    return [str(one) for one in (name if isinstance(name, list) else [name]) if one is not None]
 
 
 def _joined(group: str, below: str) -> str:
@@ -333,8 +319,7 @@ class ComposedDocument(JoinedDocument):
             for key in reversed(part.package):
                 below = {key: below}
             _merge(data, below)
-        data.pop("hydra", None)
-        return data
+        return {key: value for key, value in data.items() if key != "hydra"}
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -357,7 +342,7 @@ class ComposedDocument(JoinedDocument):
     @property
     def paths(self) -> tuple[Path, ...]:
         """Files that the config is made of."""
-        return tuple(dict.fromkeys(part.path for part in self.composition.parts))
+        return tuple(part.path for part in self.composition.parts)
 
     def check_by_second_parser(self) -> None:
         for part in self.composition.parts:
