@@ -100,7 +100,11 @@ def command(call: Invocation, /, **options: Any) -> int:
     request = SearchRequest(**options)
     if request.dry_run and call.as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
-    _require_time(request)
+    if request.validate_s is not None or request.race_s:
+        from autotune.search.schedule import why_no_time
+
+        if lacking := why_no_time(request):
+            raise click.UsageError(f"--{lacking[0]}: {lacking[1]}.")
     clock = SystemClock()
     answer = SearchAnswer(call, request.config, request.budget_s, clock)
     end_by_force_with(answer.interrupted)
@@ -110,17 +114,6 @@ def command(call: Invocation, /, **options: Any) -> int:
         except KeyboardInterrupt as interrupt:
             return answer.interrupted(interrupt)
     return code
-
-
-def _require_time(request: SearchRequest) -> None:
-    """Raise wrong usage if the budget is too short for the validation, or for the race."""
-    if request.validate_s is None and not request.race_s:
-        return
-    from autotune.search.schedule import why_no_time
-
-    if lacking := why_no_time(request):
-        what, why = lacking
-        raise click.UsageError(f"--{what}: {why}.")
 
 
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:

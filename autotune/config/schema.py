@@ -260,38 +260,28 @@ def _as_variables(values: list[Any], source: Source, knob: str) -> list[Any]:
 
 
 def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
+    def refused(why: str, remedy: str) -> ConfigError:
+        return ConfigError(f"the domain of {knob} {why}", where=where, remedy=remedy)
+
     if not values:
-        raise ConfigError(
-            f"the domain of {knob} is empty", where=where, remedy="List the values to try, or delete the line."
-        )
+        raise refused("is empty", "List the values to try, or delete the line.")
     if len(values) > 1000:  # more than any search can tell apart
-        raise ConfigError(
-            f"the domain of {knob} holds {len(values):,} values, more than the 1,000 that one may have",
-            where=where,
-            remedy="List those that matter, or write a range: {low: 1, high: 100000}.",
-        )
+        remedy = "List those that matter, or write a range: {low: 1, high: 100000}."
+        raise refused(f"holds {len(values):,} values, more than the 1,000 that one may have", remedy)
     seen: set[tuple[bool, Scalar]] = set()
     for value in values:
         if isinstance(value, list | dict):
-            raise ConfigError(
-                f"the domain of {knob} holds {shown(value)}, which is no single value",
-                where=where,
-                remedy="A knob's values are numbers, words, true, false or null.",
-            )
+            remedy = "A knob's values are numbers, words, true, false or null."
+            raise refused(f"holds {shown(value)}, which is no single value", remedy)
         if (why := why_unfit(value)) is not None:
-            raise ConfigError(f"the domain of {knob} holds {shown(value)}, {why}", where=where, remedy=UNFIT_REMEDY)
+            raise refused(f"holds {shown(value)}, {why}", UNFIT_REMEDY)
         if (isinstance(value, bool), value) in seen:
-            raise ConfigError(
-                f"the domain of {knob} holds {shown(value)} twice", where=where, remedy="Delete one of them."
-            )
+            raise refused(f"holds {shown(value)} twice", "Delete one of them.")
         seen.add((isinstance(value, bool), value))
     kinds = {_kind(value) for value in values if value is not None}
     if len(kinds) > 1:
-        raise ConfigError(
-            f"the domain of {knob} mixes {' and '.join(sorted(kinds))}: {shown(values)}",
-            where=where,
-            remedy="Write all its values as one type; quote numbers that are meant as words.",
-        )
+        remedy = "Write all its values as one type; quote numbers that are meant as words."
+        raise refused(f"mixes {' and '.join(sorted(kinds))}: {shown(values)}", remedy)
     return tuple(values)
 
 

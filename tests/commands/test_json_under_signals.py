@@ -172,3 +172,24 @@ def test_ending_by_force_when_it_hangs(project: Path) -> None:
     assert process.returncode == 130
     assert json.loads(said)["error"]["kind"] == "interrupted"
     assert "Traceback" not in aside
+
+
+def test_a_signal_in_a_finalizer_is_not_lost(project: Path) -> None:
+    """Nothing can be raised there; the command ends a moment later, and says no traceback."""
+    program = (
+        "import os, signal, sys, time\n"
+        "from autotune import cli\n"
+        "from autotune.trial.termination import take_signals\n"
+        "class Finalized:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.001)\n"
+        "def run(*_):\n"
+        "    Finalized()\n"
+        "    time.sleep(60)\n"
+        "cli._run = run\n"
+        "take_signals()\n"
+        "sys.exit(cli.run(['status']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "autotune: ended by SIGTERM\n")

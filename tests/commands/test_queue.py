@@ -273,3 +273,14 @@ def test_a_training_holds_up_what_would_be_applied(
     assert autotune("queue", "resume", "1").returncode == 0
     until(lambda: states(autotune) == ["done"], daemon.said())
     assert "num_workers: 2   # loaders" in (project / "config.yaml").read_text()
+
+
+def test_a_long_line_of_a_log_is_shown_in_pieces(autotune: Autotune, home: Path) -> None:
+    """All of it, in order, and the line behind it that does not end yet."""
+    add(autotune)
+    (file,) = home.rglob("queue.json")
+    (entry,) = json.loads(file.read_text())["entries"]
+    long = "".join(map(str, range(100_000)))
+    file.with_name(f"{entry['id']}.log").write_text(f"{long}\nlast")
+    *pieces, last = autotune("queue", "log", "1").stdout.splitlines()
+    assert ("".join(pieces), last) == (long, "last")
