@@ -1,23 +1,19 @@
 """``autotune monitor`` as its user has it: on terminals and in pipes, on a fake GPU behind the real bindings."""
 
-import codecs
-import fcntl
 import json
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.commands.conftest import answered
 from tests.fake_nvml.busy_writer import BusyWriter
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
@@ -59,72 +55,12 @@ def objects(env: dict[str, str], *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-class Terminal:
-    """Monitor on a terminal of its own."""
-
-    def __init__(self, env: dict[str, str], *arguments: str, columns: int = 80, rows: int = 24) -> None:
-        self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        unset = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"} - set(env.get("KEEP", "").split())
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "autotune", "monitor", *arguments],
-            env={"TERM": "xterm-256color", **{name: value for name, value in env.items() if name not in unset}},
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-        )
-        os.close(slave)
-        self.text = ""
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-
-    def until(self, words: str) -> None:
-        """Read on until these words are shown."""
-        give_up_s = time.monotonic() + 90.0
-        while words not in self.text:
-            assert time.monotonic() < give_up_s, f"no {words!r} for 90 s: {self.text}"
-            assert self._read(), f"it ended without {words!r}: {self.text}"
-
-    def interrupt(self) -> int:
-        """Type ^C; return the monitor's exit status."""
-        self.process.send_signal(signal.SIGINT)
-        return self.end()
-
-    def end(self) -> int:
-        """Read the rest; return the monitor's exit status."""
-        while self._read():
-            pass
-        return self.process.wait(timeout=60)
-
-    def close(self) -> None:
-        """Take the terminal away, and the monitor with it."""
-        self.process.kill()
-        self.process.wait(timeout=60)
-        os.close(self._master)
-
-    def _read(self) -> bool:
-        try:
-            data = os.read(self._master, 1 << 16)
-        except OSError:  # how a terminal says that nobody writes to it any more
-            return False
-        self.text += self._decoder.decode(data)  # a character may come in two parts
-        return bool(data)
-
-
-OpenTerminal = Callable[..., Terminal]
-
-
-@pytest.fixture
-def terminal() -> Iterator[OpenTerminal]:
-    """Open terminals with a monitor on them."""
-    opened = []
-
-    def begin(env: dict[str, str], *arguments: str, **size: int) -> Terminal:
-        opened.append(Terminal(env, *arguments, **size))
-        return opened[-1]
-
-    yield begin
-    for one in opened:
-        one.close()
+def on_terminal(
+    env: dict[str, str], answers: dict[bytes, signal.Signals | Callable[[], object]], *arguments: str
+) -> tuple[int, str]:
+    """Run the monitor on a terminal of 120 columns; see `answered`."""
+    environ = {**env, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "24"}
+    return answered(Path.cwd(), answers, "monitor", *arguments, env=environ)
 
 
 @pytest.fixture
@@ -176,26 +112,21 @@ def test_a_log_file_gets_plain_lines(fake_gpu: Machine) -> None:
     assert "0 % flat: next to nothing runs on it" in lines
 
 
-def test_a_terminal_gets_one_screen_until_interrupted(fake_gpu: Machine, terminal: OpenTerminal) -> None:
+def test_a_terminal_gets_one_screen_until_interrupted(fake_gpu: Machine) -> None:
     """^C leaves the monitor: the screen goes, the cursor is back, the summary stays, and the exit code is 0."""
-    screen = terminal(fake_gpu(STARVED, began_s_ago=30.0).env)
-    screen.until("watched for 1")  # the second screen
-    assert screen.interrupt() == 0
-    assert "2-40 % cyclic, period 2.0 s" in screen.text
-    assert "▁" in screen.text
-    assert screen.text.rindex("\x1b[?25h") > screen.text.rindex("\x1b[?25l")
-    left = screen.text.rpartition("\x1b[?25h")[2]
+    env = fake_gpu(STARVED, began_s_ago=30.0).env
+    code, screen = on_terminal(env, {b"watched for 1": signal.SIGINT})  # the second screen
+    assert code == 0
+    assert "2-40 % cyclic, period 2.0 s" in screen
+    assert "▁" in screen
+    assert screen.rindex("\x1b[?25h") > screen.rindex("\x1b[?25l")
+    left = screen.rpartition("\x1b[?25h")[2]
     assert "Watched for" in left
     assert "busy on average" in left
-    assert "Traceback" not in screen.text
-
-
-def test_an_interrupt_cuts_a_given_time_short(fake_gpu: Machine, terminal: OpenTerminal) -> None:
-    """The exit code tells that two seconds of ten minutes were watched."""
-    screen = terminal(fake_gpu(STARVED, began_s_ago=30.0).env, "--for", "10m")
-    screen.until("watched for")
-    assert screen.interrupt() == 130
-    assert "Watched for" in screen.text
+    assert "Traceback" not in screen
+    code, screen = on_terminal(env, {b"watched for": signal.SIGINT}, "--for", "10m")
+    assert code == 130, "seconds of ten minutes were watched"
+    assert "Watched for" in screen
 
 
 def test_without_a_driver_it_says_what_to_do() -> None:
@@ -248,17 +179,16 @@ def test_the_gpus_of_a_process_are_those_it_holds(fake_gpu: Machine, start: Star
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_a_training_shows_its_steps_until_it_ends(
-    fake_gpu: Machine, terminal: OpenTerminal, start: Start, tmp_path: Path, has_gpu: bool
+    fake_gpu: Machine, start: Start, tmp_path: Path, has_gpu: bool
 ) -> None:
     """Steps, samples and waiting for data, also on a machine without a GPU; the monitor ends with the process."""
     process = start(STEPS, "100", AUTOTUNE_TRIAL_DIR=str(tmp_path))
     scenario = Scenario() if has_gpu else Scenario(faults=(Fault(code=12),))
-    screen = terminal(fake_gpu(scenario, began_s_ago=30.0).env, "--pid", str(process.pid), columns=120)
-    screen.until(" samples/s, waits for data ")
-    process.communicate(timeout=60)
-    assert screen.end() == 0
-    assert f"Process {process.pid} has ended." in screen.text
-    assert ("No GPU is shown: no NVIDIA driver" in screen.text) is not has_gpu
+    seen: dict[bytes, signal.Signals | Callable[[], object]] = {b" samples/s, waits for data ": process.communicate}
+    code, screen = on_terminal(fake_gpu(scenario, began_s_ago=30.0).env, seen, "--pid", str(process.pid))
+    assert code == 0
+    assert f"Process {process.pid} has ended." in screen
+    assert ("No GPU is shown: no NVIDIA driver" in screen) is not has_gpu
 
 
 def test_a_reader_that_goes_away_is_no_crash(fake_gpu: Machine) -> None:
