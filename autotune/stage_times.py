@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 DATA_PARALLEL_BELOW = 0.1
 """Share of a step below which the features are not worth a GPU of their own: half of it is the most it can gain."""
 
-_AT_THE_BOUND = 0.95
-
 
 _Times = TypeVar("_Times", bound="_Summable")
 
@@ -88,7 +86,7 @@ class PipelineTimes(_Summable):
             return "too few batches to say which stage sets the pace"
         slower = "features" if self.features_s > self.step_s else "steps"
         shares = f"features {_ms(self.features_s)}, step {_ms(self.step_s)} a batch"
-        if self.reached >= _AT_THE_BOUND:
+        if self.reached >= 0.95:
             said = f"{shares}: the {slower} set the pace, {self.reached:.0%} of what they allow is reached"
         else:
             said = f"{shares}: {self.reached:.0%} of the bound of {self.bound:.3g} batches/s is reached; {self._why()}"

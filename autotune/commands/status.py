@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from autotune.search.problem import Problem
 
 
-_SHOWN_TRIALS = 20
-
-
 @click.command(name="status")
 @config_option
 @json_option
@@ -56,7 +53,7 @@ def command(call: Invocation, config: Path, state_dir: Path | None, storage: str
     else:
         console = text_console()
         trials = study.trials
-        shown = trials[-_SHOWN_TRIALS:]
+        shown = trials[-20:]
         baseline = result.baseline.values if result.baseline else {}
         console.print(
             f"Study {study.name}: {len(trials)} trials" + (f", the last {len(shown)}:" if shown != trials else ":")

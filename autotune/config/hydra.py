@@ -30,11 +30,8 @@ DEFAULTS = "defaults"
 """Key of a config's defaults list."""
 
 _REMEDY = "Type the values that are to be tuned on the command line instead: autotune init --from-flags"
-_HEADER = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
-_NAME = re.compile(r"/?\w[\w.+-]*(?:/\w[\w.+-]*)*")
 _GROUP = re.compile(r"(?:(?P<word>optional|override)\s+)?(?P<group>/?[\w-]+(?:/[\w-]+)*)(?:@(?P<package>[\w.]*))?")
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_PLACEHOLDER = re.compile(r"(?<!\{)\{(?!\{|python\})")
 _MOST_FILES = 200
 
 
@@ -92,7 +89,7 @@ def compose(
     Raises:
         ConfigError: The composition cannot be followed; the message names the file.
     """
-    if any(_PLACEHOLDER.search(word) for word in words):
+    if any(re.search(r"(?<!\{)\{(?!\{|python\})", word) for word in words):
         return None
     main = hydra_main(find_script(words, cwd))
     if main is None:
@@ -221,7 +218,7 @@ class _Composer:
             return []
         parts: list[Part] = []
         for one in _names(name):
-            if not _NAME.fullmatch(one):
+            if not re.fullmatch(r"/?\w[\w.+-]*(?:/\w[\w.+-]*)*", one):
                 raise self._error(path, f"its defaults list holds {shown(one)}, which is not followed")
             whole = _joined(group, f"{entry.group}/{one}" if entry.group else one)
             below = entry.group if entry.group is not None else one.rpartition("/")[0]
@@ -236,7 +233,7 @@ class _Composer:
                 return []
             raise self._error(path, f"its defaults list names {whole}, and there is no such config in {self._folder}")
         document = self._read(file)
-        header = _HEADER.search(document.text) if document else None
+        header = re.search(r"^\s*#\s*@package\s+(\S+)\s*$", document.text, re.MULTILINE) if document else None
         own = entry.package if entry.package is not None else f"_global_.{header[1]}" if header else None
         if own is not None and ("_group_" in own or "_name_" in own):
             raise self._error(file, f"the package {own.removeprefix('_global_.')} depends on the version of Hydra")
@@ -463,10 +460,8 @@ OWN_FLAGS = frozenset(
 )
 """Names of the flags that Hydra takes for itself."""
 
-_BARE = re.compile(r"[\w/.:@%+-]*", re.ASCII)
 _WORD = re.compile(r"(?!(?:true|false|null|inf|nan)$)[A-Za-z_./][\w/.:@%+-]*", re.ASCII | re.IGNORECASE)
 _TYPED_OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", re.DOTALL)
-_RUN_FOLDER = re.compile(r"\+{0,2}hydra\.(?:run|sweep)\.dir=.*", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -519,7 +514,10 @@ def with_run_folder(argv: Sequence[str], folder: Path) -> tuple[str, ...]:
         folder: The folder, for single runs and for series of them.
     """
     start = own_words(argv)
-    without = (*argv[:start], *(word for word in argv[start:] if not _RUN_FOLDER.fullmatch(word)))
+    without = (
+        *argv[:start],
+        *(word for word in argv[start:] if not re.fullmatch(r"\+{0,2}hydra\.(?:run|sweep)\.dir=.*", word, re.DOTALL)),
+    )
     return with_overrides(without, [f"{key}={hydra_text(os.fspath(folder))}" for key in RUN_FOLDERS])
 
 
@@ -534,7 +532,7 @@ def with_overrides(argv: Sequence[str], added: Sequence[str]) -> tuple[str, ...]
 
 def hydra_text(text: str) -> str:
     """Return a text as the value of an override, in quotes if it has to be."""
-    if _BARE.fullmatch(text):
+    if re.fullmatch(r"[\w/.:@%+-]*", text, re.ASCII):
         return text
     quoted = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + quoted.replace("${", "\\${") + "'"

@@ -83,9 +83,6 @@ def syntax_of(name: str) -> Syntax:
 
 
 _Model = TypeVar("_Model", bound=msgspec.Struct)
-_COMPLAINT = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.S)
-_KEY = re.compile(r"\.(\w+)|\[([0-9]+)\]")
-_EXPECTED = re.compile("Expected `(.*?)`(?: (>=?|<=?) (.*?))?(?:, got .*)?")
 _KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
 _LIMITS = {">": "greater than", ">=": "of at least", "<": "less than", "<=": "of at most"}
 
@@ -113,10 +110,10 @@ def _translated(
     complaint: str, value: Any, model: type[msgspec.Struct], place: Callable[..., str], around: tuple[str, ...]
 ) -> ConfigError:
     """Translate a complaint, e.g. ``Expected `float`, got `str` - at `$.trial.max_s` ``, into the user's terms."""
-    what, path = _COMPLAINT.fullmatch(complaint).groups(default="")  # type: ignore[union-attr]  # matches anything
+    what, path = re.fullmatch(r"(.*?)(?: - at `\$(.*)`)?", complaint, re.S).groups(default="")  # type: ignore[union-attr]  # matches anything
     keys: list[str | int] = [*around]
     hint: Any = model
-    for name, index in _KEY.findall(path):
+    for name, index in re.findall(r"\.(\w+)|\[([0-9]+)\]", path):
         keys.append(int(index) if index else name)
         value = value[keys[-1]]
         hint = _hint_of(hint, name)
@@ -149,7 +146,7 @@ def _expectation(what: str, hint: Any) -> str:
     if words:
         *others, last = [*map(repr, words), *lists]
         return f"should be {', '.join(others)} or {last}"
-    expected = _EXPECTED.fullmatch(what)
+    expected = re.fullmatch("Expected `(.*?)`(?: (>=?|<=?) (.*?))?(?:, got .*)?", what)
     if expected is None:  # a number that no float can hold
         return "is out of range"
     kinds = expected[1].replace("int | float", "float").removesuffix(" | null").split(" | ")

@@ -185,9 +185,6 @@ def _check_knob(settings: Settings, path: str, domain: Domain) -> None:
         )
 
 
-_RUN_FOLDER = "hydra"  # below a trial's outputs
-
-
 @dataclass(frozen=True, kw_only=True)
 class Copy:
     """Trial's own copy of a config: its path, and its text."""
@@ -409,7 +406,7 @@ class Settings:
             further=paths,
         )
         argv = with_overrides(argv, added) if added else argv
-        return with_run_folder(argv, outputs / _RUN_FOLDER) if hydra and outputs is not None else argv
+        return with_run_folder(argv, outputs / "hydra") if hydra and outputs is not None else argv
 
     def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
         """Return everything that points into a trial's folder in trials, with that command: keys, and overrides."""

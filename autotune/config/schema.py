@@ -363,7 +363,6 @@ def _fixed(path: str, value: Any, source: Source) -> Scalar:
 
 
 SAME, FREE = "same", "free"
-_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,7 +401,7 @@ def parse_batch_limit(text: str) -> BatchLimit:
         return BatchLimit(factor=1.0, is_fixed=True)
     if word == FREE:
         return BatchLimit(factor=math.inf)
-    match = _FACTOR.fullmatch(word)
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)x", word)
     if match is None:
         raise ValueError(f"{text!r} is no limit of the batch; write {SAME}, {FREE}, or a factor like 4x")
     if (factor := float(match[1])) < 1:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -214,3 +215,25 @@ def test_the_folder_is_no_part_of_the_study(project: Path, other: Path, monkeypa
     assert before.frameworks == {"torch": "2.0"}
     moved = project.rename(other.parent / "moved")
     assert open_problem(moved / "configs" / "c.yaml", command=None, state_dir=None).study == before.study
+
+
+def test_a_typed_command_runs_where_it_was_typed(at: At, project: Path, tmp_path: Path) -> None:
+    """As ever: its script and its config are words of that shell."""
+    copy = tmp_path / "copy"
+    shutil.copytree(project, copy)
+    config = project / "configs" / "c.yaml"
+    typed = ("--", "python", "train.py", os.path.relpath(config, copy))
+    assert _trained(at(copy, "run", "--config", config, *typed, ONLY_SAYS="1"))[0] == copy
+    done = at(copy, "search", "--config", config, "--dry-run", *typed)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_project_that_nothing_marks_is_where_it_was_run(at: At, project: Path, other: Path) -> None:
+    """Without git, the folder that holds the config's is as good as ever; another one's script is still none."""
+    (project / ".git").rmdir()
+    config = project / "configs" / "c.yaml"
+    config.write_text(_CONFIG + _SECTION + _COMMAND)
+    done = at(project, "run", "--config", "configs/c.yaml", ONLY_SAYS="1")
+    assert _trained(done)[0] == project
+    assert "folder: '..'" in done.stderr
+    assert at(other, "run", "--config", config).returncode != 0
