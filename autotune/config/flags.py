@@ -17,8 +17,8 @@ from itertools import takewhile
 
 from autotune.config.command import Script, own_words
 from autotune.config.hydra import OWN_FLAGS, hydra_main
-from autotune.config.scalars import new_scalar
 from autotune.config.schema import SECTION
+from autotune.config.splice import new_scalar
 from autotune.config.typed import literal
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w.-]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)

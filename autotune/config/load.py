@@ -25,7 +25,6 @@ from autotune.config.joined import JoinedDocument, check_prefix
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, shown
 from autotune.config.outputs import Outputs, exists, find_outputs, path_of, redirected_path, written_like
 from autotune.config.parsers import same_value
-from autotune.config.scalars import new_scalar, write_scalar
 from autotune.config.schema import (
     ENV,
     SECTION,
@@ -38,7 +37,7 @@ from autotune.config.schema import (
     variable_value,
     why_unfit,
 )
-from autotune.config.splice import Splice, check_editable, plan_splices, splice, without_key
+from autotune.config.splice import Splice, check_editable, new_scalar, plan_splices, splice, without_key, write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import project_folder
 from autotune.records import Scalar, Values

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.config.command import split_command
-from autotune.config.scalars import new_scalar
 from autotune.config.schema import ENV, SECTION, Section
+from autotune.config.splice import new_scalar
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 
