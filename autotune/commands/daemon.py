@@ -86,11 +86,7 @@ def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
 
 
 def _web_module(name: str) -> ModuleType:
-    """Return a module of `autotune.daemon.web`.
-
-    Raises:
-        AutotuneError: A package that it needs is not installed.
-    """
+    """Return a module of `autotune.daemon.web`."""
     try:
         return import_module(f"autotune.daemon.web.{name}")
     except ModuleNotFoundError as error:

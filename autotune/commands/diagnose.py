@@ -97,7 +97,6 @@ def _late(call: Invocation) -> int:
 
 
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
-    """Carry out a request; return the exit code."""
     with signals_held():
         from autotune.commands.diagnose_run import diagnose_with_display, fix, keep_everything, say_diagnosis
 

@@ -286,11 +286,7 @@ def _reasons(home: DaemonHome) -> Mapping[str, str] | None:
 
 
 def _settle(home: DaemonHome) -> bool:
-    """Return once the daemon has taken account of a change to the queue; False if no daemon runs.
-
-    Raises:
-        AutotuneError: It gives no answer; the change stays.
-    """
+    """Return once the daemon has taken account of a change to the queue; False if no daemon runs."""
     try:
         ask(home, to_follow=True, timeout_s=_ASK_S)
     except DaemonAway:
@@ -346,11 +342,7 @@ LEAST_TRIALS = 6
 
 
 def _scopes(text: str) -> frozenset[ApplyScope]:
-    """Parse what may be applied: ``never``, or ``better`` and what may change besides.
-
-    Raises:
-        ValueError: It is neither.
-    """
+    """Parse what may be applied: ``never``, or ``better`` and what may change besides."""
     if text == "never":
         return frozenset()
     words, known = text.split(","), [scope.value for scope in ApplyScope]
@@ -382,11 +374,7 @@ def _options(
 
 
 def _kept(options: Sequence[str], keep: Sequence[str], *, says_storage: bool) -> dict[str, str]:
-    """Return the environment that is kept for an entry.
-
-    Raises:
-        ConfigError: A secret would be kept on disk, or a variable is not there.
-    """
+    """Return the environment that is kept for an entry."""
     if found := secrets_of(options):
         raise ConfigError(
             f"the queue is kept on disk, and would keep a secret ({found[0].name})",
@@ -424,11 +412,7 @@ def _opened(
     state_dir: Path | None,
     storage: str | None,
 ) -> tuple[Problem, tuple[str, ...]]:
-    """Open the problem as the search will; return it with the GPUs that it uses.
-
-    Raises:
-        AutotuneError: It cannot be searched.
-    """
+    """Open the problem as the search will; return it with the GPUs that it uses."""
     with signals_held():
         from autotune.config.typed import typed_tokens
         from autotune.search.batch_limits import limited
@@ -445,11 +429,7 @@ def _opened(
 
 
 def _try_start(problem: Problem, budget_s: float) -> None:
-    """Start the trainer once, unless somebody else is on the GPU.
-
-    Raises:
-        AutotuneError: It does not start, or the budget is too short for it.
-    """
+    """Start the trainer once, unless somebody else is on the GPU."""
     with signals_held():
         from autotune.commands.init_run import try_start
         from autotune.search.gpus import busy_remarks

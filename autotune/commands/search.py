@@ -117,7 +117,6 @@ def command(call: Invocation, /, **options: Any) -> int:
 
 
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:
-    """Carry out a request; return the exit code."""
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
         from autotune.commands.report_page import require_report
         from autotune.commands.search_plan import show_dry_run

@@ -221,11 +221,7 @@ class Studies:
         return describe_study(name, self.storage, objective=self.problem.objective if self.problem else None)
 
     def _require_idle(self, name: str, clock: Clock) -> None:
-        """Raise an error if somebody else is at work on a study, on whichever machine.
-
-        Raises:
-            StudyBusy: Somebody is.
-        """
+        """Raise an error if somebody else is at work on a study, on whichever machine."""
         there = self._members(name)
         working = [one for one in there if one.seems_at_work(clock.utc())]
         silent = {one.uuid: one.n for one in there if not one.has_left and not is_gone(one.about)}
@@ -250,11 +246,7 @@ class Studies:
             study.close()
 
     def _target(self, files: Sequence[PortableFile]) -> StudyName:
-        """Return the study that takes the trials of all these files.
-
-        Raises:
-            StudyError: They are of several studies, or of another than the config's.
-        """
+        """Return the study that takes the trials of all these files."""
         first = files[0]
         for file in files[1:]:
             if file.header.study != first.header.study:
@@ -286,11 +278,7 @@ def open_studies(config: Path | None, state_dir: Path | None, storage: str | Non
 
 
 def _study_of(file: PortableFile, problem: Problem) -> StudyName:
-    """Return the study of a config that a file is of.
-
-    Raises:
-        StudyError: It is of another one; what differs is said.
-    """
+    """Return the study of a config that a file is of."""
     theirs, ours = file.header.study, StudyName.of(problem.study)
     if ours is None:
         raise StudyError("the name of this config's study does not travel", where=problem.study, remedy="Rename it.")

@@ -211,9 +211,6 @@ def _require_searchable(request: SubmissionRequest, settings: Settings, *, is_he
 
     Args:
         is_here_alike: Whether the workers start the trainer's program from the same path as this machine does.
-
-    Raises:
-        AutotuneError: It cannot be searched.
     """
     from autotune.search.batch_limits import limited
     from autotune.search.problem import open_problem

@@ -222,11 +222,7 @@ def _drop(kept: Mapping[Path, Path]) -> None:
 
 
 def _put_back(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
-    """Put back files that were replaced, after an error at another one.
-
-    Raises:
-        ConfigError: That is not possible; their backups stay.
-    """
+    """Put back files that were replaced, after an error at another one."""
     for edit in replaced:
         back = replace(edit, old=edit.new, new=edit.old)
         try:
@@ -346,11 +342,7 @@ def _backups(backups_folder: Path, config: Path) -> Path:
 
 
 def _entries(folder: Path) -> list[Entry]:
-    """Return all entries of one config, oldest first.
-
-    Raises:
-        ConfigError: A manifest is damaged, or of a later autotune.
-    """
+    """Return all entries of one config, oldest first."""
     return sorted((_read(path) for path in folder.glob("*.json")), key=lambda entry: entry.number)
 
 

@@ -140,12 +140,7 @@ def parse_daemon_settings(text: str, name: str) -> DaemonSettings:
 
 
 def _read(path: Path) -> bytes:
-    """Read the file, if only its owner, who is this user or root, may write to it; the user's own links are followed.
-
-    Raises:
-        OSError: It cannot be read.
-        ConfigError: Others may write to it, it is another user's, or too large.
-    """
+    """Read the file, if only its owner, this user or root, may write to it; links of the user are followed."""
     with open_regular(Path(os.path.realpath(path))) as file:
         status = os.fstat(file.fileno())
         why = None
@@ -168,11 +163,7 @@ def _read(path: Path) -> bytes:
 
 
 def _plain_yaml(text: str, name: str, lines: dict[tuple[str | int, ...], int]) -> Any:
-    """Return what a file holds: mappings, lists, texts as they are written, and None; notes the line of each value.
-
-    Raises:
-        ConfigError: It is no YAML, repeats a key, or uses aliases.
-    """
+    """Return what a file holds: mappings, lists, texts as they are written, and None; notes the line of each value."""
     import yaml
 
     seen: set[int] = set()
