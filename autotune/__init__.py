@@ -48,16 +48,24 @@ if TYPE_CHECKING:
     from autotune.search.open import tune
 
 _HOMES = {
-    **dict.fromkeys(
-        ("AutotuneError", "CannotEditYaml", "CommandError", "ConfigError", "GpuError", "StudyError", "TrialError"),
-        "autotune.errors",
-    ),
-    **dict.fromkeys(("Ending", "Measurement", "TrialRecord"), "autotune.records"),
-    **dict.fromkeys(("Ratio", "SearchResult", "Side", "Verdict"), "autotune.records"),
-    "ConfigSampler": "autotune.sampler.config_sampler",
-    "Study": "autotune.search.known",
-    "edit_yaml": "autotune.config.splice",
-    "tune": "autotune.search.open",
+    name: module
+    for module, names in {
+        "autotune.config.splice": ("edit_yaml",),
+        "autotune.errors": (
+            "AutotuneError",
+            "CannotEditYaml",
+            "CommandError",
+            "ConfigError",
+            "GpuError",
+            "StudyError",
+            "TrialError",
+        ),
+        "autotune.records": ("Ending", "Measurement", "Ratio", "SearchResult", "Side", "TrialRecord", "Verdict"),
+        "autotune.sampler.config_sampler": ("ConfigSampler",),
+        "autotune.search.known": ("Study",),
+        "autotune.search.open": ("tune",),
+    }.items()
+    for name in names
 }
 
 

@@ -59,7 +59,6 @@ class VirtualClock:
 
 
 _PARTS = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?")
-_LARGEST_S = 365 * 24 * 3600.0
 
 
 def parse_duration_s(text: str) -> float:
@@ -79,7 +78,7 @@ def parse_duration_s(text: str) -> float:
     if not found:
         raise ValueError(f"{text!r} is not a duration; write it like 90s, 30m, 2h or 1h30m")
     seconds = found.get("h", 0.0) * 3600 + found.get("m", 0.0) * 60 + found.get("s", 0.0)
-    if not 0 < seconds <= _LARGEST_S:
+    if not 0 < seconds <= 365 * 24 * 3600.0:
         raise ValueError(f"{text!r} is not a usable duration; it must be above 0 and at most a year")
     return seconds
 

@@ -8,7 +8,6 @@ import threading
 from autotune.errors import AutotuneError
 
 _NO_MORE = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
-_NO_THREAD = "can't start new thread"
 _NO_ROOM_FOR_CODE = ("failed to map segment", "cannot allocate memory", "cannot apply additional memory protection")
 
 
@@ -24,7 +23,7 @@ def expected(error: BaseException) -> AutotuneError | None:
     if (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno in _NO_MORE)
-        or (isinstance(error, RuntimeError) and _NO_THREAD in text)
+        or (isinstance(error, RuntimeError) and "can't start new thread" in text)
         or (isinstance(error, ImportError) and any(words in text for words in _NO_ROOM_FOR_CODE))
     ):
         why = text.strip().splitlines()[-1] if text.strip() else "out of memory"
@@ -44,7 +43,6 @@ def expected(error: BaseException) -> AutotuneError | None:
 
 # numpy's BLAS library ends the process, or raises an obscure error, where it cannot get memory for its threads.
 _LEAST_ADDRESSES_BYTES = 512 << 20
-_OWN_THREADS = 4
 
 
 def require_room() -> None:
@@ -61,7 +59,7 @@ def require_room() -> None:
         )
     most, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if most != resource.RLIM_INFINITY and most <= 4096:  # a limit above this is none
-        _require_threads(_OWN_THREADS + min(os.cpu_count() or 1, 64))
+        _require_threads(4 + min(os.cpu_count() or 1, 64))
 
 
 def _require_threads(number: int) -> None:

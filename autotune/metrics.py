@@ -24,7 +24,7 @@ class Direction(StrEnum):
     NONE = "none"  # it describes a trial and does not judge it
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric.
 
@@ -32,7 +32,6 @@ class Metric:
         name: Field of the record that holds it, and key in ``--json``.
         label: What people call it.
         unit: Unit of the number itself, as stored.
-        high: Largest possible value; the smallest is 0 for all.
         better: Which way is better.
         show: Prints a number with the unit that people read.
     """
@@ -40,7 +39,6 @@ class Metric:
     name: str
     label: str
     unit: str
-    high: float
     better: Direction
     show: Callable[[float], str]
 
@@ -81,256 +79,42 @@ def _joule(value: float) -> str:
     return f"{_significant(value)} J"
 
 
-def _count(value: float) -> str:
-    return f"{value:.0f}"
-
-
 _TABLE = (
-    Metric(
-        name="samples_per_s",
-        label="samples",
-        unit="1/s",
-        high=math.inf,
-        better=Direction.HIGHER,
-        show=_rate,
-    ),
-    Metric(
-        name="gpu_utilization",
-        label="GPU utilization",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_percent,
-    ),
-    Metric(
-        name="cv",
-        label="step-time variation",
-        unit="fraction",
-        high=math.inf,
-        better=Direction.LOWER,
-        show=_percent,
-    ),
-    Metric(
-        name="data_wait_fraction",
-        label="waiting for data",
-        unit="fraction",
-        high=1.0,
-        better=Direction.LOWER,
-        show=_percent,
-    ),
-    Metric(
-        name="step_p50_s",
-        label="step time, median",
-        unit="s",
-        high=math.inf,
-        # A larger batch has longer steps and may well be faster.
-        better=Direction.NONE,
-        show=_seconds,
-    ),
-    Metric(
-        name="step_p95_s",
-        label="step time, 95th percentile",
-        unit="s",
-        high=math.inf,
-        better=Direction.NONE,
-        show=_seconds,
-    ),
-    Metric(
-        name="first_step_s",
-        label="start to first step",
-        unit="s",
-        high=math.inf,
-        better=Direction.LOWER,
-        show=_seconds,
-    ),
-    Metric(
-        name="cpu_cores",
-        label="CPU",
-        unit="cores",
-        high=math.inf,
-        better=Direction.NONE,
-        show=lambda value: f"{value:.2f} cores",
-    ),
-    Metric(
-        name="peak_memory_bytes",
-        label="host memory, peak",
-        unit="bytes",
-        high=math.inf,
-        better=Direction.LOWER,
-        show=_gib,
-    ),
-    Metric(
-        name="gpu_memory_bytes",
-        label="GPU memory, peak",
-        unit="bytes",
-        high=math.inf,
-        better=Direction.LOWER,
-        show=_gib,
-    ),
-    Metric(
-        name="energy_per_sample_j",
-        label="energy for a sample",
-        unit="J",
-        high=math.inf,
-        better=Direction.LOWER,
-        show=_joule,
-    ),
-    Metric(
-        name="filled_samples_per_s",
-        label="samples, caches filled (estimate)",
-        unit="1/s",
-        high=math.inf,
-        better=Direction.HIGHER,
-        show=_rate,
-    ),
-    Metric(
-        name="window_s",
-        label="measured for",
-        unit="s",
-        high=math.inf,
-        better=Direction.NONE,
-        show=_seconds,
-    ),
-    Metric(
-        name="steps",
-        label="steps measured",
-        unit="steps",
-        high=math.inf,
-        better=Direction.NONE,
-        show=_count,
-    ),
+    Metric("samples_per_s", "samples", "1/s", Direction.HIGHER, _rate),
+    Metric("gpu_utilization", "GPU utilization", "fraction", Direction.HIGHER, _percent),
+    Metric("cv", "step-time variation", "fraction", Direction.LOWER, _percent),
+    Metric("data_wait_fraction", "waiting for data", "fraction", Direction.LOWER, _percent),
+    Metric("step_p50_s", "step time, median", "s", Direction.NONE, _seconds),  # a larger batch has longer ones
+    Metric("step_p95_s", "step time, 95th percentile", "s", Direction.NONE, _seconds),
+    Metric("first_step_s", "start to first step", "s", Direction.LOWER, _seconds),
+    Metric("cpu_cores", "CPU", "cores", Direction.NONE, "{:.2f} cores".format),
+    Metric("peak_memory_bytes", "host memory, peak", "bytes", Direction.LOWER, _gib),
+    Metric("gpu_memory_bytes", "GPU memory, peak", "bytes", Direction.LOWER, _gib),
+    Metric("energy_per_sample_j", "energy for a sample", "J", Direction.LOWER, _joule),
+    Metric("filled_samples_per_s", "samples, caches filled (estimate)", "1/s", Direction.HIGHER, _rate),
+    Metric("window_s", "measured for", "s", Direction.NONE, _seconds),
+    Metric("steps", "steps measured", "steps", Direction.NONE, "{:.0f}".format),
 )
 
 _GPU_TABLE = (
+    Metric("effective_utilization", "effective utilization", "fraction", Direction.HIGHER, _whole_percent),
+    Metric("utilization", "GPU utilization, mean", "fraction", Direction.HIGHER, _whole_percent),
+    Metric("p10", "GPU utilization, 10th percentile", "fraction", Direction.HIGHER, _whole_percent),
+    Metric("duty_fraction", "GPU duty cycle", "fraction", Direction.HIGHER, _whole_percent),
+    Metric("low", "GPU utilization, low level", "fraction", Direction.HIGHER, _whole_percent),
+    Metric("high", "GPU utilization, high level", "fraction", Direction.HIGHER, _whole_percent),
+    Metric("period_s", "GPU utilization, period", "s", Direction.NONE, _seconds),
+    Metric("sm_activity", "multiprocessors at work", "fraction", Direction.HIGHER, _percent),
+    Metric("tensor_activity", "tensor cores at work", "fraction", Direction.HIGHER, _percent),
     Metric(
-        name="effective_utilization",
-        label="effective utilization",
-        unit="fraction",
-        high=math.inf,  # its limit is learned, and may be a little too low
-        better=Direction.HIGHER,
-        show=_whole_percent,
-    ),
-    Metric(
-        name="utilization",
-        label="GPU utilization, mean",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_whole_percent,
-    ),
-    Metric(
-        name="p10",
-        label="GPU utilization, 10th percentile",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_whole_percent,
-    ),
-    Metric(
-        name="duty_fraction",
-        label="GPU duty cycle",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_whole_percent,
-    ),
-    Metric(
-        name="low",
-        label="GPU utilization, low level",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_whole_percent,
-    ),
-    Metric(
-        name="high",
-        label="GPU utilization, high level",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_whole_percent,
-    ),
-    Metric(
-        name="period_s",
-        label="GPU utilization, period",
-        unit="s",
-        high=math.inf,
-        better=Direction.NONE,
-        show=_seconds,
-    ),
-    Metric(
-        name="sm_activity",
-        label="multiprocessors at work",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_percent,
-    ),
-    Metric(
-        name="tensor_activity",
-        label="tensor cores at work",
-        unit="fraction",
-        high=1.0,
-        better=Direction.HIGHER,
-        show=_percent,
-    ),
-    Metric(
-        name="dram_activity",
-        label="GPU memory's bandwidth used",
-        unit="fraction",
-        high=1.0,
-        # What a fused kernel saves is no loss.
-        better=Direction.NONE,
-        show=_percent,
-    ),
-    Metric(
-        name="peak_memory_bytes",
-        label="GPU memory, peak",
-        unit="bytes",
-        high=math.inf,
-        better=Direction.LOWER,
-        show=_gib,
-    ),
-    Metric(
-        name="energy_per_sample_j",
-        label="energy for a sample",
-        unit="J",
-        high=math.inf,
-        better=Direction.LOWER,
-        show=_joule,
-    ),
-    Metric(
-        name="throttled_fraction",
-        label="clocks held down",
-        unit="fraction",
-        high=1.0,
-        better=Direction.LOWER,
-        show=_percent,
-    ),
-    Metric(
-        name="foreign_fraction",
-        label="used by others",
-        unit="fraction",
-        high=1.0,
-        better=Direction.LOWER,
-        show=_percent,
-    ),
-    Metric(
-        name="covered_fraction",
-        label="time that the driver covers",
-        unit="fraction",
-        high=1.0,
-        better=Direction.NONE,
-        show=_percent,
-    ),
-    Metric(
-        name="samples",
-        label="driver samples",
-        unit="samples",
-        high=math.inf,
-        better=Direction.NONE,
-        show=_count,
-    ),
+        "dram_activity", "GPU memory's bandwidth used", "fraction", Direction.NONE, _percent
+    ),  # saving some is no loss
+    Metric("peak_memory_bytes", "GPU memory, peak", "bytes", Direction.LOWER, _gib),
+    Metric("energy_per_sample_j", "energy for a sample", "J", Direction.LOWER, _joule),
+    Metric("throttled_fraction", "clocks held down", "fraction", Direction.LOWER, _percent),
+    Metric("foreign_fraction", "used by others", "fraction", Direction.LOWER, _percent),
+    Metric("covered_fraction", "time that the driver covers", "fraction", Direction.NONE, _percent),
+    Metric("samples", "driver samples", "samples", Direction.NONE, "{:.0f}".format),
 )
 
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _TABLE})

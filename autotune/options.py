@@ -46,7 +46,6 @@ class SearchRequest(SearchOptions):
         apply: Whether to write the best values into the config if they are better; None to ask.
         report: File for the report of the study; None for none.
         dry_run: True to show what would happen, and start nothing.
-        as_json: True to print the answer as one JSON object on stdout.
         state_dir: Folder of all state; None finds the place by the config.
         storage: Where studies are kept, as typed.
         trainer: The trainer's command as typed behind ``--``; empty takes that of the section.
@@ -56,7 +55,6 @@ class SearchRequest(SearchOptions):
     apply: bool | None = None
     report: Path | None = None
     dry_run: bool = False
-    as_json: bool = False
     state_dir: Path | None = None
     storage: str | None = None
     trainer: tuple[str, ...] = ()

@@ -3,16 +3,35 @@
 Written by trainers (`autotune.tf.two_stage`), read by searches: standard library only.
 """
 
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 DATA_PARALLEL_BELOW = 0.1
 """Share of a step below which the features are not worth a GPU of their own: half of it is the most it can gain."""
 
-_AT_THE_BOUND = 0.95
+
+_Times = TypeVar("_Times", bound="_Summable")
+
+
+class _Summable:
+    """Times that are added to others, and subtracted, field by field."""
+
+    def __sub__(self: _Times, earlier: _Times) -> _Times:
+        return _combined(operator.sub, self, earlier)
+
+    def __add__(self: _Times, other: _Times) -> _Times:
+        return _combined(operator.add, self, other)
+
+
+def _combined(by: Callable[[Any, Any], Any], one: _Times, other: _Times) -> _Times:
+    names = [field.name for field in fields(one)]  # type: ignore[arg-type]  # both subclasses are dataclasses
+    return type(one)(**{name: by(getattr(one, name), getattr(other, name)) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageTimes:
+class StageTimes(_Summable):
     """Times of one stage.
 
     Attributes:
@@ -24,25 +43,9 @@ class StageTimes:
     input_s: float
     room_s: float
 
-    def __sub__(self, earlier: "StageTimes") -> "StageTimes":
-        return StageTimes(
-            batches=self.batches - earlier.batches,
-            busy_s=self.busy_s - earlier.busy_s,
-            input_s=self.input_s - earlier.input_s,
-            room_s=self.room_s - earlier.room_s,
-        )
-
-    def __add__(self, other: "StageTimes") -> "StageTimes":
-        return StageTimes(
-            batches=self.batches + other.batches,
-            busy_s=self.busy_s + other.busy_s,
-            input_s=self.input_s + other.input_s,
-            room_s=self.room_s + other.room_s,
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineTimes:
+class PipelineTimes(_Summable):
     """Times of both stages over the same period, which begins with the first batch that was handed out.
 
     Attributes:
@@ -53,20 +56,6 @@ class PipelineTimes:
     passed_s: float
     data: StageTimes
     model: StageTimes
-
-    def __sub__(self, earlier: "PipelineTimes") -> "PipelineTimes":
-        return PipelineTimes(
-            passed_s=self.passed_s - earlier.passed_s,
-            data=self.data - earlier.data,
-            model=self.model - earlier.model,
-        )
-
-    def __add__(self, other: "PipelineTimes") -> "PipelineTimes":
-        return PipelineTimes(
-            passed_s=self.passed_s + other.passed_s,
-            data=self.data + other.data,
-            model=self.model + other.model,
-        )
 
     @property
     def features_s(self) -> float:
@@ -97,7 +86,7 @@ class PipelineTimes:
             return "too few batches to say which stage sets the pace"
         slower = "features" if self.features_s > self.step_s else "steps"
         shares = f"features {_ms(self.features_s)}, step {_ms(self.step_s)} a batch"
-        if self.reached >= _AT_THE_BOUND:
+        if self.reached >= 0.95:
             said = f"{shares}: the {slower} set the pace, {self.reached:.0%} of what they allow is reached"
         else:
             said = f"{shares}: {self.reached:.0%} of the bound of {self.bound:.3g} batches/s is reached; {self._why()}"

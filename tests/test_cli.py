@@ -64,16 +64,6 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert __version__ in capsys.readouterr().out
 
 
-def test_help_loads_nothing_heavy() -> None:
-    """Help comes at once: neither the sampler nor a framework nor numpy is imported for it."""
-    code = (
-        "import sys; from autotune.cli import run; run(['--help']); "
-        "print(sorted({'optuna', 'numpy', 'tensorflow', 'msgspec', 'psutil', 'rich'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -120,21 +110,6 @@ def test_wrong_usage_is_an_object_for_scripts(
     assert document["format"] == 2
     assert document["error"]["kind"] == "usage"
     assert document["error"]["message"] in said.err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["status", "--config", "config.yaml"], ["search", "--config", "absent.yaml"]],
-    ids=["status", "search"],
-)
-def test_an_expected_error_is_one(config: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    """The message, its place and its remedy are on stderr; no traceback."""
-    assert run(arguments) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("autotune: ")
-    assert arguments[-1] in said.err
-    assert "Traceback" not in said.err
 
 
 @pytest.mark.usefixtures("config")
@@ -224,24 +199,6 @@ def test_an_interrupt_is_130(status_raises: Raise, capsys: pytest.CaptureFixture
     status_raises(KeyboardInterrupt())
     assert run(["status"]) == 130
     assert "Traceback" not in capsys.readouterr().err
-
-
-def test_an_interrupt_says_so(status_raises: Raise, capsys: pytest.CaptureFixture[str]) -> None:
-    """^C leaves a word."""
-    status_raises(KeyboardInterrupt())
-    run(["status"])
-    assert "interrupted" in capsys.readouterr().err
-
-
-def test_the_return_value_of_a_command_is_the_exit_code(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands decide, and None is success."""
-
-    def command(code: int | None) -> click.Command:
-        return click.Command("status", callback=lambda: code)
-
-    for code, expected in ((None, 0), (0, 0), (130, 130)):
-        monkeypatch.setattr(status, "command", command(code))
-        assert run(["status"]) == expected
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["search", "--config", "config.yaml", "--dry-run"]])

@@ -1,6 +1,5 @@
 """Steps of ``autotune apply`` and ``autotune search --apply``: choosing values, and writing them into the config."""
 
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -9,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.clock import SystemClock
-from autotune.commands.printing import ask
+from autotune.commands.printing import ask_or_refuse
 from autotune.config.apply import ConfigEdit, plan_edit, write_edits
 from autotune.config.load import Settings, load_settings
 from autotune.config.typed import TypedOptions
@@ -35,11 +34,10 @@ def changes_of_trial(study: Study, result: SearchResult, number: int, typed: Typ
     """
     chosen = next((trial for trial in study.trials if trial.number == number), None)
     if chosen is None:
-        there = _ranges(trial.number for trial in study.trials)
         raise TrialError(
             f"there is no trial {number} in study {study.name}",
             where=study.where,
-            remedy=f"It has the trials {there}; see `{typed.command('status')}`.",
+            remedy=f"`{typed.command('status')}` shows its {len(study.trials)} trials.",
         )
     if not chosen.comparable and not force:
         raise TrialError(
@@ -134,11 +132,12 @@ def apply_values(
     _require_judged_for(replace(problem, settings=settings), new, force=force)
     keys = {**new.values, **(further or {})}
     if why_ask and not dry_run and not force and _planned(settings, keys):
-        _ask(f"{why_ask} Apply it?", str(problem.config_path), "Apply it all the same with --force.")
+        remedy = "Apply it all the same with --force."
+        ask_or_refuse(f"{why_ask} Apply it?", where=str(problem.config_path), remedy=remedy)
     edited = _edited(settings, new)
     if edited and not dry_run and not force:
         question = f"Edited since the search: {'; '.join(edited)}. Overwrite?"
-        _ask(question, str(problem.config_path), "Overwrite it with --force.")
+        ask_or_refuse(question, where=str(problem.config_path), remedy="Overwrite it with --force.")
     if not _write(problem, settings, keys, console, dry_run=dry_run):
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
 
@@ -164,17 +163,6 @@ def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
         return "".join(edit.diff for edit in _planned(settings, changes.values)) or None
     except AutotuneError:  # the config was edited, or is gone; `apply` will say so
         return None
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    runs: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    words = [str(first) if first == last else f"{first} to {last}" for first, last in runs]
-    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), *words[-1:]])
 
 
 def _require_judged_for(problem: Problem, new: ChangeSet, *, force: bool) -> None:
@@ -220,11 +208,3 @@ def _planned(settings: Settings, keys: Values) -> list[ConfigEdit]:
     """Return the edits that bring values into the config's files; those that change nothing are left out."""
     planned = [plan_edit(file, edits) for file, edits in settings.edits(keys).items()]
     return [edit for edit in planned if not edit.nothing_to_do]
-
-
-def _ask(question: str, where: str, remedy: str) -> None:
-    """Ask for a yes; without a terminal to ask on, say how to go on."""
-    if sys.stdin is None or not sys.stdin.isatty():
-        statement = question[: question.rstrip("?").rindex(". ")]
-        raise ConfigError(statement[0].lower() + statement[1:], where=where, remedy=remedy)
-    ask(question, must=True)

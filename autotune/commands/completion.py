@@ -5,8 +5,6 @@ from click.shell_completion import get_completion_class
 
 from autotune.commands.printing import say
 
-_VARIABLE = "_AUTOTUNE_COMPLETE"  # which click looks for, by the name of the program
-
 
 @click.command(name="completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -21,5 +19,5 @@ def command(context: click.Context, shell: str) -> int:
     """  # noqa: D301 -- click's own mark for "do not rewrap"
     maker = get_completion_class(shell)
     assert maker is not None, "click knows these shells"
-    say(maker(context.find_root().command, {}, "autotune", _VARIABLE).source())
+    say(maker(context.find_root().command, {}, "autotune", "_AUTOTUNE_COMPLETE").source())
     return 0

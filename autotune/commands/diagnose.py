@@ -8,7 +8,8 @@ import click
 from autotune.clock import Clock, SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
-    Duration,
+    DURATION,
+    Parsed,
     config_if_any_option,
     json_option,
     state_dir_option,
@@ -19,26 +20,18 @@ from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from autotune.commands.diagnose_run import DiagnosisRequest
+    from autotune.diagnose.diagnosis import FailOn
 
 
-class Condition(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
-    """A condition such as ``gain>=1.2``; the command gets it parsed."""
+def _condition(text: str) -> "FailOn":
+    from autotune.diagnose.diagnosis import parse_fail_on
 
-    name = "condition"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Reads the text; wrong usage if it is no condition."""
-        from autotune.diagnose.diagnosis import parse_fail_on
-
-        try:
-            return parse_fail_on(str(value))
-        except ValueError as error:
-            return self.fail(str(error), param, ctx)
+    return parse_fail_on(text)
 
 
 @click.command(name="diagnose")
 @config_if_any_option
-@click.option("--budget", "budget_s", type=Duration(), default="3m", show_default=True, help="Wall for everything.")
+@click.option("--budget", "budget_s", type=DURATION, default="3m", show_default=True, help="Wall for everything.")
 @click.option("--static", is_flag=True, help="Start no training: only look at the machine, the config and the code.")
 @click.option(
     "--fix",
@@ -47,7 +40,7 @@ class Condition(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
 )
 @click.option(
     "--fail-on",
-    type=Condition(),
+    type=Parsed("condition", _condition),
     metavar="CONDITION",
     help="Exit with 1 where it holds: gain, bound, errors or warnings, then >=, <=, >, < or ==, and a number.",
 )
@@ -104,7 +97,6 @@ def _late(call: Invocation) -> int:
 
 
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
-    """Carry out a request; return the exit code."""
     with signals_held():
         from autotune.commands.diagnose_run import diagnose_with_display, fix, keep_everything, say_diagnosis
 
@@ -112,7 +104,8 @@ def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog,
     watchdog.stand_down()
     if request.out is not None:
         keep_everything(request.out, done)
-    call.answer(lambda: say_diagnosis(request, done, elapsed_s=clock.now_s() - call.started_s))
+    elapsed_s = clock.now_s() - call.started_s
+    call.answer(lambda: say_diagnosis(request, done, elapsed_s=elapsed_s, as_json=call.as_json))
     if request.fix:
         fix(request, done)
     return 1 if done.has_failed else 0

@@ -1,27 +1,32 @@
-"""Steps of ``autotune diagnose``: diagnosing with a live display, saying what was found, keeping it, and fixing it."""
+"""Steps of ``autotune diagnose``: a live display, what was found as screen, object or folder, and fixing it."""
 
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
-from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
 from autotune.commands.printing import say_aside, say_object
 from autotune.config.typed import typed_tokens
 from autotune.diagnose.diagnosis import DiagnosisOptions, FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
+from autotune.diagnose.pipeline_profile import PipelineProfile, profile_pipeline
+from autotune.diagnose.profile_trials import open_trials
+from autotune.diagnose.step_profile import StepProfile, profile_trainer_step
+from autotune.errors import AutotuneError, ConfigError
+from autotune.files import read_beginning, replace_durably
+from autotune.measure.host import machine_facts
 from autotune.messages import INVISIBLE, Language, _, translated
-from autotune.report.console import text_console
+from autotune.report.console import file_console, text_console
 from autotune.report.diagnosis import diagnosis_document, print_diagnosis
+from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
+from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
 from autotune.search.known import changes_from_now
 from autotune.search.problem import Problem, open_problem
 from autotune.space.knob import Label
-
-ALIKE = 1.02
-"""Ratio of two speeds up to which they cannot be told apart."""
-
-_STOPPING_S = 3.0  # of the budget, for ending the last trial and for writing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +41,6 @@ class DiagnosisRequest:
         fail_on: Condition under which the exit code is 1; None for none.
         out: Folder to keep everything in; None for none.
         allow_busy_gpu: True to make trials although somebody else is on the GPU.
-        as_json: True to print the diagnosis as one JSON object on stdout.
         language: Language of the screen; an object is in English.
         state_dir: Folder of all state; None finds the place by the config.
         storage: Where studies are kept, as typed.
@@ -50,11 +54,25 @@ class DiagnosisRequest:
     fail_on: FailOn | None
     out: Path | None
     allow_busy_gpu: bool
-    as_json: bool
     language: Language
     state_dir: Path | None
     storage: str | None
     trainer: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiles:
+    """Profiles that go into the folder beside a diagnosis.
+
+    Attributes:
+        pipeline: That of the input pipeline; None where there is none.
+        step: That of the step; None where there is none.
+    """
+
+    pipeline: PipelineProfile | None = None
+    why_no_pipeline: str = ""
+    step: StepProfile | None = None
+    why_no_step: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +102,14 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     Raises:
         AutotuneError: The config cannot be used, or no trial can be made.
     """
-    problem, profiles = _opened(request), None
-    if problem is not None:
+    problem, profiles = None, None
+    if request.config is not None:
+        problem = open_problem(
+            request.config,
+            command=typed_tokens(request.trainer, request.config, Path.cwd()),
+            state_dir=request.state_dir,
+            storage=request.storage,
+        )
         problem.settings.require_folder()
     if request.out is not None:
         require_folder(request.out)
@@ -104,7 +128,7 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
             diagnosis = diagnose(problem, options, clock, display)
         if request.out is not None:
             say_aside("profiling the input pipeline and the step")
-            profiles = make_profiles(problem, clock, ends_s=started_s + request.budget_s - _STOPPING_S)
+            profiles = make_profiles(problem, clock, ends_s=started_s + request.budget_s - 3.0)  # to end and to write
     condition = request.fail_on
     failed_on = condition.text if condition is not None and condition.holds(diagnosis) else None
     has_errors = any(issue.severity is Severity.ERROR for issue in diagnosis.issues)
@@ -117,9 +141,9 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     )
 
 
-def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float) -> None:
+def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float, as_json: bool) -> None:
     """Says what was found: an object, or the screen."""
-    if request.as_json:
+    if as_json:
         say_object(_document(done, elapsed_s=elapsed_s), indent=2)
         return
     language = request.language
@@ -129,7 +153,10 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
         failed = _("Failed, as asked for: {condition}", condition=done.failed_on)
         console.print(f"\n{translated(failed, language)}")
     if done.problem is not None and not request.fix and not request.static:
-        next_command = _("Next: {command}", command=_next_command(done, done.problem))
+        typed = done.problem.typed
+        fixes = fixing(done.diagnosis) is not None
+        command = typed.command("diagnose", "--fix") if fixes else typed.command("search", "--budget", "30m")
+        next_command = _("Next: {command}", command=command)
         console.print(f"\n{translated(next_command, language)}", soft_wrap=True)
 
 
@@ -162,7 +189,7 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
         for one in diagnosis.recommendations
         if one.evidence is Evidence.MEASURED and one.values and one.label == Label.SAME_TRAINING.value
     ]
-    alike = [one for one in same if one.gain and same[0].gain and one.gain.ratio * ALIKE >= same[0].gain.ratio]
+    alike = [one for one in same if one.gain and same[0].gain and one.gain.ratio * 1.02 >= same[0].gain.ratio]
     return min(alike, key=lambda one: len(one.values), default=None)
 
 
@@ -180,18 +207,148 @@ def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
     return diagnosis_document(done.diagnosis, elapsed_s=elapsed_s, failed_on=done.failed_on, paths=paths)
 
 
-def _next_command(done: Diagnosed, problem: Problem) -> str:
-    if fixing(done.diagnosis):
-        return problem.typed.command("diagnose", "--fix")
-    return problem.typed.command("search", "--budget", "30m")
+# Folder of a diagnosis: everything that was found, with a summary on top.
 
 
-def _opened(request: DiagnosisRequest) -> Problem | None:
-    if request.config is None:
-        return None
-    return open_problem(
-        request.config,
-        command=typed_tokens(request.trainer, request.config, Path.cwd()),
-        state_dir=request.state_dir,
-        storage=request.storage,
-    )
+SUMMARY, DIAGNOSIS, MACHINE = "summary.txt", "diagnosis.json", "machine.json"
+STEP, PIPELINE, PICTURES = "profile-step.json", "profile-pipeline.json", "pictures.svg"
+
+_FILES = (SUMMARY, DIAGNOSIS, MACHINE, STEP, PIPELINE, PICTURES)
+_Profile = TypeVar("_Profile", StepProfile, PipelineProfile)
+
+
+def profiles_s(budget_s: float) -> float:
+    """Return the part of a diagnosis' budget that is kept for the profiles; 0 where it is too short for them."""
+    share_s = min(60.0, budget_s / 3.0)
+    return share_s if share_s >= 30.0 else 0.0
+
+
+def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
+    """Profile the input pipeline, and then the step, as far as the time goes.
+
+    Args:
+        problem: The config and the command; runnable.
+        ends_s: End of the time, on the clock's monotonic time.
+    """
+
+    def pipeline() -> PipelineProfile:
+        half_s = clock.now_s() + (ends_s - clock.now_s()) / 2.0
+        with open_trials(problem, clock, ends_s=half_s) as trials:
+            return profile_pipeline(problem, trials)
+
+    made, why_no_pipeline = _made(pipeline, clock, ends_s)
+    step, why_no_step = _made(lambda: profile_trainer_step(problem, clock, ends_s=ends_s).profile, clock, ends_s)
+    return Profiles(pipeline=made, why_no_pipeline=why_no_pipeline, step=step, why_no_step=why_no_step)
+
+
+def require_folder(folder: Path) -> None:
+    """Make the folder, and see that it can be written to, before anything takes time.
+
+    Raises:
+        ConfigError: It cannot be written to, or a file that is to be written is there already and is none of a
+            diagnosis.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        taken = [name for name in _FILES if (folder / name).exists()]
+        if taken and not _is_of_a_diagnosis(folder):
+            raise ConfigError(
+                f"{folder} holds a file {taken[0]} that is not of a diagnosis, and would be replaced",
+                where="--out",
+                remedy="Name another folder.",
+            )
+        replace_durably(folder / ".autotune-diagnosis", b"")
+        (folder / ".autotune-diagnosis").unlink()
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def keep(
+    folder: Path, diagnosis: Diagnosis, document: Mapping[str, Any], problem: Problem | None, profiles: Profiles | None
+) -> None:
+    """Write everything that was found into the folder, each file in one step; those of an earlier diagnosis go.
+
+    Args:
+        problem: What it is about; None for the machine alone.
+        profiles: Profiles that were made; None where no trials are.
+
+    Raises:
+        ConfigError: It cannot be written to.
+    """
+    profiles = profiles or Profiles()
+    contents: dict[str, str | None] = {
+        DIAGNOSIS: _json(document),
+        MACHINE: _json({"format": FORMAT, **asdict(machine_facts()), **(problem.conditions if problem else {})}),
+        STEP: _json({"format": FORMAT, **asdict(profiles.step)}) if profiles.step else None,
+        PIPELINE: _json({"format": FORMAT, **asdict(profiles.pipeline)}) if profiles.pipeline else None,
+    }
+    contents[PICTURES], why_no_pictures = _pictures(diagnosis, profiles)
+    written = [name for name in _FILES if contents.get(name)]
+    contents[SUMMARY] = _summary(diagnosis, profiles, written, why_no_pictures)
+    try:
+        for name, content in contents.items():
+            if content is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                replace_durably(folder / name, content.encode())
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_Profile | None, str]:
+    if ends_s - clock.now_s() < 10.0:
+        return None, "too little of the budget was left"
+    try:
+        return make(), ""
+    except AutotuneError as error:
+        return None, error.message
+
+
+def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str]:
+    try:
+        from autotune.report.diagnosis_pictures import diagnosis_pictures
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        return None, "they need matplotlib: pip install '.[pictures]' in the clone of this repository"
+    drawn = diagnosis_pictures(diagnosis.recommendations, profiles.step, profiles.pipeline)
+    return drawn, "" if drawn else "nothing was measured that could be drawn"
+
+
+def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], why_no_pictures: str) -> str:
+    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder."""
+    missing = {
+        "profile of the pipeline": profiles.why_no_pipeline,
+        "profile of the step": profiles.why_no_step,
+        "pictures": why_no_pictures,
+    }
+    console = file_console()
+    with console.capture() as captured:
+        print_diagnosis(console, diagnosis)
+        console.print()
+        if profiles.pipeline is not None:
+            print_pipeline_profile(console, profiles.pipeline)
+        if profiles.step is not None:
+            console.print()
+            print_step_profile(console, profiles.step)
+        for name, why in missing.items():
+            if why:
+                console.print(f"No {name}: {why}.", soft_wrap=True, markup=False)
+        console.print(f"\nIn this folder: {', '.join(written)}.", soft_wrap=True)
+    return captured.get()
+
+
+def _is_of_a_diagnosis(folder: Path) -> bool:
+    try:
+        document = json.loads(read_beginning(folder / DIAGNOSIS, 1 << 24))
+    except ValueError:
+        return False
+    return isinstance(document, dict) and {"format", "verdict", "checks"} <= document.keys()
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _unwritable(folder: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write into {folder}: {error.strerror}", where="--out", remedy="Name another folder.")

@@ -36,7 +36,7 @@ def command(**options: Any) -> int:
     if request.further and request.from_flags:
         raise click.UsageError("--from-flags makes one new file; give one --config.")
     with signals_held():
-        from autotune.commands.init_questions import plan_requested, show_inventory, tried, write_if_wanted
+        from autotune.commands.init_run import plan_requested, show_inventory, tried, write_if_wanted
         from autotune.report.console import text_console
 
     console = text_console()

@@ -2,12 +2,12 @@
 
 import io
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
-from autotune.commands.printing import say_aside, say_object
+from autotune.commands.printing import say, say_aside, say_object
 from autotune.errors import AutotuneError, how_it_ended
 from autotune.trial.termination import signals_held
 
@@ -42,6 +42,15 @@ class Invocation:
         with signals_held():
             if self._take():
                 give()
+
+    def say(self, document: Mapping[str, Any], *lines: str) -> int:
+        """Answers with an object where that is asked for, else with these lines; returns the exit code of success."""
+        if self.as_json:
+            self.answer(lambda: say_object(document, indent=2))
+        else:
+            for line in lines:
+                say(line)
+        return 0
 
     def fail(self, error: AutotuneError) -> None:
         self._fail(error.kind, error.message, where=error.where, remedy=error.remedy, line=f"autotune: {error}")

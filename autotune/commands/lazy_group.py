@@ -13,19 +13,15 @@ from autotune.trial.termination import signals_held
 
 
 class LazyGroup(click.Group):
-    """Group of commands, each ``command`` of a module that is named like it, unless said otherwise.
+    """Group of commands, each ``command`` of a module that is named like it.
 
     Args:
         table: A sentence for each command, in the order of the help.
-        homes: Module of those that are not named like theirs; they are its ``<name>_command``.
     """
 
-    def __init__(
-        self, *, package: str, table: Mapping[str, str], homes: Mapping[str, str] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *, package: str, table: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
         self._package = package
-        self._homes = homes or {}
         self.sentences = dict(table)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -37,8 +33,7 @@ class LazyGroup(click.Group):
             return None
         require_room()
         with signals_held():
-            module = import_module(f"{self._package}.{self._homes.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, f"{cmd_name}_command" if cmd_name in self._homes else "command")
+            command: click.Command = import_module(f"{self._package}.{cmd_name}").command
         say_warnings_aside()
         return command
 
@@ -46,6 +41,14 @@ class LazyGroup(click.Group):
         """Write the table; no module is imported for it."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self.sentences.items()))
+
+
+class OrderedGroup(click.Group):
+    """Group of commands of one module, which are listed in the order of their definition."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order of the module."""
+        return list(self.commands)
 
 
 class _Aside(logging.Handler):

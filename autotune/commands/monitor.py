@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.commands.parameters import Duration
+from autotune.commands.parameters import DURATION
 from autotune.commands.printing import say, say_object
 from autotune.errors import ToldToEnd, how_it_ended
 from autotune.trial.termination import signals_held
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(name="monitor")
 @click.option("--pid", type=click.IntRange(min=1), help="Show the GPUs of this process, and its steps; end with it.")
-@click.option("--for", "for_s", type=Duration(), help="End after this time (default: at ^C).")
+@click.option("--for", "for_s", type=DURATION, help="End after this time (default: at ^C).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, every second or two.")
 def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
     """Shows what the GPUs of this machine do: how busy, how steadily, and what that usually means.

@@ -11,48 +11,46 @@ from autotune.clock import parse_duration_s
 from autotune.errors import ConfigError
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
-    """A duration such as ``90s``, ``30m`` or ``1h30m``; the command gets seconds."""
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
+    """Type of an option whose text is parsed; what cannot be is wrong usage.
 
-    name = "duration"
+    Args:
+        name: What help calls it.
+        parse: Returns what the command gets; its ValueError says what would be right.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Reads the text; wrong usage if it is no duration."""
-        if isinstance(value, float):
-            return value
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return parse_duration_s(str(value))
+            return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class BatchLimitText(click.ParamType):  # type: ignore[type-arg]  # as above
-    """A limit of the batch such as ``4x``, ``same`` or ``free``; the command gets the text."""
+def _checked_batch_limit(text: str) -> str:
+    from autotune.config.schema import parse_batch_limit
 
-    name = "limit"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Checks the text; wrong usage if it is no limit."""
-        from autotune.config.schema import parse_batch_limit
-
-        try:
-            parse_batch_limit(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
+    parse_batch_limit(text)
+    return text
 
 
-def _first_config_if_any(context: click.Context, option: click.Parameter, configs: tuple[Path, ...]) -> Path | None:
-    return _first_config(context, option, configs) if configs else None
+DURATION = Parsed("duration", parse_duration_s)
+"""Duration such as ``90s``, ``30m`` or ``1h30m``, in seconds."""
+
+BATCH_LIMIT = Parsed("limit", _checked_batch_limit)
+"""Limit of the batch such as ``4x``, ``same`` or ``free``, as text."""
 
 
-def _first_config(_context: click.Context, _option: click.Parameter, configs: tuple[Path, ...]) -> Path:
-    config, *further = configs
-    if further:
+def _first_config(_context: click.Context, _option: click.Parameter, configs: tuple[Path, ...]) -> Path | None:
+    config, *further = configs or (None,)
+    if config is not None and further:
         from autotune.config.load import load_settings
 
         named = {os.path.realpath(path) for path in load_settings(config).further.values()}
-        for path in further:
+        for path in filter(None, further):
             if os.path.realpath(path) not in named:
                 raise ConfigError(
                     f"{path} is none of the further configs that the section of {config} names",
@@ -63,31 +61,16 @@ def _first_config(_context: click.Context, _option: click.Parameter, configs: tu
     return config
 
 
-_CONFIG_HELP = "The file that the trainer reads: YAML, JSON or TOML."
-config_option = click.option(
-    "--config",
-    "config",
-    required=True,
-    multiple=True,
-    callback=_first_config,
-    type=click.Path(path_type=Path),
-    help=f"{_CONFIG_HELP} Of several the one with the section is enough.",
-)
-config_if_any_option = click.option(
-    "--config",
-    "config",
-    multiple=True,
-    callback=_first_config_if_any,
-    type=click.Path(path_type=Path),
-    help=f"{_CONFIG_HELP} Of several the one with the section is enough.",
-)
-config_files_option = click.option(
-    "--config",
-    "configs",
-    required=True,
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help=f"{_CONFIG_HELP} Given again for each further one; the section goes into the first.",
+def _config_option(name: str, of_several: str, **options: Any) -> Callable[..., Any]:
+    help = f"The file that the trainer reads: YAML, JSON or TOML. {of_several}"
+    return click.option("--config", name, multiple=True, type=click.Path(path_type=Path), help=help, **options)
+
+
+_ONE_IS_ENOUGH = "Of several the one with the section is enough."
+config_option = _config_option("config", _ONE_IS_ENOUGH, required=True, callback=_first_config)
+config_if_any_option = _config_option("config", _ONE_IS_ENOUGH, callback=_first_config)
+config_files_option = _config_option(
+    "configs", "Given again for each further one; the section goes into the first.", required=True
 )
 state_dir_option = click.option(
     "--state-dir",
@@ -113,17 +96,8 @@ warm_start_option = click.option(
     help="Begin with the best points of studies of the same or a like training, on this hardware or another, or do "
     "not. Default: begin with them, if there are any.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+json_option = click.option(  # `Invocation.as_json` says it, to errors as well
+    "--json", is_flag=True, expose_value=False, help="Print one JSON object on stdout."
+)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change and start nothing.")
 force_option = click.option("--force", is_flag=True, help="Do not ask, also where a value was edited since.")
-entry_argument = click.argument("number", type=click.IntRange(min=1), metavar="ENTRY")
-entries_argument = click.argument("numbers", nargs=-1, required=True, type=click.IntRange(min=1), metavar="ENTRY...")
-entries_or_all_argument = click.argument("numbers", nargs=-1, type=click.IntRange(min=1), metavar="[ENTRY...]")
-
-
-def study_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which study is meant, and how it is shown."""
-    name = click.option("--study", metavar="NAME", help="Name of the study (default: the config's, or the only one).")
-    for option in (storage_option, state_dir_option, json_option, name, config_if_any_option):
-        function = option(function)
-    return function

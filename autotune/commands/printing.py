@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from autotune.errors import ConfigError
 from autotune.report.plain_text import safe_text
 
 
@@ -45,6 +46,22 @@ def ask(question: str, *, must: bool = False) -> bool:
         click.Abort: The answer is no, and it must be yes.
     """
     return click.confirm(safe_text(question), abort=must, err=True)
+
+
+def ask_or_refuse(question: str, *, where: str, remedy: str) -> None:
+    """Asks for a yes; without a terminal to ask on, says how to go on.
+
+    Args:
+        question: A statement, and a question behind it.
+
+    Raises:
+        ConfigError: There is nobody to ask.
+        click.Abort: The answer is no.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        statement = question[: question.rstrip("?").rindex(". ")]
+        raise ConfigError(statement[0].lower() + statement[1:], where=where, remedy=remedy)
+    ask(question, must=True)
 
 
 def is_attended() -> bool:

@@ -1,50 +1,68 @@
 """``autotune profile``: how long the parts of a training step take, and its batches."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
+from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.parameters import config_if_any_option, config_option, json_option, state_dir_option
+from autotune.commands.printing import say_aside, say_object
+from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
 
+if TYPE_CHECKING:
+    from autotune.search.problem import Problem
 
-@click.command(name="pipeline", short_help="times of batches, waits for them, their cycle")
+command = OrderedGroup(name="profile", help="How long the parts of a training step take, and its batches.")
+
+
+@command.command("pipeline", short_help="times of batches, waits for them, their cycle")
 @config_option
 @click.option("--grid", "with_grid", is_flag=True, help="Also try batch sizes and workers, a short trial a pair.")
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def pipeline_command(
-    call: Invocation,
-    config: Path,
-    with_grid: bool,
-    as_json: bool,
-    state_dir: Path | None,
-    trainer: tuple[str, ...],
-) -> int:
+def pipeline(call: Invocation, config: Path, with_grid: bool, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
     """Times the batches of the loader alone, the waits of the training for them, and the steps without loading.
 
     In a trial of its own that no search looks at, with today's values. The command stands in the config's section, or
     behind --.
     """
     with signals_held():
-        from autotune.commands.profile_run import answer_pipeline
+        from autotune.diagnose.pipeline_profile import profile_pipeline
+        from autotune.diagnose.profile_grid import profile_grid
+        from autotune.diagnose.profile_trials import open_trials
+        from autotune.report.console import text_console
+        from autotune.report.profile_tables import print_grid, print_pipeline_profile
 
-    answer_pipeline(call, config, with_grid=with_grid, as_json=as_json, state_dir=state_dir, trainer=trainer)
+    problem = _opened(config, state_dir, trainer)
+    with open_trials(problem, SystemClock()) as trials:
+        profile = profile_pipeline(problem, trials)
+        grid = profile_grid(problem, trials, say_aside) if with_grid else None
+        _say_remarks(tuple(trials.remarks))
+    if call.as_json:
+        document = {"format": 1, **asdict(profile), "grid": asdict(grid) if grid else None}
+        call.answer(lambda: say_object(document, indent=2))
+        return 0
+    print_pipeline_profile(text_console(), profile)
+    if grid is not None:
+        print_grid(text_console(), grid)
     return 0
 
 
-@click.command(name="step", short_help="data, copy to device, forward, loss, backward, optimizer, the rest")
+@command.command("step", short_help="data, copy to device, forward, loss, backward, optimizer, the rest")
 @config_if_any_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def step_command(
-    call: Invocation, config: Path | None, as_json: bool, state_dir: Path | None, trainer: tuple[str, ...]
-) -> int:
+def step(call: Invocation, config: Path | None, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
     """Times the phases of a training step: data, copy to device, forward, loss, backward, optimizer, the rest.
 
     With a config, those of your trainer's step, in a trial of its own that no search looks at: Keras's fit and
@@ -56,14 +74,33 @@ def step_command(
     if trainer and config is None:
         raise click.UsageError("A command behind -- needs its config: --config FILE")
     with signals_held():
-        from autotune.commands.profile_run import answer_step
+        from autotune.diagnose.step_profile import profile_shipped_step, profile_trainer_step
+        from autotune.report.console import text_console
+        from autotune.report.profile_tables import print_step_profile
 
-    answer_step(call, config, as_json=as_json, state_dir=state_dir, trainer=trainer)
+    if config is None:
+        profile = profile_shipped_step()
+    else:
+        made = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
+        _say_remarks(made.remarks)
+        profile = made.profile
+    if call.as_json:
+        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
+    else:
+        print_step_profile(text_console(), profile)
     return 0
 
 
-command = click.Group(
-    name="profile",
-    commands=[pipeline_command, step_command],
-    help="How long the parts of a training step take, and its batches.",
-)
+def _opened(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> "Problem":
+    from autotune.search.problem import open_problem
+
+    problem = open_problem(config, command=trainer or None, state_dir=state_dir)
+    if not problem.command:
+        problem.require_searchable()  # says how the command is told
+    problem.require_program()
+    return problem
+
+
+def _say_remarks(remarks: Sequence[str]) -> None:
+    for remark in remarks:
+        say_aside(plain(remark, longest=1000))

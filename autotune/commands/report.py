@@ -50,7 +50,6 @@ def command(
         from autotune.commands.printing import say, say_document, say_remarks
         from autotune.commands.report_page import (
             STDOUT,
-            comparison_text,
             contents_of,
             contents_of_other,
             read_diagnosis,
@@ -64,9 +63,8 @@ def command(
     say_remarks(problem.state.remarks)
     clock = SystemClock()
     advice = read_diagnosis(diagnosis) if diagnosis is not None else None
-    contents = contents_of(problem, clock, advice)
-    others = [contents_of_other(other, problem, clock) for other in against]
-    text = comparison_text([contents, *others], clock) if others else report_text(contents, clock)
+    contents = [contents_of(problem, clock, advice), *(contents_of_other(other, problem, clock) for other in against)]
+    text = report_text(contents, clock)
     if out == STDOUT:
         say_document(text)
     else:

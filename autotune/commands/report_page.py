@@ -11,7 +11,6 @@ from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import changes_to_offer, diff_of
-from autotune.commands.diagnosis_folder import DIAGNOSIS, STEP
 from autotune.errors import AutotuneError, ConfigError, StudyError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.score import disturbed_pairs
@@ -31,8 +30,6 @@ from autotune.trial.owner import git_commit, is_gone
 from autotune.trial.step_files import StepReader
 
 _MOST_BYTES = 64 << 20
-_MOST_STEPS = 20_000
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +107,8 @@ def read_diagnosis(path: Path) -> Diagnosed:
     Raises:
         ConfigError: It is no such object.
     """
+    from autotune.commands.diagnose_run import DIAGNOSIS, STEP
+
     file = path / DIAGNOSIS if path.is_dir() else path
     try:
         document = json.loads(read_beginning(file, _MOST_BYTES))
@@ -118,9 +117,10 @@ def read_diagnosis(path: Path) -> Diagnosed:
             advice=tuple(_advice(one) for one in document["recommendations"]),
         )
         file = path / STEP
-        if not (path.is_dir() and file.exists()):
-            return found
-        return replace(found, step_parts=_step_parts(json.loads(read_beginning(file, _MOST_BYTES))))
+        if path.is_dir() and file.exists():
+            phases = json.loads(read_beginning(file, _MOST_BYTES))["phases"]
+            found = replace(found, step_parts=tuple(map(_step_part, phases)))
+        return found
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             "this is no diagnosis",
@@ -130,21 +130,15 @@ def read_diagnosis(path: Path) -> Diagnosed:
 
 
 def _advice(document: Mapping[str, Any]) -> Advice:
-    gain, evidence = document["gain"], str(document["evidence"])
-    words = ""
+    gain, words = document["gain"], ""
     if gain is not None:
-        words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {evidence}"
+        words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {document['evidence']}"
     return Advice(sentence=str(document["sentence"]), values=changes_text(document["values"]), gain=words)
 
 
-def _step_parts(document: Mapping[str, Any]) -> Sequence[StepPart]:
-    found = []
-    for phase in document["phases"]:
-        mean_ms = None if phase["mean_ms"] is None else float(phase["mean_ms"])
-        found.append(
-            StepPart(name=str(phase["name"]), mean_ms=mean_ms if mean_ms is None or isfinite(mean_ms) else None)
-        )
-    return found
+def _step_part(phase: Mapping[str, Any]) -> StepPart:
+    mean_ms = None if phase["mean_ms"] is None else float(phase["mean_ms"])
+    return StepPart(name=str(phase["name"]), mean_ms=mean_ms if mean_ms is None or isfinite(mean_ms) else None)
 
 
 def _contents(
@@ -194,7 +188,7 @@ def _step_times(
     found: dict[str, list[float]] = {point: [] for point in points}
     for folder, number in _folders(problem, study, trials[0].search if trials else ""):
         times = found.get(numbers.get(number, ""))
-        if times is None or len(times) >= _MOST_STEPS:
+        if times is None or len(times) >= 20_000:
             continue
         reader, events = StepReader(folder), []
         while more := reader.poll():
@@ -251,7 +245,7 @@ def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tup
     yield "machine", ", ".join(hosts_of(trials).values())
     yield "CPU", f"{last.get('cpu_model') or 'not known'}, {last.get('cpu_cores') or '?'} cores"
     if isinstance(memory, int):
-        yield "memory", f"{memory / _GIB:.1f} GiB"
+        yield "memory", f"{memory / 2**30:.1f} GiB"
     yield "GPUs", str(last.get("gpus") or "none")
     yield "frameworks", frameworks_text(last) or "none that is known"
     yield "autotune", str(last.get("autotune") or "not known")
@@ -265,34 +259,25 @@ def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tup
 
 
 STDOUT = Path("-")
-_MARK = "Written by autotune "
-_NAME = "report.html"
 _REMEDY = "Name another file."
 
 
 def report_path(problem: Problem, out: Path | None) -> Path:
     """Return the file of a report, where it was not named: in the folder of the config's state."""
-    return out if out is not None else problem.state.path / f"{problem.config_path.stem}-{_NAME}"
+    return out if out is not None else problem.state.path / f"{problem.config_path.stem}-report.html"
 
 
-def report_text(contents: StudyContents, clock: Clock) -> str:
-    """Return the report of a study.
+def report_text(contents: Sequence[StudyContents], clock: Clock) -> str:
+    """Return the report of a study, or the comparison of several.
 
     Raises:
         AutotuneError: What draws the pictures is not installed.
     """
     _require_pictures()
-    from autotune.report.html.page import study_page
+    from autotune.report.html.page import comparison_page, study_page
 
-    return study_page(contents, _now(clock))
-
-
-def comparison_text(contents: Sequence[StudyContents], clock: Clock) -> str:
-    """Return the comparison of several studies; raises as `report_text` does."""
-    _require_pictures()
-    from autotune.report.html.page import comparison_page
-
-    return comparison_page(contents, _now(clock))
+    now = f"{clock.utc():%Y-%m-%d %H:%M} UTC"
+    return comparison_page(contents, now) if contents[1:] else study_page(contents[0], now)
 
 
 def require_report(path: Path) -> None:
@@ -328,7 +313,7 @@ def write_report(path: Path, text: str) -> Path:
 
 
 def _is_report(path: Path) -> bool:
-    return path.is_file() and _MARK.encode() in read_beginning(path, _MOST_BYTES)
+    return path.is_file() and b"Written by autotune " in read_beginning(path, _MOST_BYTES)
 
 
 def _require_pictures() -> None:
@@ -337,7 +322,3 @@ def _require_pictures() -> None:
             "the report's pictures need matplotlib, which is not installed",
             remedy="Run, in the clone that autotune was installed from: pip install '.[pictures]'",
         )
-
-
-def _now(clock: Clock) -> str:
-    return f"{clock.utc():%Y-%m-%d %H:%M} UTC"

@@ -1,14 +1,13 @@
 """``autotune revert``: undoes the last apply, or init."""
 
 import os
-import sys
 from pathlib import Path
 
 import click
 
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
-from autotune.commands.printing import ask, say_remarks
-from autotune.errors import AutotuneError, ConfigError
+from autotune.commands.printing import ask_or_refuse, say_remarks
+from autotune.errors import AutotuneError
 from autotune.trial.termination import signals_held
 
 
@@ -42,9 +41,8 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         said = "; ".join(
             f"{conflict.dotted} is {conflict.present}, apply had written {conflict.applied}" for conflict in conflicts
         )
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise ConfigError(f"edited since it was applied: {said}", where=str(config), remedy="Go on with --force.")
-        ask(f"Edited since it was applied: {said}. Put the old values back all the same?", must=True)
+        question = f"Edited since it was applied: {said}. Put the old values back all the same?"
+        ask_or_refuse(question, where=str(config), remedy="Go on with --force.")
     for edit in edits:
         console.print(edit.diff, soft_wrap=True, end="")
     if not dry_run:

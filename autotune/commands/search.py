@@ -8,8 +8,8 @@ import click
 from autotune.clock import Clock, SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
-    BatchLimitText,
-    Duration,
+    BATCH_LIMIT,
+    DURATION,
     config_option,
     dry_run_option,
     json_option,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @click.command(name="search")
 @config_option
-@click.option("--budget", "budget_s", type=Duration(), default="30m", show_default=True, help="Wall for everything.")
+@click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Wall for everything.")
 @seed_option
 @click.option("--fresh", is_flag=True, help="Start a new record, without a warm start; the old one is kept beside it.")
 @warm_start_option
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
 @click.option(
     "--batch",
-    type=BatchLimitText(),
+    type=BATCH_LIMIT,
     metavar="[Nx|same|free]",
     help="Largest effective batch to try: N times today's (also smaller ones), free for any, same to leave the batch "
     "alone. Default: 4x, or the sizes that knobs: lists.",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--validate",
     "validate_s",
-    type=Duration(),
+    type=DURATION,
     is_flag=False,
     flag_value="2m",
     metavar="[DURATION]",
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 @click.option(
     "--race",
     "race_s",
-    type=Duration(),
+    type=DURATION,
     is_flag=False,
     flag_value="4m",
     metavar="[DURATION]",
@@ -98,9 +98,13 @@ def command(call: Invocation, /, **options: Any) -> int:
             raise click.UsageError("--race and --no-race exclude each other.")
         options["race_s"] = 0.0
     request = SearchRequest(**options)
-    if request.dry_run and request.as_json:
+    if request.dry_run and call.as_json:
         raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
-    _require_time(request)
+    if request.validate_s is not None or request.race_s:
+        from autotune.search.schedule import why_no_time
+
+        if lacking := why_no_time(request):
+            raise click.UsageError(f"--{lacking[0]}: {lacking[1]}.")
     clock = SystemClock()
     answer = SearchAnswer(call, request.config, request.budget_s, clock)
     end_by_force_with(answer.interrupted)
@@ -112,19 +116,7 @@ def command(call: Invocation, /, **options: Any) -> int:
     return code
 
 
-def _require_time(request: SearchRequest) -> None:
-    """Raise wrong usage if the budget is too short for the validation, or for the race."""
-    if request.validate_s is None and not request.race_s:
-        return
-    from autotune.search.schedule import why_no_time
-
-    if lacking := why_no_time(request):
-        what, why = lacking
-        raise click.UsageError(f"--{what}: {why}.")
-
-
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:
-    """Carry out a request; return the exit code."""
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
         from autotune.commands.report_page import require_report
         from autotune.commands.search_plan import show_dry_run
@@ -142,14 +134,14 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     except AutotuneError:
         _report(problem, request, watchdog, clock)
         raise
-    if request.as_json:
+    if call.as_json:
         _apply(problem, finished, request, watchdog)  # first, so that a failure is the one object on stdout
-    asks = is_question(request, finished)
+    asks = not call.as_json and is_question(request, finished)
     answer.give(finished.result, finished.failures, ended_by=finished.ended_by, without_next=asks)
     if asks:
         watchdog.stand_down()  # the answer is given: from here on time does not count
         ask_to_apply(problem, finished)
-    elif not request.as_json:
+    elif not call.as_json:
         _apply(problem, finished, request, watchdog)
     _report(problem, request, watchdog, clock)
     if finished.ended_by:
@@ -169,7 +161,7 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
         contents = contents_of(problem, clock)
     except StudyError:  # nothing was tried at all, which the command says itself
         return
-    say_aside(f"Report: {write_report(request.report, report_text(contents, clock))}")
+    say_aside(f"Report: {write_report(request.report, report_text([contents], clock))}")
 
 
 def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, watchdog: Watchdog) -> None:

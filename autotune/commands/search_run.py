@@ -132,7 +132,7 @@ def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> Sea
 
 def is_question(request: SearchRequest, finished: Finished) -> bool:
     """Return whether to ask: the answer is better, and validated if it had to be, and somebody is there to be asked."""
-    if request.apply is not None or request.as_json or finished.ended_by is not None:
+    if request.apply is not None or finished.ended_by is not None:
         return False
     result = finished.result
     lacks_validation = request.validate_s is not None and result.validation is None

@@ -15,16 +15,13 @@ if TYPE_CHECKING:
     from autotune.search.problem import Problem
 
 
-_SHOWN_TRIALS = 20
-
-
 @click.command(name="status")
 @config_option
 @json_option
 @state_dir_option
 @storage_option
 @click.pass_obj
-def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | None, storage: str | None) -> int:
+def command(call: Invocation, config: Path, state_dir: Path | None, storage: str | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
         from autotune.commands.apply_answer import changes_to_offer, diff_of
@@ -42,7 +39,7 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
     say_remarks(problem.state.remarks)
     study = Study.of(problem)
     result = study.answer()
-    if as_json:
+    if call.as_json:
         offered = changes_to_offer(problem, study.name, study.trials, result)
         document = answer_document(
             result,
@@ -56,7 +53,7 @@ def command(call: Invocation, config: Path, as_json: bool, state_dir: Path | Non
     else:
         console = text_console()
         trials = study.trials
-        shown = trials[-_SHOWN_TRIALS:]
+        shown = trials[-20:]
         baseline = result.baseline.values if result.baseline else {}
         console.print(
             f"Study {study.name}: {len(trials)} trials" + (f", the last {len(shown)}:" if shown != trials else ":")

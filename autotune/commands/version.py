@@ -12,9 +12,6 @@ from autotune.commands.printing import say
 from autotune.measure.host import text_of
 
 _FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "lightning", "transformers", "jax")
-_DRIVER = Path("/proc/driver/nvidia/version")
-_GPUS = Path("/proc/driver/nvidia/gpus")
-_GIB = 1 << 30
 
 
 def say_version() -> None:
@@ -29,7 +26,7 @@ def version_lines() -> Iterator[str]:
     libc = " ".join(platform.libc_ver()).strip()
     yield f"{platform.system()} {platform.release()}, {platform.machine()}" + (f", {libc}" if libc else "")
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {memory_bytes / _GIB:.1f} GiB of memory"
+    yield f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {memory_bytes / 2**30:.1f} GiB of memory"
     yield f"GPU: {_gpu()}"
     yield f"needs: {_versions(_needed()) or 'not installed as a package'}"
     yield f"frameworks beside it: {_versions(_FRAMEWORKS) or 'none'}"
@@ -37,12 +34,12 @@ def version_lines() -> Iterator[str]:
 
 def _gpu() -> str:
     """Return the version of NVIDIA's driver, and the number of GPUs; the driver is not asked, as it may hang."""
-    text = text_of(_DRIVER)
+    text = text_of(Path("/proc/driver/nvidia/version"))
     if text is None:
         return "no NVIDIA driver"
     number = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", text)
     try:
-        gpus = len(os.listdir(_GPUS))
+        gpus = len(os.listdir(Path("/proc/driver/nvidia/gpus")))
     except OSError:
         gpus = 0
     return f"NVIDIA driver {number[0] if number else 'of unknown version'}, {gpus} GPU{'s' * (gpus != 1)}"

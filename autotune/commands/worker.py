@@ -1,8 +1,7 @@
 """``autotune worker``: lends this machine to the searches of a study."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -10,8 +9,8 @@ import click
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
-    BatchLimitText,
-    Duration,
+    BATCH_LIMIT,
+    DURATION,
     config_option,
     dry_run_option,
     seed_option,
@@ -22,9 +21,6 @@ from autotune.commands.parameters import (
 from autotune.errors import TrialError
 from autotune.options import SearchRequest
 from autotune.trial.termination import signals_held
-
-_USUAL_S = 1800.0
-
 
 # Options of ``autotune worker`` that say where workers are started, if not here.
 
@@ -65,12 +61,12 @@ def submission_options(command: _Command) -> _Command:
 @click.option(
     "--budget",
     "budget_s",
-    type=Duration(),
+    type=DURATION,
     help="Longest time to stay. Default: as long as the search that is joined, or 30m where none goes on.",
 )
 @seed_option
 @click.option("--same-training", is_flag=True, help="As for the search that is joined.")
-@click.option("--batch", type=BatchLimitText(), metavar="[Nx|same|free]", help="As for the search that is joined.")
+@click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="As for the search that is joined.")
 @warm_start_option
 @click.option("--allow-busy-gpu", is_flag=True, help="Work although somebody else is on the GPU.")
 @submission_options
@@ -78,22 +74,7 @@ def submission_options(command: _Command) -> _Command:
 @storage_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(
-    call: Invocation,
-    /,
-    *,
-    config: Path,
-    budget_s: float | None,
-    seed: int,
-    same_training: bool,
-    batch: str | None,
-    warm_start: bool,
-    allow_busy_gpu: bool,
-    state_dir: Path | None,
-    storage: str | None,
-    trainer: tuple[str, ...],
-    **submission: Any,
-) -> int:
+def command(call: Invocation, /, **options: Any) -> int:
     """Lends this machine to the searches of a study that other machines work on, and leaves when it needs no more.
 
     It takes the next trial itself, as often as there is one, and never makes one twice. The trainer is the one of this
@@ -101,32 +82,21 @@ def command(
 
     With --submit, workers are started on other machines; their trainer's command is that of the config's section.
     """
-    if submission.pop("engine") is not None:
-        return _submit(click.get_current_context().params)
+    submission = {
+        name: options.pop(name) for name in ("engine", "count", "image", "gpus", "secret", "reachable", "dry_run")
+    }
+    if submission["engine"] is not None:
+        with signals_held():
+            from autotune.commands.worker_submission import SubmissionRequest, submit_workers
+
+        request = SubmissionRequest(**submission, words=options.pop("trainer"), **options)
+        return submit_workers(request, SystemClock())
     if any(submission.values()):
         raise click.UsageError("-n, --dry-run and the like are for --submit.")
-    request = SearchRequest(
-        config=config,
-        budget_s=_USUAL_S if budget_s is None else budget_s,
-        seed=seed,
-        warm_start=warm_start,
-        same_training=same_training,
-        batch=batch,
-        allow_busy_gpu=allow_busy_gpu,
-        state_dir=state_dir,
-        storage=storage,
-        trainer=trainer,
-    )
-    return _work(call, request, SystemClock(), as_long_as_others=budget_s is None)
-
-
-def _submit(options: Mapping[str, Any]) -> int:
-    """Start workers elsewhere, as it was typed; return the exit code."""
-    with signals_held():
-        from autotune.commands.worker_submission import SubmissionRequest, submit_workers
-
-    words = {"words" if name == "trainer" else name: value for name, value in options.items()}
-    return submit_workers(SubmissionRequest(**words), SystemClock())
+    as_long_as_others = options["budget_s"] is None
+    if as_long_as_others:
+        options["budget_s"] = 1800.0
+    return _work(call, SearchRequest(**options), SystemClock(), as_long_as_others=as_long_as_others)
 
 
 def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_others: bool) -> int:
@@ -150,7 +120,12 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
             console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
             return 0
         if not any(one.role is Role.SEARCH for one in search.study.others()):
-            console.print(_alone(request.budget_s), soft_wrap=True)
+            console.print(
+                f"No search is at work on this study: for at most {format_duration(request.budget_s)} this "
+                "worker tries and confirms by itself. `autotune status` shows what it found, and a search that comes "
+                "takes part.",
+                soft_wrap=True,
+            )
         try:
             with display, suppress(TrialError):  # that all gave no numbers: others may know better
                 search.run()
@@ -166,10 +141,3 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
     why = f"this machine is left out: {tuner.left_because}" if tuner.left_because else "the study needs no more of it"
     console.print(f"{made} trials made; {why}.", soft_wrap=True)
     return 1 if tuner.left_because else 0
-
-
-def _alone(budget_s: float) -> str:
-    return (
-        f"No search is at work on this study: for at most {format_duration(budget_s)} this worker tries and confirms "
-        "by itself. `autotune status` shows what it found, and a search that comes takes part."
-    )

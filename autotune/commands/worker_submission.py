@@ -14,7 +14,7 @@ from autotune.config.load import Settings, load_settings
 from autotune.config.secrets import masked
 from autotune.config.typed import TypedOptions
 from autotune.daemon import submission
-from autotune.daemon.submission import SharedStorage, WorkerJob, shared_storage
+from autotune.daemon.submission import WorkerJob, shared_storage
 from autotune.environment import inherited_environment
 from autotune.errors import ConfigError
 from autotune.files import create_private, make_private_folder
@@ -22,9 +22,6 @@ from autotune.study.storage.address import SaidAddress, said_by_environment
 from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
 from autotune.trial.search_child import OWN_COMMAND
 from autotune.trial.state_folder import StateFolder
-
-_SECRET = "autotune-storage"  # noqa: S105 -- the name of one
-_SECRET_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +73,30 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
     """
     _require_fitting(request)
     settings = load_settings(request.config)
-    _require_command(settings, request)
     is_here_alike = request.engine != "kubernetes"  # the image has other programs, and its own address of the storage
-    _require_searchable(request, is_here_alike=is_here_alike)
+    _require_searchable(request, settings, is_here_alike=is_here_alike)
+    here, section = Path.cwd(), settings.section
+    beside = settings.path.absolute().parent
+    said = [
+        SaidAddress(text=request.storage, where="--storage", folder=here) if request.storage else None,
+        said_by_environment(os.environ, here),
+        SaidAddress(text=section.storage, where=section.place("storage"), folder=beside) if section.storage else None,
+    ]
     if not is_here_alike:
-        return _kubernetes(request, settings, clock)
+        return _kubernetes(request, next(filter(None, said), None), clock)
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
     if not request.dry_run:
         state.create()
-    storage = shared_storage(
-        _said(request, settings), state.studies, is_reachable=request.reachable, make=not request.dry_run
+    storage = shared_storage(said, state.studies, is_reachable=request.reachable, make=not request.dry_run)
+    state_dir = state.path if request.state_dir is not None or os.environ.get("AUTOTUNE_DIR") else None
+    job = WorkerJob(
+        config=request.config,
+        program=program,
+        options=("--storage", storage.text, *_options(request, state_dir)),
+        seed=request.seed,
+        cwd=here,
+        folder=storage.folder,
     )
-    job = _job(request, program, state, storage)
     return _slurm(request, job, state, clock) if request.engine == "slurm" else _ssh(request, job, clock)
 
 
@@ -113,30 +122,21 @@ def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock
     return 0
 
 
-def _kubernetes(request: SubmissionRequest, settings: Settings, clock: Clock) -> int:
-    first = next((one for one in _said(request, settings) if one is not None), None)
-    if first is not None and first.text.strip().lower().startswith(("journal:", "sqlite:")):
+def _kubernetes(request: SubmissionRequest, said: SaidAddress | None, clock: Clock) -> int:
+    if said is not None and said.text.strip().lower().startswith(("journal:", "sqlite:")):
         raise ConfigError(
             "pods do not share a folder: workers on Kubernetes need a database",
-            where=first.where,
+            where=said.where,
             remedy="Put postgresql://user:password@host/name into the Secret that the manifest names.",
         )
-    secret = request.secret or _SECRET
-    if not _SECRET_NAME.fullmatch(secret):
+    secret = request.secret or "autotune-storage"
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", secret):
         raise ConfigError(f"{secret!a} is no name of a Secret", where="--secret", remedy="Use a-z, 0-9, - and dots.")
     assert request.image is not None, "it was asked for"
-    pods = submission.Pods(
-        count=request.count or 1,
-        image=request.image,
-        gpus=1 if request.gpus is None else request.gpus,
-        secret=secret,
-    )
-    options = _common(request)
-    if request.state_dir is not None:
-        options += ["--state-dir", str(request.state_dir)]
-    job = WorkerJob(
-        config=request.config, program=("autotune",), options=tuple(options), seed=request.seed, cwd=Path("/")
-    )
+    gpus = 1 if request.gpus is None else request.gpus
+    pods = submission.Pods(count=request.count or 1, image=request.image, gpus=gpus, secret=secret)
+    options = tuple(_options(request, request.state_dir))
+    job = WorkerJob(config=request.config, program=("autotune",), options=options, seed=request.seed, cwd=Path("/"))
     say(submission.manifest(job, pods, clock.utc()).rstrip("\n"))
     return 0
 
@@ -178,39 +178,15 @@ def _show(one: OutputLine | CommandEnd) -> None:
         say_aside(f"{one.name}: left" + (f" with status {one.status}" if one.status else ", nothing more to do"))
 
 
-def _job(request: SubmissionRequest, program: tuple[str, ...], state: StateFolder, storage: SharedStorage) -> WorkerJob:
-    options = ["--storage", storage.text, *_common(request)]
-    if request.state_dir is not None or os.environ.get("AUTOTUNE_DIR"):
-        options += ["--state-dir", str(state.path)]
-    return WorkerJob(
-        config=request.config,
-        program=program,
-        options=tuple(options),
-        seed=request.seed,
-        cwd=Path.cwd(),
-        folder=storage.folder,
-    )
-
-
-def _common(request: SubmissionRequest) -> list[str]:
+def _options(request: SubmissionRequest, state_dir: Path | None) -> list[str]:
+    """Return the options of ``autotune worker`` that all of them get."""
     options = ["--allow-busy-gpu"] if request.allow_busy_gpu else []
     options += ["--same-training"] if request.same_training else []
     options += [] if request.warm_start else ["--no-warm-start"]
     options += ["--batch", request.batch] if request.batch else []
     if request.budget_s is not None:
         options += ["--budget", f"{request.budget_s:.3f}".rstrip("0").rstrip(".") + "s"]
-    return options
-
-
-def _said(request: SubmissionRequest, settings: Settings) -> list[SaidAddress | None]:
-    """Return what was said of the storage, in the order in which it counts."""
-    here, section = Path.cwd(), settings.section
-    folder = settings.path.absolute().parent
-    return [
-        SaidAddress(text=request.storage, where="--storage", folder=here) if request.storage else None,
-        said_by_environment(os.environ, here),
-        SaidAddress(text=section.storage, where=section.place("storage"), folder=folder) if section.storage else None,
-    ]
+    return [*options, *(["--state-dir", str(state_dir)] if state_dir is not None else [])]
 
 
 def _require_fitting(request: SubmissionRequest) -> None:
@@ -228,43 +204,27 @@ def _require_fitting(request: SubmissionRequest) -> None:
         raise click.UsageError("--image, --gpus and --secret are for --submit kubernetes.")
 
 
-def _require_searchable(request: SubmissionRequest, *, is_here_alike: bool) -> None:
+def _require_searchable(request: SubmissionRequest, settings: Settings, *, is_here_alike: bool) -> None:
     """Raise an error for a config that each of the workers would refuse.
 
     GPUs are not asked for: the machine that workers are submitted from has none, as a rule.
 
     Args:
         is_here_alike: Whether the workers start the trainer's program from the same path as this machine does.
-
-    Raises:
-        AutotuneError: It cannot be searched.
     """
     from autotune.search.batch_limits import limited
     from autotune.search.problem import open_problem
 
-    problem = open_problem(
-        request.config,
-        command=None,
-        state_dir=request.state_dir,
-        storage=request.storage if is_here_alike else None,
-    )
+    if settings.command is None:  # what is typed behind -- is the engine's
+        init = TypedOptions(config=request.config).command("init")
+        raise ConfigError(
+            "the section has no command, and workers that are submitted take it from there",
+            where=str(request.config),
+            remedy=f"Write it once: {init} -- python train.py --config {{config}}",
+        )
+    storage = request.storage if is_here_alike else None
+    problem = open_problem(request.config, command=None, state_dir=request.state_dir, storage=storage)
     problem = limited(problem, same_training=request.same_training, batch=request.batch)
     problem.require_searchable()
     if is_here_alike:
         problem.require_program()
-
-
-def _require_command(settings: Settings, request: SubmissionRequest) -> None:
-    """Raise an error if the section has no command: what is typed behind ``--`` is the engine's.
-
-    Raises:
-        ConfigError: It has none.
-    """
-    if settings.command is None:
-        raise ConfigError(
-            "the section has no command, and workers that are submitted take it from there",
-            where=str(request.config),
-            remedy="Write it once: "
-            + TypedOptions(config=request.config).command("init")
-            + " -- python train.py --config {config}",
-        )

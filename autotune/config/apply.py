@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import unified_diff
 from pathlib import Path
@@ -23,14 +23,14 @@ import msgspec
 
 from autotune.clock import Clock
 from autotune.config.document import Document, read_bytes
-from autotune.config.keys import KeyPath, NewValues, Syntax, syntax_of
+from autotune.config.keys import KeyPath, NewValues, Syntax, dotted, syntax_of
 from autotune.config.load import separate_path
 from autotune.config.outputs import exists
 from autotune.config.parsers import same_value
 from autotune.config.schema import SECTION
 from autotune.config.splice import Splice, check_editable, differs_by_key, plan_splices, splice, with_section
 from autotune.errors import CannotEditYaml, ConfigError
-from autotune.files import make_private_folder, open_regular
+from autotune.files import make_private_folder, open_regular, replace_durably, sync_folder
 from autotune.records import Scalar
 
 
@@ -39,21 +39,12 @@ class Conflict:
     """Value that `apply` wrote and that somebody changed since.
 
     Attributes:
-        applied: The value that `apply` wrote.
-        present: The present value; None also where the key is gone.
-        why_kept: Reason for which it cannot be reverted at all; None where `write_edit` would revert it.
+        present: The present value; None also where the key cannot be reverted any more.
     """
 
-    path: tuple[str | int, ...]
+    dotted: str
     applied: Scalar
     present: Scalar
-    before: Scalar
-    why_kept: str | None
-
-    @property
-    def dotted(self) -> str:
-        """Key path as people write it."""
-        return ".".join(str(part) for part in self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +92,7 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
     }
     splices = plan_splices(document, wanted)
     return ConfigEdit(
-        path=path, old=document.text, new=splice(document, splices), changes=changes_of(document, splices)
+        path=path, old=document.text, new=splice(document, splices), changes=_changes_of(document, splices)
     )
 
 
@@ -128,8 +119,13 @@ def create_file(path: Path, text: str) -> None:
     Raises:
         ConfigError: There is such a file, or it cannot be written; then nothing is left of it.
     """
+    made = False
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with open(path, "xb") as file:
+            made = True
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
     except FileExistsError as error:
         raise ConfigError(
             "there is such a file already, and it is not overwritten",
@@ -137,36 +133,18 @@ def create_file(path: Path, text: str) -> None:
             remedy="Choose another name, or move the file away.",
         ) from error
     except OSError as error:
-        raise _not_created(path, error) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise _not_created(path, error) from error
-
-
-def write_edit(edit: ConfigEdit, backups_folder: Path, clock: Clock) -> Path | None:
-    """Carry out a plan: backup first, then the file in one step. Mode, owner and symbolic link stay.
-
-    Args:
-        edit: The plan. Its conflicts, if any, are overridden.
-
-    Returns:
-        The backup; None if there was nothing to do.
-
-    Raises:
-        ConfigError: The file changed since it was planned, or cannot be written (permissions, no space). The
-            config is then as it was, and no temporary file is left.
-    """
-    return next(iter(write_edits([edit], backups_folder, clock).values()), None)
+        if made:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        raise ConfigError(
+            f"the file cannot be written: {error.strerror}",
+            where=str(path),
+            remedy=f"Make room, or check that {path.parent} is there and may be written to.",
+        ) from error
 
 
 def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
-    """Carry out plans for several files, all or none: see `write_edit`.
+    """Carry out plans for several files, all or none; their conflicts are overridden. Mode, owner and link stay.
 
     All files are checked, then all backed up, then replaced one after the other. If one cannot be, those that were
     replaced already are put back; a crash in between leaves files of either state, and backups for all of them.
@@ -175,11 +153,12 @@ def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock)
         The backup of each file that was written.
 
     Raises:
-        ConfigError: As `write_edit`; all files are as they were, unless the message says something else.
+        ConfigError: A file changed since it was planned, or cannot be written (permissions, no space). All files are as
+            they were, unless the message says something else, and no temporary file is left.
     """
     edits = [edit for edit in edits if not edit.nothing_to_do]
     for edit in edits:
-        _check_unchanged(edit, edit.old.encode())
+        _check_unchanged(edit)
         if not os.access(edit.path.resolve(), os.W_OK, effective_ids=True):
             raise ConfigError(
                 "the file is read-only", where=str(edit.path), remedy="Allow writing (chmod u+w), and try again."
@@ -188,56 +167,66 @@ def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock)
     replaced: list[ConfigEdit] = []
     try:
         for edit in edits:
-            _replace(edit, edit.path.resolve(), edit.old.encode())
+            _replace(edit)
             replaced.append(edit)
     except ConfigError as error:
         _put_back(replaced, error)
-        _drop(edits, kept, backups_folder)
+        _drop(kept)
         raise
-    return {edit.path: backup for edit, backup in zip(edits, kept, strict=True)}
-
-
-def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> list[Path]:
-    together = f"{clock.utc().isoformat()}-{os.urandom(4).hex()}" if len(edits) > 1 else None
-    kept: list[Path] = []
-    for edit in edits:
-        backups = Backups(backups_folder, edit.path.resolve())
-        try:
-            backup = backups.add(
-                edit.old.encode(),
-                edit.changes,
-                edit.undoes,
-                clock,
-                inserted=edit.inserted,
-                together=together,
-                files=len(edits),
-            )
-        except OSError as error:
-            _drop(edits, kept, backups_folder)
-            raise ConfigError(
-                f"no backup could be written: {error.strerror}; the config is unchanged",
-                where=str(backups.folder),
-                remedy="Make room or check the permissions there, and try again.",
-            ) from error
-        kept.append(backup)
     return kept
 
 
-def _drop(edits: Sequence[ConfigEdit], kept: Sequence[Path], backups_folder: Path) -> None:
-    for edit, backup in zip(edits, kept, strict=False):
-        Backups(backups_folder, edit.path.resolve()).drop(backup)
+def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
+    """Back up files as they are before a write; return the backup of each, beside which its manifest lies."""
+    together = f"{clock.utc().isoformat()}-{os.urandom(4).hex()}" if len(edits) > 1 else None
+    kept: dict[Path, Path] = {}
+    for edit in edits:
+        folder, now = _backups(backups_folder, edit.path), clock.utc()
+        entry = Entry(
+            number=max((one.number for one in _entries(folder)), default=0) + 1,
+            utc=now.isoformat(),
+            changes=edit.changes,
+            undoes=edit.undoes,
+            inserted=edit.inserted,
+            together=together,
+            files=len(edits),
+        )
+        content = edit.old.encode()
+        stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
+        suffix = ".yaml" if syntax_of(edit.path.name) is Syntax.YAML else ".bak"
+        while (backup := folder / f"{stem}{suffix}").exists():  # a clock too coarse to tell two writes apart
+            stem = f"{stem}-{entry.number}"
+        kept[edit.path] = backup
+        manifest = {"format": FORMAT, "config": os.fspath(edit.path.resolve()), **asdict(entry)}
+        try:
+            make_private_folder(folder)
+            # Configs may hold tokens: like the folder, the copy is for its owner alone.
+            replace_durably(backup, content)
+            # The manifest comes last: without it there is no entry.
+            replace_durably(folder / f"{stem}.json", json.dumps(manifest, indent=1).encode())
+        except OSError as error:
+            _drop(kept)
+            raise ConfigError(
+                f"no backup could be written: {error.strerror}; the config is unchanged",
+                where=str(folder),
+                remedy="Make room or check the permissions there, and try again.",
+            ) from error
+    return kept
+
+
+def _drop(kept: Mapping[Path, Path]) -> None:
+    """Remove the backups of writes that did not happen."""
+    for backup in kept.values():
+        for path in (backup.with_suffix(".json"), backup):
+            path.unlink(missing_ok=True)
 
 
 def _put_back(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
-    """Put back files that were replaced, after an error at another one.
-
-    Raises:
-        ConfigError: That is not possible; their backups stay.
-    """
+    """Put back files that were replaced, after an error at another one."""
     for edit in replaced:
         back = replace(edit, old=edit.new, new=edit.old)
         try:
-            _replace(back, edit.path.resolve(), back.old.encode())
+            _replace(back)
         except ConfigError as second:
             raise ConfigError(
                 f"{error.message}; {edit.path} was written before, and cannot be put back: {second.message}",
@@ -246,8 +235,8 @@ def _put_back(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
             ) from error
 
 
-def _replace(edit: ConfigEdit, real: Path, content: bytes) -> None:
-    temporary: str | None = None
+def _replace(edit: ConfigEdit) -> None:
+    real, temporary = edit.path.resolve(), None
     try:
         before = real.stat()
         descriptor, temporary = tempfile.mkstemp(prefix=f".{real.name}.", suffix=".autotune", dir=real.parent)
@@ -258,7 +247,7 @@ def _replace(edit: ConfigEdit, real: Path, content: bytes) -> None:
                 os.fchown(descriptor, before.st_uid, before.st_gid)
             os.fchmod(descriptor, before.st_mode & 0o7777)  # after chown, which clears set-id bits
             os.fsync(descriptor)
-        _check_unchanged(edit, content)
+        _check_unchanged(edit)
         os.replace(temporary, real)
         temporary = None
     except OSError as error:
@@ -275,8 +264,8 @@ def _replace(edit: ConfigEdit, real: Path, content: bytes) -> None:
         sync_folder(real.parent)
 
 
-def _check_unchanged(edit: ConfigEdit, content: bytes) -> None:
-    if read_bytes(edit.path) != content:
+def _check_unchanged(edit: ConfigEdit) -> None:
+    if read_bytes(edit.path) != edit.old.encode():
         raise ConfigError(
             "the file was changed by somebody else meanwhile; nothing was written",
             where=str(edit.path),
@@ -284,15 +273,7 @@ def _check_unchanged(edit: ConfigEdit, content: bytes) -> None:
         )
 
 
-def _not_created(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"the file cannot be written: {error.strerror}",
-        where=str(path),
-        remedy=f"Make room, or check that {path.parent} is there and may be written to.",
-    )
-
-
-def changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange, ...]:
+def _changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange, ...]:
     """Return the value changes that splices make, for the record."""
     return tuple(
         ValueChange(
@@ -331,7 +312,7 @@ class ValueChange:
     @property
     def dotted(self) -> str:
         """Key path as people write it."""
-        return ".".join(str(part) for part in self.path)
+        return dotted(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,101 +335,15 @@ class Entry:
     files: int = 1
 
 
-class Backups:
-    """Entries of one config.
-
-    Attributes:
-        config: The config's real path, links resolved.
-    """
-
-    def __init__(self, backups_folder: Path, config: Path) -> None:
-        self.config = config
-        digest = hashlib.sha256(os.fsencode(config)).hexdigest()
-        self.folder = backups_folder / f"{config.stem}-{digest[:8]}"
-
-    def entries(self) -> list[Entry]:
-        """Return all entries, oldest first.
-
-        Raises:
-            ConfigError: A manifest is damaged, or of a later autotune.
-        """
-        found = [_read(path) for path in self.folder.glob("*.json")]
-        return sorted(found, key=lambda entry: entry.number)
-
-    def add(
-        self,
-        content: bytes,
-        changes: Sequence[ValueChange],
-        undoes: int | None,
-        clock: Clock,
-        *,
-        inserted: str = "",
-        together: str | None = None,
-        files: int = 1,
-    ) -> Path:
-        """Back up the file as it is before a write.
-
-        Args:
-            content: The config's bytes before the write.
-
-        Returns:
-            The backup file; its manifest lies beside it.
-
-        Raises:
-            OSError: The entry cannot be written; nothing of it is left.
-        """
-        now = clock.utc()
-        number = max((entry.number for entry in self.entries()), default=0) + 1
-        manifest = {
-            "format": FORMAT,
-            "number": number,
-            "utc": now.isoformat(),
-            "config": os.fspath(self.config),
-            "undoes": undoes,
-            "changes": [asdict(change) for change in changes],
-            "inserted": inserted,
-            "together": together,
-            "files": files,
-        }
-        make_private_folder(self.folder)
-        stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
-        suffix = ".yaml" if syntax_of(self.config.name) is Syntax.YAML else ".bak"
-        backup = self.folder / f"{stem}{suffix}"
-        while backup.exists():  # a clock too coarse to tell two writes apart
-            stem = f"{stem}-{number}"
-            backup = self.folder / f"{stem}{suffix}"
-        try:
-            _write_private(backup, content)
-            # The manifest comes last: without it there is no entry.
-            _write_private(backup.with_name(f"{stem}.json"), json.dumps(manifest, indent=1).encode())
-        except OSError:
-            self.drop(backup)
-            raise
-        return backup
-
-    def drop(self, backup: Path) -> None:
-        """Remove an entry whose write did not happen."""
-        for path in (backup.with_name(f"{backup.name.removesuffix(backup.suffix)}.json"), backup):
-            path.unlink(missing_ok=True)
+def _backups(backups_folder: Path, config: Path) -> Path:
+    """Return the folder of one config's backups and their manifests, by its real path."""
+    real = config.resolve()
+    return backups_folder / f"{real.stem}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:8]}"
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that renames and new files in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    # Configs may hold tokens: like the folder, the copy is for its owner alone.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
+def _entries(folder: Path) -> list[Entry]:
+    """Return all entries of one config, oldest first."""
+    return sorted((_read(path) for path in folder.glob("*.json")), key=lambda entry: entry.number)
 
 
 def _read(path: Path) -> Entry:
@@ -468,12 +363,7 @@ def _read(path: Path) -> Entry:
         raise ConfigError("this record of a change cannot be read", where=str(path), remedy=remedy) from error
 
 
-# Reverting of writes to the user's config: makes the plan, which `autotune.config.apply` carries out.
-
-
-def plan_revert(path: Path, backups_folder: Path) -> ConfigEdit:
-    """Plan to undo the last write to one config; see `plan_reverts`."""
-    return plan_reverts([path], backups_folder)[0]
+# Reverting of writes: the plan, which `write_edits` carries out.
 
 
 def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit]:
@@ -527,7 +417,7 @@ def _on_separate(config: Path) -> str:
 
 def _left(path: Path, backups_folder: Path) -> list[Entry]:
     """Return the writes to a file that are not undone."""
-    entries = Backups(backups_folder, path.resolve()).entries()
+    entries = _entries(_backups(backups_folder, path))
     undone = {entry.undoes for entry in entries}
     return [entry for entry in entries if entry.undoes is None and entry.number not in undone]
 
@@ -553,23 +443,19 @@ def _plan_undo(path: Path, document: Document, entry: Entry) -> ConfigEdit:
         try:
             leaf = document.leaf(change.path)
             check_editable(leaf)
-        except CannotEditYaml as error:
-            conflicts.append(_conflict(change, None, error.message))
+        except CannotEditYaml:
+            conflicts.append(Conflict(dotted=change.dotted, applied=change.new, present=None))
             continue
         if same_value(leaf.value, change.old):
             continue
         if not same_value(leaf.value, change.new):
-            conflicts.append(_conflict(change, leaf.value, None))
+            conflicts.append(Conflict(dotted=change.dotted, applied=change.new, present=leaf.value))
         splices.append(Splice(leaf=leaf, value=change.old, text=change.old_text, restores=True))
     return ConfigEdit(
         path=path,
         old=document.text,
         new=splice(document, splices),
-        changes=changes_of(document, splices),
+        changes=_changes_of(document, splices),
         undoes=entry.number,
         conflicts=tuple(conflicts),
     )
-
-
-def _conflict(change: ValueChange, present: Scalar, why_kept: str | None) -> Conflict:
-    return Conflict(path=change.path, applied=change.new, present=present, before=change.old, why_kept=why_kept)

@@ -112,8 +112,13 @@ def fill_command(
             return word if _switch(key.removeprefix("!"), trial_config, where) is wanted else ""
         used.add(name)
         if name.startswith("config:") and name not in own:
-            raise _no_such_file(name, own, where)
-        return own[name] if name in own else _text_of(name, trial_config, where)
+            known = [f"{{{one}}}" for one in own if one.startswith("config:")]
+            raise ConfigError(
+                f"the command holds {{{name}}}, and there is no such file",
+                where=where,
+                remedy=f"There are {', '.join(known)}." if known else "Name the file in the section: files: [...]",
+            )
+        return own[name] if name in own else _leaf_of(name, trial_config, where).text
 
     def fill_token(token: str) -> str:
         override = _OVERRIDE.fullmatch(token) if quote is not None else None
@@ -129,31 +134,18 @@ def fill_command(
             remedy="Put {config} where the command takes the config's path: --config {config}",
         )
     for word in filled:
-        _require_word(word, where)
+        if not is_word(word):
+            raise ConfigError(
+                f"the command holds {shown(word)}, which no program can be given",
+                where=where,
+                remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
+            )
     return filled
 
 
 def names_config(tokens: Sequence[str]) -> bool:
     """Return whether a command, placeholders not filled in, takes the path of its config: ``{config}``."""
     return any(match["name"] == "config" for token in tokens for match in _FIELD.finditer(token))
-
-
-def _no_such_file(name: str, own: Mapping[str, str], where: str) -> ConfigError:
-    known = [f"{{{one}}}" for one in own if one.startswith("config:")]
-    return ConfigError(
-        f"the command holds {{{name}}}, and there is no such file",
-        where=where,
-        remedy=f"There are {', '.join(known)}." if known else "Name the file in the section: files: [...]",
-    )
-
-
-def _require_word(text: str, where: str) -> None:
-    if not is_word(text):
-        raise ConfigError(
-            f"the command holds {shown(text)}, which no program can be given",
-            where=where,
-            remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
-        )
 
 
 def is_word(text: str) -> bool:
@@ -189,10 +181,6 @@ def resolve_executable(program: str, cwd: Path, search_path: str | None = None) 
             remedy="Activate the trainer's environment, or write the program's whole path.",
         )
     return cwd / found
-
-
-def _text_of(name: str, trial_config: Document, where: str) -> str:
-    return _leaf_of(name, trial_config, where).text
 
 
 def _switch(name: str, trial_config: Document, where: str) -> bool:
@@ -244,7 +232,6 @@ def _shell_syntax(text: str) -> str | None:
     return None
 
 
-_LARGEST_BYTES = 2**20
 _SHORT = re.compile(r"-[A-Za-z][\w-]*")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _LONG = re.compile(r"--[A-Za-z][\w.-]*")
@@ -305,19 +292,13 @@ class Script:
 
 
 def _takes_a_value(call: ast.Call) -> bool:
-    said = {one.arg: one.value.value for one in call.keywords if one.arg and isinstance(one.value, ast.Constant)}
-    unclear = {one.arg for one in call.keywords} & {
-        "action",
-        "nargs",
-        "is_flag",
-        "count",
-        "multiple",
-        "flag_value",
-        None,
-    }
-    return unclear <= {
-        name for name in ("action", "is_flag", "count", "multiple") if said.get(name) in ("store", False)
-    }
+    """Return whether an option takes one value: nothing says another shape."""
+    plain = {"action": "store", "is_flag": False, "count": False, "multiple": False, "nargs": ..., "flag_value": ...}
+    return all(
+        one.arg is not None
+        and (one.arg not in plain or (isinstance(one.value, ast.Constant) and one.value.value == plain[one.arg]))
+        for one in call.keywords
+    )
 
 
 def own_words(words: Sequence[str]) -> int:
@@ -336,7 +317,7 @@ def find_script(words: Sequence[str], cwd: Path) -> Script:
     for path in _candidates(words[start - 1] if words else "", cwd):
         real = real_path(path)
         if real is not None and os.path.isfile(real):
-            return Script(path=path, text=read_beginning(real, _LARGEST_BYTES).decode("utf-8", "replace"))
+            return Script(path=path, text=read_beginning(real, 2**20).decode("utf-8", "replace"))
     return Script()
 
 

@@ -273,11 +273,7 @@ class Document:
             raise self._refused(f"a key is a {_kind(key)}, which YAML loaders refuse", remedy, key)
 
     def _walk(self) -> Iterator[_Spot]:
-        """Yield every node by every path that leads to it, in file order.
-
-        Raises:
-            ConfigError: It is nested too deeply, or its aliases contain themselves or unfold without end.
-        """
+        """Yield every node by every path that leads to it, in file order."""
         count, pending = 0, [_Spot(node=self.root)]
         while pending:
             spot = pending.pop()
@@ -342,11 +338,7 @@ class Document:
         return found
 
     def _reading_1_2(self, node: Any, own: Scalar) -> Scalar:
-        """Return the number that a plain scalar is to ruamel.yaml; PyYAML's own reading if it is none.
-
-        Raises:
-            ValueError: It has too many digits for Python.
-        """
+        """Return the number that a plain scalar is to ruamel.yaml; PyYAML's own reading if it is none."""
         is_plain = self.syntax is Syntax.YAML and not node.style and not self._is_tagged(node)
         is_number_like = is_plain and re.fullmatch(r"[-+.]?[0-9][-+.\w]*", node.value, re.ASCII)
         found = plain_reading_1_2(node.value) if is_number_like else own

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from autotune.config.command import Script, own_words
-from autotune.config.hydra import OWN_FLAGS, HydraMain, hydra_main
-from autotune.config.scalars import new_scalar
+from autotune.config.hydra import OWN_FLAGS, hydra_main
 from autotune.config.schema import SECTION
+from autotune.config.splice import new_scalar
 from autotune.config.typed import literal
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w.-]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)
@@ -26,9 +26,7 @@ _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)
 _GROUP = re.compile(r"\+{0,2}[A-Za-z_][\w.-]*[/@][\w./@-]*=.*", re.DOTALL)
 _NO_SCALAR = re.compile(r"[\[\]{}(),'\"$\\]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|-?\.[0-9]+(?:e[-+]?[0-9]+)?", re.IGNORECASE)
-_RESERVED = ("config", "python", SECTION)
 _PLAIN_WORDS = ("true", "false", "True", "False")
-_NEGATION = re.compile(r"^no[-_]?(?=[A-Za-z])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,62 +92,89 @@ class _Reader:
             word = self._words[position]
             position += 1
             if match := _OVERRIDE.fullmatch(word):
-                self._read_override(word, match, _why_override_left(match, self._counts, self._hydra, self._is_known))
+                self._read_override(word, match)
             elif match := _FLAG.fullmatch(word):
                 position += self._read_flag(word, match, _values_after(self._words[position:]))
             elif parts := _short_flag(word, self._script):
-                position += self._read_short_flag(word, *parts, self._words[position:])
+                position += self._read_short_flag(word, *parts, next(iter(self._words[position:]), None))
+            elif _is_flag(word):
+                self._leave(
+                    word,
+                    "the trainer's source does not tell what this short flag means; type its long name "
+                    "if it is to vary",
+                )
             else:
-                if why := _why_word_left(word):
-                    self.left[word] = why
-                self.command.append(literal(word))
+                self._leave(word, "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None)
 
-    def _read_override(self, word: str, match: re.Match[str], why: str | None) -> None:
-        if why:
+    def _leave(self, word: str, why: str | None) -> None:
+        if why is not None:
             self.left[word] = why
-            self.command.append(literal(word))
+        self.command.append(literal(word))
+
+    def _why_left(self, key: str) -> str | None:
+        """Return the reason for which no key of this name can be made; None if there is none."""
+        if key in ("config", "python") or key.partition(".")[0] == SECTION:
+            return "its name means something else in a command, or in the config"
+        return "it is given more than once" if self._counts[key] > 1 else None
+
+    def _read_override(self, word: str, match: re.Match[str]) -> None:
+        name = match["name"]
+        if why := self._why_override_left(name, match["value"]):
+            self._leave(word, why)
             return
-        self.values[match["name"]] = _written(match["value"])
-        self.command.append(f"{match['sign']}{match['name']}={{{match['name']}}}")
+        self.values[name] = _written(match["value"])
+        self.command.append(f"{match['sign']}{name}={{{name}}}")
+
+    def _why_override_left(self, name: str, value: str) -> str | None:
+        top = name.partition(".")[0]
+        if top == "hydra":
+            return "it is for Hydra itself"
+        if why := self._why_left(name):
+            return why
+        if _NO_SCALAR.search(value):
+            return "it is a list, or made of other values"
+        groups = self._hydra.groups if self._hydra is not None else frozenset()
+        if name in groups:
+            return "it chooses one of a group of configs"
+        is_text = not _NUMBER.fullmatch(value) and value not in _PLAIN_WORDS
+        may_be_group = name == top and is_text and not groups and not self._is_known(name)
+        return "it may choose one of a group of configs" if may_be_group else None
 
     def _read_flag(self, word: str, match: re.Match[str], following: Sequence[str]) -> int:
-        key = _key(match["name"])
-        if why := _why_flag_left(match, [] if match["equals"] else following, self._counts, self._hydra):
-            self.left[word] = why
-            self.command.append(literal(word))
+        """Read a flag; return the number of words behind it that are its value."""
+        name, key = match["name"], _key(match["name"])
+        why = self._why_left(key)
+        if self._hydra is not None and name in OWN_FLAGS:
+            why = "it is for Hydra itself"
+        elif not match["equals"] and _is_list(following):
+            why = why or "it takes several values"
+        if why:
+            self._leave(word, why)
         elif match["equals"]:
             self.values[key] = _written(match["value"])
-            self.command.append(f"--{match['name']}={{{key}}}")
+            self.command.append(f"--{name}={{{key}}}")
         elif following:
             self.values[key] = _written(following[0])
             self.command += [word, f"{{{key}}}"]
             return 1
         else:
-            self._read_switch(word, match["name"])
+            self._read_switch(word, name)
         return 0
 
-    def _read_short_flag(self, word: str, flag: str, attached: str, following: Sequence[str]) -> int:
+    def _read_short_flag(self, word: str, flag: str, attached: str, following: str | None) -> int:
         """Read a short flag whose long name is known; return the number of words behind it that are its value."""
         key = _key(self._script.long_options[flag].removeprefix("--"))
-        value = attached or next(iter(following), None)
-        if why := self._why_short_flag_left(key, value):
-            self.left[word] = why
-            self.command.append(literal(word))
+        value = attached or following
+        why = self._why_left(key)
+        if why or value is None or _is_flag(value):
+            self._leave(word, why or "it has no value")
             return 0
-        assert value is not None, "one without a value is left alone"
         self.values[key] = _written(value)
         self.command += [f"{flag}{{{key}}}"] if attached else [word, f"{{{key}}}"]
         return 0 if attached else 1
 
-    def _why_short_flag_left(self, key: str, value: str | None) -> str | None:
-        if key in _RESERVED:
-            return "its name means something else in a command, or in the config"
-        if self._counts[key] > 1:
-            return "it is given more than once"
-        return "it has no value" if value is None or _is_flag(value) else None
-
     def _read_switch(self, word: str, name: str) -> None:
-        positive = _NEGATION.sub("", name, count=1)
+        positive = re.sub(r"^no[-_]?(?=[A-Za-z])", "", name, count=1)
         key, off = _key(positive), _word_for_off(positive, self._script)
         is_free = positive != name and key not in self._counts and key not in self.values
         if is_free and (self._is_known(key) or (off == word and f"--{positive}/" in self._script.text)):
@@ -191,46 +216,6 @@ def _values_after(words: Sequence[str]) -> list[str]:
 
 def _is_flag(word: str) -> bool:
     return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-
-
-def _why_word_left(word: str) -> str | None:
-    if _is_flag(word):
-        return "the trainer's source does not tell what this short flag means; type its long name if it is to vary"
-    return "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None
-
-
-def _why_flag_left(
-    match: re.Match[str], following: Sequence[str], counts: Mapping[str, int], hydra: HydraMain | None
-) -> str | None:
-    if hydra is not None and match["name"] in OWN_FLAGS:
-        return "it is for Hydra itself"
-    if _key(match["name"]) in _RESERVED:
-        return "its name means something else in a command, or in the config"
-    if counts[_key(match["name"])] > 1:
-        return "it is given more than once"
-    return "it takes several values" if _is_list(following) else None
-
-
-def _why_override_left(
-    match: re.Match[str], counts: Mapping[str, int], hydra: HydraMain | None, is_known: Callable[[str], bool]
-) -> str | None:
-    name, value = match["name"], match["value"]
-    top = name.partition(".")[0]
-    if top == "hydra":
-        return "it is for Hydra itself"
-    if name in _RESERVED or top == SECTION:
-        return "its name means something else in a command, or in the config"
-    if counts[name] > 1:
-        return "it is given more than once"
-    if _NO_SCALAR.search(value):
-        return "it is a list, or made of other values"
-    groups = hydra.groups if hydra is not None else frozenset()
-    if name in groups:
-        return "it chooses one of a group of configs"
-    is_text = not _NUMBER.fullmatch(value) and value not in _PLAIN_WORDS
-    if name == top and is_text and not groups and not is_known(name):
-        return "it may choose one of a group of configs"
-    return None
 
 
 def _word_for_off(name: str, script: Script) -> str | None:

@@ -10,7 +10,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,8 @@ DEFAULTS = "defaults"
 """Key of a config's defaults list."""
 
 _REMEDY = "Type the values that are to be tuned on the command line instead: autotune init --from-flags"
-_HEADER = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
-_NAME = re.compile(r"/?\w[\w.+-]*(?:/\w[\w.+-]*)*")
 _GROUP = re.compile(r"(?:(?P<word>optional|override)\s+)?(?P<group>/?[\w-]+(?:/[\w-]+)*)(?:@(?P<package>[\w.]*))?")
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_PLACEHOLDER = re.compile(r"(?<!\{)\{(?!\{|python\})")
 _MOST_FILES = 200
 
 
@@ -66,16 +63,6 @@ class Composition:
     words: tuple[str, ...]
 
 
-@dataclass
-class _Choices:
-    """Choices of groups: those of the command line beat those of the files."""
-
-    typed: dict[str, str | None] = field(default_factory=dict)
-    added: list[tuple[str, str]] = field(default_factory=list)
-    overrides: dict[str, Any] = field(default_factory=dict)
-    matched: set[str] = field(default_factory=set)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Default:
     """Entry of a defaults list; a group is None for a config that is named by its path."""
@@ -102,7 +89,7 @@ def compose(
     Raises:
         ConfigError: The composition cannot be followed; the message names the file.
     """
-    if any(_PLACEHOLDER.search(word) for word in words):
+    if any(re.search(r"(?<!\{)\{(?!\{|python\})", word) for word in words):
         return None
     main = hydra_main(find_script(words, cwd))
     if main is None:
@@ -155,8 +142,11 @@ class _Composer:
         self._folder = folder
         self._documents = dict(documents)
         self._words = tuple(words)
-        self._choices = _Choices()
         self._typed: dict[str, str] = {}
+        self._typed_choices: dict[str, str | None] = {}  # they beat those of the files
+        self._added: list[tuple[str, str]] = []
+        self._overrides: dict[str, Any] = {}
+        self._matched: set[str] = set()
         self._count = 0
         for word in words[own_words(words) :]:
             if (match := _OVERRIDE.fullmatch(word)) and (match["value"] is not None or match["sign"] == "~"):
@@ -164,8 +154,8 @@ class _Composer:
 
     def compose(self, config: Path) -> Composition:
         parts = self._parts(config, "", (), primary=True)
-        asked = {key for key in (*self._choices.typed, *self._choices.overrides) if not key.startswith("hydra/")}
-        if missing := asked - self._choices.matched:
+        asked = {key for key in (*self._typed_choices, *self._overrides) if not key.startswith("hydra/")}
+        if missing := asked - self._matched:
             raise self._error(config, f"no defaults list has the group {min(missing)}, for which a config is chosen")
         return Composition(folder=self._folder, parts=tuple(parts), typed=self._typed, words=self._words)
 
@@ -183,9 +173,9 @@ class _Composer:
             )
         chosen = None if value in (None, "null") else value
         if match["sign"] == "+" and chosen is not None:
-            self._choices.added.append((key, chosen))
+            self._added.append((key, chosen))
         else:
-            self._choices.typed[key] = chosen
+            self._typed_choices[key] = chosen
 
     def _parts(self, path: Path, group: str, package: tuple[str, ...], *, primary: bool = False) -> list[Part]:
         """Return a config's parts, itself among them, in the order in which they are merged."""
@@ -196,14 +186,12 @@ class _Composer:
         own = Part(path=path, document=document, package=package) if document else None
         entries = list(_entries((document.data if document else {}).get(DEFAULTS), str(path)))
         if primary:
-            added = self._choices.added
-            entries += [next(_entries([{group: name}])) for group, name in added]
+            entries += [next(_entries([{group: name}])) for group, name in self._added]
         if not any(entry.name == "_self_" for entry in entries):
             entries.append(_Default(group=None, name="_self_", package=None, optional=False, override=False))
         for entry in entries:
             if entry.override and entry.group is not None:
-                key = self._key(entry, group, package)
-                self._choices.overrides.setdefault(key, entry.name)
+                self._overrides.setdefault(self._key(entry, group, package), entry.name)
         found: list[list[Part]] = []
         # From the last to the first, as Hydra does: what overrides a group stands behind it.
         for entry in reversed(entries):
@@ -224,16 +212,13 @@ class _Composer:
         name: Any = entry.name
         if entry.group is not None:
             key = self._key(entry, group, package)
-            self._choices.matched.add(key)
-            if key in self._choices.typed:
-                name = self._choices.typed[key]  # None takes the group out
-            elif key in self._choices.overrides:
-                name = self._choices.overrides[key]
+            self._matched.add(key)
+            name = self._typed_choices.get(key, self._overrides.get(key, name))  # a typed None takes the group out
         if name is None or _joined(group, entry.group or "").partition("/")[0] == "hydra":
             return []
         parts: list[Part] = []
         for one in _names(name):
-            if not _NAME.fullmatch(one):
+            if not re.fullmatch(r"/?\w[\w.+-]*(?:/\w[\w.+-]*)*", one):
                 raise self._error(path, f"its defaults list holds {shown(one)}, which is not followed")
             whole = _joined(group, f"{entry.group}/{one}" if entry.group else one)
             below = entry.group if entry.group is not None else one.rpartition("/")[0]
@@ -248,7 +233,7 @@ class _Composer:
                 return []
             raise self._error(path, f"its defaults list names {whole}, and there is no such config in {self._folder}")
         document = self._read(file)
-        header = _HEADER.search(document.text) if document else None
+        header = re.search(r"^\s*#\s*@package\s+(\S+)\s*$", document.text, re.MULTILINE) if document else None
         own = entry.package if entry.package is not None else f"_global_.{header[1]}" if header else None
         if own is not None and ("_group_" in own or "_name_" in own):
             raise self._error(file, f"the package {own.removeprefix('_global_.')} depends on the version of Hydra")
@@ -291,9 +276,7 @@ def _entries(found: Any, where: str = "") -> Iterator[_Default]:
 
 
 def _names(name: Any) -> list[str]:
-    return (
-        [str(one) for one in name if one is not None] if isinstance(name, list) else [] if name is None else [str(name)]
-    )
+    return [str(one) for one in (name if isinstance(name, list) else [name]) if one is not None]
 
 
 def _joined(group: str, below: str) -> str:
@@ -333,8 +316,7 @@ class ComposedDocument(JoinedDocument):
             for key in reversed(part.package):
                 below = {key: below}
             _merge(data, below)
-        data.pop("hydra", None)
-        return data
+        return {key: value for key, value in data.items() if key != "hydra"}
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -357,7 +339,7 @@ class ComposedDocument(JoinedDocument):
     @property
     def paths(self) -> tuple[Path, ...]:
         """Files that the config is made of."""
-        return tuple(dict.fromkeys(part.path for part in self.composition.parts))
+        return tuple(part.path for part in self.composition.parts)
 
     def check_by_second_parser(self) -> None:
         for part in self.composition.parts:
@@ -478,10 +460,8 @@ OWN_FLAGS = frozenset(
 )
 """Names of the flags that Hydra takes for itself."""
 
-_BARE = re.compile(r"[\w/.:@%+-]*", re.ASCII)
 _WORD = re.compile(r"(?!(?:true|false|null|inf|nan)$)[A-Za-z_./][\w/.:@%+-]*", re.ASCII | re.IGNORECASE)
 _TYPED_OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", re.DOTALL)
-_RUN_FOLDER = re.compile(r"\+{0,2}hydra\.(?:run|sweep)\.dir=.*", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -534,7 +514,10 @@ def with_run_folder(argv: Sequence[str], folder: Path) -> tuple[str, ...]:
         folder: The folder, for single runs and for series of them.
     """
     start = own_words(argv)
-    without = (*argv[:start], *(word for word in argv[start:] if not _RUN_FOLDER.fullmatch(word)))
+    without = (
+        *argv[:start],
+        *(word for word in argv[start:] if not re.fullmatch(r"\+{0,2}hydra\.(?:run|sweep)\.dir=.*", word, re.DOTALL)),
+    )
     return with_overrides(without, [f"{key}={hydra_text(os.fspath(folder))}" for key in RUN_FOLDERS])
 
 
@@ -549,7 +532,7 @@ def with_overrides(argv: Sequence[str], added: Sequence[str]) -> tuple[str, ...]
 
 def hydra_text(text: str) -> str:
     """Return a text as the value of an override, in quotes if it has to be."""
-    if _BARE.fullmatch(text):
+    if re.fullmatch(r"[\w/.:@%+-]*", text, re.ASCII):
         return text
     quoted = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + quoted.replace("${", "\\${") + "'"

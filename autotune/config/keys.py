@@ -1,9 +1,13 @@
-"""Key paths of a config: their types and spelling, and the closest one to a user's typo."""
+"""Key paths of a config: their types and spelling, the closest one to a user's typo, and checks of what they hold."""
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from autotune.errors import ConfigError
 from autotune.records import Scalar
@@ -76,3 +80,75 @@ def syntax_of(name: str) -> Syntax:
         )
         raise ConfigError("gin configs are not supported", where=name, remedy=remedy)
     return {".json": Syntax.JSON, ".toml": Syntax.TOML}.get(suffix, Syntax.YAML)
+
+
+_Model = TypeVar("_Model", bound=msgspec.Struct)
+_KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
+_LIMITS = {">": "greater than", ">=": "of at least", "<": "less than", "<=": "of at most"}
+
+
+def converted(value: Any, model: type[_Model], place: Callable[..., str], *around: str, strict: bool = True) -> _Model:
+    """Return what a file holds as a model of its keys.
+
+    Args:
+        value: Plain data.
+        model: The known keys, with their types and limits.
+        place: Returns file, line and name of a path of keys.
+        around: The keys around the value.
+        strict: Whether a text is no number.
+
+    Raises:
+        ConfigError: Something is unknown, missing, of the wrong type, or out of range; the place is named.
+    """
+    try:
+        return msgspec.convert(value, model, strict=strict)
+    except msgspec.ValidationError as error:
+        raise _translated(str(error), value, model, place, around) from error
+
+
+def _translated(
+    complaint: str, value: Any, model: type[msgspec.Struct], place: Callable[..., str], around: tuple[str, ...]
+) -> ConfigError:
+    """Translate a complaint, e.g. ``Expected `float`, got `str` - at `$.trial.max_s` ``, into the user's terms."""
+    what, path = re.fullmatch(r"(.*?)(?: - at `\$(.*)`)?", complaint, re.S).groups(default="")  # type: ignore[union-attr]  # matches anything
+    keys: list[str | int] = [*around]
+    hint: Any = model
+    for name, index in re.findall(r"\.(\w+)|\[([0-9]+)\]", path):
+        keys.append(int(index) if index else name)
+        value = value[keys[-1]]
+        hint = _hint_of(hint, name)
+    missing = re.fullmatch("Object (missing required|contains unknown) field `(.*)`", what, re.S)
+    if missing:
+        keys.append(missing[2])
+    name, where = ".".join(map(str, keys)), place(*keys)
+    if missing and missing[1] == "missing required":
+        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {missing[2]}: ... there.")
+    if missing:
+        known = next(one for one in (hint, *get_args(hint)) if hasattr(one, "__struct_encode_fields__"))
+        remedy = did_you_mean(missing[2], known.__struct_encode_fields__)
+        return ConfigError(f"unknown key {name}", where=where, remedy=remedy)
+    why = f"{name or 'it'} is {shown(value)}, but it {_expectation(what, hint)}"
+    return ConfigError(why, where=where, remedy="Write a value that fits.")
+
+
+def _hint_of(hint: Any, name: str) -> Any:
+    """Return the type of a field of a struct, which may be one of several types."""
+    for one in (hint, *get_args(hint)):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            names = dict(zip(one.__struct_encode_fields__, one.__struct_fields__, strict=True))
+            return get_type_hints(one).get(names.get(name, name))
+    return None
+
+
+def _expectation(what: str, hint: Any) -> str:
+    words = [word for one in (hint, *get_args(hint)) if get_origin(one) is Literal for word in get_args(one)]
+    lists = ["a list"] * any(get_origin(one) is list for one in get_args(hint))
+    if words:
+        *others, last = [*map(repr, words), *lists]
+        return f"should be {', '.join(others)} or {last}"
+    expected = re.fullmatch("Expected `(.*?)`(?: (>=?|<=?) (.*?))?(?:, got .*)?", what)
+    if expected is None:  # a number that no float can hold
+        return "is out of range"
+    kinds = expected[1].replace("int | float", "float").removesuffix(" | null").split(" | ")
+    limit = f" {_LIMITS[expected[2]]} {float(expected[3]):g}" if expected[2] else ""
+    return f"should be {' or '.join(_KINDS.get(kind, 'a mapping') for kind in kinds)}{limit}"

@@ -25,7 +25,6 @@ from autotune.config.joined import JoinedDocument, check_prefix
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, shown
 from autotune.config.outputs import Outputs, exists, find_outputs, path_of, redirected_path, written_like
 from autotune.config.parsers import same_value
-from autotune.config.scalars import new_scalar, write_scalar
 from autotune.config.schema import (
     ENV,
     SECTION,
@@ -38,7 +37,7 @@ from autotune.config.schema import (
     variable_value,
     why_unfit,
 )
-from autotune.config.splice import Splice, check_editable, plan_splices, splice, without_key
+from autotune.config.splice import Splice, check_editable, new_scalar, plan_splices, splice, without_key, write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import project_folder
 from autotune.records import Scalar, Values
@@ -183,9 +182,6 @@ def _check_knob(settings: Settings, path: str, domain: Domain) -> None:
             where=where,
             remedy="List the values to try instead: [...].",
         )
-
-
-_RUN_FOLDER = "hydra"  # below a trial's outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,7 +405,7 @@ class Settings:
             further=paths,
         )
         argv = with_overrides(argv, added) if added else argv
-        return with_run_folder(argv, outputs / _RUN_FOLDER) if hydra and outputs is not None else argv
+        return with_run_folder(argv, outputs / "hydra") if hydra and outputs is not None else argv
 
     def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
         """Return everything that points into a trial's folder in trials, with that command: keys, and overrides."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from autotune.config.command import is_word
 from autotune.config.document import Document
-from autotune.config.keys import did_you_mean, shown
+from autotune.config.keys import converted, shown
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 
@@ -27,14 +27,6 @@ ENV = f"{SECTION}.env."
 
 Objective = Literal["effective_utilization", "utilization", "throughput"]
 Sampler = Literal["autotune", "tpe", "gp", "random"]
-UTILIZATION_MIN_S = 5.0
-"""Shortest measuring window of the objective `utilization`: some 30 of a driver's samples, or 5 of the slowest."""
-
-MOST_CHOICES = 1000
-"""Most values of one knob: more than any search can tell apart."""
-
-_SMALLEST, _LARGEST = 1e-100, 1e100
-_LONGEST_NUMBER = 300
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 
@@ -164,12 +156,12 @@ class Section:
     source: Source | None = None
     command: str | None = None
     folder: str | None = None
-    files: tuple[str, ...] = ()
+    files: Sequence[str] = ()
     knobs: Mapping[str, Domain] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Scalar] = field(default_factory=dict)
-    redirect: tuple[str, ...] = ()
-    redirect_except: tuple[str, ...] = ()
+    redirect: Sequence[str] = ()
+    redirect_except: Sequence[str] = ()
     objective: Objective = "effective_utilization"
     trial: TrialLimits = field(default_factory=TrialLimits)
     keep_effective_batch: bool = False
@@ -197,43 +189,32 @@ def parse_section(source: Source) -> Section:
     data: Any = source.document.data
     for key in source.prefix:
         data = data[key]
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
-        raise ConfigError(
-            "the autotune section is no mapping",
-            where=source.place(),
-            remedy="Write its keys below it, indented: command: ...",
-        )
-    try:
-        model = msgspec.convert(data, SectionKeys)
-    except msgspec.ValidationError as error:
-        raise _translated(error, data, SectionKeys, source) from error
+    data = {} if data is None else data
+    model = converted(data, SectionKeys, source.place)
     if model.trial.min_s > model.trial.max_s:
         raise ConfigError(
             f"trial.min_s ({model.trial.min_s:g}) is above trial.max_s ({model.trial.max_s:g})",
             where=source.place("trial"),
             remedy="A measuring window lasts from min_s to max_s seconds: raise max_s.",
         )
-    knobs = model.knobs
-    return Section(
-        source=source,
-        command=model.command,
-        folder=model.folder,
-        files=tuple(model.files),
-        knobs=None if knobs is None else {k: _domain(v, source, k) for k, v in knobs.items()},
-        env={name: _environment(name, value, source) for name, value in model.env.items()},
-        fixed={path: _fixed(path, value, source) for path, value in model.set.items()},
-        redirect=tuple(model.redirect),
-        redirect_except=tuple(model.redirect_except),
-        objective=model.objective,
-        trial=_limits(model, is_set="min_s" in data.get("trial", ())),
-        keep_effective_batch=model.keep_effective_batch,
-        keep_outputs=model.keep_outputs,
-        sampler=model.sampler,
-        storage=model.storage,
-        batch=None if model.batch is None else _batch_limit(model.batch, source),
-    )
+    knobs, limits = model.knobs, model.trial
+    if model.objective == "utilization" and "min_s" not in data.get("trial", ()):
+        # some 30 of a driver's samples, or 5 of the slowest
+        limits = msgspec.structs.replace(limits, min_s=min(5.0, limits.max_s))
+    as_written: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in msgspec.structs.asdict(model).items()
+        if name != "set"
+    }
+    parsed: dict[str, Any] = {
+        "source": source,
+        "knobs": None if knobs is None else {knob: _domain(domain, source, knob) for knob, domain in knobs.items()},
+        "env": {name: _environment(name, value, source) for name, value in model.env.items()},
+        "fixed": {path: _fixed(path, value, source) for path, value in model.set.items()},
+        "trial": limits,
+        "batch": None if model.batch is None else _batch_limit(model.batch, source),
+    }
+    return Section(**(as_written | parsed))
 
 
 def _batch_limit(value: Any, source: Source) -> BatchLimit:
@@ -247,22 +228,12 @@ def _batch_limit(value: Any, source: Source) -> BatchLimit:
         ) from error
 
 
-def _limits(model: SectionKeys, *, is_set: bool) -> TrialLimits:
-    if model.objective != "utilization" or is_set:
-        return model.trial
-    return msgspec.structs.replace(model.trial, min_s=min(UTILIZATION_MIN_S, model.trial.max_s))
-
-
 def _domain(value: Any, source: Source, knob: str) -> Domain:
     where = source.place("knobs", knob)
     if isinstance(value, list):
         return _choices(_as_variables(value, source, knob) if knob.startswith(ENV) else value, where, knob)
     if isinstance(value, dict):
-        try:
-            found = msgspec.convert(value, _Range)
-        except msgspec.ValidationError as error:
-            raise _translated(error, value, _Range, source, "knobs", knob) from error
-        return _range(found, where, knob)
+        return _range(converted(value, _Range, source.place, "knobs", knob), where, knob)
     raise ConfigError(
         f"{knob} has the domain {shown(value)}, which is neither a list nor a range",
         where=where,
@@ -272,7 +243,7 @@ def _domain(value: Any, source: Source, knob: str) -> Domain:
 
 def variable_value(text: str) -> Scalar:
     """Return an environment variable's value as a knob: a number if its text is one, else the text."""
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > 300:
         return text
     if re.fullmatch(r"-?[0-9]+", text):
         return int(text)
@@ -289,38 +260,28 @@ def _as_variables(values: list[Any], source: Source, knob: str) -> list[Any]:
 
 
 def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
+    def refused(why: str, remedy: str) -> ConfigError:
+        return ConfigError(f"the domain of {knob} {why}", where=where, remedy=remedy)
+
     if not values:
-        raise ConfigError(
-            f"the domain of {knob} is empty", where=where, remedy="List the values to try, or delete the line."
-        )
-    if len(values) > MOST_CHOICES:
-        raise ConfigError(
-            f"the domain of {knob} holds {len(values):,} values, more than the {MOST_CHOICES:,} that one may have",
-            where=where,
-            remedy="List those that matter, or write a range: {low: 1, high: 100000}.",
-        )
+        raise refused("is empty", "List the values to try, or delete the line.")
+    if len(values) > 1000:  # more than any search can tell apart
+        remedy = "List those that matter, or write a range: {low: 1, high: 100000}."
+        raise refused(f"holds {len(values):,} values, more than the 1,000 that one may have", remedy)
     seen: set[tuple[bool, Scalar]] = set()
     for value in values:
         if isinstance(value, list | dict):
-            raise ConfigError(
-                f"the domain of {knob} holds {shown(value)}, which is no single value",
-                where=where,
-                remedy="A knob's values are numbers, words, true, false or null.",
-            )
+            remedy = "A knob's values are numbers, words, true, false or null."
+            raise refused(f"holds {shown(value)}, which is no single value", remedy)
         if (why := why_unfit(value)) is not None:
-            raise ConfigError(f"the domain of {knob} holds {shown(value)}, {why}", where=where, remedy=UNFIT_REMEDY)
+            raise refused(f"holds {shown(value)}, {why}", UNFIT_REMEDY)
         if (isinstance(value, bool), value) in seen:
-            raise ConfigError(
-                f"the domain of {knob} holds {shown(value)} twice", where=where, remedy="Delete one of them."
-            )
+            raise refused(f"holds {shown(value)} twice", "Delete one of them.")
         seen.add((isinstance(value, bool), value))
     kinds = {_kind(value) for value in values if value is not None}
     if len(kinds) > 1:
-        raise ConfigError(
-            f"the domain of {knob} mixes {' and '.join(sorted(kinds))}: {shown(values)}",
-            where=where,
-            remedy="Write all its values as one type; quote numbers that are meant as words.",
-        )
+        remedy = "Write all its values as one type; quote numbers that are meant as words."
+        raise refused(f"mixes {' and '.join(sorted(kinds))}: {shown(values)}", remedy)
     return tuple(values)
 
 
@@ -337,7 +298,7 @@ def why_unfit(value: Scalar) -> str | None:
     if isinstance(value, float):
         if not math.isfinite(value):
             return "which is no finite number"
-        return None if value == 0 or _SMALLEST <= abs(value) <= _LARGEST else "which is too large or too small"
+        return None if value == 0 or 1e-100 <= abs(value) <= 1e100 else "which is too large or too small"
     # above it, whole numbers cannot be told apart as floats
     return "which is too large" if value is not None and abs(value) > 2**53 else None
 
@@ -401,68 +362,7 @@ def _fixed(path: str, value: Any, source: Source) -> Scalar:
     return value  # type: ignore[no-any-return]  # a document's values are scalars, lists and mappings
 
 
-_COMPLAINT = re.compile(r"(.*?)(?: - at `\$(.*)`)?", re.S)
-_KEY = re.compile(r"\.(\w+)|\[([0-9]+)\]")
-_UNKNOWN = re.compile("Object contains unknown field `(.*)`", re.S)
-_MISSING = re.compile("Object missing required field `(.*)`")
-_EXPECTED = re.compile("Expected `(.*?)`(?: (>=?|<=?) (.*?))?(?:, got .*)?")
-_KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
-_LIMITS = {">": "greater than", ">=": "of at least", "<": "less than", "<=": "of at most"}
-_WORDS = {"objective": get_args(Objective), "sampler": get_args(Sampler)}
-
-
-def _translated(
-    error: msgspec.ValidationError,
-    value: Any,
-    model: type[SectionKeys | _Range],
-    source: Source,
-    *around: str,
-) -> ConfigError:
-    """Translate msgspec's complaint, e.g. ``Expected `float`, got `str` - at `$.trial.max_s` ``, into the user's terms.
-
-    Args:
-        error: The complaint.
-        value: What was checked.
-        model: What it was checked against.
-        source: Location of the section.
-        around: The keys around the value.
-    """
-    what, place = _COMPLAINT.fullmatch(str(error)).groups(default="")  # type: ignore[union-attr]  # matches anything
-    keys: list[str | int] = [*around]
-    for name, index in _KEY.findall(place):
-        keys.append(int(index) if index else name)
-        value = value[keys[-1]]
-    unknown, missing = _UNKNOWN.fullmatch(what), _MISSING.fullmatch(what)
-    if found := unknown or missing:
-        keys.append(found[1])
-    where = source.place(*keys)
-    name = ".".join(map(str, keys))
-    if unknown:
-        if keys == ["run"]:
-            return ConfigError("unknown key run", where=where, remedy="It is called trial now: trial: {max_s: 10}.")
-        known = (TrialLimits if keys[:-1] == ["trial"] else model).__struct_fields__
-        return ConfigError(f"unknown key {name}", where=where, remedy=did_you_mean(unknown[1], known))
-    if missing:
-        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {missing[1]}: ... there.")
-    return ConfigError(
-        f"{name} is {shown(value)}, but it {_expectation(what, name)}", where=where, remedy="Write a value that fits."
-    )
-
-
-def _expectation(what: str, name: str) -> str:
-    if name in _WORDS:
-        *words, last = map(repr, _WORDS[name])
-        return f"should be {', '.join(words)} or {last}"
-    expected = _EXPECTED.fullmatch(what)
-    if expected is None:  # a number that no float can hold
-        return "is out of range"
-    kinds = expected[1].replace("int | float", "float").removesuffix(" | null").split(" | ")
-    limit = f" {_LIMITS[expected[2]]} {float(expected[3]):g}" if expected[2] else ""
-    return f"should be {' or '.join(_KINDS.get(kind, 'a mapping') for kind in kinds)}{limit}"
-
-
 SAME, FREE = "same", "free"
-_FACTOR = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,7 +401,7 @@ def parse_batch_limit(text: str) -> BatchLimit:
         return BatchLimit(factor=1.0, is_fixed=True)
     if word == FREE:
         return BatchLimit(factor=math.inf)
-    match = _FACTOR.fullmatch(word)
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)x", word)
     if match is None:
         raise ValueError(f"{text!r} is no limit of the batch; write {SAME}, {FREE}, or a factor like 4x")
     if (factor := float(match[1])) < 1:

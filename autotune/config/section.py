@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.config.command import split_command
-from autotune.config.scalars import new_scalar
 from autotune.config.schema import ENV, SECTION, Section
+from autotune.config.splice import new_scalar
 from autotune.errors import ConfigError
 from autotune.records import Scalar
 
 _DEFAULTS = Section()
 _LIMITS = _DEFAULTS.trial
 _QUOTE = '"'  # `on` and `010` are texts here, and a command is easier to read with its own quotes inside
-_BARE = re.compile(r"[\w@%+=:,./{}?!-]+")  # no shell reads these otherwise, and placeholders stay readable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +161,8 @@ def _knob_lines(knobs: Sequence[ListedKnob]) -> list[str]:
 
 
 def _command(tokens: Sequence[str]) -> str:
-    text = " ".join(token if _BARE.fullmatch(token) else shlex.quote(token) for token in tokens)
+    # No shell reads the bare ones otherwise, and placeholders stay readable.
+    text = " ".join(token if re.fullmatch(r"[\w@%+=:,./{}?!-]+", token) else shlex.quote(token) for token in tokens)
     if split_command(text, "command line") != tuple(tokens):
         raise ConfigError(
             f"the command cannot be written as text: {text!r}",

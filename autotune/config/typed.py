@@ -13,7 +13,6 @@ from autotune.errors import ConfigError
 
 _WHERE = "command line"
 _OPERATORS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PLACEHOLDER = re.compile(r"(\{(?:config:|!)?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
 
 
@@ -52,7 +51,7 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
     """
     words = _split(words)
     env: dict[str, str] = {}
-    while words and (match := _ASSIGNMENT.fullmatch(words[0])):
+    while words and (match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL)):
         if is_secret_name(match[1]):
             raise ConfigError(
                 f"{match[1]} looks like a secret, and the command goes into a file",
@@ -146,7 +145,6 @@ def _with_config(word: str, fields: Mapping[str, Path], cwd: Path) -> str:
     return word
 
 
-_WITHOUT_STATE = frozenset({"run"})
 _WITHOUT_STORAGE = frozenset({"init", "revert", "run"})
 
 
@@ -168,7 +166,7 @@ class TypedOptions:
     def command(self, verb: str, *more: str) -> str:
         """Return a command line for the same study, quoted for a shell; `more` options stand behind."""
         options = ["--config", str(self.config), *more]
-        if self.state_dir is not None and verb not in _WITHOUT_STATE:
+        if self.state_dir is not None and verb != "run":
             options += ["--state-dir", str(self.state_dir)]
         if self.storage is not None and verb not in _WITHOUT_STORAGE:
             options += ["--storage", self.storage]

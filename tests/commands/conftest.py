@@ -100,22 +100,24 @@ def start_search(project: Path, budget_s: float, command: str = "search") -> sub
 
 def answered(
     project: Path,
-    answers: Mapping[bytes, bytes | signal.Signals],
+    answers: Mapping[bytes, bytes | signal.Signals | Callable[[], object]],
     *arguments: str,
     program: tuple[str, ...] = ("-m", "autotune"),
     hesitation_s: float = 0.0,
     at_rest: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Run a command on a terminal, and type an answer, or send a signal, when its question is seen.
+    """Run a command on a terminal, and type an answer, send a signal, or do something, when its question is seen.
 
     Args:
         project: Directory to run it in.
-        answers: What to type or send, by what is seen on the screen.
+        answers: What to type, send or do, by what is seen on the screen.
         arguments: Arguments of the command.
         program: Arguments of the interpreter.
         hesitation_s: Time that the answer takes.
         at_rest: Whether to answer only when the command does nothing but wait: a signal that comes just before it
             begins to read from the terminal is noticed when the next line is typed.
+        env: Environment; None for the tests' own.
 
     Returns:
         The exit status and the screen, without its colours.
@@ -123,7 +125,7 @@ def answered(
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project)
-        os.execv(sys.executable, [sys.executable, *program, *arguments])
+        os.execve(sys.executable, [sys.executable, *program, *arguments], {**(os.environ if env is None else env)})
     screen, left, end_s = b"", dict(answers), time.monotonic() + 100
     waits = not at_rest
     switches = -1
@@ -138,8 +140,11 @@ def answered(
             waits = before == switches and psutil.Process(pid).status() == psutil.STATUS_SLEEPING
         for question in [question for question in left if waits and question in screen]:
             time.sleep(hesitation_s)
-            if isinstance(answer := left.pop(question), signal.Signals):
+            answer = left.pop(question)
+            if isinstance(answer, signal.Signals):
                 os.kill(pid, answer)
+            elif callable(answer):
+                answer()
             else:
                 os.write(terminal, answer)
     os.close(terminal)

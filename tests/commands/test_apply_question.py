@@ -80,22 +80,6 @@ def test_nobody_is_asked_in_vain(project: Path, monkeypatch: pytest.MonkeyPatch,
     assert batch_size(project) == "4"
 
 
-def test_apply_writes_without_asking(project: Path) -> None:
-    """As it did before there was a question."""
-    code, screen = found(project, b"n\n", "--apply")
-    assert code == 0, screen
-    assert "[y/N]" not in screen
-    assert batch_size(project) == "64"
-
-
-def test_an_object_is_not_followed_by_a_question(project: Path) -> None:
-    """With --json nothing but the object is on stdout, on a terminal too."""
-    _, screen = found(project, b"y\n", "--json")
-    assert "[y/N]" not in screen
-    assert screen.rstrip().endswith("}")
-    assert batch_size(project) == "4"
-
-
 def test_without_a_terminal_nobody_is_asked(project: Path) -> None:
     """Output in a file or a pipe, or input from one: scripts go on as they did."""
     done = subprocess.run(

@@ -1,34 +1,14 @@
-"""Steps of applying: choosing the values of a trial."""
+"""Applying values whose config became another meanwhile."""
 
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from autotune.commands.apply_answer import apply_values, changes_of_trial
-from autotune.config.typed import TypedOptions
-from autotune.errors import ConfigError, TrialError
+from autotune.commands.apply_answer import apply_values
+from autotune.errors import ConfigError
 from autotune.report.console import text_console
 from autotune.search.known import changes_from_now
 from autotune.search.problem import open_problem
-from autotune.testing.storage_contract import record
-
-
-@pytest.mark.parametrize(
-    ("numbers", "said"),
-    [((0,), "the trials 0;"), ((0, 1), "0 to 1;"), ((0, 1, 3), "0 to 1 and 3;"), ((5, 0, 2, 3), "0, 2 to 3 and 5;")],
-)
-def test_a_trial_that_is_not_there_is_told_which_are(numbers: tuple[int, ...], said: str) -> None:
-    """The numbers of a study have gaps: trials that were interrupted have none."""
-    trials = tuple(replace(record(), number=number) for number in numbers)
-    study: Any = SimpleNamespace(trials=trials, name="s", where="there")
-    result: Any = None
-    with pytest.raises(TrialError, match="no trial 4") as caught:
-        changes_of_trial(study, result, 4, TypedOptions(config=Path("config.yaml"), storage="sqlite:s.db"), force=False)
-    assert said in str(caught.value.remedy)
-    assert "autotune status --config config.yaml --storage sqlite:s.db" in str(caught.value.remedy)
 
 
 def test_values_are_not_written_into_a_config_that_became_another_meanwhile(

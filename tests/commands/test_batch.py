@@ -47,17 +47,6 @@ def test_apply_moves_the_limit_and_the_study_goes_on(found_by_name: Path, autotu
     assert json.loads(second.stdout)["study"] == answer["study"]
 
 
-def test_a_dry_run_shows_the_limit(found_by_name: Path, autotune: Autotune) -> None:
-    """The table has the sizes that are left, and the sentence says where the others are."""
-    assert re.search(r"data.batch_size +4 +2, 4, 8, 16 ", tried(autotune))
-    assert "--batch free searches up to 64." in tried(autotune)
-    free = tried(autotune, "--batch=free")
-    assert re.search(r"data.batch_size +4 +2, 4, 8, 16, 32, 64 ", free)
-    assert "searched up to" not in free
-    assert re.search(r"data.batch_size +4 +2, 4, 8 ", tried(autotune, "--batch", "2x"))
-    assert "data.batch_size stays 4, because of batch: same." in tried(autotune, "--batch", "same")
-
-
 def test_listed_sizes_are_searched_as_listed(project: Path, autotune: Autotune) -> None:
     """The user has said them; only a limit that is said too cuts them."""
     assert "searched up to" not in tried(autotune)

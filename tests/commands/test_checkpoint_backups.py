@@ -112,18 +112,3 @@ def test_a_checkpoint_that_the_preflight_of_init_writes_over_is_put_back(
     assert "while the preflight trial went on, written over or taken away: checkpoints/last.ckpt" in done.stderr
     assert "autotune:" in config.read_text()
     assert checkpoint.read_bytes() == TWO_WEEKS
-
-
-def test_a_checkpoint_that_the_preflight_leaves_is_not_the_users(
-    project: Path, checkpoint: Path, autotune: Autotune
-) -> None:
-    """The search after it writes over that file, and goes on."""
-    checkpoint.unlink()
-    config = project / "config.yaml"
-    section = config.read_text()
-    config.write_text(config.read_text().partition("autotune:")[0])
-    done = autotune("init", "--config", "config.yaml", "--yes", "--", sys.executable, str(TRAINER), "config.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "while the preflight trial went on, outside its folder: new: checkpoints/last.ckpt" in done.stderr
-    config.write_text(section)
-    goes_on(project)

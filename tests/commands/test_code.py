@@ -117,17 +117,6 @@ def test_comments_and_layout_are_no_other_code(project: Path) -> None:
     assert autotune(project, "apply", "--dry-run").returncode == 0
 
 
-def test_a_moved_or_linked_project_keeps_its_answer(project: Path) -> None:
-    """Names of files are relative to the project."""
-    link = project.with_name("link")
-    link.symlink_to(project)
-    assert status(link)["verdict"] == "better"
-    moved = project.rename(project.with_name("moved to another place"))
-    assert status(moved)["verdict"] == "better"
-    assert autotune(moved, "apply", "--force").returncode == 0
-    assert "batch_size: 16  # samples" in (moved / "config.yaml").read_text()
-
-
 def test_an_edit_during_a_search_ends_it_without_an_answer(project: Path) -> None:
     """What was measured before says nothing of the trainer as it is now, and the config stays."""
     command = [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "60s", "--apply"]
@@ -166,24 +155,3 @@ def test_a_narrower_question_has_an_answer_of_its_own(project: Path) -> None:
     assert autotune(project, "revert").returncode == 0
     assert autotune(project, "apply", "--answer", before["answer"]["id"], "--force").returncode == 0
     assert "batch_size: 16 " in (project / "config.yaml").read_text()
-
-
-def test_the_answer_that_stands_is_met_by_what_a_later_search_finds(project: Path) -> None:
-    """It is tried first, runs in the pairs, and keeps its figures: everybody who asks is told the same."""
-    before = status(project)
-    done = autotune(project, "search", "--budget", "12s", "--no-apply", "--json")
-    after = json.loads(done.stdout)
-    assert (after["speedup"], after["answer"]) == (before["speedup"], before["answer"])
-    lines = done.stderr.splitlines()
-    stands = next(place for place, line in enumerate(lines) if "best so far" in line)
-    first = next(line for line in lines[stands:] if "repeat" in line or "explore" in line)
-    assert "num_workers=2" in first
-    assert "batch_size=16" in first
-
-
-def test_two_configs_of_one_trainer_have_answers_of_their_own(project: Path) -> None:
-    """Nothing is known of a second config; its first one's answer stays."""
-    (project / "other.yaml").write_text(CONFIG)
-    said = typed("status", "--config", "other.yaml", cwd=project)
-    assert (said.returncode, "nothing is known about this config" in said.stderr) == (1, True)
-    assert status(project)["verdict"] == "better"

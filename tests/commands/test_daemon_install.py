@@ -65,13 +65,6 @@ def test_install_writes_the_unit_and_says_the_rest(daemon: Install, unit: Path, 
     assert asked(bin_folder) == []
 
 
-def test_install_web_has_the_page_served(daemon: Install, unit: Path) -> None:
-    """The unit's command says so; a package that is missing would be named here."""
-    done = daemon("install", "--web")
-    assert done.returncode == 0, done.stderr
-    assert f"ExecStart={sys.executable} -P -m autotune daemon run --web\n" in unit.read_text()
-
-
 def test_install_now_starts_it(daemon: Install, bin_folder: Path) -> None:
     """A later install restarts the daemon, so that it is of the new version."""
     assert daemon("install", "--now").returncode == 0
@@ -101,14 +94,6 @@ def test_a_start_that_fails_is_an_error(daemon: Install, unit: Path, bin_folder:
     assert "systemctl --user enable --now autotune.service" in done.stderr
     assert "journalctl --user" in done.stderr
     assert unit.exists()
-
-
-def test_a_missing_systemctl_is_an_error(daemon: Install, tmp_path: Path) -> None:
-    """Under another init."""
-    (tmp_path / "empty").mkdir()
-    done = daemon("install", "--now", PATH=str(tmp_path / "empty"))
-    assert done.returncode == 1
-    assert "there is no systemctl" in done.stderr
 
 
 def test_uninstall_takes_away_what_install_wrote(daemon: Install, unit: Path, bin_folder: Path) -> None:
@@ -170,11 +155,3 @@ def test_an_autotune_that_is_not_installed_is_told(tmp_path: Path, bin_folder: P
     assert done.returncode == 1
     assert "systemd could not start the daemon" in done.stderr
     assert "pip install" in done.stderr
-
-
-def test_help_of_the_group_lists_its_commands(daemon: Install) -> None:
-    """No module of a command is loaded for it."""
-    done = daemon("--help")
-    assert done.returncode == 0
-    for name in ("run", "install", "uninstall", "status", "explain"):
-        assert f"  {name} " in done.stdout

@@ -91,18 +91,6 @@ def test_wrong_usage(autotune: Autotune, arguments: tuple[str, ...], word: str) 
     assert word in done.stderr
 
 
-def test_fixing_needs_a_config(autotune: Autotune) -> None:
-    """There is nothing to write into without one."""
-    assert autotune("diagnose", "--fix").returncode == 2
-
-
-def test_a_config_that_is_not_there(autotune: Autotune) -> None:
-    """An expected error, with the name, and as an object where that is wanted."""
-    done = autotune("diagnose", "--config", "away.yaml", "--json")
-    assert done.returncode == 1
-    assert json.loads(done.stdout)["error"]["where"] == "away.yaml"
-
-
 def test_interrupting_leaves_nothing_behind(project: Path) -> None:
     """^C ends the trials, and the exit code says so."""
     code, screen = answered(project, {b"steps": signal.SIGINT}, *DIAGNOSE, *SHORT)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
+from autotune.commands.diagnose_run import Profiles, keep, make_profiles, require_folder
 from autotune.commands.report_page import read_diagnosis
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
 from autotune.diagnose.step_profile import Phase, StepProfile
@@ -64,14 +64,6 @@ def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path, monkeypa
     assert ElementTree.fromstring(found["pictures.svg"]).tag.endswith("svg")
 
 
-def test_the_same_diagnosis_makes_the_same_bytes(tmp_path: Path) -> None:
-    """So that a folder under version control changes only with what was found."""
-    for name in ("one", "other"):
-        kept(tmp_path / name)
-    one, other = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "other"))
-    assert one == other
-
-
 def test_a_later_diagnosis_replaces_an_earlier_one(tmp_path: Path) -> None:
     """Profiles of the earlier one do not stay beside the later verdict; what is not of a diagnosis stays."""
     kept(tmp_path)
@@ -116,12 +108,6 @@ def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, text: str) -> N
     with pytest.raises(ConfigError, match=r"holds a file summary.txt that is not of a diagnosis"):
         require_folder(tmp_path)
     assert (tmp_path / "summary.txt").read_text() == text
-
-
-@pytest.mark.parametrize(("budget_s", "kept_s"), [(180.0, 60.0), (90.0, 30.0), (89.0, 0.0), (3600.0, 60.0)])
-def test_a_third_of_the_budget_is_for_profiles(budget_s: float, kept_s: float) -> None:
-    """A minute at most; none where that is too short for them."""
-    assert profiles_s(budget_s) == pytest.approx(kept_s)
 
 
 @pytest.mark.services

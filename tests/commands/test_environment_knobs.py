@@ -67,10 +67,3 @@ def test_init_offers_variables_where_nothing_else_varies(project: Path, autotune
     shown = autotune("search", "--config", "config.yaml", "--dry-run")
     assert shown.returncode == 0, shown.stderr
     assert "autotune.env.TF_XLA_FLAGS" in shown.stdout
-
-
-def test_offered_variables_stand_below_those_that_the_command_sets(project: Path, autotune: Autotune) -> None:
-    """One key ``env:``, and a variable that has its value is not written twice."""
-    text = _offered(project, autotune, "torch", "OMP_NUM_THREADS=3")
-    assert re.findall(r"^ +#? *(\w+): \"\d+\"$", text, re.MULTILINE) == ["OMP_NUM_THREADS", "MKL_NUM_THREADS"]
-    assert text.count("env:") == 1

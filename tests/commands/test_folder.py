@@ -104,18 +104,6 @@ def test_init_records_where_it_was_run(at: At, project: Path, other: Path) -> No
         assert _trained(at(folder, "run", "--config", config, ONLY_SAYS="1")) == (project, config)
 
 
-def test_init_of_flags_records_it_too(at: At, project: Path, other: Path) -> None:
-    """Also of a command without flags, whose file holds a section alone."""
-    (project / "train.py").write_text("import os, sys\nprint(os.getcwd(), '', sep='|')\n")
-    for name, flags in (("flags", ["--batch_size=4"]), ("bare", [])):
-        config = project / "configs" / f"{name}.yaml"
-        made = ("--from-flags", "--yes", "--no-preflight", "--", "python", "train.py", *flags)
-        done = at(project, "init", "--config", config, *made)
-        assert done.returncode == 0, done.stderr
-        assert "\n  folder: '..'  # " in config.read_text()
-        assert _trained(at(other, "run", "--config", config))[0] == project
-
-
 def test_a_search_from_elsewhere_measures_the_projects_trainer(at: At, project: Path, other: Path) -> None:
     """It runs where its data are; what it writes is pointed into trials; the study is the one of the project."""
     config = project / "configs" / "c.yaml"
@@ -128,16 +116,6 @@ def test_a_search_from_elsewhere_measures_the_projects_trainer(at: At, project: 
     for folder, name in ((project, "configs/c.yaml"), (project / "configs", "c.yaml"), (Path("/"), config)):
         found = at(folder, "status", "--config", name, "--json")
         assert found.returncode == 0, found.stderr
-
-
-def test_a_diagnosis_from_elsewhere_reads_and_starts_the_projects_trainer(at: At, project: Path, other: Path) -> None:
-    """Its sources are read in the project, and its steps are seen."""
-    config = project / "configs" / "c.yaml"
-    done = at(other, "diagnose", "--config", config, "--static", "--json")
-    assert done.returncode == 0, done.stderr
-    assert "1 source file read" in done.stdout
-    done = at(other, "profile", "pipeline", "--config", config, "--json")
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_daemon_trains_in_the_projects_folder(
@@ -197,17 +175,6 @@ def test_a_folder_that_is_not_there_is_an_error(at: At, project: Path) -> None:
     assert at(project, "run", "--config", "configs/c.yaml", *typed, ONLY_SAYS="1").returncode == 0
 
 
-def test_a_typed_command_runs_where_it_was_typed(at: At, project: Path, tmp_path: Path) -> None:
-    """As ever: its script and its config are words of that shell."""
-    copy = tmp_path / "copy"
-    shutil.copytree(project, copy)
-    config = project / "configs" / "c.yaml"
-    typed = ("--", "python", "train.py", os.path.relpath(config, copy))
-    assert _trained(at(copy, "run", "--config", config, *typed, ONLY_SAYS="1"))[0] == copy
-    done = at(copy, "search", "--config", config, "--dry-run", *typed)
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_section_without_the_folder_runs_in_its_project(at: At, project: Path, other: Path, tmp_path: Path) -> None:
     """Which folder was taken is said, with the line that settles it; no script of another project runs."""
     config = project / "configs" / "c.yaml"
@@ -231,43 +198,6 @@ def test_a_section_without_the_folder_runs_in_its_project(at: At, project: Path,
     assert "for the folder that you are in, this line to the section:  folder: ../../other" in lost.stderr
 
 
-def test_the_config_with_a_trainer_beside_it_is_its_project(at: At, project: Path, other: Path, tmp_path: Path) -> None:
-    """Of several trainings in one repository each has its own trainer, wherever the shell is."""
-    for name in ("a", "b"):
-        shutil.copytree(project, project / name, ignore=shutil.ignore_patterns("a", ".git"))
-        (project / name / "configs" / "c.yaml").write_text(_CONFIG + _SECTION + _COMMAND)
-    (project / "train.py").unlink()
-    done = at(project / "b", "run", "--config", "../a/configs/c.yaml", ONLY_SAYS="1")
-    assert _trained(done)[0] == project / "a"
-    assert "folder: '..'" in done.stderr
-
-
-def test_a_project_that_nothing_marks_is_where_it_was_run(at: At, project: Path, other: Path) -> None:
-    """Without git, the folder that holds the config's is as good as ever; another one's script is still none."""
-    (project / ".git").rmdir()
-    config = project / "configs" / "c.yaml"
-    config.write_text(_CONFIG + _SECTION + _COMMAND)
-    done = at(project, "run", "--config", "configs/c.yaml", ONLY_SAYS="1")
-    assert _trained(done)[0] == project
-    assert "folder: '..'" in done.stderr
-    assert at(other, "run", "--config", config).returncode != 0
-
-
-def test_a_hydra_config_is_composed_from_anywhere(at: At, project: Path, other: Path) -> None:
-    """Its script is found in the recorded folder, and so are the group files."""
-    (project / "train.py").write_text(
-        "import hydra\n@hydra.main(config_path='configs', config_name='c')\ndef main(cfg): ...\n"
-    )
-    config = project / "configs" / "c.yaml"
-    config.write_text("defaults: [data: small]\n")
-    (project / "configs" / "data").mkdir()
-    (project / "configs" / "data" / "small.yaml").write_text("batch_size: 4\n")
-    (project / "configs" / "c.autotune.yaml").write_text('folder: ..\ncommand: "python train.py"\n')
-    done = at(other, "search", "--config", config, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "data.batch_size" in done.stdout
-
-
 def test_the_folder_is_no_part_of_the_study(project: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A study goes on when its section gets the key, is called from elsewhere, or its project moves."""
     packages = project / "venv" / "lib" / "python3.11" / "site-packages" / "torch-2.0.dist-info"
@@ -285,3 +215,25 @@ def test_the_folder_is_no_part_of_the_study(project: Path, other: Path, monkeypa
     assert before.frameworks == {"torch": "2.0"}
     moved = project.rename(other.parent / "moved")
     assert open_problem(moved / "configs" / "c.yaml", command=None, state_dir=None).study == before.study
+
+
+def test_a_typed_command_runs_where_it_was_typed(at: At, project: Path, tmp_path: Path) -> None:
+    """As ever: its script and its config are words of that shell."""
+    copy = tmp_path / "copy"
+    shutil.copytree(project, copy)
+    config = project / "configs" / "c.yaml"
+    typed = ("--", "python", "train.py", os.path.relpath(config, copy))
+    assert _trained(at(copy, "run", "--config", config, *typed, ONLY_SAYS="1"))[0] == copy
+    done = at(copy, "search", "--config", config, "--dry-run", *typed)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_project_that_nothing_marks_is_where_it_was_run(at: At, project: Path, other: Path) -> None:
+    """Without git, the folder that holds the config's is as good as ever; another one's script is still none."""
+    (project / ".git").rmdir()
+    config = project / "configs" / "c.yaml"
+    config.write_text(_CONFIG + _SECTION + _COMMAND)
+    done = at(project, "run", "--config", "configs/c.yaml", ONLY_SAYS="1")
+    assert _trained(done)[0] == project
+    assert "folder: '..'" in done.stderr
+    assert at(other, "run", "--config", config).returncode != 0

@@ -39,15 +39,6 @@ def hostile(project: Path) -> Path:
     return project
 
 
-@pytest.mark.usefixtures("hostile")
-def test_keys_in_the_plan(autotune: Autotune) -> None:
-    """Keys are shown as they would be written in a YAML text."""
-    planned = autotune("search", "--config", "config.yaml", "--dry-run")
-    assert planned.returncode == 0
-    assert "no\\x1b[2Jte.batch_size\\u202e" in planned.stdout
-    assert _is_harmless(planned)
-
-
 def test_keys_in_an_error(hostile: Path, autotune: Autotune) -> None:
     """Messages escape the keys that they name, too."""
     config = hostile / "config.yaml"

@@ -82,23 +82,6 @@ def test_a_search_gives_one_object(project: Path, moment: str, kind: str) -> Non
     assert left_running(project) == []
 
 
-def test_nothing_can_drown_the_last_line(project: Path) -> None:
-    """The user who leans on ^C while everything is closed is still told that nothing is lost."""
-    with _start(project, "search", "--budget", "60s") as search:
-        _line("exploring")(search)
-        while search.poll() is None:
-            search.send_signal(signal.SIGINT)
-            threading.Event().wait(0.005)
-        said, aside = search.communicate(timeout=60)
-    assert search.returncode == 130
-    assert said == ""
-    assert re.search(
-        r"^autotune: interrupted; [1-9]\d* finished trials are kept, the same command goes on$", aside, re.M
-    )
-    assert "Traceback" not in aside
-    assert "Exception ignored" not in aside
-
-
 @pytest.mark.parametrize("number", CODES, ids=["sigint", "sigterm"])
 @pytest.mark.parametrize("command", ["search", "run"])
 def test_every_command_ends_with_its_code(project: Path, command: str, number: signal.Signals) -> None:
@@ -134,27 +117,6 @@ def test_a_signal_before_the_command_line_is_imported(project: Path, number: sig
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines()[-1] == f"autotune: {word}"
     assert "Traceback" not in done.stderr
-
-
-def test_a_signal_in_a_finalizer_is_not_lost(project: Path) -> None:
-    """Nothing can be raised there; the command ends a moment later, and says no traceback."""
-    program = (
-        "import os, signal, sys, time\n"
-        "from autotune import cli\n"
-        "from autotune.trial.termination import take_signals\n"
-        "class Finalized:\n"
-        "    def __del__(self):\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        time.sleep(0.001)\n"
-        "def run(*_):\n"
-        "    Finalized()\n"
-        "    time.sleep(60)\n"
-        "cli._run = run\n"
-        "take_signals()\n"
-        "sys.exit(cli.run(['status']))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=50)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "autotune: ended by SIGTERM\n")
 
 
 def test_a_trainer_gets_signals_as_they_are(project: Path) -> None:
@@ -210,3 +172,24 @@ def test_ending_by_force_when_it_hangs(project: Path) -> None:
     assert process.returncode == 130
     assert json.loads(said)["error"]["kind"] == "interrupted"
     assert "Traceback" not in aside
+
+
+def test_a_signal_in_a_finalizer_is_not_lost(project: Path) -> None:
+    """Nothing can be raised there; the command ends a moment later, and says no traceback."""
+    program = (
+        "import os, signal, sys, time\n"
+        "from autotune import cli\n"
+        "from autotune.trial.termination import take_signals\n"
+        "class Finalized:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.001)\n"
+        "def run(*_):\n"
+        "    Finalized()\n"
+        "    time.sleep(60)\n"
+        "cli._run = run\n"
+        "take_signals()\n"
+        "sys.exit(cli.run(['status']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "autotune: ended by SIGTERM\n")

@@ -51,11 +51,3 @@ def test_an_object_is_in_english(autotune: Autotune) -> None:
     persian = json.loads(autotune(*STATIC, "--lang", "fa", "--json").stdout)
     assert persian["checks"]
     assert "\\u06" not in json.dumps(persian)
-
-
-@pytest.mark.usefixtures("project")
-def test_a_language_that_is_not_there_is_wrong_usage(autotune: Autotune) -> None:
-    """The message names those that are."""
-    done = autotune(*STATIC, "--lang", "de")
-    assert done.returncode == 2
-    assert "fa" in done.stderr

@@ -48,18 +48,6 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-GIT_KEYS = _words("""
-    filter.planted.clean filter.planted.smudge filter.served.process diff.planted.textconv diff.driven.command
-    diff.external merge.planted.driver core.fsmonitor core.sshCommand core.pager core.editor core.askPass core.gitProxy
-    sequence.editor gpg.program gpg.ssh.program credential.helper interactive.diffFilter difftool.planted.cmd
-    mergetool.planted.cmd trailer.planted.command remote.origin.uploadpack remote.origin.receivepack pager.diff
-    pager.log uploadpack.packObjectsHook browser.planted.cmd man.planted.cmd
-""")
-GIT_ALIASES = ("diff", "rev-parse", "status", "log")
-GIT_HOOKS = _words("""
-    pre-commit prepare-commit-msg commit-msg post-commit pre-rebase post-checkout post-merge pre-push post-index-change
-    reference-transaction fsmonitor-watchman post-rewrite pre-auto-gc applypatch-msg
-""")
 PROGRAMS = _words("""
     git python python3 sh bash env uname nvidia-smi ssh scp squeue sbatch srun sinfo scontrol docker kubectl systemctl
     loginctl ldconfig gcc cc ld objdump lscpu lspci hostname id ps less more vi nano xdg-open conda uv pip nvcc ptxas
@@ -164,7 +152,7 @@ def planted_project(place: Path) -> Iterator[Planted]:
     search = [AUTOTUNE, "search", "--config", "config.yaml", "--budget", "12s", "--no-apply"]
     done = subprocess.run(search, cwd=folder, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr
-    _plant_repositories(planted)
+    _plant_repository(planted)
     for name in PROGRAMS:
         planted.script(f"{name} on the PATH", folder / name)
         planted.script(f"{name} on the PATH", folder / "bin" / name)
@@ -172,7 +160,10 @@ def planted_project(place: Path) -> Iterator[Planted]:
         planted.module(f"{name}.py in the working directory", folder / f"{name}.py")
     _plant_environment(planted)
     _plant_records(planted)
-    _plant_project_files(planted)
+    for name in (".envrc", "Makefile", ".bashrc"):
+        planted.script(name, folder / name)
+    settings = "text.usetex: True\nbackend: module://planted_backend\nfigure.hooks: model:main\n"
+    (folder / "matplotlibrc").write_text(settings)
     planted.fired()
     yield planted
 
@@ -190,8 +181,6 @@ def _plant_configs(planted: Planted) -> None:
         "own.yaml": SECTION % {"folder": folder, "python": "{python}", "env": env},
         "local.yaml": SECTION % {"folder": folder, "python": ".venv/bin/python", "env": env},
         "path.yaml": SECTION % {"folder": folder, "python": "python", "env": env},
-        "elsewhere/config.yaml": SECTION % {"folder": folder, "python": "python", "env": env},
-        "bare/config.yaml": SECTION % {"folder": folder, "python": "python", "env": env},
         "tagged.yaml": TAGGED % {"folder": folder},
         "plain.yaml": "batch_size: 4\nnum_workers: 1\n",
         "separate.yaml": "batch_size: 4\n",
@@ -208,45 +197,16 @@ def _git(folder: Path, *words: str) -> None:
     subprocess.run([_GIT, *identity, *allowed, *words], cwd=folder, check=True, capture_output=True)  # type: ignore[list-item]
 
 
-def _plant_repositories(planted: Planted) -> None:
-    """Make the project a repository with all that git can be told to start; beside it others that git would find."""
+def _plant_repository(planted: Planted) -> None:
+    """Make the project a repository in which a git that looks at it starts something."""
     folder = planted.folder
-    for inner in (folder / "vendored", folder):
-        _git(inner if inner.exists() else folder, "init", "-q", *([str(inner)] if inner != folder else []))
-        (inner / ".gitattributes").write_text(
-            "*.yaml filter=planted diff=planted merge=planted\n*.py diff=driven\n*.served filter=served\n"
-        )
-        (inner / "readme.txt").write_text("text\n")
-        if inner == folder:
-            _git(inner, "submodule", "add", "-q", "./vendored", "vendored")
-        _git(inner, "add", ".gitattributes", "readme.txt", *(["train.py", "config.yaml"] if inner == folder else []))
-        _git(inner, "commit", "-qm", "first")
-    keys = {key: f"'{planted.script(f'git {key}')}'" for key in GIT_KEYS}
-    keys |= {f"alias.{name}": f"!'{planted.script(f'git alias {name}')}'" for name in GIT_ALIASES}
-    keys |= {"submodule.vendored.update": f"!'{planted.script('git submodule update')}'"}
-    keys |= {"core.hooksPath": str(folder / "planted/hooks"), "include.path": str(folder / "planted/included")}
-    for name in GIT_HOOKS:
-        planted.script(f"git hook {name}", folder / ".git/hooks" / name)
-        planted.script(f"git hook {name} at core.hooksPath", folder / "planted/hooks" / name)
-    included = planted.script("git include")
-    (folder / "planted/included").write_text(f"[diff]\n\texternal = '{included}'\n[core]\n\teditor = '{included}'\n")
-    for key, value in keys.items():
-        _git(folder, "config", key, value)
-    inner = planted.script("git of a submodule")
-    _git(folder / "vendored", "config", "core.fsmonitor", f"'{inner}'")
-    _git(folder / "vendored", "config", "filter.planted.clean", f"'{inner}'")
-    for name, where in (("elsewhere", folder / "planted/gitdir"), ("bare", folder / "bare")):
-        _git(folder, "init", "-q", "--bare", str(where))
-        _git(where, "config", "core.bare", "false")
-        _git(where, "config", "core.worktree", str(folder / name))
-        _git(where, "--work-tree", str(folder / name), "--git-dir", str(where), "add", "config.yaml")
-        _git(where, "--work-tree", str(folder / name), "--git-dir", str(where), "commit", "-qm", "first")
-        _git(where, "config", "core.fsmonitor", f"'{planted.script(f'git of the repository {name}')}'")
-    (folder / "elsewhere/.git").write_text("gitdir: ../planted/gitdir\n")
-    for name in ("config.yaml", "readme.txt", "elsewhere/config.yaml", "bare/config.yaml", "vendored/readme.txt"):
-        path = folder / name
-        path.write_bytes(path.read_bytes())
-        os.utime(path, (1e9, 1e9))  # git looks at what is inside again
+    _git(folder, "init", "-q")
+    (folder / ".gitattributes").write_text("*.yaml filter=planted diff=planted\n")
+    _git(folder, "add", ".gitattributes", "train.py", "config.yaml")
+    _git(folder, "commit", "-qm", "first")
+    for key in ("core.fsmonitor", "filter.planted.clean", "diff.planted.textconv", "core.pager"):
+        _git(folder, "config", key, f"'{planted.script(f'git {key}')}'")
+    os.utime(folder / "config.yaml", (1e9, 1e9))  # git looks at what is inside again
 
 
 def _plant_environment(planted: Planted) -> None:
@@ -301,20 +261,6 @@ def _plant_records(planted: Planted) -> None:
     planted.module("sitecustomize.py in the state folder", state / "sitecustomize.py")
 
 
-def _plant_project_files(planted: Planted) -> None:
-    """Plant files of which other tools run something."""
-    folder = planted.folder
-    names = (".envrc", ".env", "Makefile", "package.json", ".pre-commit-config.yaml", ".bashrc", "tox.ini", ".pdbrc")
-    for name in names:
-        planted.script(name, folder / name)
-    settings = "text.usetex: True\nbackend: module://planted_backend\nfigure.hooks: model:main\n"
-    (folder / "matplotlibrc").write_text(settings)
-    (folder / "pyproject.toml").write_text(
-        '[build-system]\nrequires = []\nbuild-backend = "planted_backend"\nbackend-path = ["."]\n'
-        '[project]\nname = "planted"\nversion = "1"\n[project.entry-points.autotune]\nplanted = "model"\n'
-    )
-
-
 COMMANDS: Mapping[str, Sequence[str]] = {
     "--version": ("--version",),
     "status": ("status", "--config", "config.yaml"),
@@ -327,8 +273,6 @@ COMMANDS: Mapping[str, Sequence[str]] = {
     "init, nobody to ask": ("init", "--config", "plain.yaml", "--", "python", "train.py", "{config}"),
     "init --from-flags": ("init", "--config", "n.yaml", "--from-flags", "--", ".venv/bin/python", "train.py", "--lr=3"),
     "queue add": ("queue", "add", "--config", "path.yaml", "--no-check"),
-    "queue add, .git file": ("queue", "add", "--config", "elsewhere/config.yaml", "--no-check"),
-    "queue add, bare": ("queue", "add", "--config", "bare/config.yaml", "--no-check"),
     "queue list": ("queue", "list"),
     "queue log": ("queue", "log", "1"),
     "diagnose --static": ("diagnose", "--static"),
@@ -451,7 +395,7 @@ def test_what_is_planted_runs_when_it_is_asked_for(planted: Planted) -> None:
         subprocess.run([str(word) for word in words], cwd=folder, env=planted.environ, capture_output=True, check=False)
     fired = planted.fired()
     for name in (
-        "git filter.planted.clean", "git core.fsmonitor", "git include", "git of a submodule",
+        "git filter.planted.clean", "git core.fsmonitor",
         "a .pth of the project's environment", "sitecustomize.py of the project's environment",
         "torch.py in the working directory", "yaml.py in the working directory",
     ):  # fmt: skip

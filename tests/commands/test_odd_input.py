@@ -25,13 +25,6 @@ def test_a_text_that_is_no_path_stops_nothing(autotune: Autotune, project: Path)
     assert "trial 0" in done.stderr
 
 
-def test_a_long_word_in_a_typed_command(autotune: Autotune) -> None:
-    """Words too long for a path reach the trainer."""
-    word = "w" * 5000
-    done = autotune("run", "--dry-run", "--config", "config.yaml", "--", "python", "t.py", "config.yaml", word)
-    assert (done.returncode, done.stdout) == (0, f"python t.py config.yaml {word}\n")
-
-
 BATCH = "data: {batch_size: 4}\nautotune:\n  command: t {config}\n  knobs: {data.batch_size: %s}\n"
 REFUSED = {
     "a newer YAML": f"%YAML 1.3\n---\n{CONFIG}",
@@ -51,21 +44,6 @@ def test_unusable_input_is_an_expected_error(autotune: Autotune, project: Path, 
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("autotune: config.yaml")
     assert len(done.stderr) < 600
-
-
-def test_a_batch_that_is_a_word_is_searched(autotune: Autotune, project: Path) -> None:
-    """The user's own values for a known key may be of another kind than what it holds."""
-    config = (CONFIG % TRAINER).replace("[4, 16, 64]", "[small]")
-    (project / "config.yaml").write_text(config)
-    done = autotune("search", "--config", "config.yaml", "--budget", "6s")
-    assert done.returncode in (0, 1), done.stderr
-
-
-def test_a_negative_seed_is_wrong_usage(autotune: Autotune) -> None:
-    """Seeds are numbers from 0 on."""
-    done = autotune("search", "--config", "config.yaml", "--dry-run", "--seed", "-1")
-    assert done.returncode == 2
-    assert "--seed" in done.stderr
 
 
 def test_a_damaged_manifest_is_an_expected_error(autotune: Autotune, project: Path) -> None:

@@ -177,16 +177,6 @@ def test_a_machine_in_use_is_waited_for(autotune: Autotune, start: Callable[[], 
     assert states(autotune) == ["waiting"]
 
 
-def test_a_config_that_went_away_is_said(project: Path, autotune: Autotune, start: Callable[[], Daemon]) -> None:
-    """An entry whose config cannot be read any more fails with that; the daemon goes on."""
-    add(autotune, "--when", "now", "--no-check")
-    (project / "config.yaml").unlink()
-    start()
-    until(lambda: states(autotune) == ["failed"], "it did not fail")
-    assert "cannot be read any more" in entries(autotune)[0]["note"]
-    assert autotune("daemon", "status").returncode == 0
-
-
 def test_what_cannot_work_is_refused_at_once(project: Path, autotune: Autotune, home: Path) -> None:
     """`queue add` refuses what would fail at night: a config twice, wrong words, a trainer that does not start."""
     add(autotune, "--no-check")
@@ -219,41 +209,6 @@ def test_without_a_daemon_it_is_said(autotune: Autotune, home: Path) -> None:
     assert waiting.returncode == 1
     assert "daemon run" in waiting.stderr
     assert autotune("daemon", "status").returncode == 1
-
-
-def test_a_long_line_of_a_log_is_shown_in_pieces(autotune: Autotune, home: Path) -> None:
-    """All of it, in order, and the line behind it that does not end yet."""
-    add(autotune)
-    (file,) = home.rglob("queue.json")
-    (entry,) = json.loads(file.read_text())["entries"]
-    long = "".join(map(str, range(100_000)))
-    file.with_name(f"{entry['id']}.log").write_text(f"{long}\nlast")
-    *pieces, last = autotune("queue", "log", "1").stdout.splitlines()
-    assert ("".join(pieces), last) == (long, "last")
-
-
-def test_a_damaged_queue_is_said_for_as_long_as_it_is(
-    project: Path, home: Path, autotune: Autotune, start: Callable[[], Daemon]
-) -> None:
-    """The search that runs goes on, and ends in time where it is told to; once the file is mended nothing is wrong."""
-    daemon = start()
-    add(autotune, "--when", "now", "--budget", "10m", "--no-check")
-    until(lambda: bool(list(project.glob(".autotune/trials/*/*"))), "no trial began")
-
-    def trouble() -> str | None:
-        found = json.loads(autotune("daemon", "status", "--json").stdout)["trouble"]
-        assert found is None or isinstance(found, str)
-        return found
-
-    (file,) = home.glob("*/queue/queue.json")
-    content = file.read_text()
-    file.write_text("{")
-    until(lambda: "cannot be understood" in (trouble() or ""), daemon.said())
-    assert daemon.said().count("cannot be understood") == 1
-    file.write_text(content)
-    until(lambda: trouble() is None, daemon.said())
-    assert autotune("queue", "remove", "1").returncode == 0
-    assert not left_running(project)
 
 
 @pytest.mark.services
@@ -318,3 +273,14 @@ def test_a_training_holds_up_what_would_be_applied(
     assert autotune("queue", "resume", "1").returncode == 0
     until(lambda: states(autotune) == ["done"], daemon.said())
     assert "num_workers: 2   # loaders" in (project / "config.yaml").read_text()
+
+
+def test_a_long_line_of_a_log_is_shown_in_pieces(autotune: Autotune, home: Path) -> None:
+    """All of it, in order, and the line behind it that does not end yet."""
+    add(autotune)
+    (file,) = home.rglob("queue.json")
+    (entry,) = json.loads(file.read_text())["entries"]
+    long = "".join(map(str, range(100_000)))
+    file.with_name(f"{entry['id']}.log").write_text(f"{long}\nlast")
+    *pieces, last = autotune("queue", "log", "1").stdout.splitlines()
+    assert ("".join(pieces), last) == (long, "last")

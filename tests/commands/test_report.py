@@ -89,14 +89,6 @@ def test_it_can_be_printed(project: Path, autotune: Autotune) -> None:
     assert not (project / "-").exists()
 
 
-def test_what_cannot_be_written_is_said_before_a_search(project: Path, autotune: Autotune) -> None:
-    """A file is no folder; the budget is not spent first."""
-    refused = autotune("search", "--config", "config.yaml", "--budget", "20s", "--report", "config.yaml/r.html")
-    assert refused.returncode == 1
-    assert "config.yaml takes no files" in refused.stderr
-    assert not (project / ".autotune/trials").exists()
-
-
 def test_what_cannot_be_reported_is_said(project: Path, autotune: Autotune, tmp_path: Path) -> None:
     """No study, no such other study, no diagnosis, no matplotlib."""
     assert "nothing is known about this config yet" in autotune(*REPORT).stderr

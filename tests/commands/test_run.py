@@ -56,13 +56,6 @@ def test_real_training_gets_the_configs_own_values(autotune: Autotune) -> None:
     }
 
 
-def test_applied_values_are_trained_with(config: Path, autotune: Autotune) -> None:
-    """A switch that is off is left out of the command."""
-    config.write_text(config.read_text().replace("use_xla: true", "use_xla: false").replace('MODE: "on"', "MODE: b"))
-    trained = json.loads(autotune("run", "--config", "config.yaml").stdout)
-    assert (trained["use_xla"], trained["mode"]) == (False, "b")
-
-
 @pytest.mark.parametrize("status", [1, 3, 77])
 def test_the_exit_status_is_the_trainers(config: Path, autotune: Autotune, status: int) -> None:
     """Scripts cannot tell the difference, whatever the status is."""
@@ -97,14 +90,6 @@ def test_stdin_is_the_trainers_and_a_closed_pipe_ends_it(project: Path) -> None:
         assert endless.stdout.readline() == b"y\n"
         endless.stdout.close()
         assert endless.wait(timeout=60) == -signal.SIGPIPE
-
-
-def test_the_config_itself_is_what_the_trainer_gets(project: Path, autotune: Autotune) -> None:
-    """{config} is the path as it was typed; nothing in it goes through a shell."""
-    name = "my $(touch bad) 'config'.yaml"
-    (project / name).write_text("a: 1\nautotune: {command: \"printf '%s|' {config} '$HOME' {a}\"}\n")
-    assert autotune("run", "--config", name).stdout == f"{name}|$HOME|1|"
-    assert sorted(os.listdir(project)) == sorted(["config.yaml", name])
 
 
 def test_a_dry_run_says_what_would_start(config: Path, autotune: Autotune) -> None:

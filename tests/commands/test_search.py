@@ -228,29 +228,6 @@ def test_without_a_command_the_way_to_one_is_said(project: Path, autotune: Autot
     assert "autotune init --config 'my config.yaml' -- python train.py --config 'my config.yaml'" in done.stderr
 
 
-def test_a_section_by_a_wrong_name_is_asked_about(project: Path, autotune: Autotune) -> None:
-    """A section that is not recognized would leave its knobs out without a word."""
-    _write(project, "autotune:", "autotun:")
-    done = autotune("search", "--config", "config.yaml")
-    assert done.returncode == 1
-    assert "is autotun meant to be autotune?" in done.stderr
-
-
-def test_a_wrong_key_in_the_command_is_said_before_anything_starts(project: Path, autotune: Autotune) -> None:
-    """A dry run says it, too."""
-    done = autotune("search", "--config", "config.yaml", "--dry-run", "--", sys.executable, "{data.batchsize}")
-    assert done.returncode == 1
-    assert "Did you mean {data.batch_size}?" in done.stderr
-
-
-def test_a_variable_in_front_of_the_command(project: Path, autotune: Autotune) -> None:
-    """No file holds such a variable; the way to set it is said, and nothing is started."""
-    done = autotune("search", "--config", "config.yaml", "--", "MODE=fast", sys.executable, str(TRAINER), "{config}")
-    assert done.returncode == 1
-    assert "MODE=... autotune ..." in done.stderr
-    assert not (project / ".autotune").exists()
-
-
 @pytest.mark.usefixtures("searched")
 def test_status_says_what_became_of_the_config(project: Path, autotune: Autotune) -> None:
     """An edit by hand since the search: the answer is for the values of then."""

@@ -77,29 +77,6 @@ def test_a_search_in_a_database_keeps_its_password_to_itself(
         assert not [text for text in (*seen, *said, status.stdout, status.stderr, *written) if spelling in text]
 
 
-@pytest.mark.services
-def test_what_a_server_refuses_is_said(project: Path, autotune: Autotune, postgresql: Server) -> None:
-    """A wrong password, a database that is not there or read-only, a server that is down: what, where, what to do."""
-    url = postgresql.new_database("refused")
-    password = quote(PASSWORD, safe="")
-    postgresql.execute("ALTER DATABASE refused SET default_transaction_read_only = on")
-    cases = {
-        url.replace(password, "wrong-secret"): ("password authentication failed", "Check the user and the password"),
-        url.replace("/refused", "/absent"): ('"absent" does not exist', "createdb"),
-        url: ("read-only transaction", "takes writes"),
-        url.replace(f":{postgresql.port}", ":1"): ("refused", "Check that it runs there"),
-        url.replace("127.0.0.1", "no-such-host.invalid"): ("no-such-host.invalid", "Check that it runs there"),
-    }
-    for address, (what, remedy) in cases.items():
-        done = autotune(*SEARCH, "--budget", "20s", env={"AUTOTUNE_STORAGE": address})
-        assert done.returncode == 1, done.stderr
-        assert what in done.stderr
-        assert remedy in done.stderr
-        assert f"tuner@{address.partition('@')[2]}" in done.stderr
-        assert not [spelling for spelling in (*SPELLINGS, "wrong-secret") if spelling in done.stderr]
-        assert "Traceback" not in done.stderr
-
-
 def test_what_is_typed_wrong_is_said(project: Path, autotune: Autotune) -> None:
     """A password on the command line or in the section, Redis, a kind that nobody knows."""
     for address, why in {

@@ -33,13 +33,6 @@ def tree(project: Path) -> dict[str, str]:
     }
 
 
-def tree_hash(found: Mapping[str, str]) -> str:
-    """Compute one SHA-256 over a tree's names and contents, in the order of the names."""
-    return hashlib.sha256(
-        "".join(f"{name}\0{content}\0" for name, content in sorted(found.items())).encode()
-    ).hexdigest()
-
-
 def with_folders(names: Iterable[str]) -> Iterator[str]:
     """Yield these files, and the folders that they lie in."""
     for name in names:

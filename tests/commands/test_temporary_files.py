@@ -61,27 +61,3 @@ def test_a_killed_search_leaves_nothing_after_the_next_one(project: Path, autotu
     assert autotune("search", "--config", "config.yaml", "--budget", "3s").returncode in (0, 1)
     if not Path(killed).is_relative_to(project):  # else it goes with its trial's folder
         assert not Path(killed).exists()
-
-
-STUBBORN = """\
-import json, os, signal, sys, tempfile, time
-from autotune.trainee import step
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-folder = tempfile.mkdtemp()
-open(os.path.join(folder, "file"), "w").close()
-with open("seen.jsonl", "a") as file:
-    file.write(json.dumps([folder, os.environ["TMPDIR"], ""]) + "\\n")
-while True:
-    time.sleep(0.002 if "batch_size: 4 " in open(sys.argv[1]).read() else 1000)
-    step(samples=4)
-"""
-
-
-def test_the_last_trial_leaves_nothing_either(project: Path, autotune: Autotune) -> None:
-    """It has to be killed when the budget is used up, and its files are deleted all the same."""
-    _train(project)
-    (project / "train.py").write_text(STUBBORN)
-    assert autotune("search", "--config", "config.yaml", "--budget", "8s").returncode == 0
-    seen = _seen(project)
-    assert len(seen) > 1
-    assert [folder for _, folder, _ in seen if Path(folder).exists()] == []

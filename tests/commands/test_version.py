@@ -66,10 +66,3 @@ def test_commands_and_options_are_completed(line: str, word: str) -> None:
     done = _run(_AUTOTUNE_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1))
     assert word in done.stdout
     assert done.stderr == ""
-
-
-def test_another_shell_is_wrong_usage() -> None:
-    """The message names those that there are."""
-    done = _run("completion", "tcsh")
-    assert done.returncode == 2
-    assert "fish" in done.stderr

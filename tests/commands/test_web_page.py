@@ -1,6 +1,5 @@
 """The page of a real daemon in a real browser, with a real search of a toy trainer."""
 
-import json
 import os
 import signal
 import socket
@@ -9,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.commands.conftest import Autotune
 from tests.commands.test_queue import Daemon, add, entries, home, start, states, until
 from tests.commands.test_search import left_running
 from tests.daemon.web.browser import chromium, complaints, text_of
-from tests.daemon.web.client import Client
 
 __all__ = ["home", "start"]  # fixtures of the daemon
 
@@ -93,57 +90,6 @@ def test_a_search_is_followed_from_the_queue_to_the_config(
     assert complaints(page) == [] or all("ERR_CONNECTION_REFUSED" in one for one in complaints(page))
 
 
-def test_metrics_and_pages_have_keys_of_their_own(
-    home: Path, autotune: Autotune, start: Callable[..., Daemon], port: int
-) -> None:
-    """The token's file opens the metrics, an address works once, and a page that only shows changes nothing."""
-    daemon = start("--web", "--web-port", str(port))
-    assert f"the page is served at http://127.0.0.1:{port};" in daemon.said()
-    assert "code=" not in daemon.said()  # which may be a log
-    address = signed_in(autotune)
-    client = Client(port).sign_in(address)
-    assert client.ask(address.removeprefix(f"http://127.0.0.1:{port}")).status == 401
-    until(lambda: client.ask("/api/state").status == 200, "there is no state")
-    assert client.ask("/api/state").json["csrf"] is None
-    refused = client.act({"action": "pause", "id": "0123456789abcdef"}, csrf="0" * 64)
-    assert refused.status == 403
-    (token,) = home.glob("*/web-token")
-    bearer = {"Authorization": f"Bearer {token.read_text().strip()}"}
-    answer = Client(port).ask("/metrics", headers=bearer)
-    found = {family.name: family for family in text_string_to_metric_families(answer.body.decode())}
-    version = json.loads(autotune("daemon", "status", "--json").stdout)["autotune"]
-    assert [sample.labels for sample in found["autotune_build"].samples] == [{"version": version}]
-
-
-def test_ids_are_looked_up_and_nothing_else(
-    project: Path, autotune: Autotune, start: Callable[..., Daemon], port: int
-) -> None:
-    """Paths and commands in an id, or as the action, find nothing and change nothing."""
-    start("--web", "--web-port", str(port), "--web-actions")
-    entry = add(autotune, "--when", "idle", "--budget", "40s", "--no-check")
-    client = Client(port).sign_in(signed_in(autotune))
-    until(lambda: client.ask("/api/state").status == 200, "there is no state")
-    before = (project / "config.yaml").read_text()
-    for id in ("../../../etc/passwd", str(project / "config.yaml"), "$(touch x)", "1", "", "sqlite:///x.db", "x" * 65):
-        for action in ("pause", "remove", "apply", "eval", "__class__"):
-            answer = client.act({"action": action, "id": id})
-            assert answer.status in (400, 409), (action, id)
-            assert answer.json["error"]["message"]
-    for request in (
-        [],
-        None,
-        {"action": "pause"},
-        {"action": "pause", "id": 1},
-        {"action": ["pause"], "id": entry["id"]},
-    ):
-        assert client.act(request).status == 400
-    assert states(autotune) == ["waiting"]
-    assert (project / "config.yaml").read_text() == before
-    assert client.act({"action": "apply", "id": entry["id"]}).status == 409
-    assert client.act({"action": "remove", "id": entry["id"]}).status == 200
-    assert entries(autotune) == []
-
-
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
@@ -161,16 +107,6 @@ def test_where_it_cannot_or_should_not_serve_is_said(
     done = autotune("daemon", "run", "--web", *options)
     assert done.returncode == code
     assert said in " ".join(done.stderr.split())
-
-
-def test_a_port_that_is_taken(home: Path, autotune: Autotune, port: int) -> None:
-    """Said at once, with what to do; no daemon runs without the page that was asked for."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        done = autotune("daemon", "run", "--web", "--web-port", str(port))
-    assert done.returncode == 1
-    assert "--web-port" in done.stderr
 
 
 def test_a_daemon_without_a_page_says_so(home: Path, autotune: Autotune, start: Callable[..., Daemon]) -> None:

@@ -6,18 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.search.problem import open_problem
-from autotune.study.claims import Owner
-from autotune.study.members import Member, Role
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
-from autotune.trial.owner import this_process
 from tests.commands.conftest import TRAINER, Autotune, config_of_many
 from tests.report.html.validity import checked, part
 
@@ -176,69 +171,3 @@ def test_a_worker_that_is_told_to_end_gives_its_trial_back(project: Path) -> Non
     assert list(study.pending_elsewhere()) == []
     assert [one.has_left for one in study.members()] == [True]
     assert study.records()
-
-
-def test_a_second_machine_on_sqlite_is_refused(project: Path, autotune: Autotune) -> None:
-    """It is said with the remedy, and the machine that is at work goes on alone."""
-    problem = open_problem(project / "config.yaml", command=None, state_dir=None, storage=f"sqlite:{project / 's.db'}")
-    clock = SystemClock()
-    about = {**this_process(), "host": "elsewhere", "boot_id": "another"}
-    owner = Owner(about=about, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + 100.0)
-    working = Study(problem.study, problem.storage, owner=owner)
-    now = clock.utc()
-    working.join(
-        Member(
-            uuid="a" * 32, role=Role.SEARCH, search="s9", machine="0badcafe", baseline="", about=about,
-            since_utc=now, renewed_utc=now,
-        )
-    )  # fmt: skip
-    done = autotune("worker", "--config", "config.yaml", "--storage", "sqlite:s.db", "--budget", "20s")
-    working.close()
-    assert done.returncode == 1
-    assert "the study is at work on elsewhere, another machine, and SQLite serves one machine only" in done.stderr
-    assert "journal:FOLDER" in done.stderr
-
-
-def test_clocks_that_differ_are_said(project: Path) -> None:
-    """Two searches go on side by side, and the user learns why."""
-    ahead = "import datetime, runpy\nfrom autotune.clock import SystemClock\nutc = SystemClock.utc\n"
-    ahead += "SystemClock.utc = lambda self: utc(self) + datetime.timedelta(hours=1)\n"
-    (project / "ahead.py").write_text(f"{ahead}runpy.run_module('autotune', run_name='__main__')\n")
-    with start(project, "one", "worker", "--budget", "60s", program=("ahead.py",)) as worker:
-        wait_for(worker, "trial 0")
-        with start(project, "two", "worker", "--budget", "60s") as second:
-            said = "".join(wait_for(second, "trial "))
-            second.terminate()
-            second.communicate(timeout=30)
-        worker.terminate()
-        worker.communicate(timeout=30)
-    assert f"The clock of {socket.gethostname()} is ahead of this machine's by " in said
-
-
-def test_a_machine_that_was_cut_off_with_other_code_keeps_nobody_away(project: Path) -> None:
-    """It never said that it left; its last sign of life is two minutes old."""
-    problem = open_problem(project / "config.yaml", command=None, state_dir=None, storage=f"journal:{project}/shared")
-    clock = SystemClock()
-    about = {**this_process(), "host": "elsewhere", "boot_id": "another"}
-
-    class Earlier(SystemClock):
-        """Clock of two minutes ago."""
-
-        def utc(self) -> datetime:
-            return super().utc() - timedelta(minutes=2)
-
-    owner = Owner(about=about, is_gone=lambda _about: False, clock=Earlier(), ends_s=clock.now_s() + 100.0)
-    cut_off = Study(problem.study, problem.storage, owner=owner)
-    now = owner.clock.utc()
-    cut_off.join(
-        Member(
-            uuid="a" * 32, role=Role.SEARCH, search="s9", machine="0badcafe", baseline="", about=about,
-            since_utc=now, renewed_utc=now, code={"all files": "other", "toy_trainer.py": "other"},
-        )
-    )  # fmt: skip
-    cut_off.refresh()
-    with start(project, "two", "worker", "--budget", "60s") as worker:
-        wait_for(worker, "trial 0")
-        worker.terminate()
-        worker.communicate(timeout=30)
-    cut_off.close()

@@ -38,11 +38,6 @@ def test_the_old_text_stays_and_the_section_looks_like_it(text, inserted):
     assert YAML(typ="safe").load(new.text)["autotune"] == {"command": "x"}
 
 
-def test_in_front_of_the_mark_that_ends_a_document():
-    """Behind it would stand another document."""
-    assert append("---\na: 1\n...\n").text == "---\na: 1\n\nautotune:  # ours\n  # a comment\n  command: x\n...\n"
-
-
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -57,12 +52,6 @@ def test_where_it_cannot_stand_is_said(text, why):
         append(text)
     assert caught.value.where == "config.yaml"
     assert caught.value.remedy
-
-
-def test_a_template_by_its_name():
-    """It may be YAML by chance; the result of the template is not known."""
-    with pytest.raises(ConfigError, match="template"):
-        with_section(Document.parse("a: 1\n", "config.yml.j2"), "autotune", LINES)
 
 
 _SCALARS = st.sampled_from(

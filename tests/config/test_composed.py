@@ -10,7 +10,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.config.apply import plan_edit, plan_reverts, write_edits
 from autotune.config.load import Settings, load_settings
-from autotune.errors import CannotEditYaml, ConfigError
+from autotune.errors import ConfigError
 
 SCRIPT = 'import hydra\n@hydra.main(version_base=None, config_path="conf", config_name="config")\ndef main(cfg): ...\n'
 FILES = {
@@ -94,13 +94,6 @@ def test_lists_are_replaced_whole(project: Path):
     settings = load(project, "data=large")
     assert some(settings, "data.sizes.0", "data.sizes.1") == [3, None]
     assert "list" in settings.refused["data.sizes.0"]
-
-
-def test_a_value_of_the_command_line_is_fixed_by_it(project: Path):
-    """A file's value would not count; the other keys are free."""
-    settings = load(project, "data.batch_size=8")
-    assert "command line" in settings.refused["data.batch_size"]
-    assert "data.workers" not in settings.refused
 
 
 def test_trials_get_their_values_as_overrides(project: Path):
@@ -207,20 +200,6 @@ def test_another_config_than_the_scripts_is_refused(project: Path):
         load_settings(other)
     section.write_text("command: python train.py --config-name=other\n")
     assert load_settings(other).scalars["data.batch_size"] == 64
-
-
-def test_a_config_of_a_single_file_needs_no_defaults_list(project: Path):
-    """It is the script's own; a command that takes the values itself gets nothing appended."""
-    (project / "conf" / "config.yaml").write_text("data: {batch_size: 4}\n")
-    assert load(project).overrides({"data.batch_size": 8}, Path("/o")) == ("data.batch_size=8",)
-    assert load(project, "data.batch_size={data.batch_size}").overrides({"data.batch_size": 8}, Path("/o")) == ()
-
-
-def test_an_unknown_key_names_the_closest_one(project: Path):
-    """As in other configs."""
-    with pytest.raises(CannotEditYaml, match="no such value") as caught:
-        load(project).value("data.batchsize")
-    assert "data.batch_size" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

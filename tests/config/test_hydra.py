@@ -44,14 +44,6 @@ def test_other_users_of_hydra_take_no_overrides(tmp_path: Path, text: str):
     assert not uses_hydra(WORDS, tmp_path)
 
 
-def test_what_the_script_does_not_say_is_not_known(tmp_path: Path):
-    """A folder or a name that is worked out in the script is no text."""
-    (tmp_path / "train.py").write_text("import hydra\n@hydra.main(config_path=FOLDER)\ndef main(cfg): ...\n")
-    found = hydra_main(find_script(WORDS, tmp_path))
-    assert found is not None
-    assert (found.config_folder, found.config_name, found.groups) == (None, None, frozenset())
-
-
 @pytest.mark.parametrize(
     ("text", "written"),
     [

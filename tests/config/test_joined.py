@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.apply import plan_edit
 from autotune.config.load import load_settings
 from autotune.config.typed import read_typed
 from autotune.errors import CannotEditYaml, ConfigError
@@ -61,15 +60,6 @@ def test_each_trial_has_a_copy_of_each(config: Path):
     assert real[3] == f"--opt={config.parent}/sub/optim.json"
 
 
-def test_values_are_written_into_the_file_that_holds_them(config: Path):
-    """Each file is edited by itself."""
-    edits = load_settings(config).edits({"optim.lr": 0.5, "workers": 2, "log_dir": "logs"})
-    assert {file.name: plan_edit(file, values).new for file, values in edits.items()} == {
-        "config.yaml": (FIRST + SECTION).replace("workers: 1", "workers: 2"),
-        "optim.json": SECOND.replace("1e-4", "5.0e-01"),
-    }
-
-
 @pytest.mark.parametrize(
     ("first", "files", "why"),
     [
@@ -99,11 +89,3 @@ def test_typed_paths_of_further_files_become_placeholders(config: Path):
     typed = read_typed(["t.py", "config.yaml", "--opt=sub/optim.json", "{config:optim}", "{x y}"])
     tokens = typed.tokens(config, config.parent, {"optim": config.parent / "sub" / "optim.json"})
     assert tokens == ("t.py", "{config}", "--opt={config:optim}", "{config:optim}", "{{x y}}")
-
-
-def test_a_file_that_is_not_known_is_an_error(config: Path):
-    """The error lists those that are."""
-    command = ("t.py", "{config:other}")
-    with pytest.raises(ConfigError, match="there is no such file") as caught:
-        load_settings(config).argv(config=config, config_text=FIRST, python="p", command=command)
-    assert "{config:optim}" in caught.value.remedy

@@ -41,16 +41,3 @@ def test_scripts_and_modules_are_found(tmp_path: Path, file: str, words: tuple[s
     assert script.imported == {"make": "hydra.utils.instantiate", "a": "a", "e": "c.d"}
     assert script.imports("hydra")
     assert not script.imports("instantiate")
-
-
-@pytest.mark.parametrize("text", ["this is no Python", "\0", "(" * 5000, ""])
-def test_a_text_that_is_no_python_tells_nothing(tmp_path: Path, text: str):
-    """It is never run, and never an error."""
-    (tmp_path / "train.py").write_text(text)
-    assert find_script(("python", "train.py"), tmp_path).imported == {}
-
-
-@pytest.mark.parametrize("words", [(), ("python", "none.py"), ("python", "\0.py"), ("python", "-m", "x" * 5000)])
-def test_a_script_that_is_not_there_is_none(tmp_path: Path, words: tuple[str, ...]):
-    """Nothing is raised by words that can be no path."""
-    assert find_script(words, tmp_path).path is None

@@ -33,13 +33,6 @@ KNOBS = (
 )
 
 
-def test_what_can_be_found_stands_in_comments() -> None:
-    """So it follows the machine and the table of knobs; only the command is said."""
-    section = read(section_lines(("python", "t.py", "{config}"), env={}, knobs=KNOBS, redirected=("log_dir",)))
-    assert (section.knobs, section.redirect, section.env) == (None, (), {})
-    assert section.command == "python t.py {config}"
-
-
 def test_the_list_means_what_it_shows() -> None:
     """With its comment signs taken away it gives these domains, whatever the keys and values are."""
     section = read(uncommented(section_lines(("t", "{config}"), env={}, knobs=KNOBS, redirected=())))
@@ -63,13 +56,6 @@ def test_the_defaults_that_it_shows_are_the_defaults() -> None:
         {},
         False,
     )
-
-
-def test_the_redirected_keys_and_baseline_values_are_shown() -> None:
-    """They are what the reader wants to check."""
-    text = "\n".join(section_lines(("t",), env={}, knobs=KNOBS, redirected=("train.log_dir",)))
-    assert re.search(r"#   data.batch_size: \[8, 16\] +# today 8; samples per step", text)
-    assert "#   train.log_dir" in text
 
 
 _TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=10)

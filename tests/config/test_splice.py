@@ -21,17 +21,12 @@ def read_1_2(text):
     ("old", "value", "new"),
     [
         ("a: 16  # why", 32, "a: 32  # why"),
-        ("a:    16", 8, "a:    8"),
         ("a: 16", 32.0, "a: 32"),
-        ("a: 16", 2.5, "a: 2.5"),
         ("a: 1.0", 2, "a: 2.0"),
-        ("a: 0.001", 1e-05, "a: 1.0e-05"),
         ("a: 1e-4", 0.0003, "a: 3.0e-04"),
         ("a: 1e-4", 0.0001, "a: 1.0e-04"),
         ("a: 1.0E3", 25000.0, "a: 2.5e+04"),
-        ("a: .inf", float("-inf"), "a: -.inf"),
         ("a: True", False, "a: False"),
-        ("a: true", False, "a: false"),
         ("a: NO", True, "a: YES"),
         ("a: on", False, "a: off"),
         ("a: 1", True, "a: true"),
@@ -40,7 +35,6 @@ def read_1_2(text):
         ("a:  # nothing yet", 3, "a: 3  # nothing yet"),
         ("a: 'x'", "it's", "a: 'it''s'"),
         ('a: "x"', 'say "hi"\n', 'a: "say \\"hi\\"\\x0a"'),
-        ("a: gpu", "cpu", "a: cpu"),
         ("a: gpu", "/gpu:0", "a: '/gpu:0'"),
         ("a: gpu", "no", "a: 'no'"),
         ("a: gpu", "1e5", "a: '1e5'"),
@@ -49,7 +43,6 @@ def read_1_2(text):
         ("a: !!float 3", 4, "a: !!float 4.0"),
         ("a: &anchor 3", 4, "a: &anchor 4"),
         ("{a: 1, b: 2}", 3, "{a: 3, b: 2}"),
-        ('{"a":1}', 3, '{"a":3}'),
         ("\ufeffa: 1\r\nb: 2\r\n", 3, "\ufeffa: 3\r\nb: 2\r\n"),
         ("---\na: 1\n...\n", 3, "---\na: 3\n...\n"),
     ],
@@ -68,13 +61,6 @@ def test_a_value_that_is_there_already_is_not_rewritten(text, value):
     assert edit_yaml(text, {"a": value}) is text
 
 
-def test_lists_and_several_values():
-    """List items are named by their position, and all values change in one go."""
-    text = "layers: [64, {size: 128}]\nname.with.dots: 1\nlast: 0\n"
-    values = {"layers.1.size": 256, ("layers", 0): 32, ("name.with.dots",): 100000, "last": 7}
-    assert edit_yaml(text, values) == "layers: [32, {size: 256}]\nname.with.dots: 100000\nlast: 7\n"
-
-
 def test_custom_tags_elsewhere_are_neither_run_nor_in_the_way():
     """A hyperpyyaml file can be edited, though nobody but its trainer can load it."""
     text = "seed: !apply:os.system [touch pwned]\nbatch: 8\nnet: !new:torch.Net\n  size: !ref <batch>\n"
@@ -90,25 +76,19 @@ def test_custom_tags_elsewhere_are_neither_run_nor_in_the_way():
         ("d: &d {a: 1}\nb:\n  <<: *d", "b.a", "merge key"),
         ("d: &d {a: 1}\nb:\n  <<: *d", "d.a", "alias"),
         ("a: |\n  text", "a", "block"),
-        ("a: >-\n  text", "a", "block"),
         ("a: 'one\n  two'", "a", "several lines"),
         ("a: ${oc.env:A}", "a", "template"),
-        ("a: '{{ b }}'", "a", "template"),
         ("a: {{ b }}", "a", "template"),
         ("a: !ref <b>", "a", "!ref"),
         ("a: !!int 3", "a", "could not be read"),
         ("a: {b: 1}", "a", "mapping"),
         ("a: [1]", "a", "list"),
         ("a: [1]", "a.1", "no such key"),
-        ("a: [1", "a", "expected"),
         ("{a, b}", "a", "meaning of other lines"),
         ("a: 1\na: 2", "a", r"a \(line 1\) and a \(line 2\) are the same key"),
         ("on: 1\nyes: 2", "on", r"on \(line 1\) and yes \(line 2\)"),
         ("b: {on: 1}\nd:\n  true: 2\n  True: {c: 3}", "d.True.c", r"true \(line 3\) and True \(line 4\)"),
-        ("null: 1\n~: 2", "~", r"null \(line 1\) and ~ \(line 2\)"),
-        ("1.0: 1\ntrue: 2", "1.0", r"1.0 \(line 1\) and true \(line 2\)"),
         ("1: 1\n'1': 2", "1", r"1 \(line 1\) and 1 \(line 2\)"),
-        ("1e1: 1\n10: 2", "10", r"1e1 \(line 1\) and 10 \(line 2\)"),
         ("", "a", "empty"),
     ],
 )
@@ -120,23 +100,11 @@ def test_what_cannot_be_kept_is_refused(text, path, why):
     assert caught.value.remedy
 
 
-def test_what_stands_at_a_key_that_counts_for_nothing_is_not_there_already():
-    """Another one of its mapping has the value that a parser reads."""
-    with pytest.raises(CannotEditYaml, match=r"on \(line 1\) and yes \(line 2\)"):
-        edit_yaml("on: 1\nyes: 2\n", {"on": 1})
-
-
 @pytest.mark.parametrize("text", ["on: {a: 1}\nb: 1\nyes: 2", "d: &d {b: 2}\nc:\n  <<: *d\n  b: 1\n'b': 1"])
 def test_keys_alike_elsewhere_are_not_in_the_way(text):
     """Nor is a key that a merge key brings in as well: the mapping's own counts."""
     path = "c.b" if "c:" in text else "b"
     assert edit_yaml(text, {path: 7}) == text.replace("b: 1", "b: 7", 1)
-
-
-def test_one_key_named_twice_is_refused():
-    """Two values for one place cannot both be written."""
-    with pytest.raises(CannotEditYaml, match="two of the new values"):
-        edit_yaml("a: {b: 1}", {"a.b": 2, ("a", "b"): 3})
 
 
 NAMES = st.text("abcdefgxyzäß日_-. ", min_size=1, max_size=6).map(lambda s: f"k{s}".rstrip(" ."))
@@ -276,20 +244,13 @@ def test_there_and_back(document, data):
     ("text", "value"),
     [
         ("x: !!int 5\n", ""),
-        ("x: !!int 5\n", "1:30"),
-        ("x: !!int '5'\n", ""),
-        ("x: !!float 5\n", ""),
-        ("x: !!float 5\n", "1:30"),
         ("x: !!bool true\n", "maybe"),
         ("x: !!binary aGVsbG8=\n", "\t"),
-        ("x: !!binary aGVsbG8=\n", "aGVsbG8h"),
         ("x: !!timestamp 2020-01-01\n", "later"),
         ("x: 5\n", 10**5000),
-        ("x: 5\n", -(10**5000)),
-        ("x: 5.5\n", 10**5000),
         ("x: word\n", 10**5000),
     ],
-    ids=range(13),  # not all values can be written down
+    ids=range(6),  # not all values can be written down
 )
 def test_what_a_tag_or_a_number_cannot_hold_is_refused(text, value):
     """With the key and its line, and never as a bug."""
@@ -297,29 +258,3 @@ def test_what_a_tag_or_a_number_cannot_hold_is_refused(text, value):
         edit_yaml(text, {"x": value})
     assert (caught.value.path, caught.value.line) == ("x", 1)
     assert len(str(caught.value)) < 400
-
-
-def test_a_date_without_a_tag_is_a_word():
-    """It can be changed into another word, in quotes."""
-    assert edit_yaml("x: 2020-01-01\n", {"x": "2021-01-01"}) == "x: '2021-01-01'\n"
-
-
-@pytest.mark.parametrize("word", ["._", "._1", "./_", "-._", "+._", "_", "__", "._e1"])
-def test_a_word_that_looks_like_a_number_is_quoted(word):
-    """Both parsers read the word again."""
-    new = edit_yaml("x: word\n", {"x": word})
-    assert yaml.safe_load(new) == {"x": word}
-    assert ruamel.yaml.YAML(typ="safe", pure=True).load(new) == {"x": word}
-
-
-def test_what_stands_in_a_set_has_no_value():
-    """A set has members; a value beside one would be read by nobody."""
-    with pytest.raises(CannotEditYaml, match="set"):
-        edit_yaml("x: !!set {a: , b: }\n", {"x.a": 5})
-
-
-@pytest.mark.parametrize("value", ["<<", "=", "2020-01-01"])
-def test_a_tag_without_a_name_makes_more_of_a_text(value):
-    """PyYAML reads `! '2020-01-01'` as a date, so it is not written."""
-    with pytest.raises(CannotEditYaml, match="would not be read as a text"):
-        edit_yaml("x: ! word\n", {"x": value})

@@ -25,20 +25,6 @@ def test_the_configs_own_path_becomes_its_placeholder(config: Path) -> None:
     assert tokens == ("python", "t.py", "{config}", "--config={config}", "-c", "{config}", "{config}")
 
 
-def test_from_another_folder(config: Path) -> None:
-    """A relative path counts by the file that it leads to from the working directory of trials."""
-    elsewhere = config.parent.parent
-    typed = read_typed(["t", "con fig.yaml", f"{config.parent.name}/con fig.yaml"])
-    assert typed.tokens(config, elsewhere) == ("t", "con fig.yaml", "{config}")
-
-
-def test_a_link_to_the_config_is_the_config(config: Path) -> None:
-    """It is the same file."""
-    link = config.with_name("link.yaml")
-    link.symlink_to(config)
-    assert read_typed(["t", str(link)]).tokens(config, config.parent) == ("t", "{config}")
-
-
 def test_braces_that_are_no_placeholders_are_literal(config: Path) -> None:
     """JSON passes through; what looks like a placeholder stays one, so that a slip in it is found."""
     typed = read_typed(["t", '{"a": {}}', "{config}", "--x={confg}", "{python}", "{a?--on}{!a?--off}", "}"])
@@ -100,15 +86,3 @@ def test_for_this_time_only(config: Path) -> None:
     with pytest.raises(ConfigError, match="sets MODE in front") as caught:
         typed_tokens(["MODE=a", "t", "con fig.yaml"], config, config.parent)
     assert "MODE=... autotune" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize("word", ["w" * 300, f"--about={'w' * 300}", "/" * 5000, "a\udcff/b", "--x=\udcff"])
-def test_a_word_that_is_no_path_stays(config: Path, word: str) -> None:
-    """However long it is, and whatever its bytes are."""
-    assert read_typed(["t", word]).tokens(config, config.parent) == ("t", word)
-
-
-def test_a_long_command_in_quotes_is_split(config: Path) -> None:
-    """It is longer than a file's name can be, so it is no file's name."""
-    typed = read_typed([f"python t.py con\\ fig.yaml --about '{'long words ' * 100}'"])
-    assert typed.tokens(config, config.parent) == ("python", "t.py", "{config}", "--about", "long words " * 100)

@@ -10,15 +10,6 @@ from autotune.config.typed import TypedOptions
 TYPED = TypedOptions(config=Path("my config.yaml"), state_dir=Path("/mnt/state"), storage="sqlite:it's.db")
 
 
-def test_a_command_has_what_was_typed() -> None:
-    """Config, state folder and storage, quoted; what was not typed is not there."""
-    assert shlex.split(TYPED.command("apply", "--force")) == [
-        *("autotune", "apply", "--config", "my config.yaml", "--force"),
-        *("--state-dir", "/mnt/state", "--storage", "sqlite:it's.db"),
-    ]
-    assert TypedOptions(config=Path("c.yaml")).command("status") == "autotune status --config c.yaml"
-
-
 @pytest.mark.parametrize("verb", ["init", "search", "apply", "revert", "status", "run"])
 def test_a_command_has_no_option_that_it_does_not_take(verb: str) -> None:
     """Each command takes all that is shown for it."""

@@ -1,22 +1,30 @@
-"""Preflight of `autotune init`: one short trial, one more with the section in its config, and what they showed."""
+"""Steps of ``autotune init``: planning the section, showing what was found, trying the trainer, and writing."""
 
 import os
 import socket
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from autotune.clock import Clock, SystemClock, format_duration
-from autotune.commands.printing import ask
+from autotune.commands.printing import ask, say_remarks
+from autotune.commands.search_plan import command_notes, knob_rows
+from autotune.config.apply import create_file, write_edits
 from autotune.config.load import separate_path
-from autotune.errors import TrialError
+from autotune.config.secrets import masked
+from autotune.config.typed import read_typed, refuse_secrets
+from autotune.errors import ConfigError, TrialError
+from autotune.options import InitRequest
 from autotune.records import Ending
 from autotune.report.console import text_console
+from autotune.report.knob_tables import Inventory, print_inventory
 from autotune.report.plain_text import plain
-from autotune.search.init_plan import InitPlan
+from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
 from autotune.search.preflight import Preflight, Reached, run_preflight, try_relative_outputs
 from autotune.search.problem import Problem
+from autotune.search.warm_start import warm_start
 from autotune.study.sole_search import sole_search
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.guard import Guard
@@ -25,6 +33,106 @@ from autotune.trial.orphans import end_orphans
 from autotune.trial.protect import CheckpointBackups
 from autotune.trial.side_effects import SideEffects
 from autotune.trial.warm import ZygoteRunner
+
+
+def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> InitPlan:
+    """Plan the section that a request asks for.
+
+    Args:
+        why_separate: Reason for which the section gets a file of its own unasked; None if none is known.
+
+    Raises:
+        AutotuneError: The command holds a secret or cannot be carried out, or the section cannot be added.
+    """
+    typed = read_typed(request.trainer)
+    refuse_secrets(typed.words)
+    if request.from_flags:
+        return plan_init_from_flags(request.config, typed, state_dir=request.state_dir)
+    return plan_init(
+        request.config,
+        typed,
+        separate=request.separate,
+        state_dir=request.state_dir,
+        further=request.further,
+        why_separate=why_separate,
+    )
+
+
+def show_inventory(console: Console, plan: InitPlan) -> None:
+    """Show the knobs that were found, the keys that only look like knobs, the outputs, and the command."""
+    problem = plan.problem
+    say_remarks(problem.state.remarks)
+    left_flags = plan.flags.left if plan.flags else {}
+    inventory = Inventory(
+        knobs=knob_rows(problem),
+        not_taken={**{skipped.path: skipped.why for skipped in not_taken(problem)}, **left_flags},
+        redirected=problem.redirected,
+        left=problem.settings.outputs.left,
+        command=masked(problem.command),
+    )
+    print_inventory(console, inventory)
+    for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate)):
+        console.print(note, soft_wrap=True)
+    if problem.can_vary and (begins := warm_start(problem).sentence):
+        console.print(plain(begins, longest=1000), soft_wrap=True)
+
+
+def tried(console: Console, plan: InitPlan, request: InitRequest) -> InitPlan:
+    """Make the preflight, after a yes, which may have been typed as ``--yes``; return the plan to carry out after it.
+
+    Returns:
+        The plan; one with the section in a file of its own if the trainer was seen to fail with it in the config.
+
+    Raises:
+        AutotuneError: The preflight has failed, or the section cannot be written into a file of its own.
+        click.Abort: It has failed, and somebody was asked and said no.
+    """
+    if request.no_preflight or not (request.yes or ask("\nStart the trainer once, to see that it can be measured?")):
+        if plan.changes_config:
+            console.print(NOT_TRIED, soft_wrap=True)
+        return plan
+    why_separate = show_preflight(plan, may_ask=request.may_ask)
+    if why_separate is None:
+        return plan
+    console.print(plain(why_separate, longest=1000), soft_wrap=True)
+    return plan_requested(request, why_separate=why_separate)
+
+
+def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> None:
+    """Show the change, and write it after a yes, which may have been typed as ``--yes``.
+
+    Raises:
+        ConfigError: There is nobody to ask, or the file cannot be written.
+    """
+    path = plan.edit.path
+    console.print()
+    console.print(plan.edit.diff, soft_wrap=True, end="")
+    if not (request.yes or request.may_ask):
+        raise ConfigError(
+            "this is what would be written; nothing was, because there is nobody here to ask",
+            where=str(path),
+            remedy="Write it with --yes.",
+        )
+    if request.may_ask and not ask(f"\nWrite this to {path}?"):
+        console.print("Nothing was written.")
+        return
+    _write(console, plan)
+    search = plan.problem.typed.command("search", "--budget", "30m")
+    if plan.problem.can_vary:
+        console.print(f"Next:  {search}", soft_wrap=True)
+    else:
+        console.print(f"Next:  say in {path} what may vary, under knobs:, then  {search}", soft_wrap=True)
+
+
+def _write(console: Console, plan: InitPlan) -> None:
+    if plan.is_new:
+        create_file(plan.edit.path, plan.edit.new)
+        console.print(f"\nWritten to {plan.edit.path}.", soft_wrap=True)
+        return
+    plan.problem.state.create()
+    backup = write_edits([plan.edit], plan.problem.state.backups, SystemClock())[plan.edit.path]
+    console.print(f"\nWritten to {plan.edit.path}; the file as it was: {backup}", soft_wrap=True)
+
 
 NOT_TRIED = (
     "The trainer was not tried with the section in its config. If it rejects unknown keys, give the section a file of "
@@ -103,19 +211,11 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
     Raises:
         TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
     """
-    problem.state.create()
     clock = SystemClock()
     name = _name(clock)
-    checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
-    with (
-        sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
-        Guard() as guard,
-        checkpoints,
-    ):
-        end_orphans(problem.state.trials(problem.study), clock)
+    with _prepared(problem, clock, name) as (runner, checkpoints):
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
-        runner = ZygoteRunner(guard, clock)
         preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
         took_s = clock.now_s() - began_s
         loss = checkpoints.loss("the trial")
@@ -134,21 +234,27 @@ def _name(clock: Clock) -> str:
     return f"preflight-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
 
 
-def _make(console: Console, plan: InitPlan) -> _Trials:
-    """Make the first trial, and where that shows what it should the second one."""
-    problem, clock = plan.problem, SystemClock()
+@contextmanager
+def _prepared(problem: Problem, clock: Clock, name: str) -> Iterator[tuple[Runner, CheckpointBackups]]:
+    """Hold this machine's part of the study, without orphans, and the user's checkpoints, while trials are made."""
     problem.state.create()
-    name = _name(clock)
-    console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
     checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
-    second = None
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
         checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        side_effects, runner = SideEffects(problem.trainer, clock), ZygoteRunner(guard, clock)
+        yield ZygoteRunner(guard, clock), checkpoints
+
+
+def _make(console: Console, plan: InitPlan) -> _Trials:
+    """Make the first trial, and where that shows what it should the second one."""
+    problem, clock, second = plan.problem, SystemClock(), None
+    name = _name(clock)
+    console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
+    with _prepared(problem, clock, name) as (runner, checkpoints):
+        side_effects = SideEffects(problem.trainer, clock)
         with _waiting(console):
             first = run_preflight(
                 problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)
@@ -159,30 +265,23 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
                 trouble = _tried_elsewhere(problem, first, trouble, runner, clock)
             loss = checkpoints.loss("the preflight's second trial")
         elif loss is None:
-            _print_steps(console, first)
+            console.print(
+                f"{_steps(first)} seen, the first {format_duration(first.first_step_s or 0.0)} after the start; "
+                f"{_REACHED[first.reached]}.",
+                soft_wrap=True,
+            )
             if plan.changes_config:
                 with _waiting(console):
                     second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
                 loss = checkpoints.loss("the preflight's second trial")
         left = side_effects.of_the_trial(None)
-    for remark in checkpoints.remarks:
+    for remark in (*checkpoints.remarks, *([left.sentence] if left is not None else [])):
         console.print(plain(remark, longest=1000), soft_wrap=True)
-    if left is not None:
-        console.print(plain(left.sentence, longest=1000), soft_wrap=True)
     return _Trials(first=first, second=second, trouble=trouble, loss=loss, left_files=left is not None)
 
 
 def _waiting(console: Console) -> AbstractContextManager[object]:
     return console.status("waiting for the first step") if console.is_terminal else nullcontext()
-
-
-def _print_steps(console: Console, preflight: Preflight) -> None:
-    assert preflight.first_step_s is not None, "steps were seen"
-    console.print(
-        f"{_steps(preflight)} seen, the first {format_duration(preflight.first_step_s)} after the start; "
-        f"{_REACHED[preflight.reached]}.",
-        soft_wrap=True,
-    )
 
 
 def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | None:
@@ -208,28 +307,19 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
     Args:
         without: Option of the command that goes on without one.
     """
-    go_on = _go_on(without)
     explained = EXPLANATIONS[preflight.ending]
+    remedy = explained.remedy
     if not preflight.steps:
-        return TrialError(
-            f"no step was seen: {_why_no_step(preflight)}",
-            where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}{go_on}",
-        )
-    if preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
-        return TrialError(
-            f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})",
-            where=str(preflight.folder.path),
-            remedy=f"{explained.remedy}{go_on}",
-        )
-    if preflight.reached is Reached.NOT_READ:
-        return TrialError(
-            "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count",
-            where=str(preflight.folder.path),
-            remedy="See that {config} stands where the command takes the path of its config, and that nothing else "
-            f"decides which file is read.{go_on}",
-        )
-    return None
+        why = f"no step was seen: {_why_no_step(preflight)}"
+    elif preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
+        why = f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})"
+    elif preflight.reached is Reached.NOT_READ:
+        why = "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count"
+        remedy = "See that {config} stands where the command takes the path of its config, and that nothing else "
+        remedy += "decides which file is read."
+    else:
+        return None
+    return TrialError(why, where=str(preflight.folder.path), remedy=f"{remedy}{_go_on(without)}")
 
 
 def _go_on(without: str) -> str:
