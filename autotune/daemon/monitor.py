@@ -34,8 +34,6 @@ from autotune.measure.gpu.samples import (
     CapabilityOff,
     GpuState,
     Record,
-    Silence,
-    SilenceLimits,
     StreamStarted,
 )
 from autotune.measure.gpu.timeline import GpuTimeline
@@ -420,7 +418,6 @@ KEPT_S = 1.5 * MINUTE_S
 
 _NOW_S = 1.0
 _STALE_S = 3.0  # a reading that old says nothing of now
-_SILENT = SilenceLimits(start_s=3.0, record_s=3.0, answer_s=3.0)
 _FIRST_S = 2.0  # for the first reading
 _FEW = 4  # GPUs; more are looked at half as often, so that to watch them takes less than 0.5 % of a core
 
@@ -478,21 +475,16 @@ class GpuWatch:
         self._poller = self._new_poller()
         self._polls = False
         self._has_read = threading.Event()
-        self._threads = (
-            Poller(self._read, name="gpu-watch"),
-            Poller(self._watch_the_reader, name="gpu-watch-blocked"),
-        )
+        self._thread = Poller(self._read, name="gpu-watch")
 
     def start(self) -> None:
         """Start the readings; return with the first one, or without it after two seconds."""
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
         self._has_read.wait(_FIRST_S)
 
     def close(self) -> None:
         """End the readings and close the driver."""
-        ended = [thread.stop(deadline_s=_NOW_S) for thread in self._threads]
-        if all(ended):  # else a call hangs, and still uses the driver
+        if self._thread.stop(deadline_s=_NOW_S):  # else a call hangs, and still uses the driver
             self._poller.close()
 
     def totals(self, uuid: str) -> GpuTotals:
@@ -508,26 +500,19 @@ class GpuWatch:
         now_s = self._clock.now_s()
         self._readings.forget(now_s - KEPT_S)
         minute = self._readings.between(now_s - MINUTE_S, now_s, own_pids=own_pids)
-        silence = self._readings.availability.silence(now_s, _SILENT)
+        silence = self._readings.availability.silence(now_s, start_s=_STALE_S, record_s=_STALE_S)
         found = {}
         for usage in minute.devices:
             state = self._states.get(usage.figures.uuid)
+            losses = self._readings.availability.losses([usage.figures.uuid])
             found[usage.figures.uuid] = GpuNow(
-                trouble=self._trouble(usage.figures.uuid, silence),
+                trouble=losses[0].why.removeprefix(f"{usage.figures.uuid}: ") if losses else silence,
                 busy=None if usage.figures.utilization is None else _newest(usage, now_s),
                 state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
                 usage=usage,
                 utilization=self._judge(usage, now_s, step_s),
             )
         return found
-
-    def _trouble(self, uuid: str, silence: Silence | None) -> str | None:
-        """Return the reason why a device gives no readings now; other devices, which all wait for, are named in it."""
-        if losses := self._readings.availability.losses([uuid]):
-            return losses[0].why.removeprefix(f"{uuid}: ")
-        if silence is None:
-            return None
-        return silence.why if silence.uuid in (None, uuid) else f"{silence.uuid}: {silence.why}"
 
     def _judge(self, usage: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
         judged_s, judged = self._judged.get(usage.figures.uuid, (-math.inf, None))
@@ -558,10 +543,6 @@ class GpuWatch:
             self._poller = self._new_poller()
             return 5.0  # until a driver that was lost is asked again
         return max(wait_s, _POLLED_S if self._polls else self._every_s + _LATE_S)
-
-    def _watch_the_reader(self) -> float:
-        self._poller.tell_if_blocked()
-        return _NOW_S
 
     def _take(self, record: Record) -> None:
         self._readings.add(record)

@@ -207,7 +207,7 @@ class Guard:
         show that it is alive.
 
         Args:
-            log: File for its output.
+            log: File for its output, which is there.
             request: Of a zygote: its first request; `receive` reports the answer.
 
         Raises:

@@ -90,7 +90,6 @@ def test_where_the_data_has_a_gpu_of_its_own_the_models_is_scored():
     ("change", "why"),
     [
         ({"lost": "GPU lost"}, "GPU utilization not measured: H100: GPU lost"),
-        ({"unreliable": ("utilization samples",)}, "more than 5% of the readings of its utilization samples failed"),
         ({"utilization": None, "windows": ()}, "no driver window lies wholly in this time"),
         ({"covered_fraction": 0.4}, "only 40% of the window was seen"),
     ],
