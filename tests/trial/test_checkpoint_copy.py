@@ -87,19 +87,3 @@ def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytes
     found = copied()
     assert isinstance(found, NoCopy)
     assert "5 copies of runs/checkpoints/last.pth take" in found.why
-
-
-def test_a_checkpoint_that_cannot_be_read_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The race begins from scratch, and says why."""
-    path = write("last.pth", b"x", age_s=0.0)
-    opened = Path.open
-
-    def refuse(self: Path, *arguments: object, **options: object) -> object:
-        if self.name == path.name and self.parent.name == "checkpoints":
-            raise PermissionError(13, "Permission denied")
-        return opened(self, *arguments, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(Path, "open", refuse)
-    found = copied()
-    assert isinstance(found, NoCopy)
-    assert "cannot be copied: Permission denied" in found.why
