@@ -8,20 +8,15 @@ import sys
 
 import pytest
 
-from tests.fake_nvml import busy_writer
 from tests.fake_nvml.busy_writer import BusyWriter
 from tests.fake_nvml.library import build
 from tests.fake_nvml.scenario import (
-    SM_UTIL,
     Fault,
     Gpu,
-    MigInstance,
-    OfBusy,
     Process,
     Ramp,
     Scenario,
     Square,
-    Timeline,
 )
 
 NOT_FOUND, NOT_SUPPORTED, LOST = 6, 3, 15
@@ -137,38 +132,6 @@ tell(seen)
 # ---- Memory, power, heat, clocks ----
 
 
-def test_readings_follow_their_signals(fake_gpu):
-    """A GPU that gets too hot: clocks fall and the reason stands beside; a quantity that is None is not supported."""
-    hot = Gpu(
-        busy_percent=100,
-        power_mw=(50_000, OfBusy(4_000)),
-        temperature_c=Timeline(((0, 60), (10, 88))),
-        sm_clock_mhz=Timeline(((0, 1_980), (10, 1_200))),
-        event_reasons=Timeline(((0, 0), (10, 0x40))),
-        fan_percent=35,
-    )
-    code = """
-nvmlInit(); gpu, other = (nvmlDeviceGetHandleByIndex(index) for index in (0, 1))
-def readings():
-    return [nvmlDeviceGetTemperature(gpu, NVML_TEMPERATURE_GPU), nvmlDeviceGetTemperatureV(gpu, NVML_TEMPERATURE_GPU),
-            nvmlDeviceGetClockInfo(gpu, NVML_CLOCK_SM), nvmlDeviceGetCurrentClocksEventReasons(gpu),
-            nvmlDeviceGetCurrentClocksThrottleReasons(gpu), nvmlDeviceGetPowerUsage(gpu), nvmlDeviceGetFanSpeed(gpu)]
-before = readings()
-at(12.0)
-energy = nvmlDeviceGetFieldValues(gpu, [NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, 82])
-tell([before, readings(), nvmlDeviceGetTotalEnergyConsumption(gpu), energy[0].value.ullVal, energy[1].nvmlReturn,
-      [code_of(nvmlDeviceGetFanSpeed, other), code_of(nvmlDeviceGetPowerUsage, other),
-       code_of(nvmlDeviceGetTotalEnergyConsumption, other)]])
-"""
-    told = fake_gpu(Scenario(gpus=(hot, Gpu(fan_percent=None, power_mw=None))), at_s=5).run(code)
-    before, after, energy_mj, same_energy_mj, no_such_field, no_fan_nor_power = told
-    assert before == [60, 60, 1_980, 0, 0, 450_000, 35]
-    assert after == [88, 88, 1_200, 0x40, 0x40, 450_000, 35]
-    assert energy_mj == same_energy_mj == 450_000 * 12
-    assert no_such_field == NOT_SUPPORTED
-    assert no_fan_nor_power == [NOT_SUPPORTED] * 3
-
-
 # ---- Processes ----
 
 
@@ -179,27 +142,6 @@ gpu = nvmlDeviceGetHandleByIndex(0)
 def use(since=0):
     return [[row.pid, row.smUtil, row.timeStamp] for row in nvmlDeviceGetProcessUtilization(gpu, since)]
 """
-
-
-def test_utilization_by_process_is_its_share_since_a_stamp(fake_gpu):
-    """One row a process, averaged over the windows since, stamped with the last in which it ran."""
-    gpu = Gpu(
-        busy_percent=Timeline(((0, 80), (5, 40))),
-        processes=(Process(pid=11, share=0.75), Process(pid=12, share=0.25, until_s=5), Process(pid=13)),
-    )
-    told = fake_gpu(Scenario(gpus=(gpu,), window_s=1.0), at_s=10).run(
-        USE
-        + """
-rows = use()
-tell([rows, use(rows[1][2]), code_of(use, rows[0][2]),
-      [[row.pid, row.smUtil] for row in nvmlDeviceGetProcessesUtilizationInfo(gpu, 0)]])
-"""
-    )
-    epoch_us = 1_893_456_000_000_000
-    assert told[0] == [[11, 45, epoch_us + 10_000_000], [12, 10, epoch_us + 5_000_000]]
-    assert told[1] == [[11, 30, epoch_us + 10_000_000]]
-    assert told[2] == NOT_FOUND
-    assert told[3] == [[11, 45], [12, 10]]
 
 
 # ---- Following what fake trainers write ----
@@ -241,36 +183,7 @@ sys.stdin.read()
 """
 
 
-def test_a_process_holds_its_memory_until_it_is_killed(fake_gpu, tmp_path):
-    """A real trainer, which has only the one file beside it, vanishes from the list when it dies; its past stays."""
-    shutil.copy(busy_writer.__file__, tmp_path)
-    (tmp_path / "trainer.py").write_text(TRAINER)
-    machine = fake_gpu(followed(pid_offset=1_000_000), at_s=10)
-    code = """
-nvmlInit(); gpu = nvmlDeviceGetHandleByIndex(0)
-tell([[[row.pid, row.usedGpuMemory >> 20] for row in nvmlDeviceGetComputeRunningProcesses(gpu)],
-      nvmlDeviceGetMemoryInfo(gpu).used >> 20, [row.smUtil for row in nvmlDeviceGetProcessUtilization(gpu, 0)]])
-"""
-    command = [sys.executable, tmp_path / "trainer.py", machine.tenants, str(ORIGIN_S)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
-        assert trainer.stdout.readline() == "writing\n"
-        assert machine.run(code) == [[[trainer.pid + 1_000_000, 300]], 300, [50]]
-        trainer.kill()
-        os.waitid(os.P_PID, trainer.pid, os.WEXITED | os.WNOWAIT)  # dead, but not yet reaped
-        assert machine.run(code) == [[], 0, [50]]
-
-
 # ---- Faults ----
-
-
-def test_a_fault_can_wait_for_some_calls_and_pass(fake_gpu):
-    """Two calls are good, three fail, then it is over; other functions never notice."""
-    fault = Fault(function="nvmlDeviceGetPowerUsage", code=10, after_calls=2, calls=3)
-    told = fake_gpu(Scenario(faults=(fault,))).run("""
-nvmlInit(); gpu = nvmlDeviceGetHandleByIndex(0)
-tell([[code_of(nvmlDeviceGetPowerUsage, gpu), code_of(nvmlDeviceGetName, gpu)] for _ in range(7)])
-""")
-    assert told == [[code, 0] for code in (0, 0, 10, 10, 10, 0, 0)]
 
 
 def test_a_gpu_can_disappear_and_come_back(fake_gpu):
@@ -311,45 +224,6 @@ def gpm(first_s, second_s, ids, take=lambda sample: nvmlGpmSampleGet(gpu, sample
     assert get.metrics[len(ids)].value == 4711.0, "wrote beyond numMetrics"
     return [[metric.value, metric.nvmlReturn] for metric in get.metrics[:len(ids)]]
 """
-
-
-def test_mig_reports_utilization_through_gpm_alone(fake_gpu):
-    """In MIG mode NVML's own utilization is off, for the GPU and its instances; each instance has its GPM."""
-    instances = (
-        MigInstance(gpu_instance=7, busy_percent=20),
-        MigInstance(gpu_instance=9, uuid="MIG-nine", busy_percent=90, processes=(Process(pid=11, memory_bytes=5),)),
-    )
-    told = fake_gpu(Scenario(gpus=(Gpu(mig=True, mig_instances=instances), Gpu())), at_s=10).run(
-        GPM
-        + f"""
-nine = nvmlDeviceGetHandleByUUID("MIG-nine")
-take = lambda sample: nvmlGpmMigSampleGet(gpu, 9, sample)
-tell({{
-    "count": nvmlDeviceGetCount(),
-    "modes": [nvmlDeviceGetMigMode(nvmlDeviceGetHandleByIndex(index))[0] for index in (0, 1)],
-    "off": [code_of(call, device) for device in (gpu, nine) for call in (
-        nvmlDeviceGetUtilizationRates, lambda device: nvmlDeviceGetSamples(device, 1, 0),
-        lambda device: nvmlDeviceGetProcessUtilization(device, 0))],
-    "instances": [nvmlDeviceGetGpuInstanceId(nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)) for index in (0, 1)],
-    "no_third": code_of(nvmlDeviceGetMigDeviceHandleByIndex, gpu, 2),
-    "parent": nvmlDeviceGetIndex(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nine)),
-    "process": [[row.pid, row.gpuInstanceId] for row in nvmlDeviceGetComputeRunningProcesses(nine)],
-    "memory": nvmlDeviceGetMemoryInfo(nine).used,
-    "gpm": gpm(10, 12, [{SM_UTIL}], take),
-}})
-"""
-    )
-    assert told == {
-        "count": 2,
-        "modes": [1, 0],
-        "off": [NOT_SUPPORTED] * 6,
-        "instances": [7, 9],
-        "no_third": NOT_FOUND,
-        "parent": 0,
-        "process": [[11, 9]],
-        "memory": 5,
-        "gpm": [[pytest.approx(72.0), 0]],
-    }
 
 
 # ---- Clients that nobody here wrote, and our own ----

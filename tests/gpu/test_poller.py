@@ -112,13 +112,6 @@ def test_a_device_without_a_counter_has_its_power_integrated(seen):
     assert not one["energy_counted"]
 
 
-def test_an_old_driver_calls_clock_reasons_by_another_name(seen):
-    """Before driver 535 they were throttle reasons."""
-    one = seen(event_reasons=0x20, faults=(Fault(function="nvmlDeviceGetCurrentClocksEventReasons", code=13),))
-    assert one["throttled_fraction"] == 1.0
-    assert one["absent"] == {}
-
-
 def test_activity_that_may_not_be_read_is_off_with_the_reason(seen):
     """All else goes on where profiling is for administrators."""
     one = seen(faults=(Fault(function="nvmlGpmSampleGet", code=4),))
@@ -155,12 +148,6 @@ tell([(one.figures.uuid, one.lost, one.figures.utilization) for one in both.devi
     )
     assert told[0][1:] == [None, pytest.approx(0.8)]
     assert told[1][1] == "GPU needs a reset"
-
-
-def test_a_gpu_that_is_not_there_is_said(fake_gpu):
-    """A UUID of another machine is no GPU of this one."""
-    told = fake_gpu(at_s=0).run(STAGE + 'tell([of_line(line).why for line in sample(0, 3, ["GPU-x"])[1:]])')
-    assert [line.startswith("GPU-x: ") for line in told] == [True]
 
 
 def test_a_mig_instance_has_activity_and_no_utilization(fake_gpu):

@@ -5,7 +5,6 @@ import pytest
 from autotune.measure.gpu.samples import (
     BusyWindows,
     Capability,
-    CapabilityOff,
     GpuFound,
     GpuLost,
     GpuState,
@@ -87,11 +86,6 @@ def test_energy_is_else_integrated():
     assert (use.figures.energy_j, use.energy_counted) == (pytest.approx(1_500.0), False)
 
 
-def test_too_few_readings_are_no_energy():
-    """A mean over a stretch that was mostly not read is not known."""
-    assert device(*states(until_s=9)).figures.energy_j is None
-
-
 def test_heat_clocks_and_throttling_are_those_of_the_stretch():
     """Temperature at both ends, the mean clock, and how often which reason held the clocks down."""
     use = device(
@@ -140,17 +134,6 @@ def test_in_a_container_who_came_after_the_start_is_taken_for_the_trial():
     assert device(*told, own_pids={77}).attribution is Attribution.UNKNOWN
 
 
-def test_a_driver_that_hides_processes_leaves_them_unknown():
-    """Kernels ran and nobody ran them: that is not 0 % of a stranger."""
-    use = device(windows(0.8), *states(holders=()), *shares(()), own_pids={OWN}, started_s=2.0)
-    assert use.figures.foreign_fraction is None
-
-
-def test_an_idle_gpu_has_no_stranger():
-    """Nothing ran, so nobody else's kernels did."""
-    assert device(windows(0.0), *states(holders=()), *shares(()), own_pids={OWN}).figures.foreign_fraction == 0.0
-
-
 def lost(t_s, uuid="A"):
     """A loss at a time."""
     return GpuLost(t_s=t_s, uuid=uuid, name="GPU lost", why="GPU A: GPU lost: gone")
@@ -177,15 +160,6 @@ def test_a_lost_driver_is_said_of_the_time_since_and_until_it_is_back():
     assert known.between(5.0, 31.0).lost == "driver not loaded: x"
     known.add(StreamStarted(t_s=40.0, v=1, pid=1, driver="565"))
     assert known.between(5.0, 41.0).lost is None
-
-
-def test_a_new_driver_may_give_what_the_old_one_did_not():
-    """A capability is absent for as long as the driver that said so is there."""
-    off = CapabilityOff(t_s=1.0, uuid="A", capability=Capability.RATES, why="Not Supported")
-    known = readings(found(0.0), off)
-    assert known.between(0.0, 2.0).devices[0].why_never_measured
-    known.add(StreamStarted(t_s=40.0, v=1, pid=1, driver="580"))
-    assert known.between(0.0, 2.0).devices[0].why_never_measured is None
 
 
 def test_who_held_the_device_before_a_trial_is_not_forgotten():

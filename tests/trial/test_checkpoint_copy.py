@@ -74,12 +74,6 @@ def test_the_copy_is_the_users_no_more(copied: Copied, tmp_path: Path) -> None:
     assert path.read_bytes() == b"good"
 
 
-def test_without_a_checkpoint_there_is_no_copy(copied: Copied) -> None:
-    """And nothing to say."""
-    write("notes.txt", b"x", age_s=0.0)
-    assert copied() == NoCopy(why="")
-
-
 def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is said, with its size."""
     write("last.pth", b"x" * 1000, age_s=0.0)

@@ -130,13 +130,6 @@ def test_a_warm_trial_sees_and_says_what_a_fresh_one_does(
         assert zygotes.warm_starts > before or words[-1] in ("no.such.module", "syntax.py", "latin.py"), words
 
 
-def test_random_numbers_differ_from_trial_to_trial(project: Project) -> None:
-    """Generators that a fresh process seeds by itself are not copies of one another."""
-    project.write("draws.py", "import random, numpy\nprint(random.random(), numpy.random.rand())\n")
-    drawn = [project.run("draws.py")[1].split() for _ in range(4)]
-    assert len({text for pair in drawn for text in pair}) == 8
-
-
 def test_another_environment_is_served_without_autotune_on_its_path(other: Project) -> None:
     """The interpreter of the command imports its own packages once, and nothing of ours."""
     install(other, "framework", "print('imported')\nimport email\n")
@@ -171,18 +164,6 @@ def test_what_is_imported_before_a_package_that_starts_a_thread_is_warm(other: P
         "importing threads starts threads, so each trial imports it and what is imported after threads anew"
     )
     assert len(below(guard)) == 1
-
-
-def test_a_package_that_ends_the_interpreter_turns_warm_starts_off(other: Project, guard: Guard) -> None:
-    """An import that works for the trainer alone costs the warm starts, and no trial."""
-    install(other, "harsh", "import os, sys\nif not hasattr(sys, 'set_up'): os._exit(3)\n")
-    other.write("train.py", "import sys\nsys.set_up = True\nimport harsh\nprint('trained')\n")
-    assert [other.run("train.py")[1] for _ in range(3)] == ["trained\n"] * 3
-    assert isinstance(other.runner, ZygoteRunner)
-    assert other.runner.warm_starts == 0
-    (remark,) = other.runner.remarks
-    assert remark.startswith("warm starts are off: the warm interpreter could not be made (it has ended)")
-    assert below(guard) == []
 
 
 SETS_CACHE = """
