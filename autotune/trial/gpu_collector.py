@@ -19,15 +19,7 @@ from autotune.environment import inherited_environment
 from autotune.files import open_new
 from autotune.measure.gpu import process as gpu_process
 from autotune.measure.gpu.driver import FATAL_NAMES, remedy_of
-from autotune.measure.gpu.samples import (
-    CapabilityOff,
-    GpuFound,
-    GpuLost,
-    GpuState,
-    Record,
-    StreamStarted,
-    of_line,
-)
+from autotune.measure.gpu.samples import of_line
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
@@ -65,7 +57,6 @@ class GpuCollector:
         self._guard_pid: int | None = None
         self._stream: BinaryIO | None = None
         self._torn = b""
-        self._standing: dict[tuple[object, ...], bytes] = {}
         self._given_up: str | None = None  # why
         self._timeline = GpuTimeline(self._uuids, since_s=clock.now_s())  # of all trials, one after the other
         self._is_open = False
@@ -95,8 +86,6 @@ class GpuCollector:
         self._is_open = True
         with contextlib.suppress(OSError):  # the disk is full: the raw readings are for people only
             self._kept = open_new(kept)
-        for line in self._standing.values():
-            self._keep(line)
 
     def lost(self, trial: TrialGpus) -> str | None:
         """Return the loss of a trial's GPU; see `GpuProbe.lost`. A failure not known to be final does not count."""
@@ -174,18 +163,7 @@ class GpuCollector:
             record = of_line(line)
             if record is not None:
                 self._timeline.add(record)
-                self._note(record, line)
                 self._keep(line)
-
-    def _note(self, record: Record, line: bytes) -> None:
-        """Note the lines that still hold, in order of time: devices, absent capabilities, losses, and last states."""
-        if isinstance(record, StreamStarted | GpuFound | GpuLost | GpuState | CapabilityOff):
-            uuid = getattr(record, "uuid", None)
-            if isinstance(record, GpuFound):
-                self._standing.pop((GpuLost, uuid, None), None)
-            key = (type(record), uuid, getattr(record, "capability", None))
-            self._standing.pop(key, None)
-            self._standing[key] = line
 
     def _keep(self, line: bytes) -> None:
         if self._kept is not None:
@@ -199,7 +177,6 @@ class GpuCollector:
     def _begin(self) -> None:
         self._begun += 1
         self._torn = b""
-        self._standing.clear()
         self._timeline.availability.restart(self._clock.now_s())
         # Where autotune itself comes from, and nothing of the user's that could stand in its way (-P).
         env = {**inherited_environment(), "PYTHONPATH": str(Path(autotune.__file__).parents[1])}

@@ -32,7 +32,7 @@ from autotune.events import Event, TrialEnded, TrialStarted
 from autotune.files import create_private, make_private_folder, open_regular, read_beginning
 from autotune.measure.processes import files_being_written
 from autotune.trial.plan import Trainer
-from autotune.trial.side_effects import Below, Snapshot, Stamp, folders_looked_at, names_of, stamp_of
+from autotune.trial.side_effects import Snapshot, Stamp, folders_looked_at, is_below, names_of, stamp_of
 from autotune.trial.state_folder import LEAST_FREE_BYTES
 
 MOST_BYTES = 1 << 30
@@ -93,11 +93,11 @@ class CheckpointBackups:
         over_s = self._clock.now_s() + MOST_S
         room = min(MOST_BYTES, self._trainer.state.free_bytes() - 2 * LEAST_FREE_BYTES)
         places = {place for _, _, path in self._trainer.outputs() if (place := real_path(path))}
-        moved = Below(place for place in places if not self._cwd.is_relative_to(place))
+        moved = {place for place in places if not self._cwd.is_relative_to(place)}
         without: list[Path] = []
         for path, about in self._found():
             file = None
-            if path not in moved:
+            if not is_below(path, moved):
                 if about.st_size <= room and self._clock.now_s() < over_s:
                     file = kept(path, self._copies / path.relative_to(self._above))
                 if file:
