@@ -14,7 +14,6 @@ from tests.fake_nvml.scenario import (
     Fault,
     Gpu,
     Process,
-    Ramp,
     Scenario,
     Square,
 )
@@ -111,24 +110,6 @@ def test_a_square_wave_is_averaged_over_each_driver_window(fake_gpu, square):
     assert percents == pytest.approx(wanted, abs=0.52)
 
 
-def test_each_sample_is_given_once(fake_gpu):
-    """Asking from the newest stamp on, again and again, gives every window once and in order."""
-    told = fake_gpu(busy(Ramp(0, 100, 0, 100), window_s=1.0), at_s=0.5).run(
-        SAMPLES
-        + """
-seen = [code_of(samples)]
-since = 0
-for t_s in (3.2, 3.9, 4.0, 30.0, 100.0):
-    at(t_s)
-    new = samples(since) if code_of(samples, since) == 0 else []
-    since = new[-1][0] if new else since
-    seen += [percent for stamp, percent in new]
-tell(seen)
-"""
-    )
-    assert told == [NOT_FOUND, *range(1, 101)]
-
-
 # ---- Memory, power, heat, clocks ----
 
 
@@ -170,17 +151,6 @@ def test_two_trainers_share_a_gpu(fake_gpu):
     assert told[1] == 60
     assert machine.run(PERCENTS) == [60] * 10
     assert set(machine.run(PERCENTS.replace("ByIndex(0)", "ByIndex(1)"))) == {0}
-
-
-TRAINER = """
-import sys, time
-from busy_writer import BusyWriter
-writer = BusyWriter(sys.argv[1], memory_bytes=100 << 20)
-writer.memory(300 << 20)
-writer.kernel(float(sys.argv[2]), float(sys.argv[2]) + 5)
-print("writing", flush=True)
-sys.stdin.read()
-"""
 
 
 # ---- Faults ----
@@ -273,31 +243,3 @@ def test_nvitop_shows_the_fake(fake_gpu):
     assert "A100-SXM4-40GB" in done.stdout
     assert str(os.getpid()) in done.stdout
     assert "FunctionNotFound" not in done.stderr
-
-
-POLLER = """
-import math
-from autotune.clock import SystemClock
-from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.process import GpuPoller
-from autotune.measure.gpu.driver import gpus
-inventory = gpus()
-uuid, now_s = inventory.gpus[-1].uuid, time.monotonic()
-readings = GpuTimeline([uuid], since_s=now_s)
-lost = []
-def take(record):
-    readings.add(record)
-    if record.kind == "lost":
-        lost.append(record.why)
-poller = GpuPoller([uuid], take, SystemClock())
-deadline_s = now_s + 30.0
-while True:
-    wait_s = poller.step()
-    use = readings.between(now_s - 12.0, now_s - 0.5, started_s=-math.inf).devices[0].figures
-    if use.covered_fraction >= 0.9 or lost or time.monotonic() > deadline_s:
-        break
-    time.sleep(wait_s)
-tell([[gpu.name for gpu in inventory.gpus], [use.utilization, use.covered_fraction, use.peak_memory_bytes],
-      lost])
-poller.close()
-"""

@@ -30,7 +30,6 @@ def train(steps, every_s=0.01, loss=lambda n: 1.0):
         time.sleep(every_s)
         step(samples=8, loss=loss(n))
 """
-SHORT = WindowGoal(min_s=0.1, min_steps=5, target_s=0.1)
 LONG = WindowGoal(min_s=600.0, min_steps=5, target_s=600.0)
 Ends = Callable[..., tuple[Ending, str]]
 

@@ -104,17 +104,6 @@ def test_a_module_of_the_trainers_own_wins_over_a_second_name(other: Project, gu
     alike(other, guard, "import _core\nprint(_core.__file__)\nimport science\n", warm=0, fallbacks=2)
 
 
-WRITES = """
-import importlib.util, os, sys, tempfile
-path = os.path.join(tempfile.mkdtemp(), "made_up.py")
-with open(path, "w"):
-    pass
-spec = importlib.util.spec_from_file_location("made_up", path)
-sys.modules["made_up"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-"""
-
-
 LAZY = """
 def __getattr__(name):
     if name != "Thing":
