@@ -104,8 +104,8 @@ def measure_collector(
     found = require_gpus()
     uuids = [gpu.uuid for gpu in found]
 
-    def command(folder: Path) -> tuple[str, ...]:
-        return (sys.executable, "-P", "-m", gpu_process.__name__, str(folder / "samples.jsonl"), *uuids)
+    def command(_folder: Path) -> tuple[str, ...]:
+        return (sys.executable, "-P", "-m", gpu_process.__name__, *uuids)
 
     start_cpu_s, cores = process_cost(command, start_s=_COLLECTOR_START_S, seconds=seconds)
     cost = markdown_table(
