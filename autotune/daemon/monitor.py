@@ -29,7 +29,6 @@ from autotune.measure.gpu.samples import (
     CapabilityOff,
     GpuState,
     Record,
-    SilenceLimits,
     StreamStarted,
 )
 from autotune.measure.gpu.timeline import GpuTimeline
@@ -527,7 +526,6 @@ def pace_of(steps: Sequence[TraineeEvent]) -> dict[str, Any] | None:
 
 _KEPT_S = 1.5 * MINUTE_S  # the verdict looks back this far where driver windows are long and so are few
 _STALE_S = 3.0  # a reading that old says nothing of now
-_SILENT = SilenceLimits(start_s=3.0, record_s=3.0, answer_s=3.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -580,21 +578,16 @@ class GpuWatch:
         self._poller = self._new_poller()
         self._polls = False
         self._has_read = threading.Event()
-        self._threads = (
-            Poller(self._read, name="gpu-watch"),
-            Poller(self._watch_the_reader, name="gpu-watch-blocked"),
-        )
+        self._thread = Poller(self._read, name="gpu-watch")
 
     def start(self) -> None:
         """Start the readings; return with the first one, or without it after two seconds."""
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
         self._has_read.wait(2.0)
 
     def close(self) -> None:
         """End the readings and close the driver."""
-        ended = [thread.stop(deadline_s=1.0) for thread in self._threads]
-        if all(ended):  # else a call hangs, and still uses the driver
+        if self._thread.stop(deadline_s=1.0):  # else a call hangs, and still uses the driver
             self._poller.close()
 
     def look(self, *, own_pids: Collection[int] = (), step_s: float | None = None) -> dict[str, GpuNow]:
@@ -605,27 +598,20 @@ class GpuWatch:
         """
         now_s = self._clock.now_s()
         self._readings.forget(now_s - _KEPT_S)
+        silence = self._readings.availability.silence(now_s, start_s=_STALE_S, record_s=_STALE_S)
         found = {}
         for usage in self._readings.between(now_s - MINUTE_S, now_s, own_pids=own_pids).devices:
             uuid = usage.figures.uuid
             state = self._states.get(uuid)
+            losses = self._readings.availability.losses([uuid])
             found[uuid] = GpuNow(
-                trouble=self._trouble(uuid, now_s),
+                trouble=losses[0].why.removeprefix(f"{uuid}: ") if losses else silence,
                 busy=None if usage.figures.utilization is None else _newest(usage, now_s),
                 state=state if state is not None and now_s - state.t_s <= _STALE_S else None,
                 usage=usage,
                 utilization=self._judge(usage, now_s, step_s),
             )
         return found
-
-    def _trouble(self, uuid: str, now_s: float) -> str | None:
-        """Return the reason why a device gives no readings now; other devices, which all wait for, are named in it."""
-        if losses := self._readings.availability.losses([uuid]):
-            return losses[0].why.removeprefix(f"{uuid}: ")
-        silence = self._readings.availability.silence(now_s, _SILENT)
-        if silence is None:
-            return None
-        return silence.why if silence.uuid in (None, uuid) else f"{silence.uuid}: {silence.why}"
 
     def _judge(self, usage: DeviceUsage, now_s: float, step_s: float | None) -> Utilization:
         uuid = usage.figures.uuid
@@ -656,10 +642,6 @@ class GpuWatch:
         # A little more than the second after which everything is due, so that all GPUs are read at once. The driver
         # keeps its samples for 16 s; only a device that keeps none has to be read as often as it wants.
         return max(wait_s, 0.05 if self._polls else self._every_s + 0.01)
-
-    def _watch_the_reader(self) -> float:
-        self._poller.tell_if_blocked()
-        return 1.0
 
     def _take(self, record: Record) -> None:
         self._readings.add(record)

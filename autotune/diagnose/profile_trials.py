@@ -174,7 +174,7 @@ def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> 
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
-        gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
         CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)

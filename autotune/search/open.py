@@ -266,7 +266,7 @@ def open_parts(
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
-        gpu_collector(watched_gpus(problem), guard, problem.state.searches / f"{name}.gpu.jsonl", clock) as collector,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
         CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
         study = _open_study(problem, options, part, clock, tell)

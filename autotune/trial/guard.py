@@ -7,11 +7,13 @@ import select
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import msgspec
 
 from autotune.environment import inherited_environment
 from autotune.errors import TrialError
@@ -28,15 +30,13 @@ class GuardLost(Exception):  # noqa: N818 - says what happened, as StudyBusy doe
     """Loss of the guard process: it has ended, or does not answer; its orphans have to be killed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Started:
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
     """Start of the trainer's program: exec has succeeded."""
 
     pid: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotStarted:
+class NotStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="failed"):
     """Failure to start the trial.
 
     Attributes:
@@ -50,8 +50,7 @@ class NotStarted:
     error: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="exit"):
     """End of the trial: no process of it is left, except those in `left`.
 
     Attributes:
@@ -72,19 +71,19 @@ class Ended:
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
     killed: int = 0
-    left: Sequence[int] = ()
+    left: tuple[int, ...] = ()
     waited_for: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SidecarAnswer:
+class SidecarAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="answered"):
     """Answer of a sidecar to its request, None if it has ended."""
 
     sidecar: str
-    answer: Mapping[str, Any] | None
+    answer: dict[str, Any] | None
 
 
 Message = Started | NotStarted | Ended | SidecarAnswer
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +110,6 @@ class Fork:
 
     sidecar: str
     request: Mapping[str, Any]
-
-
-_EVENTS: Mapping[str, Callable[..., Message]] = {
-    "started": Started,
-    "failed": NotStarted,
-    "exit": Ended,
-    "answered": SidecarAnswer,
-}
 
 
 class Guard:
@@ -207,7 +198,7 @@ class Guard:
         show that it is alive.
 
         Args:
-            log: File for its output.
+            log: File for its output, which is there.
             request: Of a zygote: its first request; `receive` reports the answer.
 
         Raises:
@@ -251,10 +242,7 @@ class Guard:
             self._received += data
         line, _, rest = bytes(self._received).partition(b"\n")
         self._received = bytearray(rest)
-        fields = json.loads(line)
-        if fields.get("why") is not None:
-            fields["why"] = Stop(fields["why"])
-        return _EVENTS[fields.pop("event")](**fields)
+        return _decoder.decode(line)
 
     def close(self) -> None:
         """End the guard, and with it a trial that may be going on; wait until both are gone."""

@@ -473,7 +473,7 @@ class Guard:
         with theirs, contextlib.ExitStack() as opened:
             opened.callback(os.close, word)
             try:
-                log = _new_file(_bytes(message["log"]))
+                log = os.open(_bytes(message["log"]), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
                 opened.callback(os.close, log)
                 pid = _fork_and_exec(message, word, [log, log, theirs.fileno()] if request else [log, log])
             except OSError as error:

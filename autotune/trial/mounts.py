@@ -4,30 +4,22 @@ import os
 import re
 from pathlib import Path
 
+import psutil
+
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb\w*|9p|afs|ceph|lustre|beegfs\w*|gpfs|glusterfs|orangefs|ocfs2|fuse\.(?!fuse-overlayfs|gvfs)\w+"
 )
-_ESCAPE = re.compile(rb"\\([0-7]{3})")
 
 
 def file_system(path: Path) -> str | None:
     """Return the type of the file system that a path is on, or would be made on, such as ``ext4``; None if unknown."""
-    place = os.fsencode(os.path.realpath(path))
-    best, kind = b"", None
+    place = Path(os.path.realpath(path))
     try:
-        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
+        mounted = [part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)]
     except OSError:
         return None
-    for line in lines:  # of several on one point the last one is seen
-        fields, _, rest = line.partition(b" - ")
-        words = fields.split(b" ")
-        if len(words) < 5 or not rest:
-            continue
-        point = _ESCAPE.sub(lambda match: bytes([int(match[1], 8)]), words[4])
-        is_above = place == point or place.startswith(point.rstrip(b"/") + b"/")
-        if is_above and len(point) >= len(best):
-            best, kind = point, rest.split(b" ")[0].decode(errors="replace")
-    return kind
+    # Of several on one point the last one is seen.
+    return max(enumerate(mounted), key=lambda one: (len(one[1].mountpoint), one[0]))[1].fstype if mounted else None
 
 
 def is_network(kind: str) -> bool:

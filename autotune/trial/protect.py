@@ -10,7 +10,6 @@ again with the same content, is not lost.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import json
 import os
@@ -20,7 +19,7 @@ import shlex
 import shutil
 import stat
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +32,7 @@ from autotune.events import Event, TrialEnded, TrialStarted
 from autotune.files import create_private, make_private_folder, open_regular, read_beginning
 from autotune.measure.processes import files_being_written
 from autotune.trial.plan import Trainer
-from autotune.trial.side_effects import Below, Snapshot, Stamp, folders_looked_at, names_of, stamp_of
+from autotune.trial.side_effects import Snapshot, Stamp, folders_looked_at, is_below, names_of, stamp_of
 from autotune.trial.state_folder import LEAST_FREE_BYTES
 
 MOST_BYTES = 1 << 30
@@ -94,11 +93,11 @@ class CheckpointBackups:
         over_s = self._clock.now_s() + MOST_S
         room = min(MOST_BYTES, self._trainer.state.free_bytes() - 2 * LEAST_FREE_BYTES)
         places = {place for _, _, path in self._trainer.outputs() if (place := real_path(path))}
-        moved = Below(place for place in places if not self._cwd.is_relative_to(place))
+        moved = {place for place in places if not self._cwd.is_relative_to(place)}
         without: list[Path] = []
         for path, about in self._found():
             file = None
-            if path not in moved:
+            if not is_below(path, moved):
                 if about.st_size <= room and self._clock.now_s() < over_s:
                     file = kept(path, self._copies / path.relative_to(self._above))
                 if file:
@@ -159,9 +158,9 @@ class CheckpointBackups:
         )
 
     def _way_back(self) -> str:
-        copied = sum(file.copy is not None for file in self._lost)
+        copied = sum(file.has_copy for file in self._lost)
         if not copied:
-            return "There was no room or time to copy them beforehand."
+            return "There is no copy: there was no room or time for one beforehand, or it was changed."
         some = "" if copied == len(self._lost) else f" ({copied} of {len(self._lost)}; there was no room for more)"
         command = f"cp -r {shlex.quote(f'{self._copies}/.')} {shlex.quote(str(self._above))}"
         return f"As they were{some}, put back by:  {command}"
@@ -188,10 +187,6 @@ class CheckpointBackups:
                     back.append(file.path)
                 except SomebodyElses:
                     others.append(file)
-                except CopyChanged as reason:
-                    self._why_lost[str(reason)] = None
-                    self._set_aside(file.copy)
-                    lost.append(replace(file, copy=None))
                 except CannotPutBack as reason:
                     self._why_lost[str(reason)] = None
                     lost.append(file)
@@ -290,19 +285,12 @@ def _write_left(record: Path, files: Mapping[Path, Stamp]) -> None:
         beside.replace(record)
 
 
-_CHUNK_BYTES = 1 << 20
-
-
 class CannotPutBack(Exception):  # noqa: N818 - says what happened, as StudyBusy does
     """Failure to restore a file, which stays as a trial has left it; the text is the reason for people."""
 
 
 class SomebodyElses(CannotPutBack):
     """Refusal to restore a file that others write to as well: its content may be theirs."""
-
-
-class CopyChanged(CannotPutBack):
-    """Refusal to restore from a copy that was changed after it was made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,19 +300,23 @@ class KeptFile:
     Attributes:
         stamp: Metadata that show whether it was changed since; None if the file does not exist.
         copy: Its copy; None if there is none.
-        digest: SHA-256 of its content; None without a copy.
+        copied: Metadata of the copy that show whether that was changed since.
         owner: Its user and group; None without a copy.
     """
 
     path: Path
     stamp: Stamp | None
     copy: Path | None = None
-    digest: bytes | None = None
+    copied: Stamp | None = None
     owner: tuple[int, int] | None = None
 
     @property
     def now(self) -> Stamp | None:
         return stamp_of(self.path)
+
+    @property
+    def has_copy(self) -> bool:
+        return self.copy is not None and stamp_of(self.copy) == self.copied
 
     def still_begins_so(self) -> bool:
         """Return whether all its old content is still there, at most with something appended; False without a copy."""
@@ -332,7 +324,7 @@ class KeptFile:
             return False
         try:
             with open_regular(self.path) as file, open_regular(self.copy) as old:
-                while chunk := old.read(_CHUNK_BYTES):
+                while chunk := old.read(1 << 20):
                     if file.read(len(chunk)) != chunk:
                         return False
         except OSError:
@@ -340,7 +332,7 @@ class KeptFile:
         return True
 
     def put_back(self, left: Stamp | None, written: Collection[tuple[int, int]] = ()) -> KeptFile:
-        """Restore the file from its copy atomically, with its times and mode.
+        """Restore the file from its copy atomically, with its times, its mode, and its owner where that is permitted.
 
         Args:
             left: The file's stamp when the trial had ended; it must not have been changed since.
@@ -351,7 +343,6 @@ class KeptFile:
 
         Raises:
             SomebodyElses: It was touched since, or is open for writing.
-            CopyChanged: Somebody has written to the copy.
             CannotPutBack: There is no room, or the place may not be written to.
         """
         assert self.copy is not None, "there is something to put back"
@@ -361,67 +352,39 @@ class KeptFile:
             folder.mkdir(parents=True, exist_ok=True)
             if os.path.realpath(folder) != str(folder):
                 raise CannotPutBack("its folder is a link now")
+            if not self.has_copy:
+                raise CannotPutBack("its copy was changed")
             try:
-                with open_regular(self.copy) as old, beside.open("xb") as new:
-                    if _copied(old.read, new.write) != self.digest:
-                        raise CopyChanged("its copy was changed")
-                    new.flush()
-                    self._like_before(new.fileno(), beside)
-                    os.fsync(new.fileno())
+                _copy(self.copy, beside, owner=self.owner)
                 if self.now != left or (left and left[:2] in written):
                     raise SomebodyElses("somebody else writes to it")
-                self._take_place(beside, left)
+                if left is None:
+                    os.link(beside, self.path)  # unlike a rename, never over something that has just come
+                else:
+                    beside.replace(self.path)
             finally:
-                with contextlib.suppress(FileNotFoundError):
-                    beside.unlink()
+                beside.unlink(missing_ok=True)
+        except FileExistsError:
+            raise SomebodyElses("somebody else writes to it") from None
         except OSError as error:
             raise CannotPutBack(error.strerror or str(error)) from error
         return replace(self, stamp=self.now)
-
-    def _like_before(self, number: int, path: Path) -> None:
-        """Set the mode and times of a new file to those of the old one, and its owner where that is permitted."""
-        assert self.copy is not None, "there is something that says how it was"
-        now = os.fstat(number)
-        if self.owner and self.owner != (now.st_uid, now.st_gid):
-            with contextlib.suppress(OSError):
-                os.fchown(number, *self.owner)
-        shutil.copystat(self.copy, path, follow_symlinks=False)
-
-    def _take_place(self, beside: Path, left: Stamp | None) -> None:
-        if left is not None:
-            beside.replace(self.path)
-            return
-        try:
-            os.link(beside, self.path)  # unlike a rename, never over something that has just come
-        except FileExistsError:
-            raise SomebodyElses("somebody else writes to it") from None
 
 
 def kept(path: Path, copy: Path) -> KeptFile | None:
     """Copy a file; return None if it cannot be read, is no regular file, changes meanwhile, or the disk is full."""
     stamp = stamp_of(path)
     try:
-        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open_regular(path) as file, copy.open("xb") as new:
-            about = os.fstat(file.fileno())
-            digest = _copied(file.read, new.write)
-        shutil.copystat(path, copy, follow_symlinks=False)
-        if stamp is not None and stamp_of(path) == stamp:
-            return KeptFile(path=path, stamp=stamp, copy=copy, digest=digest, owner=(about.st_uid, about.st_gid))
+        about = path.lstat()
+        make_private_folder(copy.parent)
+        _copy(path, copy)
     except OSError:
-        pass
-    with contextlib.suppress(OSError):
-        copy.unlink(missing_ok=True)
-    return None
-
-
-def _copied(read: Callable[[int], bytes], write: Callable[[bytes], int]) -> bytes:
-    """Copy everything from a reader to a writer, and return its SHA-256."""
-    digest = hashlib.sha256()
-    while chunk := read(_CHUNK_BYTES):
-        digest.update(chunk)
-        write(chunk)
-    return digest.digest()
+        return None
+    if stamp is None or stamp_of(path) != stamp:
+        copy.unlink()
+        return None
+    owner = about.st_uid, about.st_gid
+    return KeptFile(path=path, stamp=stamp, copy=copy, copied=stamp_of(copy), owner=owner)
 
 
 MOST_OF_FREE = 0.1
@@ -448,11 +411,12 @@ class CheckpointCopy:
         """
         try:
             for copy, below in self.files:
+                make_private_folder((outputs / below).parent)
                 _copy(copy, outputs / below)
-        except AutotuneError:
+        except OSError as error:
             for _, below in self.files:
                 (outputs / below).unlink(missing_ok=True)
-            raise
+            raise AutotuneError(f"{error.strerror or error}", where=os.fspath(outputs)) from error
 
     def discard(self) -> None:
         for copy, _ in self.files:
@@ -500,17 +464,17 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
             why=f"{times + 1} copies of {name} take {needed / 2**30:.1f} GiB, more than {MOST_OF_FREE:.0%} of the free "
             "space"
         )
-    files = []
+    into_outputs = Path(redirected_path(text, Path()))
+    copies = {into / str(place): one for place, one in enumerate(chosen)}
     try:
-        for place, one in enumerate(chosen):
-            copy = into / str(place)
+        make_private_folder(into)
+        for copy, one in copies.items():
             _copy(one, copy)
-            below = Path(redirected_path(text, Path())) / one.relative_to(folder)
-            files.append((copy, below))
-    except AutotuneError as error:
+    except OSError as error:
         shutil.rmtree(into, ignore_errors=True)
-        return NoCopy(why=f"{name} cannot be copied: {error.message}")
-    return CheckpointCopy(name=name, files=tuple(files))
+        return NoCopy(why=f"{name} cannot be copied: {error.strerror or error}")
+    files = tuple((copy, into_outputs / one.relative_to(folder)) for copy, one in copies.items())
+    return CheckpointCopy(name=name, files=files)
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -523,15 +487,14 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 yield path, about
 
 
-def _copy(path: Path, to: Path) -> None:
-    """Copy a file with its times; as a reflink where the file system can, for checkpoints may be large.
+def _copy(path: Path, to: Path, *, owner: tuple[int, int] | None = None) -> None:
+    """Copy a regular file with its times; as a reflink where the file system can, for checkpoints may be large.
 
     Raises:
-        AutotuneError: It cannot be done.
+        OSError: It cannot be done; there is no copy then.
     """
-    try:
-        make_private_folder(to.parent)
-        with path.open("rb") as source, to.open("xb") as copy:
+    with open_regular(path) as source, to.open("xb") as copy:
+        try:
             left = os.fstat(source.fileno()).st_size
             with contextlib.suppress(OSError):  # between file systems, or on an old one
                 while left > 0 and (done := os.copy_file_range(source.fileno(), copy.fileno(), left)):
@@ -541,8 +504,12 @@ def _copy(path: Path, to: Path) -> None:
                 copy.seek(0)
                 copy.truncate()
                 shutil.copyfileobj(source, copy)
-        shutil.copystat(path, to)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            to.unlink()
-        raise AutotuneError(f"{error.strerror or error}", where=os.fspath(path)) from error
+            copy.flush()
+            if owner is not None:
+                with contextlib.suppress(OSError):
+                    os.fchown(copy.fileno(), *owner)
+            shutil.copystat(path, to, follow_symlinks=False)
+            os.fsync(copy.fileno())
+        except OSError:
+            to.unlink(missing_ok=True)
+            raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,8 +58,7 @@ class SideEffects:
         if not traces.any:
             return None
         self._told.update(traces.new, traces.changed, traces.gone)
-        data = Below(self._data)
-        cache = [path for path in traces.new if path in data]
+        cache = [path for path in traces.new if is_below(path, set(self._data))]
         return SideEffect(sentence=self._sentence(traces, cache, number), fills_a_cache=bool(cache))
 
     def _sentence(self, traces: SnapshotChanges, cache: Sequence[Path], number: int | None) -> str:
@@ -136,22 +135,9 @@ _LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "n
 Stamp = tuple[int, ...]
 
 
-class Below:
-    """Set of paths and everything below them; a lookup takes the same time for any number of them."""
-
-    def __init__(self, places: Iterable[Path]) -> None:
-        self._holds = dict.fromkeys(places, True)  # and of each folder that was asked for, whether it lies below one
-
-    def __contains__(self, path: Path) -> bool:
-        asked = []
-        while (held := self._holds.get(path)) is None:
-            asked.append(path)
-            if path.parent == path:
-                held = False
-                break
-            path = path.parent
-        self._holds.update(dict.fromkeys(asked[1:], held))  # the first is no folder that others lie in, as a rule
-        return held
+def is_below(path: Path, places: Set[Path]) -> bool:
+    """Return whether a path is one of these places, or lies below one."""
+    return not places.isdisjoint((path, *path.parents))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,10 +160,10 @@ class SnapshotChanges:
 
     def beyond(self, known: Collection[Path]) -> SnapshotChanges:
         """Return the changes without these paths, and without everything below them."""
-        left_out = Below(known)
+        left_out = set(known)
 
         def others(paths: Iterable[Path]) -> tuple[Path, ...]:
-            return tuple(path for path in paths if path not in left_out)
+            return tuple(path for path in paths if not is_below(path, left_out))
 
         return replace(self, new=others(self.new), changed=others(self.changed), gone=others(self.gone))
 

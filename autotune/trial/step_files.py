@@ -11,24 +11,16 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from autotune.records import Scalar, TraineeEvent, TrialPhase
-from autotune.stage_times import PipelineTimes, StageTimes
+from autotune.stage_times import PipelineTimes
 
 VERSION = 1
-_KINDS = frozenset(
-    {"step", "loss", "epoch_end", "eval", "checkpoint", "sync", "note", "stages", "reporter", "unseen", "files"}
-) | {
-    "phase",
-    "load",
-    "unphased",
-    "in_force",
-}
-
-
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _DEVICES = 64  # of a process, at most
@@ -112,23 +104,9 @@ class _Stream:
         t_s = _number(fields.get("t_s"))
         if not isinstance(kind, str) or kind not in _KINDS or t_s is None or not 0 <= t_s < _LATEST_S:
             return None
-        return TraineeEvent(
-            kind=kind,
-            t_s=t_s,
-            stream=self._name,
-            wait_s=_amount(fields.get("wait_s")),
-            samples=_amount(fields.get("samples")),
-            work=_amount(fields.get("work")),
-            update=fields.get("update") is not False,
-            loss=_loss(fields.get("loss")),
-            text=_text(fields.get("text")) if kind in ("note", "unseen", "unphased") else None,
-            stages=_stages(fields.get("stages")) if kind == "stages" else None,
-            duration_s=_amount(fields.get("duration_s")),
-            phase=_phase(fields.get("phase")) if kind == "phase" else None,
-            batches=_count(fields.get("batches")) if kind == "load" else None,
-            settings=_settings(fields.get("settings")) if kind == "in_force" else {},
-            paths=_paths(fields.get("paths")) if kind == "files" else (),
-        )
+        readers = {**_AMOUNTS, "loss": _loss, **_KINDS[kind]}
+        found = {name: read(fields[name]) for name, read in readers.items() if name in fields}
+        return TraineeEvent(kind=kind, t_s=t_s, stream=self._name, update=fields.get("update") is not False, **found)
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
         start_s = _number(fields.get("start_s"))
@@ -142,27 +120,11 @@ class _Stream:
 
 def _stages(value: Any) -> PipelineTimes | None:
     try:
-        return PipelineTimes(
-            passed_s=_time(value["passed_s"]), data=_stage(value["data"]), model=_stage(value["model"])
-        )
-    except (KeyError, TypeError, ValueError):
+        times = msgspec.convert(value, PipelineTimes)
+    except msgspec.ValidationError:
         return None
-
-
-def _stage(value: Any) -> StageTimes:
-    return StageTimes(
-        batches=int(_time(value["batches"])),
-        busy_s=_time(value["busy_s"]),
-        input_s=_time(value["input_s"]),
-        room_s=_time(value["room_s"]),
-    )
-
-
-def _time(value: Any) -> float:
-    number = _number(value)
-    if number is None or not 0 <= number < _LATEST_S:
-        raise ValueError(value)
-    return number
+    parts = (times.passed_s, *vars(times.data).values(), *vars(times.model).values())
+    return times if all(0 <= part < _LATEST_S for part in parts) else None
 
 
 def _text(value: Any) -> str | None:
@@ -225,6 +187,19 @@ def _loss(value: Any) -> float | None:
     if isinstance(value, float):
         return value  # NaN and infinities included
     return _number(value)
+
+
+_AMOUNTS: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(("wait_s", "samples", "work", "duration_s"), _amount)
+_KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    **{kind: {} for kind in ("step", "loss", "epoch_end", "eval", "checkpoint", "sync", "reporter")},
+    **{kind: {"text": _text} for kind in ("note", "unseen", "unphased")},
+    "stages": {"stages": _stages},
+    "phase": {"phase": _phase},
+    "load": {"batches": _count},
+    "in_force": {"settings": _settings},
+    "files": {"paths": _paths},
+}
+"""The kinds of event, and what is read of each besides what all may have."""
 
 
 class LineTail:

@@ -75,7 +75,6 @@ class StopRule:
         progress: Called with the number of steps so far.
 
     Attributes:
-        steps: Number of steps so far, those without an update of the optimizer left out.
         why_not_started: State in which it was stopped before its first step, for people; empty else.
     """
 
@@ -98,17 +97,12 @@ class StopRule:
         self._unseen = UnseenSteps(cpu_cores, start_deadline_s - self._made_s)
         self._prepared_s = 0.0  # for which it waited until its process began
         self._next_look_s = -math.inf
-        self._first_step_s = math.inf
-        self._last_step_s: float | None = None
-        self._batches = 0
         self._rounds = -1  # the first is whole when the second begins
         self._is_unphased = False
-        self._longest_step_s = 0.0
         self._bad_losses = 0
         self._has_diverged = False
         self._settled_s: float | None = None
         self.policy = policy
-        self.steps = 0
         self.events: list[TraineeEvent] = []
         self.losses = Losses()
         self.milestones = Milestones()
@@ -116,46 +110,45 @@ class StopRule:
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
         """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
+        now_s, give_up_s = self._clock.now_s(), self.policy.give_up_s + self._prepared_s
         self._unseen.note(events)
         for event in events:
-            if (
-                event.kind == "launched"
-            ):  # perhaps for the second time, by a fresh process: what was reported before is void
+            if event.kind == "launched":  # perhaps for the second time: what was reported before is void
                 self._prepared_s = event.t_s - self._made_s
+                give_up_s = self.policy.give_up_s + self._prepared_s
                 self.why_not_started = ""
                 self.events.clear()
                 self.losses, self.milestones = Losses(), Milestones()
                 continue
             self.events.append(event)
-            if event.kind == "step":
-                self._note_step(event)
+            self.milestones.look((event,), now_s)
             if event.loss is not None and event.kind != EVALUATION:
                 self._note_loss(event.loss)
             self._rounds += event.phase is FIRST_PHASE
             self._is_unphased |= event.kind == "unphased"
             if event.kind == "epoch_end" and self._settled_s is None:
                 self._settled_s = event.t_s
+        self.milestones.look((), now_s)
         self._progress(self.steps)
-        now_s, give_up_s = self._clock.now_s(), self.policy.give_up_s + self._prepared_s
-        self.milestones.look(events, now_s)
         if self._has_diverged:
             return Stop.DIVERGED
 
-        if self._last_step_s is None:
+        passed = self.milestones
+        if not passed.steps:
             return self._judge_start(now_s, give_up_s)
         if self.policy.validate_s is not None:
             return Stop.ENOUGH if self._is_validated(self.policy.validate_s) else None
         if self.policy.rounds is not None and self._rounds >= self.policy.rounds:
             return Stop.ENOUGH
-        if self.policy.trains_s is not None and self.milestones.trained_s >= self.policy.trains_s:
+        if self.policy.trains_s is not None and passed.trained_s >= self.policy.trains_s:
             return Stop.ENOUGH
-        if now_s - self._last_step_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * self._longest_step_s):
+        if passed.silent_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s):
             return Stop.HUNG
         if now_s >= give_up_s:
             return Stop.ENOUGH
         if self.policy.trains_s is not None:
             return None
-        if self.policy.rounds is not None and self._may_be_phased(now_s):
+        if self.policy.rounds is not None and self._may_be_phased():
             return None  # its steps are not of one kind
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
@@ -169,12 +162,12 @@ class StopRule:
             self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
-    def _may_be_phased(self, now_s: float) -> bool:
+    def _may_be_phased(self) -> bool:
         """Return whether a trial that is to go through phases does, or may do so yet.
 
         A trainer that reports its own steps, and whose loader nobody sees, says nothing of phases.
         """
-        is_late = self._batches > _STEPS_TO_PHASES and now_s - self._first_step_s > _LONGEST_TO_PHASES_S
+        is_late = self.milestones.steps > _STEPS_TO_PHASES and self.milestones.trained_s > _LONGEST_TO_PHASES_S
         return not self._is_unphased and (self._rounds >= 0 or not is_late)
 
     def _judge_start(self, now_s: float, give_up_s: float) -> Stop | None:
@@ -214,6 +207,11 @@ class StopRule:
         return is_over and (not is_silent or (passed.trained_s >= longest_s and passed.silent_s > _LONGEST_SILENCE_S))
 
     @property
+    def steps(self) -> int:
+        """Number of steps so far, those without an update of the optimizer left out."""
+        return self.milestones.updates
+
+    @property
     def saw_a_pass(self) -> bool:
         """True if the trial reached the end of a pass over the data."""
         return self._settled_s is not None
@@ -231,13 +229,14 @@ class StopRule:
     @property
     def _has_enough_steps(self) -> bool:
         # The warm-up that is cut is half of them at most.
-        return self._batches > 2 * max(LEAST_STEPS, self.policy.goal.min_steps)
+        return self.milestones.steps > 2 * max(LEAST_STEPS, self.policy.goal.min_steps)
 
     def _is_overdue(self, now_s: float) -> bool:
-        begin_s = self._settled_s if self.policy.settles and self._settled_s is not None else self._first_step_s
+        settled_s = self._settled_s if self.policy.settles else None
+        passed_s = self.milestones.trained_s if settled_s is None else now_s - settled_s
         longest_s = max(self.policy.max_s, self.policy.goal.length_s)
         # of the longest length that a trial may take to be measured; validation takes time, too
-        return self._has_enough_steps and now_s - begin_s >= 3.0 * longest_s
+        return self._has_enough_steps and passed_s >= 3.0 * longest_s
 
     def window(self) -> Window | None:
         """Return the steady window of the steps so far; None if there is none."""
@@ -253,15 +252,6 @@ class StopRule:
             or (self.policy.nan_counts and self._bad_losses >= 3)
             or (baseline is not None and self.losses.are_far_above(baseline))
         )
-
-    def _note_step(self, event: TraineeEvent) -> None:
-        self._batches += 1
-        if self._last_step_s is None:
-            self._first_step_s = event.t_s
-        else:
-            self._longest_step_s = max(self._longest_step_s, event.t_s - self._last_step_s)
-        self._last_step_s = event.t_s
-        self.steps += event.update
 
 
 WORKING_CORES = 0.1

@@ -34,7 +34,7 @@ from typing import Any
 import psutil
 
 from autotune.clock import Clock
-from autotune.files import read_beginning
+from autotune.files import create_private, read_beginning
 from autotune.records import Stop, TraineeEvent
 from autotune.trial import zygote
 from autotune.trial.error_text import complaint_of_memory, last_error, one_line
@@ -210,6 +210,8 @@ class ZygoteRunner(ProcessRunner):
             # an import sets to something below it is told from one that has named that folder all along.
             temporary = "//" + os.path.abspath(tempfile.gettempdir()).lstrip("/")
             env[TEMPORARY_VARIABLE] = temporary
+        log = request.folder.path / "zygote.log"
+        create_private(log)
         self._guard.start_sidecar(
             interpreter.zygote,
             Program(
@@ -217,7 +219,7 @@ class ZygoteRunner(ProcessRunner):
                 cwd=request.plan.cwd,
                 env={**env, "AUTOTUNE_WARM": f"{zygote.__file__}:3"},
             ),
-            log=request.folder.path / "zygote.log",
+            log=log,
             request={
                 "imports": interpreter.imports,
                 "folder": request.plan.cwd

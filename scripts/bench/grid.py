@@ -84,9 +84,7 @@ def _measure(
     stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
     with (
         Guard() as guard,
-        gpu_collector(
-            watched_gpus(problem), guard, problem.state.searches / f"grid-{stamp}.gpu.jsonl", clock
-        ) as collector,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
     ):
         runner = ProcessRunner(guard, clock)
         for repeat in range(repeats):

@@ -16,8 +16,11 @@ DEADLINE_S = 60.0
 @contextmanager
 def reading(file: Path, uuids: Sequence[str], *, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """A collector at work; it must not have ended by itself, nor have complained."""
-    command = [sys.executable, "-P", "-m", gpu_process.__name__, str(file), *uuids]
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as process:
+    command = [sys.executable, "-P", "-m", gpu_process.__name__, *uuids]
+    with (
+        file.open("ab") as stdout,
+        subprocess.Popen(command, env=env, stdout=stdout, stderr=subprocess.PIPE) as process,
+    ):
         try:
             yield process
             assert process.poll() is None

@@ -34,7 +34,7 @@ def uuid(index=0):
 def sample(from_s, until_s, uuids=None):
     '''The lines that a poller says meanwhile.'''
     clock, lines = FrozenClock(from_s), []
-    poller = GpuPoller(uuids or [uuid()], lambda record: lines.append(to_line(record)), clock)
+    poller = GpuPoller(uuids or [uuid()], lambda record: lines.append(to_line(record).decode()), clock)
     while clock.t_s < until_s:
         wait_s = poller.step()
         if wait_s is None:

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.gpu.windows import PolledWindows, SampledWindows, clock_offset_s
-from autotune.measure.oscillation import Segment
 
 NOW_S, EPOCH_S = 5_000.0, 1_760_000_000.0
 
@@ -45,20 +44,6 @@ def test_stamps_since_1970_and_since_boot_both_find_the_clock(age_s, now_s):
         if stamp_s > 0:
             offset_s = clock_offset_s(round(stamp_s * 1e6), now_s=now_s, epoch_s=EPOCH_S)
             assert stamp_s + offset_s == pytest.approx(now_s - age_s, abs=1e-3)
-
-
-def test_stamps_of_an_unknown_origin_are_taken_as_now():
-    """A boot clock that counted the nights a laptop slept is off by the age of its newest sample only."""
-    offset_s = clock_offset_s(round(90_000.0 * 1e6), now_s=5_000.0, epoch_s=EPOCH_S)
-    assert 90_000.0 + offset_s == pytest.approx(5_000.0)
-
-
-def test_windows_are_what_a_segment_takes():
-    """Ends, lengths and shares of the samples, but for the first, whose window is not known."""
-    segment = Segment.within(9.0, 12.0, windows_of([(10.0, 0), (10.5, 100), (11.0, 40)]))
-    assert segment.ends_s == pytest.approx([10.5, 11.0])
-    assert segment.lengths_s == pytest.approx([0.5, 0.5])
-    assert segment.busy == pytest.approx([1.0, 0.4])
 
 
 @given(
@@ -115,18 +100,6 @@ def test_a_driver_that_gives_no_samples_of_an_idle_gpu_does_not_hide_the_idlenes
     assert mean(windows) == pytest.approx(0.9 * 6 / 12, abs=1e-3)
 
 
-@pytest.mark.parametrize("to_us", [epoch_us, boot_us])
-def test_samples_from_before_a_long_idleness_do_not_shift_the_clock(to_us):
-    """What a driver kept of an hour ago is an hour old; nothing is claimed of the time in between."""
-    sampled = SampledWindows()
-    old = sampled.of([(to_us(NOW_S - 3_600.5), 90), (to_us(NOW_S - 3_600.0), 90)], now_s=NOW_S, epoch_s=EPOCH_S)
-    assert [end_s for end_s, _, _ in old] == pytest.approx([NOW_S - 3_600.0])
-    assert not sampled.overdue(NOW_S + 60.0)
-    rows = [(to_us(NOW_S + 60.0), 50), (to_us(NOW_S + 60.5), 50)]
-    new = sampled.of(rows, now_s=NOW_S + 60.6, epoch_s=EPOCH_S + 60.6)
-    assert new == [(pytest.approx(NOW_S + 60.5), pytest.approx(0.5), 0.5)]
-
-
 def test_a_wall_clock_that_is_set_loses_no_sample():
     """An hour forward or back: the windows go on where they were on the monotonic clock."""
     for step_s in (3_600.0, -3_600.0):
@@ -160,11 +133,3 @@ def test_a_value_that_stays_is_a_window_each_second():
     windows = polled_windows([(10.0 + number / 10, 70) for number in range(32)])
     assert [length_s for _, length_s, _ in windows] == pytest.approx([1.0, 1.0, 1.0])
     assert mean(windows) == pytest.approx(0.7)
-
-
-def test_readings_that_failed_for_long_leave_a_gap():
-    """What was shown before a gap is not taken for what was shown in it; garbage breaks a window too."""
-    assert polled_windows([(10.0, 70), (10.1, 70), (15.0, 20), (15.1, 20)]) == []
-    assert polled_windows([(10.0, 70), (10.1, 2147483632), (10.2, 20), (10.3, 30)]) == [
-        (pytest.approx(10.3), pytest.approx(0.1), 0.2)
-    ]

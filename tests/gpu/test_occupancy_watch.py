@@ -35,15 +35,6 @@ def looks(fake_gpu):
     return of
 
 
-def test_an_idle_gpu_holds_nothing(looks):
-    """What the driver keeps for itself is not held by anybody."""
-    (seen,) = looks(Gpu(memory_reserved_bytes=700 << 20))
-    (gpu,) = seen["gpus"]
-    assert (gpu["index"], gpu["occupants"], gpu["utilization"], gpu["memory_held_bytes"]) == (0, [], 0.0, 0)
-    assert gpu["memory_used_bytes"] == 700 << 20
-    assert seen["why_unknown"] is seen["why_none"] is gpu["why_unknown"] is None
-
-
 def test_an_old_driver_counts_what_it_keeps_as_used(looks):
     """Then up to a GiB, or some more on a large GPU, is taken as the driver's own."""
     old = Fault(function="nvmlDeviceGetMemoryInfo_v2", code=13)
@@ -74,33 +65,6 @@ def test_kernels_between_two_looks_are_seen(looks):
     assert steady["gpus"][0]["utilization"] == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_machine_without_driver_has_no_gpu(start, tmp_path):
-    """That is known, and no trouble."""
-    code = """
-from autotune.clock import SystemClock
-from autotune.measure.gpu.occupancy import OccupancyWatch
-clock = SystemClock()
-seen = OccupancyWatch(clock, wait_s=30.0).look(newest_s=clock.now_s())
-print(seen.gpus, seen.why_unknown, seen.why_none)
-"""
-    # A library of that name which cannot be loaded would be trouble; one that is nowhere is none.
-    process = start(code, LD_LIBRARY_PATH=str(tmp_path))
-    said, _ = process.communicate(timeout=60)
-    if "sees no GPU" not in said and "not found" not in said:
-        pytest.skip("this machine has a driver")
-    assert said.startswith("() None no NVIDIA driver")
-
-
-@pytest.mark.parametrize(
-    ("code", "words"), [(9, "driver not loaded"), (18, "driver and library differ"), (3, "Not Supported")]
-)
-def test_a_driver_that_fails_is_unknown(looks, code, words):
-    """That is no machine without a GPU."""
-    (seen,) = looks(Gpu(), faults=(Fault(function="nvmlInit*", code=code),))
-    assert words in seen["why_unknown"]
-    assert (seen["gpus"], seen["why_none"]) == ([], None)
-
-
 def test_a_lost_gpu_is_named_beside_the_others_and_comes_back(looks):
     """Nothing is known of it meanwhile."""
     seen = looks(Gpu(), Gpu(), faults=(Fault(code=15, gpu=1, from_s=25.0, until_s=35.0),), times=(8.0, 8.0))
@@ -122,14 +86,6 @@ def test_a_lost_driver_comes_back(looks):
     assert [look["why_unknown"] is None for look in seen] == [True, False, False, False, True]
     assert [look["why_none"] for look in seen] == [None] * 5
     assert len(seen[-1]["gpus"]) == 1
-
-
-def test_one_answer_that_fails_in_passing_is_asked_again(looks):
-    """A second failure makes it unknown, not idle."""
-    once = Fault(function="nvmlDeviceGetComputeRunningProcesses*", code=999, calls=1)
-    assert looks(Gpu(), faults=(once,))[0]["gpus"][0]["why_unknown"] is None
-    always = Fault(function="nvmlDeviceGetComputeRunningProcesses*", code=999)
-    assert "Unknown Error" in looks(Gpu(), faults=(always,))[0]["gpus"][0]["why_unknown"]
 
 
 def test_a_gpu_that_tells_nothing_is_unknown(looks):
@@ -166,14 +122,3 @@ os._exit(0)  # the driver's call would go on for an hour
     assert first == "the NVIDIA driver has not answered for 0.0 s"
     assert last == "the NVIDIA driver has not answered for 20.0 s"
     assert took_s < 20 * 0.25
-
-
-def test_a_look_is_not_made_twice_at_the_same_time(fake_gpu):
-    """One that is young enough is given again, and a new one is made when it is too old."""
-    code = """
-first = watch.look(newest_s=clock.now_s())
-clock.wait(0.4)
-tell([watch.look(newest_s=clock.now_s() - 0.5) is first, watch.look(newest_s=clock.now_s() - 0.3) is first])
-watch.close()
-"""
-    assert fake_gpu(Scenario(), at_s=0).run(LOOK.replace("WAIT_S", "30") + code) == [True, False]

@@ -5,12 +5,10 @@ import pytest
 from autotune.measure.gpu.samples import (
     BusyWindows,
     Capability,
-    CapabilityOff,
     GpuFound,
     GpuLost,
     GpuState,
     ProcessShares,
-    ReadingCounts,
     StreamStarted,
 )
 from autotune.measure.gpu.timeline import GpuTimeline
@@ -64,12 +62,6 @@ def test_only_whole_driver_windows_count():
     assert device(rows, t0_s=0.1, t1_s=0.9).figures.utilization is None
 
 
-def test_windows_are_weighted_by_their_time():
-    """Half a second of 100 % and one second of 40 % are 60 %."""
-    rows = BusyWindows(t_s=3.0, uuid="A", source="", windows=((1.5, 0.5, 1.0), (2.5, 1.0, 0.4)))
-    assert device(rows, t0_s=1.0, t1_s=2.5).figures.utilization == pytest.approx(0.6)
-
-
 def test_a_polled_zero_is_not_believed():
     """There are devices that answer 0 % whatever they do: that is no reading, and never 0 %."""
     use = device(windows(0.0, source=Capability.RATES))
@@ -94,25 +86,6 @@ def test_energy_is_else_integrated():
     assert (use.figures.energy_j, use.energy_counted) == (pytest.approx(1_500.0), False)
 
 
-def test_a_counter_that_started_anew_is_not_used():
-    """A driver that was loaded again counts from zero; energy is never negative."""
-    use = device(*states(energy_j=lambda t_s: 100.0 * (t_s % 10)))
-    assert use.figures.energy_j == pytest.approx(1_000.0)
-    assert not use.energy_counted
-
-
-def test_the_last_second_may_be_unread():
-    """Asked at once after the stretch, energy and temperature are known all the same."""
-    use = device(*states(until_s=14, energy_j=lambda t_s: 100.0 * t_s))
-    assert use.figures.energy_j == pytest.approx(1_000.0)
-    assert use.temperature_end_c == 50
-
-
-def test_too_few_readings_are_no_energy():
-    """A mean over a stretch that was mostly not read is not known."""
-    assert device(*states(until_s=9)).figures.energy_j is None
-
-
 def test_heat_clocks_and_throttling_are_those_of_the_stretch():
     """Temperature at both ends, the mean clock, and how often which reason held the clocks down."""
     use = device(
@@ -126,11 +99,6 @@ def test_heat_clocks_and_throttling_are_those_of_the_stretch():
     assert use.sm_clock_mhz == pytest.approx((5 * 1_000 + 6 * 500) / 11)
     assert use.figures.throttled_fraction == pytest.approx(6 / 11)
     assert use.clock_reasons == {"power limit": pytest.approx(1.0), "heat (driver)": pytest.approx(6 / 11)}
-
-
-def test_a_power_limit_is_no_throttling():
-    """It is how a busy GPU runs, each time."""
-    assert device(*states(reasons=("power limit", "idle"))).figures.throttled_fraction == 0.0
 
 
 def test_memory_counts_from_the_start_of_the_trial():
@@ -152,12 +120,6 @@ def test_own_kernels_are_told_from_a_strangers():
     assert one.attribution is Attribution.BY_PROCESS
 
 
-def test_a_stranger_counts_for_as_long_as_it_worked():
-    """2 s of 50 % in 10 s are 10 %."""
-    told = [*shares(((OWN, 0.5),), 0, 8), *shares(((OWN, 0.5), (STRANGER, 0.5)), 8, 10), *shares(((OWN, 0.5),), 10, 20)]
-    assert device(windows(0.5), *told, own_pids={OWN}).figures.foreign_fraction == pytest.approx(0.1)
-
-
 def test_in_a_container_who_came_after_the_start_is_taken_for_the_trial():
     """Process ids of the host mean nothing inside; who was there before is a stranger."""
     told = [
@@ -170,48 +132,6 @@ def test_in_a_container_who_came_after_the_start_is_taken_for_the_trial():
     assert use.attribution is Attribution.BY_ARRIVAL
     assert (use.figures.own_fraction, use.figures.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
     assert device(*told, own_pids={77}).attribution is Attribution.UNKNOWN
-
-
-def test_a_driver_that_hides_processes_leaves_them_unknown():
-    """Kernels ran and nobody ran them: that is not 0 % of a stranger."""
-    use = device(windows(0.8), *states(holders=()), *shares(()), own_pids={OWN}, started_s=2.0)
-    assert use.figures.foreign_fraction is None
-
-
-def test_an_idle_gpu_has_no_stranger():
-    """Nothing ran, so nobody else's kernels did."""
-    assert device(windows(0.0), *states(holders=()), *shares(()), own_pids={OWN}).figures.foreign_fraction == 0.0
-
-
-def counts(failed, *, tried=4, from_s=0, until_s=20):
-    """Readings of the utilization samples, second by second."""
-    for t_s in range(from_s, until_s):
-        yield ReadingCounts(
-            t_s=t_s + 1.0,
-            uuid="A",
-            tried=((Capability.SAMPLES, tried),),
-            failed=((Capability.SAMPLES, failed(t_s)),) if failed(t_s) else (),
-        )
-
-
-def test_a_hiccup_is_counted_and_costs_nothing():
-    """One failed reading of forty is named, and the numbers stand."""
-    use = device(windows(0.5), *counts(lambda t_s: int(t_s == 8)))
-    assert use.failed == {Capability.SAMPLES: 1}
-    assert use.invalid is None
-
-
-def test_one_hiccup_in_a_short_stretch_is_still_a_hiccup():
-    """One of eight is more than 5 %, and one all the same."""
-    assert device(windows(0.5), *counts(lambda t_s: int(t_s == 8)), t0_s=8.0, t1_s=9.0).invalid is None
-
-
-def test_above_5_percent_lost_the_numbers_are_invalid():
-    """And the sentence says what failed."""
-    use = device(windows(0.5), *counts(lambda t_s: int(t_s % 4 == 0)))
-    assert use.unreliable == (Capability.SAMPLES,)
-    assert "5%" in use.invalid
-    assert "utilization samples" in use.invalid
 
 
 def lost(t_s, uuid="A"):
@@ -228,9 +148,9 @@ def test_a_lost_gpu_spoils_the_time_in_which_it_was_lost_and_no_other():
     """Before the loss, and after its return, numbers are good."""
     told = [found(0.0), windows(0.5, 0.0, 30.0), lost(16.0), found(22.0)]
     assert device(*told).lost is None
-    assert device(*told, t1_s=17.0).invalid == "H100: GPU lost"
+    assert device(*told, t1_s=17.0).why_no_utilization == "H100: GPU lost"
     assert device(*told, t0_s=18.0, t1_s=21.0).lost == "GPU lost"
-    assert device(*told, t0_s=23.0, t1_s=28.0).invalid is None
+    assert device(*told, t0_s=23.0, t1_s=28.0).why_no_utilization is None
 
 
 def test_a_lost_driver_is_said_of_the_time_since_and_until_it_is_back():
@@ -240,15 +160,6 @@ def test_a_lost_driver_is_said_of_the_time_since_and_until_it_is_back():
     assert known.between(5.0, 31.0).lost == "driver not loaded: x"
     known.add(StreamStarted(t_s=40.0, v=1, pid=1, driver="565"))
     assert known.between(5.0, 41.0).lost is None
-
-
-def test_a_new_driver_may_give_what_the_old_one_did_not():
-    """A capability is absent for as long as the driver that said so is there."""
-    off = CapabilityOff(t_s=1.0, uuid="A", capability=Capability.RATES, why="Not Supported")
-    known = readings(found(0.0), off)
-    assert known.between(0.0, 2.0).devices[0].why_never_measured
-    known.add(StreamStarted(t_s=40.0, v=1, pid=1, driver="580"))
-    assert known.between(0.0, 2.0).devices[0].why_never_measured is None
 
 
 def test_who_held_the_device_before_a_trial_is_not_forgotten():
@@ -284,9 +195,3 @@ def test_several_gpus_are_there_one_by_one_and_in_sum():
     assert use.conditions["gpu_driver"] == "565.57"
     assert use.conditions["gpu0.clock_reasons"] == "power brake"
     assert use.conditions["gpu1.clock_reasons"] is None
-
-
-def test_a_sum_with_an_unknown_part_is_unknown():
-    """Half of the utilization is not the utilization."""
-    use = readings(windows(0.9), *states(), uuids=("A", "B")).between(5.0, 15.0)
-    assert (use.utilization, use.power_w) == (None, None)

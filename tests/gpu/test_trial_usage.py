@@ -63,34 +63,15 @@ def test_the_gpus_of_data_and_model_are_told_apart_and_the_models_is_scored():
     assert use.utilization == 0.3
 
 
-@pytest.mark.parametrize(("data", "model"), [(None, None), (0, 0), (None, 1), (0, 2)])
-def test_without_a_gpu_for_each_there_are_no_roles(data, model):
-    """One for both, a pair that is half set, and one that is not there."""
-    assert [gpu.role for gpu in used(BUSY, IDLE, data=data, model=model).devices] == [None, None]
-
-
 def test_a_gpu_that_the_trial_says_it_uses_is_scored_also_if_it_idles():
     """Then an idle one is what there is to see."""
     assert used(BUSY, IDLE, reported=True).utilization == 0.25
-
-
-def test_a_run_that_never_got_to_its_gpu_is_idle_not_unknown():
-    """With no kernel anywhere, all that it may use count."""
-    assert used(IDLE).utilization == 0.0
-
-
-def test_where_the_data_has_a_gpu_of_its_own_the_models_is_scored():
-    """Both are measured."""
-    use = used(changed_gpu(IDLE, own_fraction=0.1, utilization=0.1), BUSY, model=1)
-    assert use.utilization == 0.5
-    assert [gpu.scored for gpu in use.devices] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"lost": "GPU lost"}, "GPU utilization not measured: H100: GPU lost"),
-        ({"unreliable": ("utilization samples",)}, "more than 5% of the readings of its utilization samples failed"),
         ({"utilization": None, "windows": ()}, "no driver window lies wholly in this time"),
         ({"covered_fraction": 0.4}, "only 40% of the window was seen"),
     ],
@@ -121,13 +102,6 @@ def test_kernels_of_others_contaminate_a_trial():
     assert use.utilization == 0.5
     assert used(changed_gpu(BUSY, foreign_fraction=0.005)).spoiled is None
     assert used(changed_gpu(BUSY, foreign_fraction=None)).spoiled is None
-
-
-def test_others_on_a_gpu_that_the_trial_leaves_alone_do_no_harm():
-    """They are not in its way."""
-    elsewhere = changed_gpu(IDLE, utilization=0.9, foreign_fraction=0.9, foreign_pids=(4711,))
-    use = used(BUSY, elsewhere)
-    assert (use.spoiled, use.utilization) == (None, 0.5)
 
 
 def test_heat_throttles_a_trial_and_a_power_limit_does_not():

@@ -45,15 +45,6 @@ def test_a_list_is_read_as_cuda_reads_it(setting, uuids):
     assert (seen.uuids, seen.why_none, seen.cut, seen.assumed) == (uuids, None, None, None)
 
 
-@pytest.mark.parametrize("setting", ["", " ", "-1", "-1,0"])
-def test_hiding_every_gpu_is_a_reason_and_no_mistake(setting):
-    """The setting that hides all GPUs is named in the reason."""
-    seen = visible(setting)
-    assert seen.uuids == ()
-    assert "hides every GPU" in seen.why_none
-    assert seen.cut is None
-
-
 @pytest.mark.parametrize(
     ("setting", "uuids", "words"),
     [
@@ -107,8 +98,3 @@ def test_one_mig_instance_is_all_that_a_process_sees():
     assert visible("MIG-b,MIG-a", (cut, whole)).uuids == ("MIG-b",)
     assert visible("2", (cut, whole)).uuids == ("GPU-whole",)
     assert visible("GPU-cut", (cut, whole)).cut is not None
-
-
-def test_mig_mode_without_an_instance_is_no_gpu():
-    """There is nothing to compute on until somebody makes one."""
-    assert "no instance" in visible(None, (gpu("GPU-cut", mig=()),)).why_none

@@ -44,31 +44,6 @@ def test_the_error_of_a_level_is_that_of_the_mean_of_its_losses() -> None:
         assert spread == pytest.approx(sum(errors) / len(errors), rel=0.3)
 
 
-def test_losses_seen_now_and_then_make_a_curve_too() -> None:
-    """Every hundredth step; fewer than eight make none."""
-    curve = training(lambda t_s: 3.0 - t_s / 10.0, every=100)
-    assert len(curve.losses) == 20
-    assert level_at(curve, 19.0).mean == pytest.approx(3.0 - 1.66, abs=0.06)
-    events = [TraineeEvent(kind="step", t_s=float(step), stream="1.0", loss=1.0) for step in range(7)]
-    assert loss_curve(events, math.inf) == (None, 1.0)
-
-
-def test_losses_that_are_no_numbers_are_left_out() -> None:
-    """They happen now and then in trainings that go on well."""
-    curve = training(lambda t_s: math.nan if int(100 * t_s) % 10 == 0 else 1.0)
-    assert set(curve.losses) == {1.0}
-
-
-def test_nothing_counts_after_the_time() -> None:
-    """A training that is stopped late has not learned more for that."""
-    events = [
-        TraineeEvent(kind="step", t_s=float(step), stream="1.0", loss=1.0 if step <= 20 else 0.0) for step in range(40)
-    ]
-    curve, _ = loss_curve(events, 20.0)
-    assert curve is not None
-    assert (curve.ends_s[-1], set(curve.losses)) == (20.0, {1.0})
-
-
 def test_samples_and_times_are_told_from_one_another() -> None:
     """By the steps."""
     curve = training(lambda _t_s: 1.0)
@@ -88,10 +63,3 @@ def test_the_time_to_a_level_is_when_the_mean_of_the_curves_comes_to_it() -> Non
     curves = [training(lambda t_s: 3.0 - t_s / 10.0), training(lambda t_s: 3.2 - t_s / 10.0)]
     assert time_to(curves, 2.1, 19.9) == pytest.approx(10.0 / 0.875, rel=0.05)
     assert time_to(curves, 0.5, 19.9) is None
-
-
-@pytest.mark.parametrize("ends_s", [(1.0, 1.0), (2.0, 1.0), (math.nan, 1.0), (1.0,)])
-def test_what_is_no_curve_is_refused(ends_s: tuple[float, ...]) -> None:
-    """A record may have been changed by somebody."""
-    with pytest.raises(ValueError, match="loss curve"):
-        LossCurve(ends_s=ends_s, losses=(1.0, 1.0))

@@ -41,9 +41,3 @@ def test_steady_growth_is_told_with_its_rate() -> None:
 def test_what_comes_to_an_end_is_no_growth(used: Callable[[float], float]) -> None:
     """Caches, allocators and replaced workers."""
     assert growth_bytes_per_s(series(used)) == 0.0
-
-
-@pytest.mark.parametrize("seen", [(), series(lambda t_s: GIB * t_s, length_s=5.0), series(float, readings=6)])
-def test_too_little_says_nothing(seen: MemorySeries) -> None:
-    """Too short, or too few readings."""
-    assert growth_bytes_per_s(seen) is None

@@ -1,15 +1,13 @@
 """Promises of the verdict on utilization: what is called a cycle, which period it has, and what is not one."""
 
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.oscillation import LEAST_WINDOWS, Oscillation, Pattern, Segment, oscillation
+from autotune.measure.oscillation import Pattern, Segment, oscillation
 from scripts.bench.oscillation_verdicts import (
     DriverWindows,
     GpuTrace,
@@ -81,22 +79,6 @@ def test_narrow_wide_and_uneven_cycles_have_their_period(period_s, window_s, dut
         assert seen.mean == pytest.approx(trace.mean(ends_s[0] - window_s, ends_s[-1]), abs=0.005)
 
 
-@pytest.mark.parametrize("period_s", [1.0, 2.1, 6.0])
-def test_lost_and_irregular_driver_windows_do_not_hide_a_cycle(period_s):
-    """A tenth of the windows is lost and no two are equally long: the period is still right to 5 %."""
-    for seed in SEEDS:
-        _, seen_windows, _ = wave(period_s, seed=seed, wobble=0.4, lost=0.1)
-        assert oscillation([seen_windows]).period_s == pytest.approx(period_s, rel=0.05)
-
-
-def test_a_pause_of_the_driver_keeps_the_cycle_in_step():
-    """The cycle is looked for at its time, also after a gap of 5 s, not where the samples would put it."""
-    _, seen_windows, _ = wave(2.1)
-    rows = zip(seen_windows.ends_s, seen_windows.lengths_s, seen_windows.busy, strict=True)
-    gap = Segment.within(0.0, RUN_S, [row for row in rows if not 11.0 < row[0] < 16.0])
-    assert oscillation([gap]).period_s == pytest.approx(2.1, rel=0.02)
-
-
 def test_a_cycle_on_a_slope_is_a_cycle():
     """The trend neither hides the period nor blurs the two levels."""
     trace, _, _ = wave(2.1, low=0.1, high=0.4)
@@ -150,12 +132,6 @@ def test_a_slope_is_drift(first, last):
     assert seen.rise == pytest.approx(last - first, abs=0.02)
 
 
-def test_a_step_from_one_level_to_another_is_drift():
-    """A trial that becomes fast in the middle of the window has not settled."""
-    trace = GpuTrace(borders_s=np.array([0.0, 15.0, RUN_S]), levels=np.array([0.2, 0.8]))
-    assert called([trace.with_noise(np.random.default_rng(seed), 0.1) for seed in SEEDS]) == {Pattern.DRIFT: len(SEEDS)}
-
-
 @pytest.mark.parametrize("period_s", [0.12, 0.14, 0.2, 0.23, 0.25, 0.27, 0.3])
 def test_a_beat_between_step_and_driver_window_is_not_a_cycle(period_s):
     """A wave faster than the driver's windows is too shallow there to be given the period of its beat."""
@@ -172,25 +148,12 @@ def test_the_beat_of_a_known_step_is_recognized_however_deep(step_s):
     assert oscillation([windows]).pattern is Pattern.CYCLIC  # it really cannot be told otherwise
 
 
-def test_knowing_the_step_hides_no_real_cycle():
-    """A stall every 2.1 s stays one, whatever the steps take; so does one with the period of a shallower beat."""
-    for step_s in (0.05, 0.11, 0.155, 0.2, 0.35, 2.1):
-        assert oscillation([wave(2.1)[1]], step_s=step_s).period_s == pytest.approx(2.1, rel=0.05)
-    assert oscillation([wave(1.0)[1]], step_s=0.2).period_s == pytest.approx(1.0, rel=0.05)
-
-
 @pytest.mark.parametrize("windows_a_period", [2.1, 2.4, 2.5, 2.7])
 def test_a_period_of_under_3_driver_windows_is_not_claimed(windows_a_period):
     """Above half the sampling rate nothing is certain: neither the period nor a multiple of it is reported."""
     for seed in SEEDS:
         _, windows, _ = wave(windows_a_period * WINDOW_S, low=0.0, high=1.0, seed=seed)
         assert oscillation([windows]).pattern is Pattern.BURSTY
-
-
-def test_a_cycle_that_came_less_than_three_times_is_not_one_yet():
-    """Up and down for 25 s, but no period of 12 s is claimed from 30."""
-    for seed in SEEDS:
-        assert oscillation([wave(12.0, seed=seed)[1]]).pattern is Pattern.BURSTY
 
 
 def test_runs_of_a_point_are_put_together_but_never_glued():
@@ -230,16 +193,6 @@ def test_runs_that_begin_with_the_same_wave_do_not_drift(period_s, run_s, first)
             assert (seen.low, seen.high) == pytest.approx((0.02, 0.40), abs=0.02)
 
 
-def test_runs_that_are_long_enough_drift_together():
-    """The slope within each counts, whatever their levels; pieces of it of a second or two say nothing."""
-    traces = [ramp(low, low + 0.3, length_s=RUN_S) for low in (0.1, 0.5, 0.3)]
-    seen = oscillation([windows for trace in traces for windows in runs_alike(trace, RUN_S, 1)])
-    assert seen.pattern is Pattern.DRIFT
-    assert seen.rise == pytest.approx(0.3, abs=0.02)
-    steep = oscillation(runs_alike(ramp(0.1, 0.7, length_s=2.0), 2.0, 20))
-    assert (steep.pattern, steep.rise) == (Pattern.BURSTY, 0.0)
-
-
 def test_runs_at_different_levels_neither_drift_nor_cycle():
     """Runs differ for many reasons; a ripple of two points in each has not the swing that lies between them."""
     for ripple in (0.0, 0.02):
@@ -259,31 +212,6 @@ def test_levels_count_from_15_points_apart(swing, pattern, low):
     assert (seen.low, seen.high) == pytest.approx((low / 100, low / 100 + swing))
 
 
-@pytest.mark.parametrize(("rise", "pattern"), [(0.145, Pattern.FLAT), (0.155, Pattern.DRIFT), (-0.155, Pattern.DRIFT)])
-def test_a_trend_counts_from_15_points_on(rise, pattern):
-    """The border of drift is 15 points from end to end."""
-    mids = (np.arange(180) + 0.5) / 180
-    assert oscillation([segment(0.5 + rise * mids)]).pattern is pattern
-
-
-def test_two_levels_must_explain_a_cycle():
-    """A course that is mostly in the middle, and at times above or below, has no levels to cycle between."""
-    middle = np.tile([0.5] * 8 + [0.0] + [0.5] * 8 + [1.0], 10)
-    assert oscillation([segment(middle)]).pattern is Pattern.BURSTY
-    two = np.tile([0.0] * 9 + [1.0] * 9, 10)
-    assert oscillation([segment(two)]).pattern is Pattern.CYCLIC
-
-
-def test_eleven_driver_windows_are_insufficient():
-    """There is a verdict from 12 windows on, over all trials; the levels are there before."""
-    busy = [0.5] * LEAST_WINDOWS
-    assert oscillation([segment(busy[:6]), segment(busy[6:])]).pattern is Pattern.FLAT
-    few = oscillation([segment(busy[1:])])
-    assert few.pattern is Pattern.INSUFFICIENT
-    assert (few.mean, few.low, few.high) == pytest.approx((0.5, 0.5, 0.5))
-    assert oscillation([]) == oscillation([segment([])]) == Oscillation(pattern=Pattern.INSUFFICIENT)
-
-
 @given(st.lists(st.tuples(st.integers(0, 100), st.floats(0.05, 1.5), st.floats(0.0, 3.0)), min_size=1, max_size=80))
 def test_whatever_comes_the_numbers_are_those_of_the_time_covered(windows):
     """For any windows with any gaps: the mean is exact, levels are ordered, and nothing is outside 0..1."""
@@ -298,55 +226,11 @@ def test_whatever_comes_the_numbers_are_those_of_the_time_covered(windows):
     assert (seen.period_s is not None) == (seen.pattern is Pattern.CYCLIC)
 
 
-@given(st.floats(0.0, 1e7), st.sampled_from([0.7, 2.1, 8.0]), st.integers(0, 5))
-def test_when_a_trial_was_made_does_not_matter(shift_s, period_s, seed):
-    """On a machine that is up for months the same windows give the same verdict."""
-    _, windows, _ = wave(period_s, seed=seed)
-    later = Segment(
-        asked_s=windows.asked_s, ends_s=windows.ends_s + shift_s, lengths_s=windows.lengths_s, busy=windows.busy
-    )
-    assert numbers(oscillation([later])) == pytest.approx(numbers(oscillation([windows])), abs=1e-6, rel=1e-6)
-
-
 @given(st.sampled_from([0.5, 0.9]), st.integers(20, 200), st.integers(0, 3))
 def test_a_steady_gpu_is_flat(level, count, spread):
     """Also when the driver's rounding makes it go to and fro between two percents."""
     busy = level + 0.01 * np.arange(count) % (0.01 * (spread + 1))
     assert oscillation([segment(busy)]).pattern is Pattern.FLAT
-
-
-def test_only_windows_that_lie_wholly_in_the_steady_window_count():
-    """One that began before it, or ended after it, saw something else; what just fits stays."""
-    rows = [(1.0, 0.5, 0.1), (1.5, 0.5, 0.2), (2.0, 0.5, 0.3), (2.5, 0.5, 0.4)]
-    kept = Segment.within(1.0, 2.0, rows)
-    assert (list(kept.busy), kept.asked_s, kept.covered_s) == ([0.2, 0.3], 1.0, 1.0)
-    assert list(Segment.within(1.1, 2.4, rows).busy) == [0.3]
-    assert len(Segment.within(5.0, 6.0, rows).busy) == 0
-
-
-@pytest.mark.parametrize(
-    ("rows", "why"),
-    [
-        ([(1.0, 0.5, 1.2)], "0..1"),
-        ([(1.0, 0.5, float("nan"))], "0..1"),
-        ([(1.0, 0.0, 0.5)], "in order"),
-        ([(1.0, 0.5, 0.5), (1.0, 0.5, 0.5)], "in order"),
-        ([(2.0, 0.5, 0.5), (1.0, 0.5, 0.5)], "in order"),
-    ],
-)
-def test_windows_that_cannot_be_are_refused(rows, why):
-    """Garbage is an error where it enters, not a verdict later."""
-    with pytest.raises(ValueError, match=re.escape(why)):
-        Segment.within(0.0, 10.0, rows)
-
-
-def test_stamps_that_overlap_a_little_change_nothing():
-    """Ends and lengths are rounded by different hands: a microsecond of overlap is not twice the time."""
-    _, windows, _ = wave(2.1)
-    longer = Segment(
-        asked_s=windows.asked_s, ends_s=windows.ends_s, lengths_s=windows.lengths_s + 1e-6, busy=windows.busy
-    )
-    assert numbers(oscillation([longer])) == pytest.approx(numbers(oscillation([windows])), rel=1e-4, abs=1e-4)
 
 
 def test_the_benchmark_says_how_well_verdicts_hold():
@@ -358,10 +242,3 @@ def test_the_benchmark_says_how_well_verdicts_hold():
     assert flat == bursty == drift == ""
     wrong = re.search(r"^(\d+) of 150 are said to have a period", text, re.MULTILINE)
     assert int(wrong[1]) <= 3
-
-
-def test_the_benchmark_is_a_command():
-    """It prints Markdown, the same for the same seed, and ends well."""
-    command = [sys.executable, "-m", "scripts.bench", "oscillation", "--scenarios", "5", "--seed", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout == benchmark_oscillation(scenarios=5, seed=1)

@@ -41,13 +41,6 @@ def test_each_phase_has_its_own_speed() -> None:
     assert one.wait_s == pytest.approx(0.01)
 
 
-def test_without_samples_batches_are_counted() -> None:
-    """A trainer that does not tell its samples has speeds in batches, and the same ratios."""
-    trial = phased_trial(a_trial(rounds=2, replay_s=0.1, load_s=0.2, train_s=0.4, samples=None))
-    assert not trial.counts_samples
-    assert trial.rounds[0].speeds[TrialPhase.TRAIN] == pytest.approx(2.5)
-
-
 def test_bounds_are_the_ratios_to_training() -> None:
     """Free data would be four times as fast here, a free step twice."""
     bounds = bounds_of(phased_trial(a_trial(rounds=3, replay_s=0.1, load_s=0.2, train_s=0.4)), no_cores)
@@ -77,9 +70,3 @@ def test_what_cannot_be_phased_says_why() -> None:
     assert bounds.free_data is None
     assert bounds.why_not == ("its batches are fetched in C",)
     assert bounds.may_gain(on_step=False), "what is not known may help"
-
-
-def test_a_phase_that_was_cut_short_does_not_count() -> None:
-    """The last phase ends with the trial, perhaps in the middle of a batch."""
-    events = a_trial(rounds=1, replay_s=0.1, load_s=0.2, train_s=0.4)
-    assert len(phased_trial(events).rounds) == 1

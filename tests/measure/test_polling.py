@@ -23,13 +23,6 @@ def test_reads_until_it_is_told_to_stop():
     assert readings == list(range(count))
 
 
-def test_stops_by_itself_when_there_is_nothing_more_to_read():
-    """None as the time to wait ends the thread."""
-    poller = Poller(lambda: None, name="test")
-    poller.start()
-    assert poller.stop(deadline_s=60)
-
-
 def test_stopping_does_not_wait_for_the_next_reading():
     """A reading that is due in an hour does not hold up the end."""
     first = threading.Event()

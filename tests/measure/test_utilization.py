@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from autotune.measure.oscillation import Oscillation, Pattern, Segment
 from autotune.measure.utilization import (
-    MEANINGS,
     Against,
     BusyPoint,
     Utilization,
@@ -66,13 +65,6 @@ def test_nothing_is_said_where_a_tenth_of_the_time_is_missing():
     assert (silent.trials, silent.covered_fraction, silent.mean) == (1, 0.5, None)
 
 
-def test_without_any_run_there_is_a_reason_and_no_number():
-    """A missing reading is never 0 %."""
-    nothing = pooled_utilization([])
-    assert nothing.mean is None
-    assert describe(nothing) == "not enough yet: 0 of 60 driver samples"
-
-
 @pytest.mark.parametrize(
     ("utilization", "words"),
     [
@@ -91,22 +83,11 @@ def test_people_read_a_sentence(utilization, words):
     assert describe(utilization) == words
 
 
-def test_every_pattern_has_a_meaning():
-    """Whoever shows a pattern can say what it usually means."""
-    assert set(MEANINGS) == set(Pattern)
-
-
 @given(st.floats(1e-3, 1e6), st.floats(0.01, 1.0), st.floats(1e-3, 1e6))
 def test_utilization_cancels_in_what_the_gpu_is_used_for(samples_per_s, utilization, best):
     """A slower kernel that keeps the GPU busier is worth nothing: E is U times the rate over the best one."""
     through_u = utilization * busy_rate(samples_per_s, utilization) / best
     assert effective_utilization(samples_per_s, best) == pytest.approx(through_u)
-
-
-def test_a_gpu_that_was_never_busy_has_no_rate():
-    """Dividing by 0 % is an error that says so, not infinity."""
-    with pytest.raises(ValueError, match=r"busy 0% of the time"):
-        busy_rate(100.0, 0.0)
 
 
 def test_the_best_rate_is_not_known_before_a_point_is_repeated_and_busy():
@@ -116,12 +97,6 @@ def test_the_best_rate_is_not_known_before_a_point_is_repeated_and_busy():
     assert best_busy_rate([BusyPoint(utilization=0.29, rates=[100.0, 101.0])]) is None
     assert best_busy_rate([BusyPoint(utilization=None, rates=[100.0, 101.0])]) is None
     assert best_busy_rate([BusyPoint(utilization=0.3, rates=[100.0, 101.0])]) is not None
-
-
-def test_the_best_rate_of_one_point_is_the_end_of_its_t_interval():
-    """Worked by hand: 100 and 121 have logarithms ln 110 ± ln 1.1, and one degree of freedom a quantile of 12.706."""
-    rate = best_busy_rate([BusyPoint(utilization=0.5, rates=[100.0, 121.0])])
-    assert rate == pytest.approx(110.0 / math.exp(12.7062 * math.log(1.1)), rel=1e-4)
 
 
 def test_repeats_of_other_points_narrow_the_interval():
@@ -142,16 +117,6 @@ def test_a_lucky_point_does_not_set_the_limit():
     best = best_busy_rate([steady, lucky])
     assert best == pytest.approx(best_busy_rate([lucky, steady]))
     assert best < 100.0
-
-
-@given(st.lists(st.floats(1.0, 1e5), min_size=2, max_size=6), st.floats(1e-3, 1e3))
-def test_the_best_rate_has_the_unit_of_the_rates(rates, factor):
-    """Counting in other units (frames for samples) changes it by that factor, and E not at all."""
-    rate = best_busy_rate([BusyPoint(utilization=0.5, rates=rates)])
-    scaled = best_busy_rate([BusyPoint(utilization=0.5, rates=[factor * rate for rate in rates])])
-    if rate > 0.0:  # two trials a hundredfold apart have no lower end above 0
-        assert scaled == pytest.approx(factor * rate, rel=1e-6)
-    assert rate <= math.exp(np.mean(np.log(rates))) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

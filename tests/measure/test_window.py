@@ -89,12 +89,6 @@ def test_the_window_has_whole_rounds_of_gradient_accumulation():
         assert window.samples_per_s(None) == pytest.approx(4 * 8.0 / 0.8)
 
 
-def test_a_window_shorter_than_a_round_of_accumulation_has_the_batches_there_are():
-    """Sixty-four slow batches for one update are not waited for."""
-    steps = [replace(step, update=index == 0) for index, step in enumerate(events_of([2.0] + [0.1] * 30, samples=8.0))]
-    assert steady_window(steps).steps == 30
-
-
 def test_an_epoch_end_is_part_of_training():
     """Refilling the pipeline at the end of an epoch is a cost of the config and stays in."""
     events = events_of([1.0] + [0.1] * 50 + [1.0] + [0.1] * 50)
@@ -147,12 +141,6 @@ def test_waiting_for_data_is_a_share_of_the_steps_that_report_it():
         for events in (quiet, waiting, quiet + waiting)
     ]
     assert fractions == [None, pytest.approx(0.4), pytest.approx(0.4)]
-
-
-def test_waiting_never_exceeds_the_window():
-    """A loop that only waits reads 100 %, also where its clock calls overlap."""
-    window = steady_window(events_of([0.1] * 31, wait_s=0.1001))
-    assert measure_trial(window, started_s=100.0).data_wait_fraction == 1.0
 
 
 def test_what_the_probes_saw_is_carried_along():
@@ -223,14 +211,6 @@ def test_looks_are_few_and_end_soon_after_the_goal():
             look_s = goal.next_look_s(event.t_s, window)
     assert looks <= 8
     assert event.t_s <= enough_s + goal.length_s / 4
-
-
-def test_slow_steps_are_waited_for():
-    """With steps of 2 s the next look is when the missing steps can be there."""
-    goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
-    window = steady_window(events_of([2.0] * 7))
-    assert goal.next_look_s(500.0, window) == pytest.approx(508.0)
-    assert goal.next_look_s(500.0, None) == 500.5
 
 
 def test_a_look_at_a_long_run_is_cheap():

@@ -74,12 +74,6 @@ def test_the_copy_is_the_users_no_more(copied: Copied, tmp_path: Path) -> None:
     assert path.read_bytes() == b"good"
 
 
-def test_without_a_checkpoint_there_is_no_copy(copied: Copied) -> None:
-    """And nothing to say."""
-    write("notes.txt", b"x", age_s=0.0)
-    assert copied() == NoCopy(why="")
-
-
 def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is said, with its size."""
     write("last.pth", b"x" * 1000, age_s=0.0)
@@ -87,19 +81,3 @@ def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytes
     found = copied()
     assert isinstance(found, NoCopy)
     assert "5 copies of runs/checkpoints/last.pth take" in found.why
-
-
-def test_a_checkpoint_that_cannot_be_read_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The race begins from scratch, and says why."""
-    path = write("last.pth", b"x", age_s=0.0)
-    opened = Path.open
-
-    def refuse(self: Path, *arguments: object, **options: object) -> object:
-        if self.name == path.name and self.parent.name == "checkpoints":
-            raise PermissionError(13, "Permission denied")
-        return opened(self, *arguments, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(Path, "open", refuse)
-    found = copied()
-    assert isinstance(found, NoCopy)
-    assert "cannot be copied: Permission denied" in found.why

@@ -1,7 +1,6 @@
 """Checkpoint backups while trials go on, and detection of lost files."""
 
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,7 +16,6 @@ from autotune.trial import protect
 from autotune.trial import protect as checkpoints
 from autotune.trial.protect import CheckpointBackups, KeptFile
 from tests.search.simulated import CONFIG
-from tests.trial.test_snapshot import calls
 
 
 @pytest.fixture
@@ -48,15 +46,6 @@ def checkpoint(name: str) -> Path:
     return Path("checkpoints", f"{name}.pth")
 
 
-def test_files_that_stay_leave_no_copy(kept: Callable[..., CheckpointBackups]) -> None:
-    """Nor any remark."""
-    with kept(best=b"1") as files:
-        checkpoint("new").write_bytes(b"2")
-        assert files.loss("trial 0") is None
-    assert files.remark is None
-    assert not Path(".autotune", "kept", "search").exists()
-
-
 @pytest.mark.parametrize(
     ("content", "comes_back"),
     [(b"old, and more", False), (b"old", False), (b"new", True), (b"ol", True), (None, True)],
@@ -81,14 +70,6 @@ def test_what_a_trial_has_taken_is_put_back(
     )
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["best.pth", "other.pth"]
     assert list(Path(".autotune/kept").iterdir()) == []
-
-
-def test_a_folder_that_is_gone_comes_back(kept: Callable[..., CheckpointBackups]) -> None:
-    """Some trainers empty their output folder first."""
-    with kept(best=b"1", other=b"2") as files:
-        shutil.rmtree("checkpoints")
-        assert files.loss("trial 0") is None
-    assert (checkpoint("best").read_bytes(), checkpoint("other").read_bytes()) == (b"1", b"2")
 
 
 def test_what_stands_in_its_place_is_replaced_and_not_followed(
@@ -119,14 +100,13 @@ def test_what_somebody_else_writes_is_left_to_them(
         if how == "between the trials":
             files.after(started(1))
         elif how == "before the eyes":
-            copied = protect._copied
+            copied = protect._copy
 
-            def meanwhile(read: Callable[[int], bytes], write: Callable[[bytes], int]) -> bytes:
-                digest = copied(read, write)
+            def meanwhile(*arguments: Any, **options: Any) -> None:
+                copied(*arguments, **options)
                 checkpoint("best").write_bytes(b"newest")
-                return digest
 
-            monkeypatch.setattr(protect, "_copied", meanwhile)
+            monkeypatch.setattr(protect, "_copy", meanwhile)
         with checkpoint("best").open("ab") if how.startswith("by a process") else nullcontext():
             assert files.loss("trial 0") is None
         checkpoint("best").write_bytes(b"newest")
@@ -177,19 +157,6 @@ def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., CheckpointB
         assert not checkpoint("best").is_file()
     assert os.listdir("checkpoints") == (["best.pth"] if why != "the copy was changed" else [])
     assert len(list(Path(".autotune/kept").rglob("*.pth"))) == 1
-
-
-def test_many_files_are_looked_at_in_time(kept: Callable[..., CheckpointBackups]) -> None:
-    """Twice as many that every trial writes over are twice the work."""
-
-    def work(number: int) -> int:
-        names = [f"w{place}" for place in range(number)]
-        with kept(**dict.fromkeys(names, b"old")) as files:
-            for name in names:
-                checkpoint(name).write_bytes(b"new")
-            return calls(lambda: files.loss("trial 0"))
-
-    assert work(200) < 3 * work(100)
 
 
 def test_what_is_too_large_to_copy_is_said_beforehand(

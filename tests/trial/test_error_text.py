@@ -1,15 +1,12 @@
 """Errors of trainers, as their frameworks print them, reduced to what went wrong; texts are verbatim but shortened."""
 
-import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from autotune.records import Ending, TraineeEvent, TrialExit
-from autotune.trial.error_text import last_error, one_line, quoted_output, readable
-from autotune.trial.outcome import Evidence, ending_of
+from autotune.trial.error_text import last_error, one_line, quoted_output
 
 BAR = "\r  0%|          | 0/5 [00:00<?, ?it/s]\r 20%|██        | 1/5 [00:00<00:01,  2.58it/s]"
 
@@ -219,29 +216,12 @@ def test_an_error_that_was_caught_long_ago_is_not_the_last_one() -> None:
     assert last_error(caught, "") == "KeyError: 'labels'"
 
 
-def test_an_error_on_stdout_names_the_memory() -> None:
-    """Of a trainer that prints its exceptions and ends with status 1."""
-    exit_ = TrialExit(started_s=0.0, ended_s=9.0, exit_code=1, stop=None, stderr_tail=GRAPH_STDERR, oom_killed=False)
-    step = TraineeEvent(kind="step", t_s=1.0, stream="1.0", loss=0.5)
-    ending, detail = ending_of(exit_, [step], Evidence(stdout_tail=OP))
-    assert ending is Ending.OUT_OF_GPU_MEMORY
-    assert detail.startswith(
-        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error: OOM"
-    )
-
-
 def test_the_output_that_is_quoted_is_where_the_error_stands() -> None:
     """Without the bar on the other stream, and without lines that only decorate."""
     assert quoted_output(GRAPH_STDERR, GRAPH).splitlines()[-1].strip().startswith("ValueError: Dimension size")
     assert quoted_output(RICH, "epoch 1\n").splitlines()[0] == "Traceback (most recent call last):"
     assert "│" not in quoted_output(RICH, "epoch 1\n")
     assert quoted_output(BAR, "epoch 1\n") == "epoch 1\n"
-
-
-def test_a_table_of_results_and_plain_lines_stay() -> None:
-    """Only what is decoration goes: lines with a bar between columns, or a ratio, are quoted."""
-    kept = "loss | 0.3 | acc 3/4\nstep 10/20 done\n50% of the data was skipped\n  indented\n"
-    assert readable(kept) == kept
 
 
 CRASHES = {
@@ -298,10 +278,3 @@ def test_a_long_output_is_read_at_once() -> None:
         "\x1b[" * 16000,
     ):
         assert isinstance(last_error(text, text), str)
-
-
-def test_a_divergence_still_says_what_the_trainer_said() -> None:
-    """The words on stdout are part of the detail there too."""
-    exit_ = TrialExit(started_s=0.0, ended_s=9.0, exit_code=1, stop=None, stderr_tail="", oom_killed=False)
-    step = TraineeEvent(kind="step", t_s=1.0, stream="1.0", loss=math.nan)
-    assert "KeyError: 'dataset'" in ending_of(exit_, [step], Evidence(stdout_tail=LOGGED))[1]

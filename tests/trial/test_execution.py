@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +11,8 @@ import pytest
 from autotune.clock import SystemClock, VirtualClock
 from autotune.events import Event, TrialEnded
 from autotune.measure.host import HostProbe
-from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.measure.window import WindowGoal
-from autotune.records import Ending, Gpu, Machine, SearchResult, Stop, TraineeEvent, TrialExit, TrialPlan, Verdict
+from autotune.records import Ending, SearchResult, Stop, TraineeEvent, TrialExit, TrialPlan, Verdict
 from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
@@ -49,33 +48,6 @@ class BlindRunner:
             return watch([replace(event, samples=None) for event in events])
 
         return self._runner.run(plan, without_samples, deadline_s)
-
-
-class NotedProbe:
-    """Probe that shows no GPU, and records the time spans that it is asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[float, float]] = []
-
-    def open(self, kept: Path) -> None:
-        """See `autotune.measure.probe.GpuProbe.open`."""
-
-    def lost(self, trial: TrialGpus) -> str | None:
-        """See `autotune.measure.probe.GpuProbe.lost`."""
-        return None
-
-    def between(
-        self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
-    ) -> GpuUsage | None:
-        """See `autotune.measure.probe.GpuProbe.between`."""
-        self.asked.append((t0_s, t1_s))
-        return None
-
-    def close(self) -> None:
-        """See `autotune.measure.probe.GpuProbe.close`."""
-
-
-_is_a_gpu_probe: type[GpuProbe] = NotedProbe
 
 
 def search(config: str) -> tuple[SearchResult, list[TrialEnded]]:
@@ -117,46 +89,6 @@ def test_samples_that_cannot_be_seen_are_those_of_the_config() -> None:
         assert isinstance(size, int)
         assert trial.measurement.samples_per_s == pytest.approx(size / STEP_S, rel=0.1)
     assert not any("but each step held" in caution for caution in result.cautions)
-
-
-def test_where_no_key_says_how_large_a_batch_is_steps_are_counted() -> None:
-    """Then one is as good as another."""
-    result, trials = search(CONFIG.replace("batch_size", "rows"))
-    assert result.verdict is Verdict.NO_CHANGE
-    assert trials[-1].trial.measurement is not None
-    assert trials[-1].trial.measurement.samples_per_s == pytest.approx(1 / STEP_S, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("error", "asks"), [("", 1), ("KeyError: 'x'", 1), ("RuntimeError: CUDNN_STATUS_INTERNAL_ERROR", 2)]
-)
-def test_the_driver_is_not_kept_waiting_for_after_a_healthy_trial(error: str, asks: int) -> None:
-    """It is asked for the steady window; for the rest, up to the end, only where an error may mean a full GPU."""
-    Path("config.yaml").write_text(CONFIG)
-    clock, probe = VirtualClock(), NotedProbe()
-    gpu = Gpu(name="NVIDIA A100", uuid="GPU-0", memory_bytes=40 << 30)
-    machine = Machine(cpu_cores=2, cpu_model="simulated", memory_bytes=8 << 30, gpus=(gpu,))
-    problem = open_problem(Path("config.yaml"), command=None, state_dir=None, machine=machine)
-    problem.state.create()
-    stderr = f'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n{error}\n'
-    training = Training(steps=200, exit_code=1, stderr=stderr) if error else Training()
-    done = execute(
-        problem.trainer,
-        request_for(problem, problem.space.baseline, name="one"),
-        TrialPolicy(
-            goal=WindowGoal(min_s=2.0, min_steps=10, target_s=30.0 if error else 2.0),
-            settles=False,
-            deadline_s=clock.now_s() + 60.0,
-        ),
-        TrialTools(
-            runner=SimulatedRunner(clock, lambda _config: training),
-            instruments=Instruments(HostProbe(clock), probe),
-            clock=clock,
-        ),
-    )
-    assert done.window is not None
-    assert len(probe.asked) == asks
-    assert (done.window.t0_s, done.window.t1_s) == probe.asked[-1]
 
 
 @pytest.mark.parametrize(("own_s", "limit_s"), [(None, 60.0), (20.0, 20.0)])

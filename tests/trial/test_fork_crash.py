@@ -2,8 +2,6 @@
 
 import pytest
 
-from autotune.records import Ending, Stop
-from autotune.trial.outcome import ending_of
 from autotune.trial.warm import ZygoteRunner
 from tests.trial.conftest import Project, install
 
@@ -55,13 +53,3 @@ def test_what_a_fresh_process_would_meet_too_is_not_tried_again(ends: str, other
     for number in (1, 2):
         assert other.run("train.py")[0].exit_code
         assert (other.folder / "begun").read_text() == "x" * number
-
-
-def test_a_trial_that_waits_for_the_warm_interpreter_is_not_blamed_for_it(other: Project) -> None:
-    """Its time to start has not begun yet; if the budget ends meanwhile, that is said."""
-    install(other, "slow", "import sys, threading\nif len(sys.argv) == 1: threading.Event().wait()\n")
-    other.write("train.py", "import slow\n")
-    assert other.run("train.py", "--for-real")[0].exit_code == 0
-    stops = iter([Stop.NEVER_STARTED, Stop.NEVER_STARTED, Stop.DEADLINE])
-    cut = other.run("train.py", "--for-real", watch=lambda _: next(stops))[0]
-    assert ending_of(cut, []) == (Ending.KILLED_BY_BUDGET, "the warm interpreter was still making its imports")

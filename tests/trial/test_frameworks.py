@@ -35,10 +35,3 @@ def test_frameworks_are_seen_in_the_processes_below_a_launcher(tmp_path: Path, l
         assert process.stdout.readline() == "ready\n"
         assert uses_a_framework(process.pid) is uses
         process.stdin.close()
-
-
-def test_of_a_process_that_has_ended_nothing_is_known() -> None:
-    """It may have trained with anything."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait(60.0)
-    assert uses_a_framework(process.pid) is None

@@ -13,7 +13,7 @@ import pytest
 import autotune
 from autotune.clock import SystemClock
 from autotune.records import Stop
-from autotune.trial.guard import Ended, Guard, GuardLost, Program, Started
+from autotune.trial.guard import Ended, Guard, Program, Started
 from autotune.trial.orphans import end_orphans
 from tests.trial.conftest import Trials, running, until
 
@@ -92,15 +92,6 @@ def test_a_killed_guard_and_search_leave_orphans_that_the_next_one_ends(search: 
     bystander.communicate(b"\n")
 
 
-@HOSTILE
-def test_an_interrupt_in_the_terminal_ends_all(search: Search, trials: Trials) -> None:
-    """^C goes to the search's process group; the guard is not in it, and ends the trial with the search."""
-    os.killpg(search.process.pid, signal.SIGINT)
-    assert search.process.wait(60.0) != 0
-    assert running(trials.trial_id) == []
-    assert gone(search.guard)
-
-
 def test_a_killed_trial_is_reported_and_the_search_goes_on(trials: Trials) -> None:
     """SIGKILL on the trainer is an ending like others."""
     search = Search(trials, "leaves", "worker")
@@ -124,33 +115,6 @@ def test_closing_ends_the_trial(trials: Trials) -> None:
     assert guard.pid is None
     assert pid is not None
     assert gone(pid)
-
-
-def test_a_started_guard_is_kept(guard: Guard) -> None:
-    """Starting it again starts no second one while the first is alive."""
-    guard.start()
-    first = guard.pid
-    guard.start()
-    assert guard.pid == first
-
-
-def test_a_dead_guard_is_replaced(guard: Guard) -> None:
-    """One that was killed between trials is replaced by the next start."""
-    guard.start()
-    first = guard.pid
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    assert gone(first)
-    guard.start()
-    assert guard.pid != first
-
-
-def test_a_guard_that_was_not_started_is_lost(guard: Guard) -> None:
-    """No message can be sent before the start."""
-    with pytest.raises(GuardLost):
-        guard.receive(0.0)
-    with pytest.raises(GuardLost):
-        guard.stop(Stop.ENOUGH)
 
 
 def test_a_late_stop_does_not_change_how_a_trial_ended(guard: Guard, trials: Trials) -> None:

@@ -71,16 +71,6 @@ def test_a_trainer_finds_what_the_plan_says(hostile: Path, runner: ProcessRunner
     }
 
 
-def test_a_trainer_starts_with_a_clean_slate(trials: Trials, runner: ProcessRunner) -> None:
-    """It has a session of its own, nothing on stdin, no descriptors of ours, and signals work as usual."""
-    runner.run(trials.plan("shows"), lambda _: None, trials.soon())
-    about = json.loads((trials.folder / "about.json").read_text())
-    assert about["session"]
-    assert about["stdin"] == "/dev/null"
-    assert len(about["descriptors"]) == 1  # the one it lists them with
-    assert about["ignored"] == ["SIGPIPE"]  # by Python itself; SIGINT is as Python wants it
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -150,20 +140,6 @@ def test_much_output_keeps_its_ends_and_little_of_the_disk(trials: Trials, runne
     assert ended.stderr_tail.endswith("the last words\n")
 
 
-def test_a_short_word_is_kept_as_it_is(trials: Trials, runner: ProcessRunner) -> None:
-    """A trainer that ends at once loses nothing of its output."""
-    plan = trials.plan(argv=(sys.executable, "-c", "import sys; sys.exit('a\\nb')"))
-    ended = runner.run(plan, lambda _: None, trials.soon())
-    assert (ended.exit_code, ended.stderr_tail) == (1, "a\nb\n")
-
-
-def test_a_signal_is_told_from_a_status(trials: Trials, runner: ProcessRunner) -> None:
-    """A trainer that kills itself has a negative status, as the trial was not stopped by us."""
-    plan = trials.plan(argv=(sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
-    ended = runner.run(plan, lambda _: None, trials.soon())
-    assert (ended.exit_code, ended.stop) == (-9, None)
-
-
 def test_the_usage_of_all_processes_counts(trials: Trials, runner: ProcessRunner) -> None:
     """CPU time of a child that nobody waited for counts, and the peak is that of the largest."""
     ended = runner.run(trials.plan("uses", 200), lambda _: None, trials.soon())
@@ -197,35 +173,6 @@ def test_a_command_that_cannot_start_is_said_with_a_remedy(
     assert str(script) in caught.value.message
     assert remedy in (caught.value.remedy or "")
     assert runner.run(trials.plan("trains", 1), lambda _: None, trials.soon()).exit_code == 0
-
-
-def test_a_program_is_looked_up_in_the_trials_own_path(trials: Trials, runner: ProcessRunner) -> None:
-    """A bare name means the environment that the plan sets."""
-    tools = trials.study / "bin"
-    tools.mkdir()
-    (tools / "train").write_text("#!/bin/sh\nexit 7\n")
-    (tools / "train").chmod(0o700)
-    plan = trials.plan(argv=("train",), env={"PATH": f"{tools}:{os.environ['PATH']}"})
-    assert runner.run(plan, lambda _: None, trials.soon()).exit_code == 7
-
-
-def test_an_absent_program_is_named(trials: Trials, runner: ProcessRunner) -> None:
-    """A bare name that is nowhere on the path."""
-    with pytest.raises(CommandError, match="'no-such-trainer' cannot be started: No such file"):
-        runner.run(trials.plan(argv=("no-such-trainer",)), lambda _: None, trials.soon())
-
-
-def test_a_word_with_a_nul_is_refused(trials: Trials, runner: ProcessRunner) -> None:
-    """An argument that no program can be given is an error of the command, not a crash of the guard."""
-    with pytest.raises(CommandError, match="null byte"):
-        runner.run(trials.plan(argv=(sys.executable, "a\0b")), lambda _: None, trials.soon())
-
-
-def test_a_directory_that_is_gone_is_named(trials: Trials, runner: ProcessRunner) -> None:
-    """The place is named when it cannot be entered."""
-    gone = trials.study / "gone"
-    with pytest.raises(CommandError, match="gone: the directory to run in cannot be entered: No such file"):
-        runner.run(trials.plan("silent", cwd=gone), lambda _: None, trials.soon())
 
 
 def test_a_folder_of_somebody_else_is_not_used(trials: Trials, runner: ProcessRunner) -> None:

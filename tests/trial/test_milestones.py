@@ -21,14 +21,6 @@ def test_a_milestone_is_passed_once_steps_follow_it() -> None:
     assert passed.reached == dict.fromkeys(MILESTONES, 1)
 
 
-def test_all_kinds_are_needed() -> None:
-    """Two checkpoints are no evaluation."""
-    passed = Milestones()
-    passed.look([event("checkpoint", 1.0), event("epoch_end", 1.0), event("checkpoint", 2.0)], 2.0)
-    passed.look([event("step", 3.0 + n) for n in range(9)], 12.0)
-    assert not passed.are_passed
-
-
 def test_times_count_from_the_first_step_to_the_last_look() -> None:
     """Time before the first step is no training; the longest silence is between steps, the last one after."""
     passed = Milestones()

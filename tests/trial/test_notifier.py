@@ -1,7 +1,6 @@
 """Notifier: the user's command for events, which may hang, fail, print without end or be missing."""
 
 import json
-import logging
 import os
 import sys
 import time
@@ -11,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from autotune.clock import SystemClock, VirtualClock
+from autotune.clock import SystemClock
 from autotune.trial.notifier import MOST_QUEUED, Notifier
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": "C", "WANDB_API_KEY": "hunter2", "AUTOTUNE_STORAGE": "x"}
@@ -146,18 +145,6 @@ def test_a_failure_is_noted_and_logged(
     assert notifier.failed == 3
 
 
-def test_failures_are_logged_once_a_minute(log: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With the number of those in between."""
-    clock = VirtualClock()
-    notifier = Notifier(("/nowhere/at/all",), log, clock, ENVIRON)
-    for _ in range(120):
-        notifier.notify({})
-        clock.wait(1.0)
-    records = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(records) == 2
-    assert "59 failures before" in records[1].getMessage()
-
-
 def test_the_oldest_events_are_dropped_and_counted(log: Path, tmp_path: Path) -> None:
     """While the command takes long; the latest are told."""
     out, go = tmp_path / "out", tmp_path / "go"
@@ -175,34 +162,3 @@ def test_the_oldest_events_are_dropped_and_counted(log: Path, tmp_path: Path) ->
     go.touch()
     finish(notifier)
     assert out.read_text().split() == ["0", "103", "104", "105"]
-
-
-def test_without_a_command_nothing_happens(log: Path) -> None:
-    """That is the default."""
-    notifier = Notifier((), log, SystemClock(), ENVIRON)
-    notifier.notify({})
-    assert notifier.is_idle
-    assert not log.exists()
-
-
-def test_a_full_disk_does_not_stop_it(small_disk: Path) -> None:
-    """Only the log is missing."""
-    with (small_disk / "filler").open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            pass
-    notifier = Notifier(python("print('x' * 5000)"), small_disk / "log", SystemClock(), ENVIRON)
-    notifier.notify({})
-    finish(notifier)
-    assert notifier.failed == 0
-
-
-def test_the_log_stays_small(log: Path) -> None:
-    """An old one is begun anew."""
-    log.write_bytes(b"x" * (2 << 20))
-    notifier = Notifier(python(""), log, SystemClock(), ENVIRON)
-    notifier.notify({})
-    finish(notifier)
-    assert [entry["ended"] for entry in logged(log)] == ["well"]

@@ -61,15 +61,6 @@ def test_finds_a_trial_by_whatever_path(trials: Trials, folder: TrialFolder, sta
     assert end_orphans(hostile / "link", SystemClock()).killed == (left.pid,)
 
 
-def test_spares_other_studies(trials: Trials, folder: TrialFolder, start: Start, tmp_path: Path) -> None:
-    """Trials of another study belong to another search."""
-    other = TrialFolder(tmp_path / "runs" / "other" / "run")
-    other.create()
-    process = start(AUTOTUNE_TRIAL_ID=trials.trial_id, AUTOTUNE_TRIAL_DIR=other.path)
-    assert end_orphans(trials.study, SystemClock()) == OrphanCleanup()
-    assert process.poll() is None
-
-
 def test_spares_what_only_looks_like_a_trial(trials: Trials, folder: TrialFolder, start: Start) -> None:
     """Both variables are needed, and a folder that autotune made directly in the study's."""
     (trials.study / "not ours").mkdir()
@@ -117,8 +108,3 @@ def test_spares_itself_and_those_it_came_from(trials: Trials, folder: TrialFolde
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "OrphanCleanup(killed=(), left=())\n"), done.stderr
-
-
-def test_finds_nothing_where_there_is_nothing(tmp_path: Path) -> None:
-    """A study without a folder has no trials."""
-    assert end_orphans(tmp_path / "none", SystemClock()) == OrphanCleanup()

@@ -6,8 +6,6 @@ from itertools import accumulate
 import pytest
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
-from autotune.trial.error_text import last_error
-from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.outcome import Evidence, ending_of
 
 
@@ -67,20 +65,6 @@ def test_steps_that_cannot_be_measured_are_told_with_the_reason() -> None:
     )
 
 
-def test_every_stop_and_every_ending_is_known() -> None:
-    """No entry is missing in the tables."""
-    for stop in Stop:
-        ending_of(ended(None, stop), [])
-    assert set(EXPLANATIONS) == set(Ending)
-    assert all(about.sentence.endswith(".") and about.remedy.endswith(".") for about in EXPLANATIONS.values())
-
-
-def test_a_good_end() -> None:
-    """Status 0 and steps; errors on stderr prove nothing."""
-    exit_ = ended(0, stderr=raised("RuntimeError: CUDA out of memory"))
-    assert ending_of(exit_, steps(0.5, None)) == (Ending.COMPLETED, "")
-
-
 def test_a_good_end_without_steps() -> None:
     """A header alone is no step; without one there was nobody who could have seen steps."""
     start = TraineeEvent(kind="start", t_s=0.0, stream="1.0")
@@ -94,11 +78,6 @@ def test_a_good_end_without_steps() -> None:
 def test_the_kernels_counter_names_a_failure(code: int) -> None:
     """Out of host memory: the trainer itself, behind a shell, or a worker whose loss fails the loop."""
     assert ending_of(ended(code, oom=True), steps(0.5))[0] is Ending.OUT_OF_HOST_MEMORY
-
-
-def test_the_kernels_counter_alone_is_no_failure() -> None:
-    """Another process of the same group may have been killed."""
-    assert ending_of(ended(0, oom=True), steps(0.5))[0] is Ending.COMPLETED
 
 
 def test_a_kill_without_the_counter_is_a_crash() -> None:
@@ -143,29 +122,6 @@ def test_a_failure_is_called_after_its_last_exception(stderr: str, ending: Endin
     assert ending_of(ended(1, stderr=stderr), steps(0.5))[0] is ending
 
 
-@pytest.mark.parametrize("text", ["direct cause of the following exception:", "another exception occurred:"])
-def test_the_cause_of_an_exception_counts(text: str) -> None:
-    """An out-of-memory error that the trainer wraps in one of its own is found."""
-    lead = "The above exception was the" if "direct" in text else "During handling of the above exception,"
-    stderr = (
-        raised("RuntimeError: CUDA out of memory.") + f"\n{lead} {text}\n\n" + raised("TrainError: step 7 failed")[8:]
-    )
-    ending, detail = ending_of(ended(1, stderr=stderr), steps(0.5))
-    assert ending is Ending.OUT_OF_GPU_MEMORY
-    assert detail == "TrainError: step 7 failed RuntimeError: CUDA out of memory."
-
-
-def test_an_error_of_a_rank_is_read() -> None:
-    """The rank that torchrun puts before each line does not hide it."""
-    stderr = "".join(f"[rank0]: {line}\n" for line in raised("KeyError: 'x'").splitlines())
-    assert last_error(stderr) == "KeyError: 'x'"
-
-
-def test_a_traceback_whose_start_is_lost_is_read() -> None:
-    """Of a long one only the end is kept."""
-    assert last_error('  File "t.py", line 3\n    f()\nValueError: no\nbye\n') == "ValueError: no"
-
-
 @pytest.mark.parametrize(
     ("losses", "diverged"),
     [
@@ -194,13 +150,6 @@ def test_an_error_for_want_of_a_workspace_needs_a_full_gpu(error: str) -> None:
     exit_ = ended(1, stderr=raised(error))
     assert ending_of(exit_, steps(0.5))[0] is Ending.CRASHED
     assert ending_of(exit_, steps(0.5), Evidence(gpu_memory_full=lambda: True))[0] is Ending.OUT_OF_GPU_MEMORY
-
-
-def test_a_full_gpu_alone_is_no_failure() -> None:
-    """TensorFlow takes all of it at once."""
-    full = Evidence(gpu_memory_full=lambda: True)
-    assert ending_of(ended(1, stderr=raised("KeyError: 'x'")), steps(0.5), full)[0] is Ending.CRASHED
-    assert ending_of(ended(0), steps(0.5), full)[0] is Ending.COMPLETED
 
 
 SWALLOWED = "epoch 1\n| WARNING: ran out of memory with exception: CUDA out of memory. Tried to allocate 2 GiB\n"
@@ -242,56 +191,6 @@ def test_neither_the_words_nor_the_jump_alone_is_out_of_memory() -> None:
     assert ending_of(ended(-15, Stop.ENOUGH, harmless), jump)[0] is Ending.STOPPED
 
 
-def test_a_warm_up_is_no_jump() -> None:
-    """The first steps trace and compile."""
-    warming = at(2.0, 0.5, 0.3, 0.2, 0.15, *[0.1] * 40)
-    assert ending_of(ended(-15, Stop.ENOUGH, SWALLOWED), warming)[0] is Ending.STOPPED
-
-
-def test_a_trial_stopped_for_its_loss_says_what_was_wrong_with_it() -> None:
-    """Not finite any more, or far above the baseline's."""
-    exit_ = ended(-15, Stop.DIVERGED)
-    assert ending_of(exit_, steps(0.5, math.nan)) == (Ending.DIVERGED, "1 of 2 reported losses were NaN or infinite")
-    assert ending_of(exit_, steps(0.5, 80.0)) == (Ending.DIVERGED, "its loss grew far above today's at the same step")
-
-
-def test_a_trainer_that_gives_up_on_nan_has_diverged() -> None:
-    """Its own exception is in the detail."""
-    ending, detail = ending_of(ended(1, stderr=raised("ValueError: loss is nan")), steps(0.5, math.nan))
-    assert ending is Ending.DIVERGED
-    assert "ValueError: loss is nan" in detail
-
-
-def test_memory_comes_before_divergence() -> None:
-    """The loss became inf because memory ran out."""
-    exit_ = ended(1, stderr=raised("RuntimeError: CUDA out of memory."))
-    assert ending_of(exit_, steps(math.inf))[0] is Ending.OUT_OF_GPU_MEMORY
-
-
-def test_a_crash_says_status_and_exception() -> None:
-    """Also after many steps: whether they count is decided elsewhere."""
-    exit_ = ended(1, stderr=raised("ValueError: Found array with 0 sample(s)"))
-    assert ending_of(exit_, steps(*[0.5] * 50)) == (
-        Ending.CRASHED,
-        "exit status 1: ValueError: Found array with 0 sample(s)",
-    )
-
-
-@pytest.mark.parametrize(
-    ("code", "said"), [(-11, "killed by SIGSEGV"), (-40, "killed by signal 40"), (7, "exit status 7")]
-)
-def test_a_crash_without_words_says_its_status(code: int, said: str) -> None:
-    """Signals by name, where they have one."""
-    assert ending_of(ended(code), []) == (Ending.CRASHED, said)
-
-
-def test_a_status_that_could_not_be_learned() -> None:
-    """Not a success, not a crash."""
-    ending, detail = ending_of(ended(None, left_pids=(12, 13)), steps(0.5))
-    assert ending is Ending.INTERRUPTED
-    assert "12, 13" in detail
-
-
 def test_the_detail_is_one_short_harmless_line() -> None:
     """Escape sequences of a trainer do not reach the terminal, and a long message is shortened."""
     stderr = raised("ValueError: \x1b]0;owned\x07\x1b[31m" + "x" * 500, "second line")
@@ -308,11 +207,3 @@ def test_why_no_step_was_seen_is_said(stop: Stop | None) -> None:
     ending, detail = ending_of(trial_exit, [note])
     assert ending is (Ending.NO_STEPS if stop is None else Ending.NEVER_STARTED)
     assert detail == note.text
-
-
-def test_why_steps_end_is_said() -> None:
-    """An observer that gave up after some steps left a note; its earlier notes do not matter."""
-    before, after = (TraineeEvent(kind="note", t_s=0.0, stream="1.0", text=text) for text in ("means", "switched off"))
-    trial_exit = TrialExit(started_s=0.0, ended_s=90.0, exit_code=-15, stop=Stop.HUNG)
-    assert ending_of(trial_exit, [before, *steps(0.5), after]) == (Ending.HUNG, "switched off")
-    assert ending_of(trial_exit, [before, *steps(0.5)]) == (Ending.HUNG, "")

@@ -54,29 +54,6 @@ def test_a_group_with_another_member_is_others(shared: Path, monkeypatch: pytest
     assert "others may write" in (why_not_ours(folder, frozenset({ALICE})) or "")
 
 
-def test_a_link_is_not_ours(shared: Path) -> None:
-    """Even one that leads to a folder of hers."""
-    folder = made(shared / "hers", owner=ALICE, mode=0o700)
-    (shared / ".autotune").symlink_to(folder)
-    assert why_not_ours(shared / ".autotune", frozenset({0, ALICE})) == "it is a symbolic link"
-
-
-def test_what_is_not_there_is_nobodys(shared: Path) -> None:
-    """It can be made."""
-    assert why_not_ours(shared / ".autotune", frozenset({ALICE})) is None
-
-
-def test_root_may_use_what_the_owner_of_the_config_has(shared: Path) -> None:
-    """But not what anybody else has; and others may not use what root has."""
-    config = shared / "config.yaml"
-    config.write_text("")
-    os.chown(config, ALICE, ALICE)
-    assert owners_for(config) == {0, ALICE}
-    assert owners_for(shared / "none.yaml") == {0}
-    with acting_as(MALLORY):
-        assert owners_for(config) == {MALLORY}
-
-
 Plant = Callable[[Path], Path]
 PLACES: dict[str, tuple[Plant, str | None]] = {
     "her own folder": (lambda at: made(at / "alice", owner=ALICE, mode=0o755), None),
@@ -102,9 +79,3 @@ def test_a_place_is_one_where_nobody_else_can_replace_a_folder(plant: Plant, why
         said = why_exposed(place)
     assert (said is None) == (why is None)
     assert why is None or why in (said or "")
-
-
-def test_root_works_in_the_folders_of_others(shared: Path) -> None:
-    """In a container, those from outside belong to somebody; but one open to all is as open to root's enemies."""
-    assert why_exposed(made(shared / "alice", owner=ALICE, mode=0o755)) is None
-    assert "others may write" in (why_exposed(made(shared / "open", owner=ALICE, mode=0o777)) or "")

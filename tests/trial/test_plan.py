@@ -1,9 +1,5 @@
 """Environment in the plan of a trial."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,21 +42,6 @@ def test_the_user_has_the_last_word() -> None:
     assert given["WANDB_MODE"] == "online"
     assert given["PYTHONDONTWRITEBYTECODE"] == ""
     assert given["NEPTUNE_MODE"] == "offline"
-
-
-def test_python_leaves_no_compiled_modules_behind(tmp_path: Path) -> None:
-    """A module of the user's is imported, and no __pycache__ comes beside it."""
-    (tmp_path / "mine.py").write_text("import json, sys; print(json.dumps(sys.dont_write_bytecode))")
-    done = subprocess.run(
-        [sys.executable, "-c", "import mine"],
-        env={**os.environ, **env()},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(done.stdout) is True
-    assert not (tmp_path / "__pycache__").exists()
 
 
 def test_a_folder_that_is_there_for_the_trainer_is_there_for_its_trials(tmp_path: Path) -> None:

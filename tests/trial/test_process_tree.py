@@ -10,7 +10,6 @@ import pytest
 
 from autotune.measure.processes import (
     ProcessTree,
-    all_processes,
     descendants,
     descendants_by_scan,
     holders_of,
@@ -70,22 +69,6 @@ def test_a_tree_keeps_what_has_lost_its_parent(leaving: subprocess.Popen[str]) -
     assert tree.known().keys() == tree.look().keys() == below
 
 
-def test_a_tree_knows_new_processes_only_once_it_has_looked(leaving: subprocess.Popen[str]) -> None:
-    """What is known costs one file a process; to look costs more, and finds the others."""
-    tree = ProcessTree((leaving.pid,))
-    assert tree.known().keys() == {leaving.pid}
-    assert len(tree.look()) == 3
-    assert len(tree.known()) == 3
-
-
-def test_another_process_with_the_same_id_is_not_in_the_tree(leaving: subprocess.Popen[str]) -> None:
-    """Ids come back: the start tells them apart."""
-    tree = ProcessTree((leaving.pid,))
-    tree._known[leaving.pid] += 1.0
-    assert tree.look() == {}
-    assert ProcessTree((2**22 + 1,)).look() == {}
-
-
 def test_the_dead_are_told_from_the_living(leaving: subprocess.Popen[str]) -> None:
     """A process that nobody has reaped is dead, and its children's CPU time is in their parent's account."""
     child = int(leaving.stdout.readline()) if leaving.stdout else 0
@@ -98,13 +81,6 @@ def test_the_dead_are_told_from_the_living(leaving: subprocess.Popen[str]) -> No
     os.kill(child, signal.SIGKILL)
     until(lambda: (process_stat(child) or stat).is_dead)
     assert process_stat(child) is not None
-
-
-def test_all_processes_are_listed() -> None:
-    """This one is among them."""
-    me = process_stat(os.getpid())
-    assert me is not None
-    assert all_processes()[os.getpid()].started_s == me.started_s
 
 
 def test_holders_of_a_file_are_found(tmp_path, leaving: subprocess.Popen[str]) -> None:

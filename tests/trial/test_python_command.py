@@ -106,10 +106,3 @@ def test_says_what_keeps_the_observer_out(words: tuple[str, ...], keeping_out: t
 def test_leaves_everything_else_to_a_process(argv: tuple[str, ...], project: Path) -> None:
     """A command that is not understood completely is not forked."""
     assert python_command(argv, cwd=project, search_path=None) is None
-
-
-def test_looks_the_interpreter_up_where_the_trial_will(project: Path) -> None:
-    """A bare name means the first on the path that the trial has, and a relative path means the trial's directory."""
-    assert python_command(("python", "train.py"), cwd=project, search_path=str(project)) is not None
-    assert python_command(("python", "train.py"), cwd=project, search_path="/nowhere") is None
-    assert python_command(("./python", "train.py"), cwd=project, search_path="/nowhere") is not None

@@ -70,41 +70,11 @@ def test_the_watchdog_hears_at_half_of_its_time(manager: FakeManager) -> None:
     assert heard == [0.0, 30.0, 60.0, 90.0]
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [{}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}],
-)
-def test_without_a_watchdog_nothing_is_sent(manager: FakeManager, variables: dict[str, str]) -> None:
-    """None was asked for, or it is another process's."""
-    service = ServiceManager({"NOTIFY_SOCKET": manager.name, **variables}, VirtualClock())
-    service.alive()
-    assert service.watchdog_s is None
-    assert manager.messages() == []
-
-
-def test_the_watchdog_of_this_process_counts(manager: FakeManager) -> None:
-    """Its number is in the variable."""
-    variables = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}
-    ServiceManager(variables, VirtualClock()).alive()
-    assert manager.messages() == ["WATCHDOG=1"]
-
-
 def test_children_do_not_inherit_the_variables(manager: FakeManager) -> None:
     """A trainer must not speak for the daemon, whatever library it uses."""
     environ = {"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2", "PATH": "/bin"}
     ServiceManager(environ, VirtualClock())
     assert environ == {"PATH": "/bin"}
-
-
-@pytest.mark.parametrize(
-    "name", ["", "relative", "vsock:2:1234", "/", "@", "/" + "x" * 200, "/nowhere/at/all", "/dev/null"]
-)
-def test_no_manager_is_no_error(name: str) -> None:
-    """In a terminal or a container there is none; one that is gone is not waited for."""
-    service = ServiceManager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000"}, VirtualClock())
-    service.ready("up")
-    service.alive()
-    service.stopping()
 
 
 def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from autotune.clock import SystemClock
 from autotune.errors import CommandError
 from autotune.measure.processes import process_stat
 from autotune.trial import search_child
-from autotune.trial.owner import is_gone
 from autotune.trial.search_child import NICENESS, SearchChild, SearchExit
 from tests.trial.conftest import until
 
@@ -62,17 +61,6 @@ def still_running(pids: Iterable[int]) -> list[int]:
     return [pid for pid in pids if (stat := process_stat(pid)) is not None and not stat.is_dead]
 
 
-def test_a_search_ends_by_itself(begin: Start) -> None:
-    """Its exit status is known, and stays known; telling it to leave afterwards does nothing."""
-    child = begin(*python("raise SystemExit(7)"))
-    ended = exit_of(child)
-    assert (ended.code, ended.was_told, ended.was_killed, ended.left) == (7, False, False, ())
-    child.leave()
-    assert child.poll() is ended
-    assert child.end() is ended
-    assert child.pids() == frozenset()
-
-
 def test_it_stands_for_itself(begin: Start, tmp_path: Path) -> None:
     """A session of its own, no input, all output in the log, the environment it was given, and one open pipe."""
     (tmp_path / "log").write_text("earlier\n")
@@ -102,15 +90,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     assert exit_of(begin(*python(code))).code == -signal.SIGKILL
     until((tmp_path / "read").exists)
-
-
-def test_it_is_told_to_leave_and_does(begin: Start, tmp_path: Path) -> None:
-    """By SIGTERM, with its lifeline closed."""
-    child = begin(*python("import time; print('up', flush=True); time.sleep(600)"))
-    until(lambda: "up" in (tmp_path / "log").read_text())
-    assert child.poll() is None
-    ended = child.end()
-    assert (ended.code, ended.was_told, ended.was_killed, ended.left) == (-signal.SIGTERM, True, False, ())
 
 
 def test_one_that_does_not_listen_is_killed_and_its_guard_ends_the_rest(begin: Start, tmp_path: Path) -> None:
@@ -148,15 +127,6 @@ def test_what_has_lost_its_guard_is_killed(begin: Start, tmp_path: Path) -> None
     ended = child.end()
     assert (ended.was_killed, ended.left) == (True, ())
     until(lambda: still_running(pids) == [])
-
-
-def test_its_identity_tells_whether_it_is_gone(begin: Start) -> None:
-    """Also for a later process that reads it from a file."""
-    child = begin(*python("import time; time.sleep(600)"))
-    assert child.identity["pid"] == child.pid
-    assert not is_gone(child.identity)
-    child.end()
-    assert is_gone(child.identity)
 
 
 def test_what_cannot_be_started_says_why(tmp_path: Path, begin: Start) -> None:

@@ -31,13 +31,6 @@ def watched(project: Path, text: str = "") -> SideEffects:
 DATA = "folder: corpus/train\nlog_dir: logs\n"
 
 
-def test_a_trial_that_leaves_nothing(project: Path) -> None:
-    """Its own folder lies in the state folder, which does not count."""
-    around = watched(project, DATA)
-    (project / ".autotune" / "trials" / "x").mkdir(parents=True)
-    assert around.of_the_trial(0) is None
-
-
 def test_what_is_written_where_one_works_is_named(project: Path) -> None:
     """With the remedy, once, and without blaming the trial."""
     around = watched(project, DATA)
@@ -73,36 +66,6 @@ def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
     assert found.fills_a_cache
     assert "corpus/train/features.npy is taken for a cache, so that trial is not compared" in found.sentence
     assert "redirect:" not in found.sentence
-
-
-def test_data_that_are_only_changed_are_no_cache(project: Path) -> None:
-    """The trial that follows changes them again."""
-    around = watched(project, DATA)
-    (project / "corpus" / "train" / "clips.bin").write_text("longer")
-    found = around.of_the_trial(0)
-    assert found is not None
-    assert not found.fills_a_cache
-    assert "changed: corpus/train/clips.bin" in found.sentence
-
-
-def test_a_key_that_is_redirected_is_no_data(project: Path) -> None:
-    """New files in a folder of old logs come from elsewhere, or from the trainer itself; they are no cache."""
-    (project / "logs").mkdir()
-    around = watched(project, DATA)
-    (project / "logs" / "new").touch()
-    found = around.of_the_trial(0)
-    assert found is not None
-    assert not found.fills_a_cache
-
-
-def test_many_files_are_counted(project: Path) -> None:
-    """Five are named."""
-    around = watched(project, DATA)
-    for number in range(20):
-        (project / f"step-{number:02}.ckpt").touch()
-    found = around.of_the_trial(0)
-    assert found is not None
-    assert "step-04.ckpt and 15 more" in found.sentence
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-import autotune
 from autotune.records import Stop
 from autotune.trial.guard import Ended, Guard, Program, Started
 from tests.trial.conftest import Trials, running, until
@@ -21,23 +19,15 @@ os.replace(sys.argv[1] + ".new", sys.argv[1])
 print("it stays", flush=True)
 time.sleep(1e6)
 """
-SEARCH = """
-import sys, time
-from pathlib import Path
-from autotune.trial.guard import Guard, Program
-with Guard() as guard:
-    guard.start()
-    program = Program(argv=(sys.executable, "-c", sys.argv[1], sys.argv[2]), cwd=Path("/"), env={})
-    guard.start_sidecar("it", program, log=Path(sys.argv[2] + ".log"))
-    time.sleep(1e6)
-"""
 
 
 def start_sidecar(guard: Guard, folder: Path, name: str = "it") -> int:
     """Start a sidecar; return its process id when it is up."""
     file = folder / name
     argv = [sys.executable, "-c", STAYS, str(file)]
-    guard.start_sidecar(name, Program(argv=argv, cwd=folder, env=dict(os.environ)), log=folder / f"{name}.log")
+    log = folder / f"{name}.log"
+    log.touch()
+    guard.start_sidecar(name, Program(argv=argv, cwd=folder, env=dict(os.environ)), log=log)
     until(file.exists)
     return int(file.read_text())
 
@@ -86,17 +76,6 @@ def test_no_sidecar_outlives_its_guard(tmp_path: Path) -> None:
         assert guard.pid is not None
         os.kill(guard.pid, signal.SIGKILL)
         assert gone(pid)
-
-
-def test_no_sidecar_outlives_a_killed_search(tmp_path: Path) -> None:
-    """SIGKILL on the search is enough."""
-    file = tmp_path / "it"
-    root = str(Path(autotune.__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": root}
-    with subprocess.Popen([sys.executable, "-c", SEARCH, STAYS, str(file)], env=env) as search:
-        until(file.exists)
-        search.kill()
-    assert gone(int(file.read_text()))
 
 
 def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Trials, tmp_path: Path) -> None:

@@ -10,22 +10,11 @@ import pytest
 from autotune.clock import SystemClock, VirtualClock
 from autotune.trial import side_effects as snapshot_module
 from autotune.trial.side_effects import Snapshot, SnapshotChanges
-from autotune.trial.state_folder import StateFolder
 
 
 def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Snapshot:
     """Snapshot of these folders as they are now."""
     return Snapshot(folders, apart, SystemClock())
-
-
-def test_nothing_happened(hostile: Path) -> None:
-    """Reading files, and looking twice, leaves no trace."""
-    (hostile / "data").mkdir()
-    (hostile / "data" / "a").write_text("x")
-    around = watched(hostile)
-    (hostile / "data" / "a").read_text()
-    assert not around.traces().any
-    assert not around.traces().any
 
 
 def test_files_that_came_changed_and_went(hostile: Path) -> None:
@@ -71,33 +60,6 @@ def test_what_does_not_count(tmp_path: Path) -> None:
     assert not around.traces().any
 
 
-def test_the_state_folder_of_another_member_does_not_count(tmp_path: Path) -> None:
-    """It is made, and written to, while trials go on here; a folder that has some of its names counts."""
-    around = watched(tmp_path)
-    StateFolder(tmp_path / "other").create()
-    (tmp_path / "mine" / "trials").mkdir(parents=True)
-    assert around.traces().new == (tmp_path / "mine",)
-    (tmp_path / "other" / "searches" / "s1.events.jsonl").touch()
-    assert not around.traces().any
-
-
-def test_a_log_that_this_process_writes_does_not_count(tmp_path: Path) -> None:
-    """A search whose output goes to a file beside the config does not take that for the trainer's."""
-    with (tmp_path / "search.log").open("w") as log:
-        around = watched(tmp_path)
-        log.write("exploring\n")
-        log.flush()
-        assert not around.traces().any
-
-
-def test_one_folder_below_another_is_seen_once(tmp_path: Path) -> None:
-    """The data lie in the project as a rule."""
-    (tmp_path / "data").mkdir()
-    around = watched(tmp_path / "data", tmp_path, tmp_path / "data")
-    (tmp_path / "data" / "cache").touch()
-    assert around.traces().new == (tmp_path / "data" / "cache",)
-
-
 def test_a_tree_that_is_too_large_is_looked_at_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the part that was seen is compared, and the result says so."""
     monkeypatch.setattr(snapshot_module, "MOST_ENTRIES", 30)
@@ -132,21 +94,6 @@ def test_a_slow_file_system_does_not_hold_the_search_up(tmp_path: Path) -> None:
     assert around.traces().unseen == (tmp_path,)
 
 
-def test_a_folder_that_cannot_be_read_or_is_not_there_is_nothing(tmp_path: Path) -> None:
-    """No error, and nothing is claimed of it; one that is made later is told by the folder that it is in."""
-    around = watched(tmp_path / "none", tmp_path)
-    (tmp_path / "none").mkdir()
-    assert around.traces().new == (tmp_path / "none",)
-
-
-def test_the_files_that_the_last_look_found(hostile: Path) -> None:
-    """Those in folders too, and no folder."""
-    (hostile / "deep").mkdir()
-    (hostile / "deep" / "a").touch()
-    (hostile / "b").touch()
-    assert set(watched(hostile).files) == {hostile / "deep" / "a", hostile / "b"}
-
-
 def calls(work: Callable[[], object]) -> int:
     """Count the function calls during some work: a measure that does not depend on the machine's speed."""
     count = 0
@@ -174,29 +121,3 @@ def test_what_was_named_is_left_out_in_time_however_much_it_is(folder: str) -> N
         return calls(lambda: SnapshotChanges(new=new).beyond(known))
 
     assert work(800) < 3 * work(400)
-
-
-def test_what_was_named_is_left_out_with_all_below_it() -> None:
-    """A folder that was named stands for what is in it; what only begins with the same letters is something else."""
-    traces = SnapshotChanges(
-        new=(Path("/data/named"), Path("/data/named/deep/a"), Path("/data/named too"), Path("/data/b")),
-        changed=(Path("/data/named/c"),),
-        gone=(Path("/data/d"),),
-    )
-    left = traces.beyond({Path("/data/named"), Path("/data/b")})
-    assert left == SnapshotChanges(new=(Path("/data/named too"),), gone=(Path("/data/d"),))
-
-
-@pytest.mark.parametrize("depth", [1, 500])
-def test_roots_that_could_not_be_seen_whole_are_found_in_time(depth: int) -> None:
-    """Of many roots and many folders that were left, each root is named that one of them lies in."""
-
-    def work(roots: int) -> int:
-        names = [f"/r{number}" for number in range(roots)]
-        folders = [name + "/deep" * depth for name in names[::2]]
-        found: list[tuple[Path, ...]] = []
-        count = calls(lambda: found.append(snapshot_module._outermost(folders, names)))
-        assert found == [tuple(Path(name) for name in names[::2])]
-        return count
-
-    assert work(80) < 3 * work(40)

@@ -37,21 +37,6 @@ def test_the_nearest_project_is_taken(hostile: Path) -> None:
     assert located(inner / "c.yaml") == hostile / "repo" / "configs" / ".autotune"
 
 
-def test_without_a_project_it_is_beside_the_config(tmp_path: Path) -> None:
-    """No folder above has either mark."""
-    if any((folder / ".git").exists() or (folder / ".autotune").is_dir() for folder in tmp_path.parents):
-        pytest.skip("the temporary folder lies within a project")
-    assert located(tmp_path / "c.yaml") == tmp_path / ".autotune"
-
-
-def test_a_link_to_the_config_leads_to_the_same_state(tmp_path: Path) -> None:
-    """A config has one state folder, by whatever name it is reached."""
-    (tmp_path / "project" / ".git").mkdir(parents=True)
-    (tmp_path / "project" / "c.yaml").write_text("")
-    (tmp_path / "link.yaml").symlink_to(tmp_path / "project" / "c.yaml")
-    assert located(tmp_path / "link.yaml") == tmp_path / "project" / ".autotune"
-
-
 def test_a_link_that_was_found_is_passed_over(tmp_path: Path) -> None:
     """The state is kept in the user's own folder instead, and that is said, with the way to have it elsewhere."""
     (tmp_path / "elsewhere").mkdir()
@@ -127,30 +112,6 @@ def test_a_place_open_to_all_gets_no_folder(tmp_path: Path) -> None:
     assert "--state-dir" in (caught.value.remedy or "")
 
 
-def test_a_link_that_the_user_names_is_followed(tmp_path: Path) -> None:
-    """The place on another disk is often reached by one; what it leads to has to be the user's all the same."""
-    (tmp_path / "disk").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "disk")
-    assert located(tmp_path / "c.yaml", tmp_path / "link") == tmp_path / "disk"
-    (tmp_path / "disk").chmod(0o777)
-    with pytest.raises(AutotuneError, match="others may write to it"):
-        located(tmp_path / "c.yaml", tmp_path / "link")
-
-
-def test_a_folder_of_the_users_is_filled_with_what_is_private(tmp_path: Path) -> None:
-    """In one that all may read, what is put into it is closed all the same, also what an earlier version left open."""
-    tmp_path.chmod(0o755)
-    (tmp_path / "studies").mkdir(mode=0o755)
-    before = os.umask(0)
-    try:
-        StateFolder(tmp_path).create()
-    finally:
-        os.umask(before)
-    assert {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == dict.fromkeys(
-        ("studies", "trials", "searches", "cache", "backups", "kept"), 0o700
-    )
-
-
 def test_a_new_folder_is_private_and_ignored_by_git(hostile: Path) -> None:
     """Nobody else can read it, git does not see it, and making it again changes nothing."""
     state = StateFolder(hostile / ".autotune")
@@ -161,30 +122,12 @@ def test_a_new_folder_is_private_and_ignored_by_git(hostile: Path) -> None:
     assert sorted(os.listdir(state.path)) == [".gitignore", "backups", "cache", "kept", "searches", "studies", "trials"]
 
 
-def test_a_folder_of_the_users_stays_visible_to_git(tmp_path: Path) -> None:
-    """``--state-dir .`` must not hide the user's own files."""
-    (tmp_path / "thesis.txt").write_text("")
-    tmp_path.chmod(0o755)
-    StateFolder(tmp_path).create()
-    assert not (tmp_path / ".gitignore").exists()
-    assert tmp_path.stat().st_mode & 0o777 == 0o755
-
-
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     """The place, the system's reason and the way out."""
     (tmp_path / "file").write_text("")
     with pytest.raises(AutotuneError, match="cannot be written: Not a directory") as caught:
         StateFolder(tmp_path / "file" / ".autotune").create()
     assert "--state-dir" in (caught.value.remedy or "")
-
-
-def test_a_read_only_place_is_said(tmp_path: Path, monkeypatch) -> None:
-    """Also when all folders are there already."""
-    StateFolder(tmp_path / "s").create()
-    # Root may write anywhere, so the answer for a user without the right has to be played.
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)
-    with pytest.raises(AutotuneError, match="read-only"):
-        StateFolder(tmp_path / "s").create()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc", "-rf", ".hidden", "a\nb", "é", "x" * 200])
@@ -207,13 +150,6 @@ def test_a_trial_needs_a_gibibyte(free: int, refused: bool, tmp_path: Path, monk
             StateFolder(tmp_path).require_space()
     else:
         StateFolder(tmp_path).require_space()
-
-
-def test_free_space_is_that_of_the_disk(tmp_path: Path) -> None:
-    """A real number, and an error with a place where the folder is gone."""
-    assert StateFolder(tmp_path).free_bytes() > 0
-    with pytest.raises(AutotuneError, match="No such file"):
-        StateFolder(tmp_path / "gone").free_bytes()
 
 
 def aged(state: StateFolder, count: int) -> list[TrialFolder]:
@@ -248,14 +184,3 @@ def test_pruning_touches_nothing_else(tmp_path: Path) -> None:
     assert state.prune("study", protected=(), keep=0) == (folder.path.name,)
     assert sorted(os.listdir(study)) == ["link", "mine", "notes.txt"]
     assert elsewhere.is_ours()
-
-
-def test_pruning_a_study_without_trials_does_nothing(tmp_path: Path) -> None:
-    """There is no folder yet, or a link to somewhere is in its place."""
-    state = StateFolder(tmp_path / "state")
-    assert state.prune("study", protected=()) == ()
-    folders = aged(StateFolder(tmp_path / "other"), 1)
-    (tmp_path / "state" / "trials").mkdir(parents=True)
-    (tmp_path / "state" / "trials" / "study").symlink_to(folders[0].path.parent)
-    assert state.prune("study", protected=(), keep=0) == ()
-    assert folders[0].path.exists()

@@ -58,26 +58,6 @@ def test_devices_are_taken_only_if_they_look_like_uuids(tmp_path: Path, devices:
     assert [event.devices for event in StepReader(tmp_path).poll()] == [told]
 
 
-def test_each_event_arrives_once(tmp_path: Path) -> None:
-    """A poll tells only what is new."""
-    reader = StepReader(tmp_path)
-    assert reader.poll() == []
-    write(tmp_path, {"k": "step", "t_s": 1.0})
-    assert len(reader.poll()) == 1
-    assert reader.poll() == []
-    write(tmp_path, {"k": "step", "t_s": 2.0})
-    assert [event.t_s for event in reader.poll()] == [2.0]
-
-
-def test_streams_are_merged_by_time(tmp_path: Path) -> None:
-    """Two processes and two loops of one are told apart, and come in the order of what happened."""
-    write(tmp_path, {"k": "step", "t_s": 3.0}, name="steps.47.0.jsonl")
-    write(tmp_path, {"k": "step", "t_s": 1.0}, name="steps.47.1.jsonl")
-    write(tmp_path, {"k": "step", "t_s": 2.0}, name="steps.5.0.jsonl")
-    events = StepReader(tmp_path).poll()
-    assert [(event.stream, event.pid) for event in events] == [("47.1", 47), ("5.0", 5), ("47.0", 47)]
-
-
 def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     """Half a line is neither an event nor an error."""
     reader = StepReader(tmp_path)
@@ -159,15 +139,6 @@ def test_a_stream_that_would_be_misread_is_not_read(change: dict[str, object], t
     assert reader.poll() == []
 
 
-@pytest.mark.parametrize(
-    "name", ["steps.x.0.jsonl", "steps.-4.0.jsonl", "steps.4.jsonl", "steps.4.0.jsonl.bak", "steps.٤.0.jsonl"]
-)
-def test_other_files_are_not_read(name: str, tmp_path: Path) -> None:
-    """Only names that a stream has."""
-    write(tmp_path, {"k": "step", "t_s": 1.0}, name=name)
-    assert StepReader(tmp_path).poll() == []
-
-
 def test_only_real_files_are_read(tmp_path: Path) -> None:
     """A link, a folder or a fifo of that name is not followed, entered or waited for."""
     secret = tmp_path / "elsewhere"
@@ -180,11 +151,6 @@ def test_only_real_files_are_read(tmp_path: Path) -> None:
     thread.start()
     thread.join(60.0)
     assert found == [[]]
-
-
-def test_a_folder_that_is_gone_has_no_events(tmp_path: Path) -> None:
-    """A trainer may have removed its folder."""
-    assert StepReader(tmp_path / "gone").poll() == []
 
 
 def test_a_flood_costs_a_bounded_read_and_starves_nobody(tmp_path: Path) -> None:
@@ -201,13 +167,6 @@ def test_a_flood_costs_a_bounded_read_and_starves_nobody(tmp_path: Path) -> None
         file.write(b'\n{"k": "step", "t_s": 2.0}\n')
     assert [event.stream for event in reader.poll()] == ["1.0"]
     assert reader.ignored == 1
-
-
-def test_many_streams_are_not_all_read(tmp_path: Path) -> None:
-    """A trainer that makes files without end is read up to a number of them."""
-    for number in range(300):
-        write(tmp_path, {"k": "step", "t_s": 1.0}, name=f"steps.{number}.0.jsonl")
-    assert len(StepReader(tmp_path).poll()) == 256
 
 
 LINES = st.lists(

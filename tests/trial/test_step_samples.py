@@ -34,29 +34,3 @@ def test_steps_that_hold_other_samples_than_the_config_says() -> None:
 def test_last_batches_and_batches_of_any_size_are_no_difference(samples: tuple[float, ...]) -> None:
     """Nor are means over several steps with smaller ones among them."""
     assert said("batch_size", 32, *samples) is None
-
-
-@pytest.mark.parametrize(
-    ("path", "held", "devices", "accumulated"),
-    [
-        ("batch_size", 128, 4, 1),
-        ("batch_size", 8, 4, 1),
-        ("batch_size", 64, 1, 2),
-        ("batch_size", 4, 4, 2),
-        ("batch_size", 256, 4, 2),
-        ("per_device_batch_size", 96, 1, 1),
-        ("global_batch_size", 2, 1, 1),
-    ],
-)
-def test_several_devices_and_accumulation_are_no_difference(
-    path: str, held: float, devices: int, accumulated: int
-) -> None:
-    """A batch may be that of each device or of all, of each accumulated step or of all."""
-    assert said(path, 32, held, held, held, devices=devices, gradient_accumulation_steps=accumulated) is None
-
-
-def test_what_devices_do_not_explain_is_a_difference() -> None:
-    """Three times the batch on two devices; and a part of a batch that is that of one device."""
-    assert said("batch_size", 32, 96, 96, devices=2) is not None
-    assert said("per_device_batch_size", 32, 16, 16, devices=2, gradient_accumulation_steps=1) is None
-    assert said("per_device_batch_size", 32, 8, 8, devices=2) is not None

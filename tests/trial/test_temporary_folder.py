@@ -26,11 +26,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     short.rmdir()
 
 
-def test_it_is_in_the_trials_folder_where_the_path_is_short(place: Path) -> None:
-    """Then it is deleted with the trial."""
-    assert temporary_folder(place / "trial") == place / "trial" / "tmp"
-
-
 def test_a_socket_fits_into_it_however_long_the_trials_path_is(place: Path, tmp_path: Path) -> None:
     """Multiprocessing and PyTorch put their sockets there; the folder is this user's alone, and goes."""
     trial = tmp_path / ("long" * 20) / "trial"
@@ -72,13 +67,3 @@ def test_a_link_in_its_place_is_not_followed(place: Path, tmp_path: Path, caplog
     assert "not this user's own" in caplog.text
     assert (target / "precious").exists()
     folder.unlink()
-
-
-def test_a_folder_that_others_can_write_to_is_left_alone(place: Path, tmp_path: Path) -> None:
-    """It is not one that was made here."""
-    trial = tmp_path / ("long" * 20) / "trial"
-    folder = temporary_folder(trial)
-    folder.mkdir()
-    folder.chmod(0o777)
-    delete_temporary_folder(trial)
-    assert folder.exists()

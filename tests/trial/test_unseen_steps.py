@@ -24,14 +24,6 @@ def test_a_trainer_that_hides_its_steps_is_given_half_a_minute() -> None:
     assert judge.why(130.0) == "its batches cannot be seen"
 
 
-@pytest.mark.parametrize("sign", ["step", "reporter"])
-def test_what_reports_its_own_steps_is_waited_for(sign: str) -> None:
-    """However long it takes to its first step."""
-    judge = UnseenSteps(works, 300.0, lambda _pid: False)
-    judge.note([event("launched", 0.0), event("start", 1.0), event("unseen", 2.0, "hidden"), event(sign, 3.0)])
-    assert judge.why(1000.0) == ""
-
-
 def test_work_without_a_framework_is_told_after_a_minute() -> None:
     """A trainer in plain Python, whose steps nobody can see; later where the config allows a longer start."""
     judge = UnseenSteps(works, 300.0, lambda _pid: False)

@@ -44,13 +44,6 @@ def test_a_process_is_watched_until_it_ends(start: Start) -> None:
     assert watched.trial_folder() is None
 
 
-def test_a_process_that_is_not_there_is_an_error() -> None:
-    """With the number, and where to find others."""
-    with pytest.raises(AutotuneError, match="there is no process 99999999") as raised:
-        WatchedProcess(99999999, SystemClock())
-    assert "container" in raised.value.remedy
-
-
 def test_all_below_it_is_its_own(start: Start) -> None:
     """For a while also after it has ended: its kernels of the last minute are still its own."""
     process = start(FORKS)

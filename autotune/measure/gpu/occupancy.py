@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from autotune.clock import Clock
@@ -15,7 +15,6 @@ from autotune.measure.gpu.driver import (
     Device,
     Driver,
     DriverError,
-    Holder,
     Memory,
     Trouble,
     facts,
@@ -84,45 +83,16 @@ def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
     Raises:
         DriverError: There is no driver, or it does not work.
     """
+    found = []
     with Driver() as driver:
-        found = [_occupancy(driver, uuid, clock) for uuid in uuids]
+        for uuid in uuids:
+            try:
+                device = driver.device(uuid)
+                watched = _WatchedDevice(GpuOccupancy(uuid=uuid, name=if_known(device.name) or uuid), device, clock)
+                found.append(watched.read(driver.process_name))
+            except DriverError as error:
+                found.append(GpuOccupancy(uuid=uuid, name=uuid, why_unknown=error.for_people))
     return tuple(gpu for gpu in found if gpu.busy or gpu.why_unknown)
-
-
-def _occupancy(driver: Driver, uuid: str, clock: Clock) -> GpuOccupancy:
-    try:
-        device = driver.device(uuid)
-        holders = if_known(device.holders) or []
-        memory = if_known(device.memory)
-        return GpuOccupancy(
-            uuid=uuid,
-            name=if_known(device.name) or uuid,
-            occupants=tuple(_occupant(driver, holder) for holder in holders),
-            utilization=_recent_utilization(device, clock),
-            memory_used_bytes=None if memory is None else memory.used_bytes,
-        )
-    except DriverError as error:
-        return GpuOccupancy(uuid=uuid, name=uuid, why_unknown=error.for_people)
-
-
-def _occupant(driver: Driver, holder: Holder) -> Occupant:
-    return Occupant(
-        pid=holder.pid,
-        memory_bytes=holder.memory_bytes,
-        name=if_known(lambda: driver.process_name(holder.pid)),
-        computes=holder.computes,
-    )
-
-
-def _recent_utilization(device: Device, clock: Clock) -> float | None:
-    samples = if_known(lambda: device.busy_samples(0))
-    now_s, epoch_s = clock.now_s(), clock.utc().timestamp()
-    windows = SampledWindows().of(samples or (), now_s=now_s, epoch_s=epoch_s)
-    recent = [(length_s, busy) for end_s, length_s, busy in windows if end_s > now_s - _LOOK_BACK_S]
-    if recent:
-        return sum(length_s * busy for length_s, busy in recent) / sum(length_s for length_s, _ in recent)
-    percent = if_known(device.busy_percent)
-    return None if percent is None or percent > 100 else percent / 100.0
 
 
 _RETRY_S = 5.0  # until a driver that was lost is opened again
@@ -165,25 +135,21 @@ class OccupancyReader:
         self._devices: dict[str, _WatchedDevice] = {}
         self._known: dict[str, GpuOccupancy] = {}  # the last that was seen of each
         self._found_s = -math.inf  # when the GPUs were looked for
-        self._lost: tuple[float, GpusSeen] | None = None
+        self._lost: GpusSeen | None = None
 
     def read(self) -> GpusSeen:
         """Return the occupancy of all GPUs now; failures of the driver are part of it."""
         began_s = self._clock.now_s()
-        if self._lost is not None and began_s - self._lost[0] < _RETRY_S:
-            seen = self._lost[1]
-            return GpusSeen(t_s=began_s, why_unknown=seen.why_unknown, why_none=seen.why_none)
+        if self._lost is not None and began_s - self._lost.t_s < _RETRY_S:
+            return replace(self._lost, t_s=began_s)
         try:
             return self._read(began_s)
         except DriverError as error:
             self.close()
             is_without = error.code == NO_LIBRARY and not self._known
-            words = error.for_people
-            seen = GpusSeen(
-                t_s=began_s, why_none=words if is_without else None, why_unknown=None if is_without else words
-            )
-            self._lost = (began_s, seen)
-            return seen
+            why_none, why_unknown = (error.for_people, None) if is_without else (None, error.for_people)
+            self._lost = GpusSeen(t_s=began_s, why_none=why_none, why_unknown=why_unknown)
+            return self._lost
 
     def close(self) -> None:
         """End the session with the driver; the next reading opens another one."""
@@ -200,15 +166,12 @@ class OccupancyReader:
         elif began_s - self._found_s >= _RETRY_S and not all(map(_is_uuid, self._known or [""])):
             self._find(self._driver)
             self._found_s = began_s
-        names = self._driver.process_name
         found = []
         for uuid, last in list(self._known.items()):
-            device = self._devices.get(uuid)
             try:
-                if device is None:
-                    device = _WatchedDevice(last.index, uuid, last.name, self._driver.device(uuid), self._clock)
-                    self._devices[uuid] = device
-                found.append(device.read(names))
+                device = self._devices.get(uuid) or _WatchedDevice(last, self._driver.device(uuid), self._clock)
+                self._devices[uuid] = device
+                found.append(device.read(self._driver.process_name))
                 self._known[uuid] = found[-1]
             except DriverError as error:
                 if error.trouble is Trouble.DRIVER_LOST:
@@ -248,14 +211,12 @@ def _is_uuid(name: str) -> bool:
 class _WatchedDevice:
     """One device: its questions, asked again once where they fail in passing."""
 
-    def __init__(self, index: int, uuid: str, name: str, device: Device, clock: Clock) -> None:
-        self._index = index
-        self._uuid = uuid
-        self._name = name
+    def __init__(self, known: GpuOccupancy, device: Device, clock: Clock) -> None:
+        self._known = GpuOccupancy(uuid=known.uuid, name=known.name, index=known.index)
         self._device = device
         self._clock = clock
         self._windows = SampledWindows()
-        self._newest_s = -math.inf
+        self._newest_s = math.inf  # no reading before this one
         self._names: dict[int, str | None] = {}
 
     def read(self, name_of: Callable[[int], str]) -> GpuOccupancy:
@@ -269,8 +230,7 @@ class _WatchedDevice:
         holders = _told(device.holders)
         utilization = self._utilization()
         if holders is None and held_bytes is None:
-            why = "the NVIDIA driver tells neither processes nor memory"
-            return GpuOccupancy(uuid=self._uuid, name=self._name, index=self._index, why_unknown=why)
+            return replace(self._known, why_unknown="the NVIDIA driver tells neither processes nor memory")
         occupants = tuple(
             Occupant(
                 pid=one.pid, memory_bytes=one.memory_bytes, computes=one.computes, name=self._process(one.pid, name_of)
@@ -278,10 +238,8 @@ class _WatchedDevice:
             for one in holders or ()
         )
         self._names = {one.pid: one.name for one in occupants}
-        return GpuOccupancy(
-            uuid=self._uuid,
-            name=self._name,
-            index=self._index,
+        return replace(
+            self._known,
             occupants=occupants,
             utilization=utilization,
             memory_used_bytes=None if memory is None else memory.used_bytes,

@@ -1,62 +1,68 @@
-"""GPU collector as a process of its own: ``python -P -m autotune.measure.gpu.process FILE UUID...``.
+"""Collector of GPU readings: polls some devices, in a process of its own or in a thread of the monitor.
 
-A driver call can hang for good. Here it hangs in a process that nobody waits for: it can be killed and, if it is stuck
-in the kernel, left behind. Its records are appended to the file, see `records`, one write for each line. It ends
-when there is no point in going on, when its parent is gone, and when it cannot write.
+As a process it is ``python -P -m autotune.measure.gpu.process UUID...``, which writes records to stdout. A driver call
+can hang for good: there it hangs in a process that nobody waits for, which can be killed and, if it is stuck in the
+kernel, left behind. It ends when there is no point in going on, when its parent is gone, and when it cannot write.
 """
 
-import contextlib
+from __future__ import annotations
+
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
-from autotune.clock import Clock, Poller, SystemClock
-from autotune.files import open_regular
-from autotune.measure.gpu.device_reader import DRAIN_S, DeviceReader, Questions
-from autotune.measure.gpu.driver import FATAL_NAMES, Driver, DriverError, Trouble
-from autotune.measure.gpu.samples import FORMAT, Capability, GpuFound, GpuLost, Record, StreamStarted, to_line
+from autotune.clock import Clock, SystemClock
+from autotune.measure.gpu.driver import FATAL_NAMES, Device, Driver, DriverError, GpmSample, Trouble, reasons_of
+from autotune.measure.gpu.samples import (
+    FORMAT,
+    STATE_S,
+    BusyWindows,
+    Capability,
+    CapabilityOff,
+    GpuFound,
+    GpuLost,
+    GpuState,
+    ProcessShares,
+    Record,
+    StreamStarted,
+    UnitActivity,
+    to_line,
+)
+from autotune.measure.gpu.windows import BusyWindow, PolledWindows, SampledWindows
 
-_WATCH_S = 1.0
+DRAIN_S = 0.25
+"""Interval between two drains of the driver's ring of samples, which holds some 16 s: none is lost at this pace."""
+
+POLL_S = 0.1
+"""Interval between two readings of a device that keeps no samples."""
+
+Answer = TypeVar("Answer")
 
 
-def collect(path: str, uuids: Sequence[str]) -> None:
-    """Poll until the driver is lost or the parent is gone.
+def collect(uuids: Sequence[str]) -> None:
+    """Poll until the driver is lost or the parent is gone, and write the records to stdout, each with one call.
 
     Args:
-        path: File to append to; made if it is not there.
         uuids: The devices; MIG instances are allowed.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: They cannot be written.
     """
     parent, clock = os.getppid(), SystemClock()
-    file = open_regular(Path(path), append=True, create=True)
-
-    def tell(record: Record) -> None:
-        os.write(file.fileno(), to_line(record).encode("ascii"))
-
-    poller = GpuPoller(uuids, tell, clock)
-
-    def watch() -> float:
-        if os.getppid() != parent:
-            os._exit(0)  # from this thread: the other one may be stuck in the driver
-        with contextlib.suppress(OSError):  # which the other thread will meet too
-            poller.tell_if_blocked()
-        return _WATCH_S
-
-    Poller(watch, name="gpu-watch").start()
-    while (wait_s := poller.step()) is not None:
+    poller = GpuPoller(uuids, lambda record: os.write(1, to_line(record)), clock)
+    # Where it hangs in the driver, the kernel ends it with the guard; see trial/guard_process.py.
+    while os.getppid() == parent and (wait_s := poller.step()) is not None:
         clock.wait(wait_s)
 
 
 class GpuPoller:
-    """Poller of some devices, driven by `step`; not thread-safe but for `tell_if_blocked`.
+    """Poller of some devices, driven by `step`.
 
     Args:
         uuids: The devices; MIG instances are allowed.
-        tell: Takes the records, in order. It may be called from the thread of `tell_if_blocked` too.
+        tell: Takes the records, in order.
         clock: Stamps and paces the readings.
         left_out: Capabilities that the driver is not asked for.
     """
@@ -64,7 +70,7 @@ class GpuPoller:
     def __init__(
         self,
         uuids: Sequence[str],
-        tell: Callable[[Record], None],
+        tell: Callable[[Record], object],
         clock: Clock,
         *,
         left_out: Collection[Capability] = (),
@@ -75,12 +81,9 @@ class GpuPoller:
         self._clock = clock
         self._driver: Driver | None = None
         self._readers: dict[str, DeviceReader] = {}
-        # What to ask next, and what need not be told twice. `GpuAvailability`, which knows a loss from the records made
-        # here, is asked in other processes and must not decide on questions to the driver.
         self._look_again_s = dict.fromkeys(self._uuids, -math.inf)
         self._told_lost: set[str] = set()
         self._failing_since_s: dict[str | None, float] = {}
-        self._questions = Questions(clock)
 
     def step(self) -> float | None:
         """Take the readings that are due; return the seconds until the next call, None if there is no point in it.
@@ -100,12 +103,6 @@ class GpuPoller:
         dues_s = [*self._look_again_s.values(), *(reader.due_s for reader in self._readers.values())]
         return max(0.0, min(dues_s) - self._clock.now_s()) if dues_s else None
 
-    def tell_if_blocked(self) -> None:
-        """Emit a record of a driver call that does not return; call it from another thread, every second or so."""
-        blocked = self._questions.blocked()
-        if blocked is not None:
-            self._tell(blocked)
-
     def close(self) -> None:
         """Close the driver; may be called again."""
         for reader in self._readers.values():
@@ -116,9 +113,9 @@ class GpuPoller:
             self._driver = None
 
     def _open(self) -> Driver:
-        driver = self._questions.ask(None, "driver", Driver)
+        driver = Driver()
         try:
-            version = self._questions.ask(None, "driver", driver.version)
+            version = driver.version()
         except DriverError as error:
             if error.trouble is Trouble.DRIVER_LOST:
                 driver.close()
@@ -142,8 +139,7 @@ class GpuPoller:
             self._lose(uuid, error)
 
     def _find(self, driver: Driver, uuid: str) -> DeviceReader:
-        device = self._questions.ask(uuid, "device", lambda: driver.device(uuid))
-        reader = DeviceReader(uuid, device, self._questions, self._tell, self._clock, left_out=self._left_out)
+        reader = DeviceReader(uuid, driver.device(uuid), self._tell, self._clock, left_out=self._left_out)
         name, memory_bytes = reader.name(), reader.memory_total_bytes()
         self._readers[uuid] = reader
         self._look_again_s.pop(uuid)
@@ -180,8 +176,189 @@ class GpuPoller:
         self._tell(GpuLost(t_s=self._clock.now_s(), uuid=uuid, name=name, why=why))
 
 
+class DeviceReader:
+    """Reader of one device: takes its readings when they are due, and emits them as records.
+
+    Its methods raise `DriverError` where the device, or the driver, is lost, and only there.
+
+    Args:
+        clock: Stamps and paces the readings.
+    """
+
+    def __init__(
+        self,
+        uuid: str,
+        device: Device,
+        tell: Callable[[Record], object],
+        clock: Clock,
+        *,
+        left_out: Collection[Capability] = (),
+    ) -> None:
+        self._uuid = uuid
+        self._device = device
+        self._tell = tell
+        self._clock = clock
+        self._began_s = clock.now_s()
+        self._off = set(left_out)
+        self._sampled = SampledWindows()
+        self._polled = PolledWindows()
+        self._shares_from: tuple[int, float] | None = None  # driver's stamp, monotonic time
+        self._gpm: tuple[GpmSample, float] | None = None
+        self._busy_due_s = self._shares_due_s = self._state_due_s = clock.now_s()
+
+    @property
+    def due_s(self) -> float:
+        """Monotonic time of the next reading."""
+        return min(self._busy_due_s, self._state_due_s)
+
+    def name(self) -> str | None:
+        return self._answer(Capability.NAME, self._device.name)
+
+    def memory_total_bytes(self) -> int | None:
+        memory = self._answer(Capability.MEMORY, self._device.memory)
+        return None if memory is None else memory.total_bytes
+
+    def read(self) -> None:
+        """Take the readings that are due."""
+        now_s = self._clock.now_s()
+        if now_s >= self._busy_due_s:
+            self._busy_due_s = now_s + self._read_busy()
+        if now_s >= self._shares_due_s:  # with what else is due: their stretches end with driver windows
+            self._shares_due_s = now_s + DRAIN_S
+            self._read_shares()
+        if now_s >= self._state_due_s:
+            self._state_due_s = now_s + STATE_S
+            self._read_state()
+            self._read_activity()
+
+    def close(self) -> None:
+        """Free the memory that the driver has lent."""
+        if self._gpm is not None:
+            self._gpm[0].free()
+            self._gpm = None
+
+    def _answer(
+        self, capability: Capability, question: Callable[[], Answer], *, nothing: Answer | None = None
+    ) -> Answer | None:
+        """Return the driver's answer: `nothing` if it has nothing new, None if it does not answer, now or ever."""
+        if capability in self._off:
+            return None
+        try:
+            return question()
+        except DriverError as error:
+            if error.trouble.is_fatal:
+                raise
+            if error.trouble is Trouble.NOTHING_NEW:
+                return nothing
+            if error.trouble is Trouble.CAPABILITY_OFF:
+                self._switch_off(capability, error.words)
+            return None
+
+    def _switch_off(self, capability: Capability, why: str) -> None:
+        self._off.add(capability)
+        self._tell(CapabilityOff(t_s=self._clock.now_s(), uuid=self._uuid, capability=capability, why=why))
+
+    def _read_busy(self) -> float:
+        """Emit new driver windows; return the seconds until the next look."""
+        if Capability.SAMPLES not in self._off:
+            since_us = self._sampled.newest_us
+            none: list[tuple[int, int]] = []
+            samples = self._answer(Capability.SAMPLES, lambda: self._device.busy_samples(since_us), nothing=none)
+            if samples is not None:
+                self._tell_busy(Capability.SAMPLES, self._windows_of(samples))
+            if Capability.SAMPLES not in self._off and not self._keeps_no_samples():
+                return DRAIN_S
+        percent = self._answer(Capability.RATES, self._device.busy_percent)
+        if percent is not None:
+            self._tell_busy(Capability.RATES, self._polled.of(percent, now_s=self._clock.now_s()))
+        return math.inf if Capability.RATES in self._off else POLL_S
+
+    def _keeps_no_samples(self) -> bool:
+        # drivers make one in a second at most, also of an idle device
+        return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > 3.0
+
+    def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:
+        now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()
+        windows = self._sampled.of(samples, now_s=now_s, epoch_s=epoch_s)
+        if windows or not self._sampled.overdue(now_s):
+            return windows
+        is_idle = self._answer(Capability.RATES, self._device.busy_percent) == 0
+        return self._sampled.idle(now_s) if is_idle else []
+
+    def _tell_busy(self, source: Capability, windows: Iterable[BusyWindow]) -> None:
+        rounded = tuple((round(end_s, 6), round(length_s, 6), busy) for end_s, length_s, busy in windows)
+        if rounded:
+            self._tell(BusyWindows(t_s=self._clock.now_s(), uuid=self._uuid, source=source, windows=rounded))
+
+    def _read_state(self) -> None:
+        device = self._device
+        memory = self._answer(Capability.MEMORY, device.memory)
+        mask = self._answer(Capability.REASONS, device.clock_reasons)
+        holders = self._answer(Capability.HOLDERS, device.holders)
+        self._tell(
+            GpuState(
+                uuid=self._uuid,
+                memory_bytes=None if memory is None else memory.used_bytes,
+                power_w=self._answer(Capability.POWER, device.power_w),
+                temperature_c=self._answer(Capability.TEMPERATURE, device.temperature_c),
+                sm_clock_mhz=self._answer(Capability.CLOCK, device.sm_clock_mhz),
+                reasons=None if mask is None else reasons_of(mask),
+                holders=None
+                if holders is None
+                else tuple((one.pid, one.memory_bytes, one.computes) for one in holders),
+                # Last, and the stamp right after it: energy over a stretch is the difference of two such pairs.
+                energy_j=self._answer(Capability.ENERGY, device.energy_j),
+                t_s=self._clock.now_s(),
+            )
+        )
+
+    def _read_shares(self) -> None:
+        """Emit the shares of processes since the last time, from driver window to driver window.
+
+        The driver averages over these.
+        """
+        until_us, until_s = self._sampled.newest_us, self._sampled.newest_end_s
+        if Capability.SAMPLES in self._off:  # nothing gives the driver's clock: most count from 1970
+            until_us, until_s = int(self._clock.utc().timestamp() * 1e6), self._clock.now_s()
+        if until_s is None:
+            return
+        if self._shares_from is not None and until_us >= self._shares_from[0]:  # else the wall clock was set back
+            since_us, since_s = self._shares_from
+            if until_us == since_us:
+                return
+            none: list[tuple[int, float]] = []
+            rows = self._answer(Capability.SHARES, lambda: self._device.process_shares(since_us), nothing=none)
+            if rows is None:
+                return  # failed in passing: the next answer is about both stretches
+            if not rows and until_s - since_s < STATE_S:
+                return  # a driver may sample processes more rarely than the GPU, at least once a second
+            shares: dict[int, list[float]] = {}
+            for pid, share in rows:
+                shares.setdefault(pid, []).append(share)
+            means = tuple((pid, sum(some) / len(some)) for pid, some in sorted(shares.items()))
+            self._tell(ProcessShares(t0_s=since_s, t_s=until_s, uuid=self._uuid, shares=means))
+        self._shares_from = (until_us, until_s)
+
+    def _read_activity(self) -> None:
+        """Emit the activity of the units since the last time, from the counters at both ends."""
+        if self._gpm is None and Capability.ACTIVITY not in self._off:
+            supported = self._answer(Capability.ACTIVITY, self._device.has_gpm)
+            if supported is False:
+                self._switch_off(Capability.ACTIVITY, "Not Supported")
+        sample = self._answer(Capability.ACTIVITY, self._device.gpm_sample)
+        now_s = self._clock.now_s()
+        before, self._gpm = self._gpm, None if sample is None else (sample, now_s)
+        if before is None:
+            return
+        if sample is not None:
+            activity = self._answer(Capability.ACTIVITY, lambda: self._device.activity(before[0], sample))
+            if activity is not None and activity != (None, None, None):
+                self._tell(UnitActivity(t0_s=before[1], t_s=now_s, uuid=self._uuid, **activity._asdict()))
+        before[0].free()
+
+
 if __name__ == "__main__":
     try:
-        collect(sys.argv[1], sys.argv[2:])
+        collect(sys.argv[1:])
     except OSError as error:
         sys.exit(f"the GPU collector cannot write: {error}")

@@ -4,28 +4,27 @@ import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
+
+import numpy as np
 
 from autotune.measure.gpu.driver import THROTTLING
 from autotune.measure.gpu.samples import (
     STATE_S,
     BusyWindows,
-    CallBlocked,
     Capability,
     CapabilityOff,
     GpuAvailability,
     GpuFound,
-    GpuLost,
     GpuState,
     ProcessShares,
-    ReadingCounts,
     Record,
     StreamStarted,
     UnitActivity,
 )
-from autotune.measure.gpu.usage import MOST_LOST, Attribution, DevicesUsage, DeviceUsage
+from autotune.measure.gpu.usage import Attribution, DevicesUsage, DeviceUsage
 from autotune.measure.gpu.windows import BusyWindow
 from autotune.records import GpuFigures
 
@@ -57,8 +56,6 @@ class GpuTimeline:
                     self._driver = record.driver
                     for device in self._devices.values():
                         device.absent.clear()  # it may be another driver now; what is still absent is said again
-                case GpuLost() | CallBlocked():
-                    pass
                 case _ if record.uuid in self._devices:
                     self._devices[record.uuid].keep(record)
 
@@ -119,7 +116,6 @@ class DeviceTimeline:
     states: list[GpuState] = field(default_factory=list)
     shares: list[ProcessShares] = field(default_factory=list)
     activity: list[UnitActivity] = field(default_factory=list)
-    counts: list[ReadingCounts] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
 
     def keep(self, record: Record) -> None:
@@ -137,8 +133,6 @@ class DeviceTimeline:
                 self.shares.append(record)
             case UnitActivity():
                 self.activity.append(record)
-            case ReadingCounts():
-                self.counts.append(record)
             case CapabilityOff():
                 self.absent[record.capability] = record.why
             case _:
@@ -151,7 +145,7 @@ class DeviceTimeline:
         """
         del self.windows[: bisect_left(self.windows, before_s, key=lambda window: window[0])]
         del self.states[: bisect_left(self.states[:-1], before_s, key=lambda state: state.t_s)]
-        for records in (self.shares, self.activity, self.counts):
+        for records in (self.shares, self.activity):
             del records[: bisect_left(records, before_s, key=lambda record: record.t_s)]
 
     def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUsage:
@@ -164,8 +158,7 @@ class DeviceTimeline:
         power_w, counted = _mean_power(beside, t0_s, t1_s)
         reasons = [state.reasons for state in states if state.reasons is not None]
         own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
-        sm, tensor, dram = self._mean_activity(t0_s, t1_s)
-        failed, unreliable = _failures(self.counts, t0_s, t1_s)
+        told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
         figures = GpuFigures(
             uuid=self.uuid,
             name=self.name or self.uuid,
@@ -175,9 +168,9 @@ class DeviceTimeline:
             peak_memory_bytes=self._peak_memory_bytes(t0_s if started_s is None else started_s, t1_s + STATE_S),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * (t1_s - t0_s),
-            sm_activity=sm,
-            tensor_activity=tensor,
-            dram_activity=dram,
+            sm_activity=_weighted_mean((record.sm, overlap_s) for record, overlap_s in told),
+            tensor_activity=_weighted_mean((record.tensor, overlap_s) for record, overlap_s in told),
+            dram_activity=_weighted_mean((record.dram, overlap_s) for record, overlap_s in told),
             own_fraction=own,
             foreign_fraction=foreign,
             throttled_fraction=_mean(float(not THROTTLING.isdisjoint(some)) for some in reasons),
@@ -195,22 +188,12 @@ class DeviceTimeline:
             clock_reasons=_share_by_reason(reasons),
             foreign_pids=foreign_pids,
             attribution=attribution,
-            failed=failed,
-            unreliable=unreliable,
             absent=dict(self.absent),
         )
 
     def _peak_memory_bytes(self, t0_s: float, t1_s: float) -> int | None:
         memory = (state.memory_bytes for state in self.states if t0_s <= state.t_s <= t1_s)
         return max((used for used in memory if used is not None), default=None)
-
-    def _mean_activity(self, t0_s: float, t1_s: float) -> tuple[float | None, float | None, float | None]:
-        told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
-        return (
-            _activity(told, lambda record: record.sm),
-            _activity(told, lambda record: record.tensor),
-            _activity(told, lambda record: record.dram),
-        )
 
     def _shares(
         self, t0_s: float, t1_s: float, busy: float | None, own_pids: frozenset[int], started_s: float | None
@@ -254,40 +237,22 @@ def _inside(windows: Sequence[BusyWindow], t0_s: float, t1_s: float) -> list[Bus
 
 
 def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[float | None, bool]:
-    """Return the mean power of a stretch, and True if the device counted its energy.
+    """Return the mean power of a stretch, from readings around it, and True if the device counted its energy.
 
-    The last second of the stretch may not have been read yet.
+    None where the readings are about less than half of it: its last second may not have been read yet.
     """
-    counter = [(state.t_s, state.energy_j) for state in states if state.energy_j is not None]
-    known = _known_part(counter, t0_s, t1_s)
-    started_anew = any(later[1] < earlier[1] for earlier, later in pairwise(counter))  # with the driver
-    if known is not None and not started_anew:
-        return (_at(counter, known[1]) - _at(counter, known[0])) / (known[1] - known[0]), True
+    energy = [(state.t_s, state.energy_j) for state in states if state.energy_j is not None]
+    started_anew = any(later[1] < earlier[1] for earlier, later in pairwise(energy))  # with the driver
     power = [(state.t_s, state.power_w) for state in states if state.power_w is not None]
-    known = _known_part(power, t0_s, t1_s)
-    if known is None:
+    if len(energy) >= 2 and not started_anew:
+        ends_s = np.clip([t0_s, t1_s], energy[0][0], energy[-1][0])
+        if ends_s[1] - ends_s[0] > 0.5 * (t1_s - t0_s):
+            start_j, end_j = np.interp(ends_s, [t_s for t_s, _ in energy], [joule for _, joule in energy])
+            return float((end_j - start_j) / (ends_s[1] - ends_s[0])), True
+    if not power or min(t1_s, power[-1][0]) - max(t0_s, power[0][0]) <= 0.5 * (t1_s - t0_s):
         return None, False
-    inside = [(t_s, watt) for t_s, watt in power if known[0] < t_s < known[1]]
-    points = [(known[0], _at(power, known[0])), *inside, (known[1], _at(power, known[1]))]
-    spent_j = math.fsum((b_s - a_s) * (a_w + b_w) / 2 for (a_s, a_w), (b_s, b_w) in pairwise(points))
-    return spent_j / (known[1] - known[0]), False
-
-
-def _known_part(points: Sequence[tuple[float, float]], t0_s: float, t1_s: float) -> tuple[float, float] | None:
-    if not points:
-        return None
-    start_s, end_s = max(t0_s, points[0][0]), min(t1_s, points[-1][0])
-    # of a stretch must lie between readings, for a mean over it
-    return (start_s, end_s) if end_s - start_s > 0.5 * (t1_s - t0_s) else None
-
-
-def _at(points: Sequence[tuple[float, float]], t_s: float) -> float:
-    """Return the value at a time between the first and the last point, interpolated linearly."""
-    place = bisect_left(points, t_s, key=lambda point: point[0])
-    if points[place][0] == t_s:
-        return points[place][1]
-    (before_s, before), (after_s, after) = points[place - 1 : place + 1]
-    return before + (after - before) * (t_s - before_s) / (after_s - before_s)
+    inside = [watt for t_s, watt in power if t0_s <= t_s <= t1_s]
+    return _mean(inside or (watt for _, watt in power)), False
 
 
 def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
@@ -304,27 +269,11 @@ def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -
     return min(record.t_s, t1_s) - max(record.t0_s, t0_s)
 
 
-def _activity(
-    told: Sequence[tuple[UnitActivity, float]], value: Callable[[UnitActivity], float | None]
-) -> float | None:
-    """Return the mean over the known time; records at the ends count with the part that lies inside."""
-    known = [(share, overlap_s) for record, overlap_s in told if (share := value(record)) is not None]
-    total_s = math.fsum(overlap_s for _, overlap_s in known)
-    return math.fsum(share * overlap_s for share, overlap_s in known) / total_s if total_s else None
-
-
-def _failures(counts: Sequence[ReadingCounts], t0_s: float, t1_s: float) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return the number of failed readings by capability, and the capabilities of which too many failed."""
-    told = [record for record in counts if t0_s <= record.t_s <= t1_s + STATE_S]  # each is about the second before it
-    if not any(record.failed for record in told):
-        return {}, ()
-    tried: Counter[str] = Counter()
-    failed: Counter[str] = Counter()
-    for record in told:
-        tried.update(dict(record.tried))
-        failed.update(dict(record.failed))
-    many = (name for name, count in failed.items() if count > max(1, MOST_LOST * tried[name]))  # one is a hiccup
-    return dict(failed), tuple(sorted(many))
+def _weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """Return the mean of the known values, each with the time that it stands for; None without any."""
+    known = [(value, length_s) for value, length_s in values if value is not None]
+    total_s = math.fsum(length_s for _, length_s in known)
+    return math.fsum(value * length_s for value, length_s in known) / total_s if total_s else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

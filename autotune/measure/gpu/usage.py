@@ -11,9 +11,6 @@ from autotune.measure.gpu.windows import BusyWindow
 from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.records import GpuFigures, GpuMeasurement, GpuRole, Scalar, Validity
 
-MOST_LOST = 0.05
-"""Share of the readings that may fail in passing; beyond it a number is not to be relied on."""
-
 MOST_FOREIGN = 0.01
 """Share of the time in which kernels of others may run; beyond it a trial is contaminated."""
 
@@ -43,8 +40,6 @@ class DeviceUsage:
         clock_reasons: Share of the readings with each reason that was seen, throttling or not.
         foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
         attribution: Method by which own kernels were told from those of others.
-        failed: Number of readings that failed in passing, by `Capability`.
-        unreliable: The capabilities of which more than `MOST_LOST` of the readings failed.
         absent: Capabilities that the device never answers, and the reason.
         lost: Loss of the device, one of `driver_errors.FATAL_NAMES`; None if it was not lost.
     """
@@ -61,20 +56,8 @@ class DeviceUsage:
     clock_reasons: Mapping[str, float] = field(default_factory=dict)
     foreign_pids: tuple[int, ...] = ()
     attribution: Attribution = Attribution.UNKNOWN
-    failed: Mapping[str, int] = field(default_factory=dict)
-    unreliable: tuple[str, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
     lost: str | None = None
-
-    @property
-    def invalid(self) -> str | None:
-        """Reason, for people, why the utilization must not be used; None if it may, as far as there is one."""
-        if self.lost:
-            return f"{self.figures.name}: {self.lost}"
-        for capability in (Capability.SAMPLES, Capability.RATES):
-            if capability in self.unreliable:
-                return f"{self.figures.name}: more than {MOST_LOST:.0%} of the readings of its {capability} failed"
-        return None
 
     @property
     def why_never_measured(self) -> str | None:
@@ -84,10 +67,11 @@ class DeviceUsage:
 
     @property
     def why_no_utilization(self) -> str | None:
-        if self.figures.utilization is not None:
-            return None
+        """Reason, for people, why there is no utilization, or none to be used; None if there is."""
         if self.lost:
             return f"{self.figures.name}: {self.lost}"
+        if self.figures.utilization is not None:
+            return None
         if self.why_never_measured:
             only = "; the activity of its units is known" if self.figures.sm_activity is not None else ""
             return f"{self.why_never_measured}{only}"
@@ -199,7 +183,7 @@ def _works(device: DeviceUsage) -> bool:
 
 def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
     for device in scored:
-        if why := device.invalid or device.why_no_utilization:
+        if why := device.why_no_utilization:
             return why
         if device.figures.covered_fraction < LEAST_COVERED:
             return f"{device.figures.name}: only {device.figures.covered_fraction:.0%} of the window was seen"
@@ -235,7 +219,7 @@ def _measurement(device: DeviceUsage, *, scored: bool, role: GpuRole | None) -> 
         since_s = round(end_s - device.t0_s, 6)
         windows.append((since_s, min(round(length_s, 6), since_s), busy))  # no rounding puts one outside
     return GpuMeasurement(
-        figures=replace(device.figures, utilization=None) if device.invalid else device.figures,
+        figures=replace(device.figures, utilization=None) if device.lost else device.figures,
         scored=scored,
         busy_windows=tuple(windows),
         role=role,

@@ -24,7 +24,7 @@ from autotune.measure.statistics import moderated_interval
 from autotune.records import Stop, TraineeEvent, TrialPlan
 from autotune.search.problem import open_problem
 from autotune.trial.folder import TrialFolder
-from autotune.trial.gpu_collector import CollectorFiles, GpuCollector
+from autotune.trial.gpu_collector import GpuCollector
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.plan import plan_trial
@@ -104,8 +104,8 @@ def measure_collector(
     found = require_gpus()
     uuids = [gpu.uuid for gpu in found]
 
-    def command(folder: Path) -> tuple[str, ...]:
-        return (sys.executable, "-P", "-m", gpu_process.__name__, str(folder / "samples.jsonl"), *uuids)
+    def command(_folder: Path) -> tuple[str, ...]:
+        return (sys.executable, "-P", "-m", gpu_process.__name__, *uuids)
 
     start_cpu_s, cores = process_cost(command, start_s=_COLLECTOR_START_S, seconds=seconds)
     cost = markdown_table(
@@ -171,9 +171,8 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
             plan = plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=trial)
             folder = TrialFolder(plan.folder)
             problem.trainer.create_folder(folder)
-            stream = problem.state.path / f"{trial}.readings"
             watch = _Speed(clock, train_s)
-            with GpuCollector(guard, uuids, CollectorFiles(stream), clock) if is_watched else nullcontext():
+            with GpuCollector(guard, uuids, problem.state.path, clock) if is_watched else nullcontext():
                 runner.run(plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
             steps_per_s = watch.steps_per_s()
             if steps_per_s is None:

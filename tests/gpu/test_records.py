@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 
 from autotune.measure.gpu.samples import (
     BusyWindows,
-    CallBlocked,
     CapabilityOff,
     GpuFound,
     GpuLost,
     GpuState,
     ProcessShares,
-    ReadingCounts,
     StreamStarted,
     UnitActivity,
     of_line,
@@ -63,11 +61,7 @@ records = st.one_of(
         dram=some(numbers),
     ),
     st.builds(CapabilityOff, t_s=numbers, uuid=uuids, capability=st.text(), why=st.text()),
-    st.builds(
-        ReadingCounts, t_s=numbers, uuid=uuids, tried=several(st.text(), counts), failed=several(st.text(), counts)
-    ),
     st.builds(GpuLost, t_s=numbers, uuid=some(uuids), name=st.text(), why=st.text()),
-    st.builds(CallBlocked, t_s=numbers, uuid=some(uuids), capability=st.text(), since_s=numbers),
 )
 
 
@@ -75,8 +69,8 @@ records = st.one_of(
 def test_every_record_survives_the_wire(record):
     """One line, and the same record from it."""
     line = to_line(record)
-    assert line.endswith("\n")
-    assert line.count("\n") == 1
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
     assert of_line(line) == record
 
 
@@ -87,13 +81,19 @@ def test_fields_of_a_later_version_are_ignored(record):
     assert of_line(json.dumps(row)) == record
 
 
-def test_a_kind_of_a_later_version_is_ignored():
-    """An unknown record is none, and no error."""
-    assert of_line('{"k":"weather","t_s":1.0}') is None
-
-
-@pytest.mark.parametrize("line", ["", '{"k":"gpu","t_s":1', "17", '{"k":"gpu","t_s":1.0}'])
-def test_a_torn_line_is_an_error(line):
-    """A part of a line is not guessed at."""
-    with pytest.raises(ValueError, match=r".+"):
-        of_line(line)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        '{"k":"gpu","t_s":1',
+        "17",
+        "null",
+        "[" * 100_000,
+        '{"k":"gpu","t_s":1.0}',
+        '{"k":"weather","t_s":1.0}',
+        b"\xff",
+    ],
+)
+def test_what_is_no_whole_record_is_none(line):
+    """Torn lines, garbage, and kinds of a later version: none of it stops the reader."""
+    assert of_line(line) is None

@@ -22,8 +22,7 @@ ONE = f"""
 from dataclasses import asdict
 use_ = use(20, 42, 22, 40, own_pids={{{OWN}}})
 one = use_.devices[0]
-tell({{**asdict(one), **asdict(one.figures), "windows": len(one.windows), "invalid": use_.lost or one.invalid,
-      "why": one.why_no_utilization}})
+tell({{**asdict(one), **asdict(one.figures), "windows": len(one.windows), "invalid": use_.lost or one.lost}})
 """
 
 
@@ -55,7 +54,7 @@ def test_all_of_a_healthy_gpu_is_seen(seen):
     assert one["foreign_pids"] == [STRANGER]
     activity = (one["sm_activity"], one["tensor_activity"], one["dram_activity"])
     assert activity == pytest.approx((0.4, 0.125, 0.25), abs=0.01)
-    assert (one["absent"], one["failed"], one["invalid"], one["lost"]) == ({}, {}, None, None)
+    assert (one["absent"], one["invalid"]) == ({}, None)
 
 
 @pytest.mark.parametrize(
@@ -68,16 +67,6 @@ def test_drivers_that_keep_time_in_their_own_way_say_the_same(seen, options):
     one = seen(busy_percent=Square(10, 90, period_s=6.0), **options)
     assert one["utilization"] == pytest.approx(0.5, abs=0.002)
     assert one["covered_fraction"] > 0.98
-
-
-def test_whose_kernels_ran_is_known_of_a_trial_of_one_second(fake_gpu):
-    """The driver is asked often enough that some answers are about nobody but who was there since the start."""
-    code = f"""
-run = use(20, 24, 22.6, 23.6, own_pids={{{OWN}}}, started_s=22.3)
-tell([run.devices[0].figures.own_fraction, run.devices[0].figures.foreign_fraction, run.devices[0].attribution])
-"""
-    machine = fake_gpu(Scenario(gpus=(Gpu(busy_percent=60, processes=TWO),)), at_s=0)
-    assert machine.run(STAGE + code) == [pytest.approx(0.45), pytest.approx(0.15), "by process id"]
 
 
 def test_a_driver_that_samples_processes_rarely_tells_no_less(seen):
@@ -116,14 +105,6 @@ def test_a_device_without_samples_is_polled(seen):
     assert one["own_fraction"] == pytest.approx(0.375, abs=0.03)
 
 
-def test_a_device_whose_ring_of_samples_stays_empty_is_polled(seen):
-    """Some drivers do not say that they keep no samples: there is only never one."""
-    one = seen(busy_percent=Square(10, 90, period_s=6.0), faults=(Fault(function="nvmlDeviceGetSamples", code=6),))
-    assert one["polled"]
-    assert one["utilization"] == pytest.approx(0.5, abs=0.06)
-    assert one["covered_fraction"] > 0.8
-
-
 def test_a_device_without_a_counter_has_its_power_integrated(seen):
     """Energy is there, and it is said how."""
     one = seen(busy_percent=50, faults=(Fault(function="nvmlDeviceGetTotalEnergyConsumption", code=3),))
@@ -131,34 +112,11 @@ def test_a_device_without_a_counter_has_its_power_integrated(seen):
     assert not one["energy_counted"]
 
 
-def test_an_old_driver_calls_clock_reasons_by_another_name(seen):
-    """Before driver 535 they were throttle reasons."""
-    one = seen(event_reasons=0x20, faults=(Fault(function="nvmlDeviceGetCurrentClocksEventReasons", code=13),))
-    assert one["throttled_fraction"] == 1.0
-    assert one["absent"] == {}
-
-
 def test_activity_that_may_not_be_read_is_off_with_the_reason(seen):
     """All else goes on where profiling is for administrators."""
     one = seen(faults=(Fault(function="nvmlGpmSampleGet", code=4),))
     assert one["absent"] == {"unit activity": "Insufficient Permissions"}
     assert one["sm_activity"] is None
-    assert one["utilization"] == pytest.approx(0.5, abs=0.002)
-
-
-def test_activity_is_off_where_the_card_has_none(seen):
-    """An Ampere card has no GPM; a number that is not one is left out."""
-    assert list(seen(compute_capability=(8, 0))["absent"]) == ["unit activity"]
-    one = seen(gpm={2: float("nan"), 10: 30.0})
-    assert (one["sm_activity"], one["tensor_activity"], one["dram_activity"]) == (None, None, pytest.approx(0.3))
-
-
-def test_one_failing_call_costs_one_reading(seen):
-    """A hiccup of any call is counted, and switches nothing off."""
-    one = seen(faults=(Fault(code=999, gpu=0, after_calls=60, calls=1),))
-    assert sum(one["failed"].values()) == 1
-    assert one["absent"] == {}
-    assert one["invalid"] is None
     assert one["utilization"] == pytest.approx(0.5, abs=0.002)
 
 
@@ -174,7 +132,7 @@ def test_a_gpu_that_fails_when_first_asked_is_asked_again(seen):
 def test_a_gpu_that_disappears_and_comes_back_is_read_again(seen):
     """The stretch in which it was lost is invalid under that name."""
     one = seen(faults=(Fault(code=15, gpu=0, from_s=25, until_s=28),))
-    assert one["invalid"] == "NVIDIA H100 80GB HBM3: GPU lost"
+    assert one["invalid"] == "GPU lost"
     assert one["covered_fraction"] > 0.98  # its ring still had them
 
 
@@ -192,14 +150,6 @@ tell([(one.figures.uuid, one.lost, one.figures.utilization) for one in both.devi
     assert told[1][1] == "GPU needs a reset"
 
 
-def test_a_gpu_that_is_not_there_is_said(fake_gpu):
-    """A UUID of another machine is no GPU of this one."""
-    told = fake_gpu(at_s=0).run(
-        STAGE + 'tell([of_line(line).kind + " " + of_line(line).why for line in sample(0, 3, ["GPU-x"])[1:]])'
-    )
-    assert [line.startswith("lost GPU-x: ") for line in told] == [True]
-
-
 def test_a_mig_instance_has_activity_and_no_utilization(fake_gpu):
     """And the sentence says so; it is never 0 %."""
     instance = MigInstance(uuid="MIG-a", busy_percent=50, processes=TWO)
@@ -208,50 +158,9 @@ def test_a_mig_instance_has_activity_and_no_utilization(fake_gpu):
         + """
 (one,) = use(20, 42, 22, 40, uuids=["MIG-a"]).devices
 seen = one.figures
-tell([seen.utilization, one.why_no_utilization, seen.sm_activity, seen.peak_memory_bytes, one.invalid])
+tell([seen.utilization, one.why_no_utilization, seen.sm_activity, seen.peak_memory_bytes, one.lost])
 """
     )
     assert told[0] is None
     assert "does not report utilization (Not Supported); the activity of its units is known" in told[1]
     assert told[2:] == [pytest.approx(0.4), 4 << 30, None]
-
-
-def test_a_call_that_blocks_is_named(fake_gpu):
-    """The collector's other thread says which question has no answer."""
-    blocked = Fault(function="nvmlDeviceGetComputeRunningProcesses_v3", delay_s=600.0)
-    told = fake_gpu(Scenario(faults=(blocked,)), at_s=0).run(
-        STAGE
-        + """
-import sys, threading
-from autotune.measure.gpu.samples import SilenceLimits
-known, clock = GpuTimeline([uuid()], since_s=ORIGIN_S), FrozenClock()
-poller = GpuPoller([uuid()], known.add, clock)
-threading.Thread(target=poller.step, daemon=True).start()
-LIMITS = SilenceLimits(start_s=10.0, record_s=10.0, answer_s=10.0)
-while not (silence := known.availability.silence(clock.now_s(), LIMITS)) or "process list" not in silence.why:
-    clock.t_s += 1.0
-    poller.tell_if_blocked()
-    time.sleep(0.01)  # for the other thread
-tell([silence.uuid, silence.why])
-sys.stdout.flush()
-os._exit(0)
-"""
-    )
-    assert told[0] == "GPU-00000000-0000-4000-8000-000000000000"
-    assert told[1].startswith("the NVIDIA driver has not answered for ")
-
-
-def test_the_poller_is_cheap(fake_gpu):
-    """A fraction of a percent of a core for a GPU, stage included; the number is printed (pytest -s)."""
-    scenario = Scenario(gpus=(Gpu(busy_percent=WAVE, processes=TWO),))
-    told = fake_gpu(scenario, at_s=0).run(
-        STAGE
-        + """
-sample(20, 25)
-before_s = time.process_time()
-sample(25, 85)
-tell((time.process_time() - before_s) / 60.0)
-"""
-    )
-    print(f"poller: {told * 1e3:.2f} ms of CPU time a second")
-    assert told < 0.02  # far above what it is: another machine may be slow
