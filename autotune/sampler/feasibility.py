@@ -11,8 +11,8 @@ import numpy as np
 
 from autotune.records import Ending, Machine, Scalar, Values
 from autotune.sampler.observations import Observation
-from autotune.space.catalog import effects_of
-from autotune.space.knob import Demand, Effects, Knob, same_scalar
+from autotune.space.catalog import Demand, Effects, effects_of
+from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 

@@ -28,8 +28,8 @@ from autotune.files import read_beginning
 from autotune.records import Machine, Scalar
 from autotune.search.batch_limits import limited
 from autotune.search.problem import Problem, open_problem
-from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob
-from autotune.space.find import Skipped, why_not_turned
+from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
+from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label
 from autotune.trial.state_folder import StateFolder
 

@@ -211,7 +211,7 @@ class Space:
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
         row = row_of(knob)
-        wanted = row.needs.get(choice, {}) if row else {}
+        wanted = row.needs(choice) if row else {}
         return {other: value for other in self.knobs for kind, value in wanted.items() if other.kind == kind}
 
     def _excluded(self, knob: Knob, choice: Scalar) -> dict[Knob, tuple[Scalar, ...]]:

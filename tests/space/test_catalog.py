@@ -3,8 +3,8 @@
 import pytest
 
 from autotune.records import Gpu, Machine, Scalar, Values
-from autotune.space.catalog import known_knob
-from autotune.space.find import build_space, why_not_turned
+from autotune.space.catalog import known_knob, why_not_turned
+from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
 
