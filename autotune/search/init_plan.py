@@ -180,13 +180,7 @@ def _plan_environment(config: Path, typed: TypedCommand, flags: Flags, state_dir
     machine = _opened(config, {config.name: bare}, state_dir).machine
     offers = environment_offers(argv, environ, machine, cwd=Path.cwd())
     lines = section_lines(
-        flags.command,
-        env=typed.env,
-        knobs=(),
-        redirected=(),
-        folder=_folder(config),
-        offered=offers,
-        offers_vary=True,
+        flags.command, env=typed.env, knobs=(), redirected=(), folder=_folder(config), offered=offers, offers_vary=True
     )
     text = "\n".join(("# Of this command, variables of the environment may vary.", "", *lines, ""))
     problem = _opened(config, {config.name: text}, state_dir)

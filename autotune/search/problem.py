@@ -365,11 +365,7 @@ def open_problem(
     found = look_for_gpus() if machine is None else _SIMULATED
     machine = machine or this_machine(found.gpus, env, domains or {})
     space, skipped = build_space(
-        settings.scalars,
-        domains,
-        machine,
-        settings.refused,
-        keep_effective_batch=settings.section.keep_effective_batch,
+        settings.scalars, domains, machine, settings.refused, keep_effective_batch=settings.section.keep_effective_batch
     )
     typed_command = with_further(command, settings.further, Path.cwd()) if command else None
     used = typed_command or settings.command

@@ -133,10 +133,7 @@ class Racer:
 
     def _arms(self, values: Values) -> list[_Arm]:
         """Return the configs that take part: the winner also with its learning rate scaled, where a key says it."""
-        arms = [
-            _Arm(arm=RaceArm.BASELINE, values=self._state.space.baseline),
-            _Arm(arm=RaceArm.WINNER, values=values),
-        ]
+        arms = [_Arm(arm=RaceArm.BASELINE, values=self._state.space.baseline), _Arm(arm=RaceArm.WINNER, values=values)]
         ratio = effective_batch_ratio(self._state.space.knobs, values)
         rate = learning_rate(self._parts.problem.settings.scalars)
         if rate is not None and abs(math.log(ratio)) > _OTHER_BATCH:

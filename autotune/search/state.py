@@ -265,11 +265,7 @@ class SearchState:
         target_s = limits.min_s
         if starts_s and self._within_variances_s:
             target_s = optimal_window_s(
-                median(starts_s),
-                median(self._within_variances_s),
-                self.sd**2,
-                min_s=limits.min_s,
-                max_s=limits.max_s,
+                median(starts_s), median(self._within_variances_s), self.sd**2, min_s=limits.min_s, max_s=limits.max_s
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
 

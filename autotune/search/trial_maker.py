@@ -375,10 +375,7 @@ MOST_REPEATS = 2
 MOST_IN_A_SEARCH = 10
 """On a machine that others share all the time, repeats help nobody."""
 
-_WHAT = {
-    Validity.CONTAMINATED: "others used the GPU",
-    Validity.THROTTLED: "the GPU's clocks were held down",
-}
+_WHAT = {Validity.CONTAMINATED: "others used the GPU", Validity.THROTTLED: "the GPU's clocks were held down"}
 
 
 class Disturbances:

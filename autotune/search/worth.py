@@ -36,12 +36,7 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
     ]
     good = telling(trials, objective)
     changes = changes_worth(
-        good,
-        result.baseline.values,
-        shown.values,
-        space,
-        sd=expected_sd_of(good, THROUGHPUT),
-        whole=result.speedup,
+        good, result.baseline.values, shown.values, space, sd=expected_sd_of(good, THROUGHPUT), whole=result.speedup
     )
     return Rating(point=shown.point, trials=len(trials), changes=changes)
 

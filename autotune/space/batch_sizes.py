@@ -33,8 +33,7 @@ def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
         return BatchCount(where="of all devices together", accumulated=1)
     steps = list(_accumulations(config).values())
     return BatchCount(
-        where="of each device" if is_per_device(path) else "",
-        accumulated=steps[0] if len(steps) == 1 else 1,
+        where="of each device" if is_per_device(path) else "", accumulated=steps[0] if len(steps) == 1 else 1
     )
 
 

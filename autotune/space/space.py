@@ -71,8 +71,7 @@ class Space:
     def same_training(self) -> "Space":
         """Return the same space with every knob frozen that may change what is computed."""
         return replace(
-            self,
-            knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in self.knobs),
+            self, knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in self.knobs)
         )
 
     def with_batch_up_to(self, factor: float) -> "Space":

@@ -82,10 +82,7 @@ NOISES: Mapping[str, Noise] = {
 }
 """Noises under which a confirmation is to keep its promise."""
 
-HARSH_NOISES: Mapping[str, Noise] = {
-    "normal, 20 %": _wide,
-    "4 % until the pairs, then 12 %": _grows,
-}
+HARSH_NOISES: Mapping[str, Noise] = {"normal, 20 %": _wide, "4 % until the pairs, then 12 %": _grows}
 """Noises that are harsher than that."""
 
 

@@ -36,13 +36,7 @@ def parse_axis(text: str) -> tuple[str, list[Scalar]]:
 
 
 def measure_grid(
-    config: Path,
-    axes: dict[str, list[Scalar]],
-    *,
-    repeats: int,
-    seed: int,
-    state_dir: Path | None,
-    out: Path | None,
+    config: Path, axes: dict[str, list[Scalar]], *, repeats: int, seed: int, state_dir: Path | None, out: Path | None
 ) -> None:
     """Measure all combinations and print them, fastest first.
 

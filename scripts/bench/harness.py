@@ -418,10 +418,7 @@ class Harness:
             problem.trainer,
             request_for(problem, values, name="same"),
             TrialPolicy(
-                goal=self._goal(),
-                settles=problem.space.settles(values),
-                deadline_s=self._wall_s,
-                give_up_s=give_up_s,
+                goal=self._goal(), settles=problem.space.settles(values), deadline_s=self._wall_s, give_up_s=give_up_s
             ),
             TrialTools(runner=self.runner, instruments=self.instruments(), clock=self.clock),
         )
@@ -438,10 +435,6 @@ class Harness:
         target_s = limits.min_s
         if self._variances_s:
             target_s = optimal_window_s(
-                median(self._starts_s),
-                median(self._variances_s),
-                TYPICAL_CV**2,
-                min_s=limits.min_s,
-                max_s=limits.max_s,
+                median(self._starts_s), median(self._variances_s), TYPICAL_CV**2, min_s=limits.min_s, max_s=limits.max_s
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)

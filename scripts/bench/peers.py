@@ -242,9 +242,7 @@ def _measured(around: Sequence[_Point], speeds: Mapping[_Point, float | None]) -
 
 
 def _most_telling(
-    around: Sequence[_Point],
-    speeds: Mapping[_Point, float | None],
-    known: Sequence[tuple[_Point, float]],
+    around: Sequence[_Point], speeds: Mapping[_Point, float | None], known: Sequence[tuple[_Point, float]]
 ) -> _Point | None:
     """Return the unmeasured neighbour with the most values that no measured one has; None if all are measured."""
     covered = {(dimension, position) for neighbour, _ in known for dimension, position in enumerate(neighbour)}

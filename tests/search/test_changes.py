@@ -15,11 +15,7 @@ from autotune.study.summary import changes_of, with_moved_keys
 from tests.runs import MakeTrial, knob
 
 SPACE = Space(
-    knobs=(
-        knob("data.batch", 8, 16, 32, label=Label.BATCH),
-        knob("data.workers", 1, 2),
-        knob("train.xla", False, True),
-    )
+    knobs=(knob("data.batch", 8, 16, 32, label=Label.BATCH), knob("data.workers", 1, 2), knob("train.xla", False, True))
 )
 BASELINE = SPACE.baseline
 WORTH: dict[tuple[str, Scalar], float] = {

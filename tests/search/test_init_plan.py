@@ -186,10 +186,7 @@ def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("name", "words", "why"),
-    [
-        ("there.yaml", ("t.py", "--a=1"), "not overwritten"),
-        ("nowhere/new.yaml", ("t.py", "--a=1"), "no such folder"),
-    ],
+    [("there.yaml", ("t.py", "--a=1"), "not overwritten"), ("nowhere/new.yaml", ("t.py", "--a=1"), "no such folder")],
 )
 def test_flags_that_make_no_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: tuple[str, ...], why: str

@@ -119,12 +119,7 @@ def test_a_placement_stays_the_same_point_whichever_is_todays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("domain", "tried"),
-    [
-        ((None, 0, 1), PLACEMENTS),
-        ((None, 1), {None: None, 1: 0}),
-        ((None, 2), {None: None, 2: 0}),
-    ],
+    ("domain", "tried"), [((None, 0, 1), PLACEMENTS), ((None, 1), {None: None, 1: 0}), ((None, 2), {None: None, 2: 0})]
 )
 def test_the_users_own_placements_are_whole_pairs(domain: tuple[Scalar, ...], tried: dict[Scalar, Scalar]) -> None:
     """A list of GPUs for the model is taken as it is, also where no GPU is seen; the data's moves with it."""

@@ -71,9 +71,5 @@ def test_a_fixed_batch_stays_a_knob() -> None:
     """So that the study is the same; what shares a batch is not turned either."""
     whole = _space({"batch_size": 8, "bucket_by_length": False, "mixed_precision": "float32", "num_workers": 1})
     space = whole.with_batch_fixed()
-    assert space.choices == {
-        **whole.choices,
-        "batch_size": (8,),
-        "bucket_by_length": (False,),
-    }
+    assert space.choices == {**whole.choices, "batch_size": (8,), "bucket_by_length": (False,)}
     assert space.knob("batch_size").heuristic_values == ()

@@ -390,12 +390,7 @@ def _rows(trials: dict[int, FrozenTrial]) -> dict[str, list[dict[str, Any]]]:
             for key, value in trial.user_attrs.items()
         ],
         "trial_intermediate_values": [
-            {
-                "trial_id": number,
-                "step": step,
-                "intermediate_value": value,
-                "intermediate_value_type": "FINITE",
-            }
+            {"trial_id": number, "step": step, "intermediate_value": value, "intermediate_value_type": "FINITE"}
             for number, trial in trials.items()
             for step, value in trial.intermediate_values.items()
         ],

@@ -131,12 +131,7 @@ def _stamped(plan: TrialPlan) -> TrialPlan:
     what = ("-m", command.module) if command.module is not None else (command.script or "",)
     argv = (command.interpreter, *command.options, str(_STAMPED_MAIN), *what, *command.arguments)
     return TrialPlan(
-        trial_id=plan.trial_id,
-        folder=plan.folder,
-        argv=argv,
-        cwd=plan.cwd,
-        env=plan.env,
-        config_text=plan.config_text,
+        trial_id=plan.trial_id, folder=plan.folder, argv=argv, cwd=plan.cwd, env=plan.env, config_text=plan.config_text
     )
 
 

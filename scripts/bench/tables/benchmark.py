@@ -85,15 +85,7 @@ def regrets_table(searches: Sequence[Search], trials: int) -> str:
     for method, found in regrets.items():
         values = np.array(list(found.values()))
         close = np.mean(values <= 0.05)
-        rows.append(
-            [
-                method,
-                str(len(values)),
-                *regret_cells(values),
-                f"{close:.0%}",
-                f"{first[method]:.0%}",
-            ]
-        )
+        rows.append([method, str(len(values)), *regret_cells(values), f"{close:.0%}", f"{first[method]:.0%}"])
     return markdown_table(
         ["method", "searches", "median regret", "mean", "p90", "within 5 %", "first in mean (bootstrap)"], rows
     )
