@@ -399,6 +399,12 @@ class SearchState:
     def _has_seen_a_cache(self) -> bool:
         return any(one.scores and self.space.settles(one.values) for one in self._observations.values())
 
+    @property
+    def scratch_loss(self) -> float | None:
+        """First loss of today's config; None as long as no trial of it has told."""
+        losses = self._findings.baseline_losses
+        return losses.first if losses else None
+
     def has_settled(self) -> bool:
         """Return True if some trial's caches were filled in time, so that another's were too large or too slow."""
         return any(trial.comparable and self.space.settles(trial.values) for trial in self.trials)

@@ -86,10 +86,8 @@ class Tuner:
         self._narrator = Narrator(consumers, self._findings.remarks)
         self._trials = TrialMaker(parts, self._state, self._findings, self._narrator)
         self._baseline = PlannedTrial(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
-        self._validator = None
-        if parts.validate_s is not None:
-            self._validator = Validator(parts, self._state, self._trials, self._narrator, longest_s=parts.validate_s)
-        self._racer = Racer(parts, self._state, self._trials, self._narrator, asked_s=parts.race_s)
+        self._validator = Validator(parts, self._state, self._trials, self._narrator)
+        self._racer = Racer(parts, self._state, self._trials, self._narrator)
         self._rng = random.Random(parts.seed)
         self._others = OtherMachines(parts, self._state, self._narrator.tell)
         self.ended_by: AutotuneError | None = None
@@ -320,12 +318,12 @@ class Tuner:
             return False
         basis = self._confirmation_basis()
         plan = plan_confirmation(better, basis, left_s=left_s - self._afterwards_s())
-        if plan is None and not (self._validator and self._validator.has_broken):
+        if plan is None and not self._validator.has_broken:
             plan = plan_confirmation(better, basis, left_s=left_s)
         if plan is None:
-            needed = format_duration(least_needed_s(better, basis) + self._validation_s())
+            needed = format_duration(least_needed_s(better, basis) + self._validator.needed_s)
             left = format_duration(max(0.0, left_s))
-            another = "another point" if self._validator and self._validator.has_broken else "a point"
+            another = "another point" if self._validator.has_broken else "a point"
             why = "the budget is used up" if why == FOR_CONFIRMATION else why
             self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
             return False
@@ -393,9 +391,7 @@ class Tuner:
             Whether it broke, so that it cannot be the answer.
         """
         result = self._summary()
-        if self._validator is None or result is None or result.verdict is not Verdict.BETTER:
-            return False
-        return not self._validator.validate(result)
+        return result is not None and result.verdict is Verdict.BETTER and self._validator.breaks(result)
 
     def _race(self) -> None:
         """Race the point that is the answer, if that was asked for or is called for."""
@@ -406,10 +402,7 @@ class Tuner:
     def _afterwards_s(self) -> float:
         """Return the time that is kept for what comes after the confirmation of the point that is best now."""
         better = self._state.better()
-        return self._validation_s() + self._racer.needed_s(better[0].observation.values if better else None)
-
-    def _validation_s(self) -> float:
-        return self._validator.needed_s if self._validator else 0.0
+        return self._validator.needed_s + self._racer.needed_s(better[0].observation.values if better else None)
 
     def _confirmation_basis(self) -> ConfirmationBasis:
         return self._state.confirmation_basis(budget_s=self._budget.budget_s)
