@@ -15,7 +15,7 @@ from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.measure.statistics import Series
 from autotune.records import Purpose, Scalar, TrialRecord, Values
-from autotune.sampler.importance import effects_shown, is_large, printed_values, said_the_same, same_batch
+from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import batch_count, is_global, is_per_device
@@ -114,7 +114,7 @@ class Findings:
         new = {path: why for path, why in evidence.items() if path not in self.inert}
         if not new:  # the usual case: no need to fit the effects
             return False
-        heeded = {effect.path for effect in effects_shown(observations, space, sd) if is_large(effect)}
+        heeded = heeded_knobs(observations, space, sd)
         found = {path: why for path, why in new.items() if path not in heeded}
         for path, why in found.items():
             self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")

@@ -69,15 +69,6 @@ def test_it_finds_what_is_fast() -> None:
     assert sum(found) > sum(at_random)
 
 
-def test_it_minimizes_as_well() -> None:
-    """Times are to be short; values may be negative."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for shift in (0.0, -5.0):
-        study = optuna.create_study(sampler=ConfigSampler(seed=0))
-        study.optimize(lambda trial, shift=shift: 100 / objective(trial) + shift, n_trials=30)
-        assert speed(study.best_params) > 80
-
-
 def test_the_same_seed_makes_the_same_choices() -> None:
     """Another one makes others, and none makes others each time."""
     chosen = [
@@ -174,16 +165,6 @@ def test_the_grid_of_a_distribution(
     long = Grid.of(IntDistribution(0, 1_000_000))
     assert long is not None
     assert len(long.values) == 16
-
-
-def test_values_off_the_grid_count_for_the_nearest_on_it() -> None:
-    """Somebody enqueued them, or the range was another one then; categories have no nearest."""
-    grid = Grid.of(IntDistribution(8, 128, log=True))
-    assert grid is not None
-    assert [grid.index(value) for value in (1, 11, 12, 100, 5000)] == [0, 0, 1, 4, 4]
-    categories = Grid.of(CategoricalDistribution([1, True, "a"]))
-    assert categories is not None
-    assert [categories.index(value) for value in (1, True, "a", 2)] == [0, 1, 2, None]
 
 
 HUB = Path(__file__).parents[2] / "docs" / "optunahub" / "samplers" / "config_sampler"

@@ -169,19 +169,6 @@ def test_a_machine_that_is_never_free_does_not_make_a_search_endless(search):
     assert caution.startswith(f"During {len(searched.counting)} of the {len(searched.counting)} trials")
 
 
-def test_others_and_heat_are_told_apart(search):
-    """Each has a sentence of its own."""
-    searched = search(lambda trial, _: OTHERS if trial % 2 else HOT)
-    assert len(disturbed_by(searched)) == 2
-
-
-def test_repeats_leave_the_confirmation_its_time(search):
-    """The pairs come before the cleanliness of each trial in a short budget; a large gain takes two."""
-    searched = search(lambda trial, _: OTHERS, budget_s=130.0)
-    assert {trial.pair for trial in searched.counting} >= {0, 1}
-    assert searched.result.speedup is not None
-
-
 def test_a_gpu_that_was_lost_and_came_back_costs_one_trial(search):
     """The trial is repeated, and the search goes on."""
     searched = search(lambda trial, _: LOST if trial == 4 else CLEAN)
@@ -199,16 +186,6 @@ def test_a_gpu_that_stays_lost_ends_the_search_with_what_it_has(search):
     assert f"the GPU does not come back ({LOST})" in searched.said()
     assert searched.result.candidate is not None
     assert searched.took_s < 120.0
-
-
-def test_a_gpu_that_stays_lost_in_the_confirmation_ends_that_too(search):
-    """No further pair is begun."""
-    firsts = search(lambda trial, _: CLEAN).trials
-    first_pair = next(place for place, trial in enumerate(firsts) if trial.purpose is Purpose.CONFIRM)
-    searched = search(lambda trial, _: LOST if trial >= first_pair + 3 else CLEAN)
-    assert [trial.ending for trial in searched.trials[first_pair + 2 :]] == [Ending.GPU_LOST] * (1 + MOST_REPEATS)
-    assert searched.said().endswith(f"the GPU does not come back ({LOST})")
-    assert searched.result.verdict is Verdict.NO_CHANGE
 
 
 def watched(period_s: float | None = None) -> Callable[[int, float], GpuUsage]:
@@ -247,10 +224,3 @@ def test_a_short_budget_confirms_in_shorter_trials(search):
     assert usual_s + 1.0 < min(lengths_s(searched, Purpose.CONFIRM)) < 20.0
     assert sum(trial.duration_s for trial in confirming) < 0.5 * 300.0
     assert searched.result.verdict is Verdict.BETTER
-
-
-def test_without_a_measured_utilization_confirming_trials_are_like_others(search):
-    """Longer trials would show nothing more there."""
-    searched = search(lambda trial, _: GpuUsage(remark="GPU utilization not measured: MIG"), budget_s=1800.0)
-    assert max(lengths_s(searched, Purpose.CONFIRM)) < 5.0
-    assert all("not measured: MIG" in trial.detail for trial in searched.counting)

@@ -88,17 +88,6 @@ def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(searc
     assert not answer.may_learn_more_slowly
 
 
-def test_samples_that_are_seen_again_tell_nothing_without_a_held_out_loss(search: Search) -> None:
-    """A training loss that is lower then may be memory."""
-    answer = raced(search, learning(as_much)).answer
-    assert answer.race is not None
-    assert answer.race.winner.learning is Learning.UNKNOWN
-    assert answer.race.winner.at_equal_time is not None
-    assert answer.race.winner.at_equal_time.high < 0.0
-    assert "no held-out loss is reported" in answer.race.winner.why
-    assert answer.may_learn_more_slowly
-
-
 def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(search: Search) -> None:
     """As of an augmentation that a cache has frozen, along with a larger batch; it is never applied without a yes."""
 
@@ -158,13 +147,6 @@ def test_an_answer_that_was_not_raced_says_why(search: Search, options: dict[str
     assert searched.answer.may_learn_more_slowly
 
 
-def test_without_a_loss_there_is_no_race(search: Search) -> None:
-    """And that is said."""
-    searched = raced(search, plain)
-    assert searched.of(Purpose.RACE) == []
-    assert "no loss that can be seen" in searched.answer.why_not_raced
-
-
 def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -> None:
     """It comes out alike at equal samples, and nothing has to be accepted."""
     config = CONFIG.replace("data.batch_size: [8, 32]", "data.batch_size: [8]").replace(
@@ -216,18 +198,3 @@ def test_a_winner_whose_loss_becomes_no_number_loses(search: Search) -> None:
     answer = raced(search, trainer).answer
     assert answer.race is not None
     assert (answer.race.winner.learning, answer.race.winner.diverged) == (Learning.SLOWER, True)
-
-
-def test_a_loss_that_is_summed_over_the_batch_is_not_compared(search: Search) -> None:
-    """It is four times as high from the start."""
-
-    def trainer(config: Mapping[str, Any]) -> Training:
-        training = learning(as_much)(config)
-        assert callable(training.loss)
-        of_step = training.loss
-        return replace(training, loss=lambda step: config["data"]["batch_size"] * of_step(step))
-
-    answer = raced(search, trainer).answer
-    assert answer.race is not None
-    assert answer.race.winner.learning is Learning.UNKNOWN
-    assert "sum over the batch" in answer.race.why_unknown

@@ -17,8 +17,6 @@ from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity, Verdict
 from autotune.sampler.config_sampler import ConfigSampler
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.known import Study
-from autotune.search.schedule import MOSTLY_TRIED
-from autotune.search.tuner import WARM_UP_FROM_S
 from autotune.study.summary import judged_finalists
 from autotune.testing.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in
@@ -69,31 +67,6 @@ def test_another_sampler_finds_it_too(search: Search, sampler: SamplerChoice) ->
     assert searched.answer.best is not None
     assert searched.answer.best.values["data.batch_size"] == 32
     assert searched.took_s <= 600
-
-
-def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search, searched: Searched) -> None:
-    """The remark comes as soon as the duration of a trial is known."""
-    assert "none can be confirmed in this search" in search(plain, budget_s=6).said().splitlines()[0]
-    assert "none can be confirmed" not in searched.said()
-
-
-def test_the_baseline_comes_first(searched: Searched) -> None:
-    """The user's own config is measured before anything else is tried: all else is compared with it."""
-    purposes = [trial.purpose for trial in searched.trials if trial.validity is not Validity.COLD]
-    assert purposes[0] is Purpose.BASELINE
-    assert purposes.count(Purpose.BASELINE) == 1
-    assert purposes[1] is Purpose.EXPLORE
-    assert searched.trials[0].values == {"data.batch_size": 8, "data.num_workers": 1, "data.cache": "none"}
-
-
-@pytest.mark.parametrize(("budget_s", "warm_ups"), [(WARM_UP_FROM_S - 1, 0), (WARM_UP_FROM_S, 1)])
-def test_a_first_trial_warms_the_machine_up_if_there_is_time(search: Search, budget_s: float, warm_ups: int) -> None:
-    """This trial reads the data into the page cache, is short, and its numbers count for nothing."""
-    searched = search(plain, budget_s=budget_s)
-    baseline = searched.of(Purpose.BASELINE)
-    assert len(baseline) == 1 + warm_ups
-    assert [trial.validity for trial in baseline] == [Validity.COLD] * warm_ups + [Validity.GOOD]
-    assert all(trial.comparable is None for trial in baseline[:warm_ups])
 
 
 def test_the_confirmation_is_made_of_whole_interleaved_pairs(searched: Searched) -> None:
@@ -160,15 +133,6 @@ def test_the_budget_is_a_wall(search: Search, trainer: Trainer, budget_s: float)
     searched = search(trainer, budget_s=budget_s)
     assert searched.took_s <= budget_s
     assert (searched.result is None) is (searched.error is not None)
-
-
-def test_a_budget_too_short_for_one_trial_says_so(search: Search) -> None:
-    """The error names the budget as the reason, and the remedy."""
-    searched = search(_slow, budget_s=20)
-    assert searched.error is not None
-    assert "budget of 20s" in searched.error.message
-    assert searched.error.remedy is not None
-    assert len(searched.trials) == 1
 
 
 def test_it_gives_up_where_nothing_works(search: Search) -> None:
@@ -288,12 +252,6 @@ def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
     assert second.answer.trials == len(second.trials)
 
 
-def test_one_seed_is_one_search(search: Search, searched: Searched) -> None:
-    """The choices of the search can be repeated."""
-    other = search(plain, budget_s=300)
-    assert [trial.values for trial in searched.trials] == [trial.values for trial in other.trials]
-
-
 def test_whoever_watches_is_told_everything(searched: Searched) -> None:
     """Each trial is announced and reported, in order, between a first and a last event; gains are news."""
     assert isinstance(searched.events[0], SearchStarted)
@@ -343,93 +301,11 @@ def test_a_point_that_loses_its_loss_has_diverged(search: Search) -> None:
     assert found.answer.best.values["data.batch_size"] <= 8
 
 
-def test_out_of_memory_at_the_baselines_batch_does_not_end_the_search(search: Search) -> None:
-    """The baseline's batch works: the failure was of something else, and other combinations are tried."""
-
-    def two_workers_are_too_many(config: Mapping[str, Any]) -> Training:
-        if config["data"]["num_workers"] == 2:
-            return Training(steps=0, exit_code=1, stderr="RuntimeError: CUDA out of memory")
-        return plain(config)
-
-    answer = search(two_workers_are_too_many, budget_s=300).answer
-    assert answer.best is not None
-    assert answer.best.values["data.batch_size"] == 32
-
-
-def test_a_point_that_stopped_working_is_not_repeated_for_ever(search: Search) -> None:
-    """Trials that fail count against the six that a point may have."""
-    made = iter(range(10_000))
-
-    def breaks(config: Mapping[str, Any]) -> Training:
-        broken = next(made) > 11 and config["data"]["batch_size"] == 32
-        return crashing(config) if broken else plain(config)
-
-    searched = search(breaks, budget_s=100)
-    repeats = [trial.point for trial in searched.trials if trial.purpose is Purpose.REPEAT]
-    assert max(repeats.count(point) for point in repeats) <= 6
-
-
-def test_trials_that_never_started_are_not_recorded(search: Search) -> None:
-    """The wall in the middle of a confirmation does not record the trials still planned as killed."""
-    made = iter(range(10_000))
-
-    def slows_down(config: Mapping[str, Any]) -> Training:
-        return replace(plain(config), start_s=1.0 if next(made) < 14 else 12.0)
-
-    searched = search(slows_down, budget_s=100)
-    assert len(searched.trials) == len(searched.simulator.plans)
-
-
-def test_a_crash_before_the_cache_is_warm_is_a_crash(search: Search) -> None:
-    """Such a crash is no reason to leave caches alone."""
-
-    def crashes_with_two_workers(config: Mapping[str, Any]) -> Training:
-        return crashing(config) if config["data"]["num_workers"] == 2 else plain(config)
-
-    searched = search(crashes_with_two_workers, budget_s=300)
-    assert "caches stay as they are" not in searched.said()
-    assert any(trial.comparable and trial.values["data.cache"] == "memory" for trial in searched.trials)
-    assert all(trial.validity is Validity.UNMEASURED for trial in searched.trials if trial.ending is Ending.CRASHED)
-
-
-@pytest.mark.services
-def test_a_point_that_never_starts_does_not_eat_the_budget(search: Search) -> None:
-    """Five minutes of silence are not waited for again and again if all others start in a second."""
-
-    def two_workers_hang(config: Mapping[str, Any]) -> Training:
-        return replace(plain(config), start_s=inf) if config["data"]["num_workers"] == 2 else plain(config)
-
-    searched = search(two_workers_hang, budget_s=1800, config=BIG.replace("timeout_s: 60", "timeout_s: 300"))
-    assert sum(trial.duration_s for trial in searched.trials if trial.ending is Ending.NEVER_STARTED) < 900
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.services) for seed in (1, 2))])
-def test_a_gain_that_cannot_be_shown_is_not_confirmed_for_ever(search: Search, seed: int) -> None:
-    """Knobs that do nothing do not get most of ten minutes of pairs."""
-    searched = search(dull, budget_s=600, config=BIG, seed=seed)
-    assert len(searched.of(Purpose.CONFIRM)) <= 2 * 12
-
-
-def test_a_candidate_that_is_worth_nothing_does_not_cut_the_exploring_short(search: Search) -> None:
-    """Time kept back for a confirmation stays below half of the budget."""
-    searched = search(dull, budget_s=300, config=BIG)
-    confirming = sum(trial.duration_s for trial in searched.of(Purpose.CONFIRM))
-    assert confirming <= 150
-
-
 def test_a_later_search_without_time_does_not_deny_what_is_known(search: Search) -> None:
     """A point known to be faster is the candidate, also if this search could only measure the baseline."""
     first = search(plain, budget_s=60)
     assert first.answer.verdict is Verdict.BETTER
     assert "nothing that was tried is faster" not in search(plain, budget_s=12).answer.why
-
-
-def test_trials_too_short_to_measure_are_shown(search: Search) -> None:
-    """The error points at what is printed, so there is something to print; and it does not take twenty trials."""
-    searched = search(lambda _config: Training(steps=9), budget_s=1800, config=BIG)
-    assert searched.error is not None
-    assert searched.tuner.failures
-    assert len(searched.trials) <= 8
 
 
 def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) -> None:
@@ -532,29 +408,6 @@ def test_the_gain_of_ten_more_minutes_is_estimated_at_the_end(search: Search) ->
     assert little.gain_of_ten_minutes > all_of_it.gain_of_ten_minutes
 
 
-def test_only_a_space_that_is_known_makes_a_search_end_early(search: Search) -> None:
-    """It ends once most points were tried and promise nothing; in a large space the time is used."""
-    small, large = search(plain, budget_s=1200), search(dull, budget_s=300, config=BIG)
-    assert small.tuner.state.tried_share >= MOSTLY_TRIED > large.tuner.state.tried_share
-    assert "nothing left to try promises a gain" in small.said()
-    assert small.took_s < 600
-    assert "the rest of the budget is for the confirmation" in large.said()
-
-
-def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> None:
-    """The first trial starts slowly; that does not make the search believe that there is no time for anything."""
-    made = 0
-
-    def slow_at_first(config: Mapping[str, Any]) -> Training:
-        nonlocal made
-        made += 1
-        return replace(plain(config), start_s=5.0 if made == 1 else 1.0)
-
-    searched = search(slow_at_first, budget_s=60)
-    assert len(searched.of(Purpose.EXPLORE)) >= 3
-    assert searched.answer.verdict is Verdict.BETTER
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_where_starts_are_dear_a_factor_of_two_is_confirmed_by_two_pairs(search: Search, seed: int) -> None:
     """A trainer that takes 10 s to start, and 90 s for all: two pairs of 2 x 12 s fit, four do not."""
@@ -590,27 +443,6 @@ def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_sam
     assert (judgement.speed, judgement.score) == (searched.answer.speedup, searched.answer.score_ratio)
     ((_, before),) = judged_finalists(records[:-1], records[0].search, EFFECTIVE_UTILIZATION)
     assert before is None
-
-
-def test_where_starts_are_cheap_the_ratio_is_measured_with_all_pairs(searched: Searched) -> None:
-    """Nothing is saved by an interval that is wider than need be."""
-    assert len(searched.of(Purpose.CONFIRM)) >= 12
-    assert not any(PAIRS_PLANNED in trial.conditions for trial in searched.trials)
-
-
-def test_while_nothing_is_better_a_short_budget_is_used_to_go_on_trying(search: Search) -> None:
-    """Time too short to confirm another point is spent on exploring: the next search knows what it showed."""
-    searched = search(dull, budget_s=30, config=BIG)
-    assert searched.answer.verdict is Verdict.NO_CHANGE
-    assert searched.took_s > 20
-    assert "for the time that is left" not in searched.said()
-
-
-def test_after_a_few_trials_no_gain_is_estimated(search: Search) -> None:
-    """The gain of more time is unknown after two or three trials, and not said."""
-    searched = search(dull, budget_s=20, config=BIG)
-    assert len(searched.trials) < 10
-    assert searched.answer.gain_of_ten_minutes is None
 
 
 @pytest.mark.parametrize("trials", [2, 4])

@@ -100,13 +100,6 @@ def test_what_workers_do_needs_workers(path: str, value: Scalar) -> None:
     assert without.knobs == ()
 
 
-def test_the_workers_of_the_same_section_count() -> None:
-    """A loader of another section has nothing to do with it."""
-    config: dict[str, Scalar] = {"a.num_workers": 0, "b.num_workers": 2, "b.persistent_workers": False}
-    space = _space(config)
-    assert space.why_infeasible({**config, "b.persistent_workers": True}) is None
-
-
 def test_debugging_is_only_ever_turned_off() -> None:
     """A training without it is not offered a slower one."""
     assert _space({"run_eagerly": False}).knobs == ()
