@@ -418,10 +418,6 @@ def _explores(trial: TrialRecord) -> bool:
     return trial.purpose not in NOT_COMPARED
 
 
-_MOVED = 0.8
-"""Share of the way to the other side's limit, from which on knobs of this side count again."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LeftAlone:
     """Knobs that cannot matter yet.
@@ -469,7 +465,7 @@ def left_alone(records: Iterable[TrialRecord], space: Space, point: str, machine
         paths=paths,
         point=point,
         values=values,
-        until=_MOVED * float(latest[FREE_DATA if on_step else FREE_STEP] or 0.0),
+        until=0.8 * float(latest[FREE_DATA if on_step else FREE_STEP] or 0.0),
         why=f"{other} is the limit: with {what} free, training would be at most {most:.2f}x as fast; "
         f"{', '.join(sorted(paths))} {'is' if len(paths) == 1 else 'are'} left alone for now",
     )

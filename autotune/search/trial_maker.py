@@ -43,10 +43,6 @@ from autotune.trial.stop_rule import TrialPolicy
 
 MOST_REPEATS = 2  # of one disturbed trial
 MOST_IN_A_SEARCH = 10
-_NO_LIKE_LOSSES = (Purpose.BASELINE, *NOT_COMPARED)  # which are not compared with the baseline's while they go on
-_SPEEDS = 8  # of a trial over time, in the record
-_OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
-_HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
 
 
 CUT_SHORT = frozenset({Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST})
@@ -214,7 +210,7 @@ class TrialMaker:
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
         record = self._record(trial, claim.number, done, validity, code)
-        speeds = done.window.speeds(_SPEEDS) if done.window and done.measurement else ()
+        speeds = done.window.speeds(8) if done.window and done.measurement else ()
         record = study.finish(claim, record, score=self._state.score(record), speeds=speeds)
         # Its outputs are deleted within half a second beyond the wall, or beyond its own end: it may ignore SIGTERM.
         over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + 0.5
@@ -272,7 +268,7 @@ class TrialMaker:
     def _policy(self, trial: PlannedTrial, started_s: float) -> TrialPolicy:
         """Return when a trial is measured, given up and ended, as far as it is known when it starts."""
         state = self._state
-        explores = trial.purpose is Purpose.EXPLORE
+        explores, is_baseline = trial.purpose is Purpose.EXPLORE, trial.purpose is Purpose.BASELINE
         limit_s = self._parts.problem.limits.start_timeout_s
         return TrialPolicy(
             goal=trial.goal or state.goal(),
@@ -282,15 +278,15 @@ class TrialMaker:
             give_up_s=started_s + trial.limit_s,
             start_timeout_s=start_timeout_s(state.trials, limit_s) if explores else None,
             max_s=self._parts.problem.limits.max_s,
-            hopeless_below=_HOPELESS * state.pace() if explores and not state.filling else 0.0,
+            # No repeat will make up for half the speed.
+            hopeless_below=0.5 * state.pace() if explores and not state.filling else 0.0,
             # A longer training goes further than the baseline's: it is compared in the end.
-            baseline_losses=self._findings.baseline_losses if trial.purpose not in _NO_LIKE_LOSSES else None,
+            baseline_losses=None if is_baseline or trial.purpose in NOT_COMPARED else self._findings.baseline_losses,
             # Nor by today's config itself: how its losses go is what the others are compared with.
             # Nor where it trains on the same few batches again and again.
-            nan_counts=trial.purpose is not Purpose.BASELINE
-            and not trial.phases
-            and not self._findings.baseline_has_no_loss,
-            outruns_from=_OUTRUNS * state.pace(),
+            nan_counts=not (is_baseline or trial.phases or self._findings.baseline_has_no_loss),
+            # So fast, and memory is said to have run out: work was left out.
+            outruns_from=2.0 * state.pace(),
             validate_s=trial.validate_s,
             rounds=trial.phases.rounds if trial.phases else None,
             trains_s=trial.trains_s,
