@@ -17,7 +17,6 @@ from scripts.bench.peers import (
     Proposals,
     coordinate_descent,
     forest,
-    grid,
     hill_climb,
     iterated_local_search,
     random_search,
@@ -85,22 +84,6 @@ def test_coordinate_descent_doubles_as_long_as_it_helps() -> None:
         # The second round begins where the first one ended; what helped upwards is now tried downwards as well.
         {"batch": 64, "workers": 4},
         {"batch": 16, "workers": 4},
-    ]
-
-
-def test_the_grid_goes_in_order_and_stops_after_five_without_gain() -> None:
-    """The last knob turns fastest; a gain starts the count anew."""
-    tried = follow(grid(SPACE, 0), lambda values: 2.0 if values["workers"] == 1 else 1.0)
-    assert [(values["batch"], values["workers"], values["cache"]) for values in tried] == [
-        (8, 2, "none"),
-        (8, 0, "none"),
-        (8, 0, "memory"),
-        (8, 1, "none"),  # the gain
-        (8, 1, "memory"),
-        (8, 2, "memory"),
-        (8, 4, "none"),
-        (8, 4, "memory"),
-        (16, 0, "none"),
     ]
 
 

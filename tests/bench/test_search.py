@@ -18,7 +18,7 @@ from scripts.bench.harness import (
     Setting,
 )
 from scripts.bench.peers import PEERS
-from scripts.bench.search import confirmations_table, methods_table, shortfalls_table, speedups
+from scripts.bench.search import confirmations_table, methods_table, speedups
 
 
 def curve(
@@ -67,19 +67,6 @@ def test_the_speed_up_is_the_median_ratio_to_the_best_peer() -> None:
         head_to_head(ours=(1.0, 200.0), theirs=100.0),
     ]
     assert cells(speedups(some, Setting.SAME_RUNNER), "all")[1:6] == ["3", "peer", "3m20s", "1m40s", "2.0 (1.2 to 3.0)"]
-
-
-def test_what_our_search_leaves_is_told_apart() -> None:
-    """An answer that is not close: today's config, one that is worse than what was known, or all that was found."""
-    answers = [
-        [(0.0, 0.5), (100.0, 0.01)],
-        [(0.0, 0.5), (100.0, 0.01), (290.0, 0.5)],  # not confirmed
-        [(0.0, 0.5), (100.0, 0.01), (290.0, 0.2)],
-        [(0.0, 0.5), (100.0, 0.2)],
-    ]
-    made = head_to_head(ours=(1.0, 100.0), theirs=None)
-    some = [replace(made, curves=[curve(OURS, *regrets, budget_s=300.0)]) for regrets in answers]
-    assert cells(shortfalls_table(some), "5m")[1:] == ["1", "1", "1", "1"]
 
 
 def test_wrong_verdicts_and_intervals_are_counted() -> None:

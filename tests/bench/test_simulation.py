@@ -25,7 +25,7 @@ from scripts.bench.simulation.calibration import (
     fit,
     read_grid,
 )
-from scripts.bench.simulation.scenarios import PATHS, Scenario, choices_of, null_scenario, pace_of, scenario
+from scripts.bench.simulation.scenarios import PATHS, Scenario, null_scenario, scenario
 
 
 def test_the_parameters_in_use_are_the_fitted_ones() -> None:
@@ -36,7 +36,6 @@ def test_the_parameters_in_use_are_the_fitted_ones() -> None:
     )
 
 
-SEEDS = range(32)
 ONE_OF_EACH = range(16)
 
 Open = Callable[[Scenario], Problem]
@@ -142,29 +141,6 @@ def test_a_search_measures_the_truth(opened: Open, seed: int) -> None:
         done.folder.delete()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_family_is_what_it_is_called(seed: int) -> None:
-    """Today the loader is slower than the step, or the step than the loader, or a batch that lacks memory is best."""
-    one = scenario(seed)
-    pace = pace_of(one.training.baseline, one.training.workload, one.place)
-    load_s, compute_s = float(pace.load_s), float(pace.compute_s)
-    if one.family == "input-bound":
-        assert load_s > compute_s
-    elif one.family == "compute-bound":
-        assert load_s < compute_s
-    elif one.family == "memory-bound":
-        hardware = one.place.hardware
-        roomy = replace(
-            hardware, memory_bytes=100 * hardware.memory_bytes, gpu_memory_bytes=100 * hardware.gpu_memory_bytes
-        )
-        unlimited = replace(one, place=replace(one.place, hardware=roomy))
-        batches = choices_of("batch_size", one.training.baseline, one.place, one.training.workload)
-        points = [{PATHS["batch_size"]: batch} for batch in batches]
-        assert max(map(unlimited.speed, points)) > max(map(one.speed, points))
-    else:
-        assert 0.4 < load_s / compute_s < 2.5
-
-
 def test_where_knobs_do_nothing_all_points_are_one(opened: Open) -> None:
     """The truth, the trials and the best are today's, whatever is turned."""
     one = quiet(null_scenario(4))
@@ -177,13 +153,3 @@ def test_where_knobs_do_nothing_all_points_are_one(opened: Open) -> None:
     assert list(shown.values()) == pytest.approx([baseline] * 5, rel=0.01)
     assert one.best() == (problem.space.baseline, baseline)
     assert {one.speed(values) for values in random_points(problem.space, 50)} == {baseline}
-
-
-def test_noise_is_as_seen_on_real_machines() -> None:
-    """Runs of one point spread by 3 to 10 %, 8 % on average; some machines drift, some throttle, some do neither."""
-    some = [scenario(seed).training for seed in range(200)]
-    spreads = [training.habits.noise for training in some]
-    assert 0.03 <= min(spreads) < max(spreads) <= 0.10
-    assert sum(spreads) / len(spreads) == pytest.approx(0.08, abs=0.005)
-    assert 0.2 < sum(training.drift == Drift() for training in some) / len(some) < 0.8
-    assert any(training.drift.throttles_per_h for training in some)

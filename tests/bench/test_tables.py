@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import ConfigError
 from scripts.bench.__main__ import main
 from scripts.bench.harness import Harness
 from scripts.bench.tables.benchmark import Search, report
@@ -59,27 +58,6 @@ def test_a_table_is_read(table: Table) -> None:
     assert sum(table.throughputs[row] < table.throughputs[table.median] for row in table.throughputs) <= 16
     assert table.regret(table.best) == 0.0
     assert table.regret((4, 0.5, "none")) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("lines", "message", "line"),
-    [
-        (["a,b"], "throughput", 1),
-        (["throughput", "1"], "at least one option", 1),
-        (["a,a,throughput"], "same name", 1),
-        (["a,throughput", "1,2", "1"], "1 cells instead of 2", 3),
-        (["a,throughput", "x,2"], "a is 'x', no number", 2),
-        (["a,throughput", "1,nan"], "no number", 2),
-        (["a,throughput", "1,-2"], "below 0", 2),
-        (["a,throughput", "1,2", "1.0,3"], "a row already", 3),
-    ],
-)
-def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, lines: list[str], message: str, line: int) -> None:
-    """File, line and fault."""
-    path = written(tmp_path / "bad.csv.gz", lines)
-    with pytest.raises(ConfigError, match=message) as error:
-        read_table(path)
-    assert error.value.where == f"{path}:{line}"
 
 
 # Its trainer

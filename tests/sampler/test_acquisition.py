@@ -95,23 +95,6 @@ def test_a_close_rival_is_repeated_and_a_clear_loser_is_not() -> None:
     assert choice.values == rival.values
 
 
-def test_todays_config_and_failed_points_are_never_repeated() -> None:
-    """The confirmation measures today's config anyway; a point that failed is not tried once more."""
-    space = Space(knobs=(knob("flag", False, True),))
-    failed = observation(space, endings=(Ending.CRASHED,), flag=True)
-    assert _next(observation(space, 0.0), failed, space=space) is None
-
-
-def test_where_nothing_works_something_else_is_tried() -> None:
-    """Today's config and others fail: new points go on to be proposed, each once, until there is none."""
-    space = Space(knobs=(knob("mode", "a", "b", "c", "d"),))
-    observations = [observation(space, endings=(Ending.CRASHED,))]
-    while (choice := _next(*observations, space=space)) is not None:
-        observations.append(observation(space, endings=(Ending.CRASHED,), **dict[str, Any](choice.values)))
-    assert sorted(str(each.values["mode"]) for each in observations[1:]) == ["b", "c", "d"]
-    assert len(observations) == 4
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_same_seed_chooses_the_same(seed: int) -> None:
     """A search can be repeated."""

@@ -5,14 +5,12 @@ import math
 import pytest
 
 from autotune.measure.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
-from autotune.records import Ending, Validity, Values
+from autotune.records import Ending, Validity
 from autotune.sampler.observations import (
     TYPICAL_CV,
     Observations,
     expected_trial_sd,
-    of_space,
 )
-from autotune.space.knob import Carried
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, on_gpu
 
@@ -77,14 +75,6 @@ def test_the_spread_comes_from_repeats_alone(make_trial: MakeTrial) -> None:
     assert expected_trial_sd(repeated) == pytest.approx(math.sqrt((4.0 * TYPICAL_CV**2 + 2.0 * 0.04) / 6.0))
 
 
-def test_a_run_with_too_few_steps_tells_roughly(make_trial: MakeTrial) -> None:
-    """It is no score, and no failure either: what it showed is kept apart."""
-    short = make_trial(FAST, 10.0, validity=Validity.NOT_STEADY)
-    found = Observations(SPACE, THROUGHPUT, [make_trial(BASELINE, 50.0), short])[point_name(FAST)]
-    assert (found.scores, found.endings, found.trials) == ((), (), 1)
-    assert found.rough_scores == pytest.approx([math.log(10 / 50)])
-
-
 def test_by_utilization_the_busier_gpu_is_the_better_point(make_trial: MakeTrial) -> None:
     """The busier point is better only if it is no slower: speed beyond the baseline's counts for nothing."""
     trials = [on_gpu(make_trial(BASELINE, 50.0), 0.3), on_gpu(make_trial(FAST, 51.0), 0.6)]
@@ -116,14 +106,3 @@ def test_by_utilization_a_point_that_could_not_be_read_is_tried_once_more(make_t
     assert (twice.scores, twice.endings) == ((), (Ending.STOPPED,))
     read = Observations(SPACE, UTILIZATION, [baseline, make_trial(FAST, 90.0), on_gpu(make_trial(FAST, 90.0), 0.6)])
     assert (len(read[point_name(FAST)].scores), read[point_name(FAST)].endings) == (1, ())
-
-
-def test_points_whose_other_keys_held_something_else_are_left_out(make_trial: MakeTrial) -> None:
-    """An accumulation that was edited since makes the same batch another point, also where the knob is fixed by now."""
-    spaces = [
-        Space(knobs=(knob("batch", 8, 4, carries=(Carried(path="accum", values=(2 * steps, steps)),)),))
-        for steps in (1, 2)
-    ]
-    values: Values = {"batch": 4}
-    trials = [make_trial(values, 50.0, point=space.name(values)) for space in spaces]
-    assert of_space(trials, spaces[1]) == trials[1:]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
-from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, TPESampler
+from optuna.samplers import BaseSampler, NSGAIISampler, TPESampler
 
 from autotune.errors import ConfigError
 from autotune.records import Ending, Values
@@ -105,14 +105,6 @@ def test_any_sampler_of_optuna_learns(sampler: BaseSampler) -> None:
     early, late = (sum(map(score, half)) for half in (points[:10], points[-10:]))
     assert late > 1.15 * early
     assert tried(sampler, 40) == points
-
-
-def test_a_sampler_that_ends_has_no_more_proposals() -> None:
-    """A grid is tried once, but for today's config, and then nothing else."""
-    grid = GridSampler({"batch": [0, 3], "cache": [0, 1], "workers": [0, 5]}, seed=0)
-    points = tried(grid, 20)
-    assert len({SPACE.name(values) for values in points}) == len(points) == 7
-    assert {values["workers"] for values in points} == {1, 6}
 
 
 def test_samplers_have_names_and_nothing_else_is_one() -> None:

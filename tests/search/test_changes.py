@@ -72,15 +72,6 @@ def test_what_no_run_shows_is_not_known(make_trial: MakeTrial) -> None:
     assert {change.worth for change in changes_worth([], BASELINE, BEST, SPACE, sd=0.08)} == {None}
 
 
-def test_runs_of_another_space_are_no_evidence(make_trial: MakeTrial) -> None:
-    """A trial with other knobs is left out instead of being read as a trial of today's values."""
-    other = make_trial({**BASELINE, "train.xla": True, "train.old": 1}, 5000.0)
-    trials = [make_trial(BASELINE, 50.0), other, make_trial({**BASELINE, "train.xla": True}, 40.0)]
-    (change,) = changes_worth(trials, BASELINE, {**BASELINE, "train.xla": True}, SPACE, sd=0.08)
-    assert change.worth is not None
-    assert 0.7 < change.worth.ratio < 1.0
-
-
 def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: MakeTrial) -> None:
     """One group of everything, one number: that of the pairs, as in the headline; a part of it is not that."""
     confirmed = Ratio(ratio=1.9, low=1.8, high=2.0)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.records import GpuFigures, PooledGpu, PooledGpus, TrialRecord
+from autotune.records import TrialRecord
 from autotune.search.confirm import (
     Candidate,
     ConfirmationBasis,
@@ -20,7 +20,7 @@ from autotune.search.confirm import (
     plan_confirmation,
     reserved_s,
 )
-from autotune.search.schedule import CAUTION, verdict_s
+from autotune.search.schedule import CAUTION
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, named, observation
 
@@ -66,25 +66,6 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
     assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 12
     assert pairs_wanted(small, 0.08, 60.0, budget_s=1200) == 8
     assert pairs_wanted(tiny, 0.08, 10.0, budget_s=1800) == 4
-
-
-def _speedy(*speeds: float) -> Candidate:
-    """Make a candidate with a large gain in score, faster than the baseline by so much, in ln speed."""
-    baseline = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
-    candidate = replace(observation(SPACE, 0.7, n=1), ln_speeds=speeds)
-    return better_than_baseline(named(baseline, candidate), {baseline.name: 0.0, candidate.name: 0.7}, SPACE)[0]
-
-
-def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -> None:
-    """A busier GPU is shown by four pairs, that it costs no speed by more."""
-
-    def pairs(*speeds: float) -> int:
-        return pairs_wanted(_speedy(*speeds), 0.08, 10.0, budget_s=1800)
-
-    assert pairs() == 4  # nothing is known of its speed
-    assert pairs(0.5) == 4
-    assert 4 < pairs(0.05) <= pairs(0.0) == pairs(-0.01) == 12
-    assert pairs_wanted(_speedy(0.0), 0.08, 60.0, budget_s=900) == 6
 
 
 def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
@@ -139,18 +120,3 @@ def _basis(trials: Sequence[TrialRecord], *, wished_window_s: float = 0.0) -> Co
     return ConfirmationBasis(
         trials=trials, baseline=BASELINE, sd=0.08, usual_window_s=2.0, wished_window_s=wished_window_s, budget_s=1e6
     )
-
-
-def _pooled(*periods_s: float | None, scored: bool = True, samples: int = 60) -> PooledGpus:
-    figures = GpuFigures(uuid="GPU", name="H100")
-    gpus = (PooledGpu(figures=figures, scored=scored, text="", samples=samples, period_s=p) for p in periods_s)
-    return PooledGpus(devices=tuple(gpus))
-
-
-def test_a_verdict_on_a_gpu_takes_20_seconds_or_three_periods() -> None:
-    """The longest period of the scored GPUs counts; none where nothing is measured."""
-    assert verdict_s(_pooled(None)) == 20.0
-    assert verdict_s(_pooled(2.0, 10.0)) == 30.0
-    assert verdict_s(_pooled(10.0, scored=False)) == 0.0
-    assert verdict_s(_pooled(None, samples=0)) == 0.0
-    assert verdict_s(None) == 0.0

@@ -47,22 +47,3 @@ def test_trials_of_its_own_outweigh_the_model() -> None:
     (ratio,) = speed_ratios(measured, BEST, [SMALLER], SPACE, sd=0.05)
     assert ratio.ratio == pytest.approx(math.e, rel=0.1)
     assert ratio.high / ratio.low < guessed.high / guessed.low
-
-
-def test_a_trial_that_something_slowed_down_does_not_count() -> None:
-    """One of three at half the speed: the other two say how fast the point is."""
-    slowed = [*_trials(), *[(SMALLER, _speed(SMALLER))] * 2]
-    (usual,) = speed_ratios(slowed, BEST, [SMALLER], SPACE, sd=0.05)
-    (ratio,) = speed_ratios([*slowed, (SMALLER, _speed(SMALLER) - 0.7)], BEST, [SMALLER], SPACE, sd=0.05)
-    assert ratio == usual
-
-
-def test_many_points_are_more_than_the_model_takes_and_those_asked_for_stay() -> None:
-    """Of 1,000 points the most alike count; one far away counts if it is asked for."""
-    space = Space(knobs=tuple(knob(name, *range(10)) for name in "abc"))
-    points: list[Values] = [space.at((i, j, k)) for i in range(10) for j in range(10) for k in range(10)]
-    trials = [(values, 0.1 * int(values["a"] or 0)) for values in points] * 3
-    far = space.at((9, 9, 9))
-    (near_ratio, far_ratio) = speed_ratios(trials, space.at((0, 0, 0)), [space.at((5, 0, 0)), far], space, sd=0.02)
-    assert near_ratio.ratio == pytest.approx(math.exp(-0.5), rel=0.03)
-    assert far_ratio.ratio == pytest.approx(math.exp(-0.9), rel=0.03)

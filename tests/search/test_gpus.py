@@ -114,14 +114,6 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
     assert "Name one that is there" in remedy
 
 
-def test_a_list_that_is_cut_short_is_a_remark(ask: Ask) -> None:
-    """The GPUs before the wrong entry are used."""
-    told = ask(env={"CUDA_VISIBLE_DEVICES": "1,7"})
-    assert told["trial"]["uuids"] == UUIDS[1:2]
-    (remark,) = told["remarks"]
-    assert remark.endswith("CUDA shows only the GPUs before it")
-
-
 def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
     """The error names process, memory and program, and a remedy."""
     with subprocess.Popen([shutil.which("sleep") or "sleep", "1000"]) as tenant:

@@ -35,12 +35,6 @@ def _values(*found: Sibling) -> list[object]:
     return [dict(point.values) for point in imported_points(SPACE, found, MACHINE, memory_margin=0.08)]
 
 
-def test_a_value_without_a_place_leaves_its_knob_as_it_is() -> None:
-    """Unknown words and missing knobs take today's value; the rest of the point is worth its trial."""
-    assert _values(_sibling(({**POINT, "data.cache": "disk"}, 0.5))) == [{**POINT, "data.cache": "none"}]
-    assert _values(_sibling(({"data.num_workers": 4}, 0.5))) == [{**SPACE.baseline, "data.num_workers": 4}]
-
-
 def test_a_key_of_another_name_is_known_by_its_kind() -> None:
     """Where each side has one knob of a kind, it is the same one."""
     kinds = {"loader.workers": "workers", "train.bs": "batch_size", "x": None}

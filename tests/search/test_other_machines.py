@@ -1,7 +1,6 @@
 """Searches beside other machines on the same study, in virtual time: what is left to them, and when one leaves."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from autotune.clock import VirtualClock
@@ -226,20 +225,3 @@ def test_a_slow_machine_leaves_and_says_how_slow(search: Search, make_trial: Mak
 
     searched = search(plain, budget_s=600, joins=joining(other, first=measured))
     assert "of its speed on a" in searched.tuner.left_because
-
-
-def test_failures_of_a_failing_machine_do_not_count_at_once(search: Search, make_trial: MakeTrial) -> None:
-    """What failed on the machine that broke is tried elsewhere all the same."""
-    other = Other("a", make_trial)
-
-    def failed() -> None:
-        space = other.problem.space
-        other.has_measured(space.baseline, 285.0, Purpose.BASELINE)
-        for values in (GOOD, BEST):
-            record = make_trial(
-                values, None, search="joint", point=space.name(values), conditions={MACHINE: "b", "host": "b"}
-            )
-            other.study.finish(other.begins(values), replace(record, detail="OSError"))
-
-    searched = search(plain, budget_s=200, joins=joining(other, first=failed))
-    assert BEST in [trial.values for trial in searched.of(Purpose.EXPLORE)]

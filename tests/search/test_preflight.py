@@ -75,15 +75,6 @@ def test_a_config_that_nobody_opens(folder: Path, guard: Guard) -> None:
     assert preflight.steps >= 3
 
 
-def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> None:
-    """Nothing has to be read then."""
-    preflight = preflight_of(
-        folder, guard, "assert sys.argv[1] == '--batch=4'\n" + TRAINS, command="--batch={batch_size}"
-    )
-    assert preflight.reached is Reached.ON_THE_COMMAND_LINE
-    assert preflight.steps >= 3
-
-
 @pytest.mark.parametrize(
     ("script", "ending"),
     [
@@ -118,12 +109,6 @@ def test_a_trainer_that_rejects_unknown_keys_fails_with_the_section_only(
         assert "TypeError: unexpected keys ['autotune', 'batch_size', 'out_dir']" in preflight.detail
     else:
         assert (preflight.steps >= 3, preflight.ending) == (True, Ending.STOPPED)
-
-
-def test_a_trainer_that_takes_the_section_is_stopped_at_its_first_step(folder: Path, guard: Guard) -> None:
-    """One step shows it; the next ones, for which this trainer takes for ever, are not waited for."""
-    preflight = preflight_of(folder, guard, READS + "step(samples=1)\ntime.sleep(1e6)\n", with_section=True)
-    assert (preflight.steps, preflight.ending, preflight.reached) == (1, Ending.STOPPED, Reached.READ)
 
 
 def test_a_trainer_in_plain_python_is_not_waited_for_until_the_limit(

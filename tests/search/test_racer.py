@@ -166,24 +166,6 @@ def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -
     assert asked.answer.race.cautions == ()
 
 
-def test_what_is_called_the_same_training_and_repeats_its_samples_is_found(search: Search) -> None:
-    """Its loss falls faster with each sample than it should."""
-    config = CONFIG.replace("        data.batch_size: [8, 32]\n", "")
-
-    def repeating(config: Mapping[str, Any]) -> Training:
-        is_second = config["data"]["num_workers"] == 2
-        training = learning(lambda _config: 8.0 if is_second else 1.0)(config)
-        return replace(training, step_s=training.step_s / (1.5 if is_second else 1.0))
-
-    answer = raced(search, repeating, config=config, race_s=RACE_S).answer
-    assert answer.race is not None
-    (caution,) = answer.race.cautions
-    assert "called the same training" in caution
-    assert answer.race.winner.learning is Learning.MEMORISES
-    assert answer.may_learn_more_slowly
-    assert any("called the same training" in said for said in answer.cautions)
-
-
 def test_a_winner_whose_loss_becomes_no_number_loses(search: Search) -> None:
     """In the race; short trials had not come so far."""
 

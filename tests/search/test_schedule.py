@@ -1,7 +1,6 @@
 """The wall, the expected duration of trials, and the end of exploring."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from autotune.clock import VirtualClock
 from autotune.records import TrialRecord, Values
@@ -41,18 +40,6 @@ def test_a_trial_is_expected_to_take_as_long_as_its_point_did(make_trial: MakeTr
     assert expected_trial_s(trials, point_name(OTHER)) == 30.0
     assert expected_trial_s(trials) == expected_trial_s(trials, "never measured") == 21.0
     assert pair_s(trials, point_name(BASELINE), point_name(OTHER)) == 42.0
-
-
-def test_the_slow_start_of_the_first_trial_is_not_expected_again(make_trial: MakeTrial) -> None:
-    """The first trial of a search imports and reads for the first time; the next one of the same point will not."""
-    slow, quick = make_trial(BASELINE, 50.0, duration_s=12.0), make_trial(OTHER, 50.0, duration_s=5.0)
-    assert slow.measurement
-    assert quick.measurement
-    slow = replace(slow, measurement=replace(slow.measurement, first_step_s=8.0))
-    quick = replace(quick, measurement=replace(quick.measurement, first_step_s=1.0))
-    assert expected_trial_s([slow], point_name(BASELINE)) == 12.0
-    assert expected_trial_s([slow, quick], point_name(BASELINE)) == 5.0
-    assert expected_trial_s([quick, slow], point_name(BASELINE)) == 12.0
 
 
 def _ends(

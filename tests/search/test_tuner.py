@@ -176,14 +176,6 @@ def test_a_config_that_fails_is_no_baseline(search: Search) -> None:
     assert answer.speedup is None
 
 
-def test_a_trainer_that_never_trains_is_given_up_soon(search: Search) -> None:
-    """Other values would make no steps seen: two starts are waited for, and the rest of the budget is the user's."""
-    searched = search(lambda config: replace(plain(config), start_s=inf), budget_s=3000)
-    assert [trial.ending for trial in searched.trials] == [Ending.NEVER_STARTED] * 2
-    assert searched.took_s < 3 * 60
-    assert "none of" in str(searched.error)
-
-
 def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
     """One pass takes too long for a trial: the baseline's value stays, with a remark, and no cold number counts."""
 
@@ -226,15 +218,6 @@ def test_a_cache_that_pays_after_the_first_pass_is_found(search: Search) -> None
     answer = search(cached, budget_s=300).answer
     assert answer.best is not None
     assert answer.best.values == {"data.batch_size": 32, "data.num_workers": 2, "data.cache": "memory"}
-
-
-def test_a_point_that_never_starts_costs_no_more_than_its_timeout(search: Search) -> None:
-    """The point is named, and the rest of the budget goes on."""
-    searched = search(_silent, budget_s=600)
-    silent = [trial for trial in searched.trials if trial.ending is Ending.NEVER_STARTED]
-    assert silent
-    assert all(trial.duration_s <= 61 for trial in silent)
-    assert searched.answer.baseline is not None
 
 
 def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
@@ -301,13 +284,6 @@ def test_a_point_that_loses_its_loss_has_diverged(search: Search) -> None:
     assert found.answer.best.values["data.batch_size"] <= 8
 
 
-def test_a_later_search_without_time_does_not_deny_what_is_known(search: Search) -> None:
-    """A point known to be faster is the candidate, also if this search could only measure the baseline."""
-    first = search(plain, budget_s=60)
-    assert first.answer.verdict is Verdict.BETTER
-    assert "nothing that was tried is faster" not in search(plain, budget_s=12).answer.why
-
-
 def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) -> None:
     """The half that failed is measured once more, so that its pair is complete."""
     made = 0
@@ -331,72 +307,6 @@ def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) ->
     ]
     assert [trial.comparable is not None for trial in again] == [False, True]
     assert searched.answer.verdict is Verdict.BETTER
-
-
-def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Search) -> None:
-    """Two failures in a row are no accident: no further trial of the confirmation is made."""
-    made, good_trials = 0, 1_000
-
-    def tired(config: Mapping[str, Any]) -> Training:
-        nonlocal made
-        made += 1
-        return crashing(config) if made > good_trials and config["data"]["batch_size"] == 32 else plain(config)
-
-    quiet = search(tired, budget_s=300)
-    made, good_trials = 0, len(quiet.trials) - len(quiet.of(Purpose.CONFIRM))
-    searched = search(tired, budget_s=300, fresh=True)
-    confirming = searched.of(Purpose.CONFIRM)
-    assert [trial.ending for trial in confirming[-2:]] == [Ending.CRASHED, Ending.CRASHED]
-    assert confirming[-2].point == confirming[-1].point
-    assert len(confirming) <= 3
-    assert searched.answer.verdict is Verdict.NO_CHANGE
-
-
-def test_configs_whose_caches_cannot_fill_are_compared_as_if_they_were_full(search: Search) -> None:
-    """The baseline caches, and one pass takes hours: the cost of loading now is nothing then, so a larger batch leads.
-
-    As it is now, while loading is what takes the time, the second worker would look best. What full caches really make
-    of it no trial has shown, so it is not called better, and the interval holds it.
-    """
-
-    def cached(config: Mapping[str, Any]) -> Training:
-        data = config["data"]
-        compute_s = 0.002 + 0.0005 * data["batch_size"]
-        load_s = 0.02 * data["batch_size"] / data["num_workers"]
-        return Training(
-            samples=data["batch_size"],
-            step_s=compute_s,
-            first_pass_step_s=compute_s + load_s,
-            wait_fraction=0.0,
-            first_pass_wait_fraction=load_s / (compute_s + load_s),
-            noise=0.02,
-            epoch=1_000_000,
-        )
-
-    searched = search(cached, budget_s=300, config=CONFIG.replace("cache: none", "cache: memory"))
-    answer = searched.answer
-    assert "they are compared without the time they wait for data" in searched.said()
-    assert answer.verdict is Verdict.NO_CHANGE
-    assert answer.candidate is not None
-    assert answer.candidate.values["data.batch_size"] == 32
-    assert answer.speedup is not None
-    assert answer.speedup.low < (32 / 0.018) / (8 / 0.006) < answer.speedup.high
-    assert "caches take longer to fill than there was time" in answer.why
-
-
-@pytest.mark.services
-def test_a_trial_that_was_cut_short_as_hopeless_is_learned_from(search: Search) -> None:
-    """A value that makes training far slower is tried once or twice, and not in half of the space."""
-    config = BIG.replace("data.cache: [none, memory]", "data.cache: [none, memory]\n        data.slow: [false, true]")
-    config = config.replace("cache: none\n", "cache: none\n    slow: false\n", 1)
-
-    def slowed(config: Mapping[str, Any]) -> Training:
-        training = plain(config)
-        return replace(training, step_s=training.step_s * (10 if config["data"]["slow"] else 1))
-
-    searched = search(slowed, budget_s=600, config=config)
-    slow = [trial for trial in searched.trials if trial.values["data.slow"]]
-    assert len(slow) <= 0.2 * len(searched.trials)
 
 
 def test_the_gain_of_ten_more_minutes_is_estimated_at_the_end(search: Search) -> None:
@@ -505,17 +415,6 @@ def test_a_full_disk_or_memory_leaves_the_answer_so_far(search: Search, error: E
     assert searched.answer.trials == 4
     assert searched.tuner.ended_by is not None
     assert searched.tuner.ended_by.remedy
-
-
-def test_trouble_before_any_number_is_an_error(search: Search) -> None:
-    """No answer can be given then."""
-
-    def ends(event: Event) -> None:
-        if isinstance(event, TrialStarted):
-            raise TrialError("no room")
-
-    searched = search(plain, budget_s=300, told=ends)
-    assert str(searched.error) == "no room"
 
 
 def test_an_answer_that_the_space_does_not_have_is_not_given(search: Search) -> None:

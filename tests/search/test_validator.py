@@ -154,14 +154,6 @@ def test_without_time_for_another_the_answer_says_what_broke(search: Search) -> 
     assert said in answer.validation.broke[0]
 
 
-def test_the_wall_holds_and_an_answer_that_was_not_validated_says_so(search: Search) -> None:
-    """A validation that does not fit any more is left out."""
-    searched = validated(search, whole, budget_s=80.0, validate_s=20.0)
-    assert searched.took_s <= 80.0
-    unvalidated = any("not validated" in caution for caution in searched.answer.cautions)
-    assert unvalidated is (searched.answer.verdict is Verdict.BETTER and searched.answer.validation is None)
-
-
 def test_the_next_search_leaves_a_point_that_broke_alone(search: Search) -> None:
     """It is in the record."""
     change, _ = BREAKS["does not learn"]

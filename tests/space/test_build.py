@@ -84,13 +84,6 @@ def test_a_placement_is_one_knob_that_writes_both_keys(
     assert set(knob.heuristic_values) == set(apart)
 
 
-def test_a_placement_stays_the_same_point_whichever_is_todays() -> None:
-    """`apply` makes another one the baseline, and the trials on record keep their meaning."""
-    spaces = [_placed(data, model, _machine(gpus=("A10", "H200"))) for data, model in ((None, None), (0, 1), (1, 0))]
-    for choice in PLACEMENTS:
-        assert len({space.name({"model_gpu": choice}) for space in spaces}) == 1
-
-
 @pytest.mark.parametrize(
     ("domain", "tried"), [((None, 0, 1), PLACEMENTS), ((None, 1), {None: None, 1: 0}), ((None, 2), {None: None, 2: 0})]
 )
@@ -209,12 +202,3 @@ def test_what_moves_with_a_batch_is_part_of_the_point() -> None:
     assert spaces[0].is_named(names[0], {"batch_size": 4})
     assert not spaces[1].is_named(names[0], {"batch_size": 4})
     assert not spaces[0].is_named(names[0], {"batch_size": 5})
-
-
-@pytest.mark.parametrize("domain", [("small", "large"), (None, 16), (True, False), (8.5, 16.5), (0, 8)])
-def test_a_batch_of_words_is_a_knob_of_the_users_own(domain: tuple[Scalar, ...]) -> None:
-    """Code that computes with batch sizes cannot use words, and does not try."""
-    space, _ = build_space({"batch_size": 4, "accum_steps": 2}, {"batch_size": domain}, _machine(), {})
-    knob = space.knob("batch_size")
-    assert (knob.kind, knob.label) == (None, Label.UNKNOWN)
-    assert set(domain) < set(knob.choices)

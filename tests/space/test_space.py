@@ -114,16 +114,6 @@ def test_points_are_named_by_their_values_alone() -> None:
     assert point_name({"a": 1}) != point_name({"a": True})
 
 
-def test_a_cache_that_is_no_knob_settles_every_point() -> None:
-    """If the config caches and that is not searched, every trial has to wait for the first pass all the same."""
-    config: dict[str, Scalar] = {"data.cache": "memory", "data.batch_size": 8}
-    space, _ = build_space(config, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
-    assert space.settles({"data.batch_size": 16})
-    uncached, _ = build_space({**config, "data.cache": "none"}, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
-    assert not uncached.settles({"data.batch_size": 16})
-    assert not space.without_settling().settles({"data.batch_size": 16})
-
-
 def test_a_cache_that_takes_too_long_to_fill_stays_as_it_is() -> None:
     """The cache is not turned off either: without one, anything looks fast beside a cache that is being filled."""
     domain = {"data.cache": ("none", "memory", "disk"), "data.batch_size": (8, 16)}
