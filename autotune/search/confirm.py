@@ -124,9 +124,7 @@ class ConfirmationBasis:
 
     Attributes:
         trials: Trials of this search, oldest first.
-        baseline: Name of today's point.
         sd: Standard deviation of ln score between trials of one point.
-        usual_window_s: How long trials measure.
         wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
         arms: Number of points that run in each pair: three where the standing answer is met, too.
     """

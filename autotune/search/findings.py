@@ -32,10 +32,6 @@ _NO_LOSS = (
 class Findings:
     """Findings of one search; made before its first trial.
 
-    Args:
-        problem: What is tuned.
-        clock: Source of time.
-
     Attributes:
         inert: Knobs that the trainer does not heed, with what shows it.
         baseline_losses: How the loss of today's config went; None as long as no trial of it has told.
@@ -79,11 +75,7 @@ class Findings:
         """Take one more trial; see `find_inert` for what all of them show together.
 
         Args:
-            record: The trial.
-            losses: How its loss went.
-            stdout: What it printed.
             samples: Samples of each step of its steady window; None if they were not seen.
-            space: What may vary.
         """
         if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
@@ -102,9 +94,7 @@ class Findings:
         """Look for knobs that the trainer does not heed, in all that the trials so far have shown.
 
         Args:
-            trials: All trials of this search.
             observations: What is known of each point.
-            space: What may vary.
             sd: Standard deviation of ln score between trials of one point.
 
         Returns:
@@ -159,9 +149,7 @@ def unlike_the_config(
 
     Args:
         path: The key of the batch size.
-        size: Its value in that trial.
         samples: Samples of each step of the steady window, as they were seen.
-        config: Every scalar of the config.
         devices: Accelerators that the trial could use; at least 1.
     """
     held = float(np.median(samples))

@@ -96,7 +96,6 @@ class OpenParts:
 
     Attributes:
         consumers: What is to be told everything that happens, the caller's own among them.
-        checkpoints: Looks after the user's checkpoints.
     """
 
     parts: SearchParts

@@ -34,11 +34,7 @@ class LeftOut(Exception):  # noqa: N818 - it is no error: the others go on
 
 
 class OtherMachines:
-    """Other machines at work on the study of a search.
-
-    Args:
-        tell: Told who comes and goes.
-    """
+    """Other machines at work on the study of a search."""
 
     def __init__(self, parts: SearchParts, state: SearchState, tell: Callable[[Event], None]) -> None:
         self._parts = parts

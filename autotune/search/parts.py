@@ -93,20 +93,12 @@ class Narrator:
         self.tell(PhaseChanged(phase=phase, why=why))
 
     def tell_standing(self, values: Values, changes: Values, speedup: float, name: str) -> None:
-        """Tell the answer that the study stands by, as it was confirmed; a point is best from now on if it is faster.
-
-        Args:
-            speedup: Its confirmed speed over today's.
-        """
+        """Tell the answer that the study stands by, as it was confirmed; what is faster is best from now on."""
         self._best_name, self._least = name, max(1.0, speedup)
         self.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
 
     def tell_incumbent(self, state: SearchState, objective: Objective) -> None:
-        """Tell which point is best, if that is another one than the last that was told.
-
-        Args:
-            objective: What makes a point better.
-        """
+        """Tell which point is best, if that is another one than the last that was told."""
         better = state.better()
         if not better or better[0].observation.name == self._best_name:
             return

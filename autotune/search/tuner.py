@@ -61,9 +61,6 @@ _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 class Tuner:
     """One search.
 
-    Args:
-        consumers: Told everything that happens.
-
     Attributes:
         ended_by: What ended the search before its time; None if nothing did.
         left_because: Reason for which this machine has left the study to others; empty if it did not.
@@ -293,9 +290,6 @@ class Tuner:
 
     def _confirm(self, why: str) -> bool:
         """Measure the best point against today's config again, in turn, in trials that did not choose it.
-
-        Args:
-            why: Reason why exploring has ended.
 
         Returns:
             Whether all of them could be compared.

@@ -42,9 +42,6 @@ class Validator:
     def breaks(self, result: SearchResult) -> bool:
         """Train the best point of an answer, and today's config before the first, where that was asked for.
 
-        Args:
-            result: The answer so far: better.
-
         Returns:
             Whether the point broke, so that it is not the answer.
         """
@@ -110,7 +107,6 @@ def judge_validation(
     """Judge the validation trial of a confirmed point.
 
     Args:
-        baseline: Validation trial of today's config.
         speedup: Speed of the point over today's, as it was confirmed.
         sd: Standard deviation of ln speed between trials of one point.
         machine: The machine, whose memory may run full.

@@ -40,9 +40,6 @@ def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
 def dividing(knob: Knob, whole: Scalar) -> Knob:
     """Restrict a per-device batch to the divisors of the global one; the trainer's accumulation keeps the global batch.
 
-    Args:
-        knob: The per-device batch.
-
     Returns:
         The knob with those sizes that divide it.
     """
@@ -54,7 +51,6 @@ def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], 
     """Couple a batch size with the accumulation steps, so that batch x accumulation stays constant.
 
     Args:
-        taken: Keys that are knobs themselves.
         refused: Keys whose value cannot be edited, with the reason.
 
     Returns:

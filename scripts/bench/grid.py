@@ -42,10 +42,6 @@ def measure_grid(
 
     Args:
         config: The config; knobs that are no axis keep the baseline's values.
-        axes: Values by knob.
-        repeats: Number of trials of each point.
-        seed: Seed of the order.
-        state_dir: As for the search.
         out: File that gets every trial as a line of JSON; None writes none.
 
     Raises:

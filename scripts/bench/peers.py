@@ -408,8 +408,6 @@ class PeerSampler(BaseSampler):
 
     Args:
         peer: The peer, a method that proposes no point twice; takes the space and a seed.
-        space: The space.
-        seed: Seed of the peer.
     """
 
     def __init__(self, peer: Callable[[Space, int], Proposals], space: Space, seed: int) -> None:

@@ -62,11 +62,6 @@ class _StopAfterSteps:
 def measure_start(config: Path, *, trials: int, state_dir: Path | None) -> None:
     """Measure both kinds of trials and print their times.
 
-    Args:
-        config: The config.
-        trials: Number of trials of each kind.
-        state_dir: As for the search.
-
     Raises:
         AutotuneError: The config or its command cannot be used, or a trial ended before its 11th step.
     """

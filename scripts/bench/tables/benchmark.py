@@ -52,12 +52,7 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Search that was made.
-
-    Attributes:
-        piece: What was to be done.
-        answers: What came of it.
-    """
+    """Search that was made."""
 
     piece: Piece
     answers: Answers
@@ -228,12 +223,8 @@ def benchmark_tables(
     """Make the missing searches, and print the report.
 
     Args:
-        folder: Folder of the tables.
-        seeds: Seeds.
-        trials: Numbers of trials after which the answer counts.
         methods: Names of the methods; empty for all that can be used here.
         noises: Names of the noises; empty for all.
-        jobs: Number of processes.
         out: Folder of the results; an existing one is gone on with.
 
     Raises:
