@@ -196,15 +196,6 @@ def _expected_sd(scores: Sequence[Sequence[float]]) -> float:
     return math.sqrt((_TYPICAL_CV_TRIALS * TYPICAL_CV**2 + df * variance) / (_TYPICAL_CV_TRIALS + df))
 
 
-def best_observation(observations: Mapping[str, Observation]) -> Observation | None:
-    """Return the point with the best mean score; None if no trial gave numbers."""
-    return max(
-        (observation for observation in observations.values() if observation.scores),
-        key=lambda observation: observation.mean,
-        default=None,
-    )
-
-
 class Attribution(StrEnum):
     """Set of points that a failure is attributed to."""
 

@@ -141,6 +141,11 @@ def known_knob(path: str, present: Scalar) -> KnownKnob | None:
     return None
 
 
+def keys_of_kind(config: Mapping[str, Scalar], kind: str) -> list[str]:
+    """Return the keys of a config that belong to a row, in file order."""
+    return [path for path, value in config.items() if (row := known_knob(path, value)) and row.kind == kind]
+
+
 def _names(path: str) -> set[str]:
     """Return the names of a key that a row may have: its last part, and that with its section."""
     name = key_name(path)

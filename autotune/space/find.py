@@ -12,6 +12,7 @@ from autotune.space.catalog import (
     excluded_by,
     is_for_validation,
     is_searched_unasked,
+    keys_of_kind,
     known_knob,
 )
 from autotune.space.knob import Carried, InertUnder, Knob, Label, is_number, same_scalar, section_mates, with_baseline
@@ -95,15 +96,14 @@ class _Builder:
                 continue
             leader, others = listed[0], {knob.path: knob for knob in listed[1:]}
             joined = leader
-            for path, value in self._config.items():
-                row = known_knob(path, value)
-                if row is None or row.kind != kind or path == leader.path or is_for_validation(path):
+            for path in keys_of_kind(self._config, kind):
+                if path == leader.path or is_for_validation(path):
                     continue
                 if path in others:
                     self._knobs.remove(others[path])
                 if path in self._refused:
                     self._skip(path, self._refused[path])
-                elif not same_scalar(value, leader.baseline):
+                elif not same_scalar(self._config[path], leader.baseline):
                     self._skip(path, f"moves together with {leader.path}, but differs from it")
                 else:
                     joined = replace(joined, carries=(*joined.carries, Carried(path=path, values=joined.choices)))
@@ -146,7 +146,8 @@ class _Builder:
 
     def relate_batches(self) -> None:
         """Keep a global batch fixed where the per-device part of it can be searched."""
-        wholes = [path for path, value in self._config.items() if is_global(path) and self._is_training(path, value)]
+        sizes = [path for path in keys_of_kind(self._config, "batch_size") if not is_for_validation(path)]
+        wholes = [path for path in sizes if is_global(path)]
         parts = [knob for knob in self._of_kind("batch_size") if is_per_device(knob.path)]
         if len(wholes) != 1 or not parts or (self._domains is not None and wholes[0] in self._domains):
             return
@@ -172,11 +173,7 @@ class _Builder:
     def _why_excluded(self, knob: Knob, choice: Scalar) -> str | None:
         free = {path for other in self._knobs for path in other.paths}
         for kind, values in excluded_by(knob, choice).items():
-            keys = [
-                path
-                for path, value in self._config.items()
-                if (row := known_knob(path, value)) and row.kind == kind and not is_for_validation(path)
-            ]
+            keys = [path for path in keys_of_kind(self._config, kind) if not is_for_validation(path)]
             for path in section_mates(knob.path, keys):
                 if path not in free and any(same_scalar(self._config[path], value) for value in values):
                     return f"other values do not work with {path}: {self._config[path]}"
@@ -216,18 +213,11 @@ class _Builder:
         return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
 
     def _only_path(self, kind: str) -> str | None:
-        paths = [
-            path
-            for path, value in self._config.items()
-            if (row := known_knob(path, value)) and row.kind == kind and path not in self._refused
-        ]
+        paths = [path for path in keys_of_kind(self._config, kind) if path not in self._refused]
         return paths[0] if len(paths) == 1 else None
 
     def _of_kind(self, kind: str) -> list[Knob]:
         return [knob for knob in self._knobs if knob.kind == kind]
-
-    def _is_training(self, path: str, value: Scalar) -> bool:
-        return known_knob(path, value) is not None and not is_for_validation(path)
 
     def _put(self, old: Knob, new: Knob) -> None:
         self._knobs[self._knobs.index(old)] = new
