@@ -195,19 +195,6 @@ def verdict_s(gpus: PooledGpus | None) -> float:
     return max((max(20.0, 3.0 * (device.period_s or 0.0)) for device in seen), default=0.0)
 
 
-def confirming_window_s(
-    usual_s: float, wished_s: float, run_s: float, trials: int, *, left_s: float, budget_s: float
-) -> float:
-    """Return the window of confirming trials: as long as is wished for, as far as there is time.
-
-    Args:
-        usual_s: How long other trials measure; never less.
-        run_s: How long a trial takes that measures as usual.
-    """
-    spare_s = min(left_s / CAUTION, MOST_FOR_CONFIRMING * budget_s) / trials - run_s
-    return max(usual_s, min(wished_s, usual_s + spare_s))
-
-
 def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget_s: float) -> float:
     """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
 
