@@ -197,15 +197,7 @@ def open_search(
 ) -> Iterator[OpenSearch]:
     """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
 
-    Args:
-        on_event: Told everything that happens, remarks included.
-        runner: Makes the trials; None to fork them from a warm interpreter, or start them.
-
-    Raises:
-        StudyError: The record cannot be read or written, or another search holds it.
-        GpuError: Somebody else is on the GPU, or it is not there.
-        ConfigError: The sampler cannot be used here; or the budget is too short for the validation, or for the race.
-        AutotuneError: The state folder cannot be made.
+    Arguments and errors are those of `open_parts`.
     """
     with open_parts(problem, options, part, clock, on_event, runner=runner, joins=True) as opened:
         parts, study = opened.parts, opened.parts.study
@@ -236,7 +228,7 @@ def open_parts(
     runner: Runner | None = None,
     joins: bool = False,
 ) -> Iterator[OpenParts]:
-    """Put the parts together that trials of a study are made with, as `open_search` does.
+    """Put the parts together that trials of a study are made with, for as long as a ``with`` block lasts.
 
     Args:
         on_event: Told everything that happens, remarks included.

@@ -27,8 +27,6 @@ class SearchParts:
     Attributes:
         name: Name of the search as this process would have begun it; the names of its trials' folders begin with it.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
-        study: The record; held by this search alone.
-        sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         race_s: Time for the race of the answer; 0 for none, None for one where the answer calls for it.
         worth_the_rest: Gain in ln score that exploring on has to promise; 0 uses the budget in any case.

@@ -39,13 +39,6 @@ REALIZED = 0.24
 class SearchState:
     """State of one search: grows with each trial, and is asked before each.
 
-    Args:
-        study: The record, with the trials of earlier searches.
-        findings: What is found out about the trainer besides its speed.
-        sampler: Name of the sampler, as in the config, or a sampler of Optuna.
-        seed: Makes the choices of the sampler repeatable.
-        warm_start: Points of other studies that the search begins with.
-
     Attributes:
         space: What is searched: the problem's, without what was found to be of no use.
         filling: True if caches take too long to fill, and are filled in every trial.
