@@ -1,8 +1,6 @@
 """Scenarios are as they say, what fails does so by its name, and the model agrees with a trainer that was measured."""
 
-import math
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +8,11 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
-from autotune.records import Scalar, Stop, TraineeEvent, TrialPlan, Validity, Values
+from autotune.records import Scalar, Validity, Values
 from autotune.search.gpus import request_for
 from autotune.search.problem import Problem, open_problem
-from autotune.space.space import Space
 from autotune.testing.simulated_runner import Drift
 from autotune.trial.execution import Execution, TrialTools, execute
-from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
 from scripts.bench.simulation.calibration import (
     FITTED,
@@ -25,7 +21,7 @@ from scripts.bench.simulation.calibration import (
     fit,
     read_grid,
 )
-from scripts.bench.simulation.scenarios import PATHS, Scenario, null_scenario, scenario
+from scripts.bench.simulation.scenarios import PATHS, Scenario, scenario
 
 
 def test_the_parameters_in_use_are_the_fitted_ones() -> None:
@@ -70,30 +66,6 @@ def quiet(one: Scenario) -> Scenario:
     return replace(one, training=replace(one.training, habits=habits, drift=Drift()))
 
 
-def random_points(space: Space, count: int, seed: int = 0) -> list[Values]:
-    """Some points of a space."""
-    rng = random.Random(seed)
-    return [{knob.path: rng.choice(knob.choices) for knob in space.knobs} for _ in range(count)]
-
-
-def long_run(one: Scenario, plan: TrialPlan) -> float:
-    """Samples per second over the whole second epoch of a run."""
-    ends_s: list[float] = []
-    samples = 0.0
-
-    def watch(events: Sequence[TraineeEvent]) -> Stop | None:
-        nonlocal samples
-        for event in events:
-            if event.kind == "step" and len(ends_s) == 1:
-                samples += event.samples or 0.0
-            if event.kind == "epoch_end":
-                ends_s.append(event.t_s)
-        return Stop.ENOUGH if len(ends_s) >= 2 else None
-
-    one.runner(VirtualClock(), seed=0, fresh_processes=True).run(plan, watch, math.inf)
-    return samples / (ends_s[1] - ends_s[0])
-
-
 def executed(one: Scenario, problem: Problem, values: Values, *, fresh_processes: bool = True) -> Execution:
     """One trial of a point, measured as a search does."""
     clock = VirtualClock()
@@ -116,19 +88,6 @@ def at(one: Scenario, **kinds: Scalar) -> Values:
 
 
 @pytest.mark.parametrize("seed", ONE_OF_EACH)
-def test_the_truth_is_the_long_run_of_a_run(opened: Open, seed: int) -> None:
-    """Samples per second of an epoch with warm caches are what `speed` says, for points of all kinds."""
-    one = quiet(scenario(seed))
-    problem = opened(one)
-    points = [problem.space.baseline, one.best()[0], *random_points(problem.space, 8, seed)]
-    running = [values for values in points if one.speed(values) > 0.0]
-    assert len(running) >= 4
-    for number, values in enumerate(running):
-        shown = long_run(one, plan_trial(problem.trainer, problem.space.keys(values), trial=f"run-{number}"))
-        assert shown == pytest.approx(one.speed(values), rel=0.01)
-
-
-@pytest.mark.parametrize("seed", ONE_OF_EACH)
 def test_a_search_measures_the_truth(opened: Open, seed: int) -> None:
     """The windows of the baseline and of the best point show the truth, within the error of a short window."""
     one = quiet(scenario(seed))
@@ -139,17 +98,3 @@ def test_a_search_measures_the_truth(opened: Open, seed: int) -> None:
         assert done.measurement is not None
         assert done.measurement.samples_per_s == pytest.approx(one.speed(values), rel=0.1)
         done.folder.delete()
-
-
-def test_where_knobs_do_nothing_all_points_are_one(opened: Open) -> None:
-    """The truth, the trials and the best are today's, whatever is turned."""
-    one = quiet(null_scenario(4))
-    problem = opened(one)
-    baseline = one.speed({})
-    shown: Mapping[int, float] = {
-        number: long_run(one, plan_trial(problem.trainer, problem.space.keys(values), trial=f"run-{number}"))
-        for number, values in enumerate(random_points(problem.space, 5))
-    }
-    assert list(shown.values()) == pytest.approx([baseline] * 5, rel=0.01)
-    assert one.best() == (problem.space.baseline, baseline)
-    assert {one.speed(values) for values in random_points(problem.space, 50)} == {baseline}

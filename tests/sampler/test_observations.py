@@ -94,15 +94,3 @@ def test_busy_for_being_slow_is_worse_than_today(make_trial: MakeTrial) -> None:
         observations[point_name({"batch": 16, "xla": True})].mean < found.mean < observations[point_name(BASELINE)].mean
     )
     assert found.scores[1] - found.scores[0] == pytest.approx(math.log(0.92 / 0.88))
-
-
-def test_by_utilization_a_point_that_could_not_be_read_is_tried_once_more(make_trial: MakeTrial) -> None:
-    """The driver said nothing for a while: that is no failure of the point. A second time it counts as one."""
-    baseline = on_gpu(make_trial(BASELINE, 50.0), 0.3)
-    assert point_name(FAST) not in Observations(SPACE, UTILIZATION, [baseline, make_trial(FAST, 90.0)])
-    twice = Observations(SPACE, UTILIZATION, [baseline, make_trial(FAST, 90.0), make_trial(FAST, 90.0)])[
-        point_name(FAST)
-    ]
-    assert (twice.scores, twice.endings) == ((), (Ending.STOPPED,))
-    read = Observations(SPACE, UTILIZATION, [baseline, make_trial(FAST, 90.0), on_gpu(make_trial(FAST, 90.0), 0.6)])
-    assert (len(read[point_name(FAST)].scores), read[point_name(FAST)].endings) == (1, ())

@@ -115,19 +115,6 @@ def test_points_that_others_measure_are_left_to_them(search: Search, make_trial:
     assert all(trial.search == "joint" for trial in searched.trials)
 
 
-def test_a_cache_is_filled_on_one_machine_alone(search: Search, make_trial: MakeTrial) -> None:
-    """As long as nobody has seen what a cache gains, the one that finds out is enough."""
-    other = Other("a", make_trial)
-
-    def begins() -> None:
-        other.begins({**GOOD, "data.cache": "memory"})
-
-    searched = search(plain, budget_s=200, joins=joining(other, first=begins))
-    tried = [trial.values["data.cache"] for trial in searched.of(Purpose.EXPLORE)]
-    assert tried
-    assert set(tried) == {"none"}
-
-
 def test_what_others_have_measured_is_not_tried_again(search: Search, make_trial: MakeTrial) -> None:
     """Their trials count as if they had been made here, on the scale of this machine."""
     other = Other("a", make_trial)

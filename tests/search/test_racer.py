@@ -164,19 +164,3 @@ def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -
     assert asked.answer.race is not None
     assert asked.answer.race.winner.learning is Learning.FASTER
     assert asked.answer.race.cautions == ()
-
-
-def test_a_winner_whose_loss_becomes_no_number_loses(search: Search) -> None:
-    """In the race; short trials had not come so far."""
-
-    def trainer(config: Mapping[str, Any]) -> Training:
-        training = learning(as_much)(config)
-        assert callable(training.loss)
-        of_step = training.loss
-        if config["data"]["batch_size"] == 8:
-            return training
-        return replace(training, loss=lambda step: of_step(step) if step < 400 else float("nan"))
-
-    answer = raced(search, trainer).answer
-    assert answer.race is not None
-    assert (answer.race.winner.learning, answer.race.winner.diverged) == (Learning.SLOWER, True)
