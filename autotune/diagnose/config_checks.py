@@ -11,8 +11,7 @@ from autotune.diagnose.look import Look
 from autotune.messages import _
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
-from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob
-from autotune.space.find import why_not_turned
+from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
 from autotune.space.knob import key_name, same_scalar, section_mates
 
 _WEIGHT = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
@@ -185,8 +184,7 @@ def unmet_needs(problem: Problem) -> Iterator[Issue]:
     keys = known_keys(problem)
     rows = {row.kind: row for row in KNOWN_KNOBS}
     for key in keys:
-        needs = next((needed for value, needed in rows[key.kind].needs.items() if same_scalar(value, key.value)), {})
-        for kind, needed in needs.items():
+        for kind, needed in rows[key.kind].needs(key.value).items():
             for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
                 yield issue(
                     problem,

@@ -150,11 +150,7 @@ class Grid:
 
 
 class _Model:
-    """Model of one space: points are positions on the grids.
-
-    Args:
-        seed: Makes its draws repeatable.
-    """
+    """Model of one space: points are positions on the grids."""
 
     def __init__(self, grids: Mapping[str, Grid], *, seed: int) -> None:
         self.grids = grids

@@ -4,15 +4,15 @@ Values that broke the trainer are no part of it: what they have in common makes 
 `autotune.sampler.acquisition` has a model, and rules nothing out.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.records import Ending, Machine, Scalar, Values
+from autotune.records import Ending, Machine, Values
 from autotune.sampler.observations import Observation
-from autotune.space.catalog import effects_of
-from autotune.space.knob import Demand, Effects, Knob, same_scalar
+from autotune.space.catalog import Demand, effects_of
+from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 
@@ -22,6 +22,7 @@ class _Memory:
 
     Attributes:
         more: Knobs whose larger values need more of it.
+        same: Knobs whose other values may need more or less.
     """
 
     ending: Ending
@@ -68,10 +69,18 @@ class Feasibility:
     ) -> None:
         self._space = space
         self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
-        self._memories = (
-            _memory(space, Ending.OUT_OF_GPU_MEMORY, lambda effects: effects.gpu_memory),
-            _memory(space, Ending.OUT_OF_HOST_MEMORY, lambda effects: effects.host_memory),
-        )
+        demands = [(knob, effects_of(knob)) for knob in space.knobs]
+        self._memories = [
+            _Memory(
+                ending=ending,
+                more=[knob for knob, effects in demands if getattr(effects, kind) is Demand.GROWS],
+                same=[knob for knob, effects in demands if getattr(effects, kind) is Demand.VARIES],
+            )
+            for ending, kind in (
+                (Ending.OUT_OF_GPU_MEMORY, "gpu_memory"),
+                (Ending.OUT_OF_HOST_MEMORY, "host_memory"),
+            )
+        ]
         self._good = [observation for observation in observations.values() if observation.scores]
         self._failed = [
             observation for observation in observations.values() if not observation.scores and observation.endings
@@ -87,30 +96,27 @@ class Feasibility:
 
     def is_doubtful(self, values: Values) -> bool:
         """Return True if a point needs as much memory as one that ran out of it elsewhere, and no success here does."""
-        return any(
-            memory.ending is hint.ending
-            and memory.needs_as_much(values, hint.values)
-            and not any(memory.needs_as_much(other.values, hint.values) for other in self._good)
-            for hint in self._hints
-            for memory in self._memories
-        )
+        return any(self._lacked(values, hint.values, {hint.ending}) for hint in self._hints)
+
+    def _lacked(self, values: Values, failed: Values, endings: Collection[Ending]) -> _Memory | None:
+        """Return the memory of which a point needs as much as one that ran out of it, if no success needs as much.
+
+        If a point that needs as much has succeeded, the failure had another cause and predicts nothing.
+        """
+        for memory in self._memories:
+            has_lacked = memory.ending in endings and memory.needs_as_much(values, failed)
+            if has_lacked and not any(memory.needs_as_much(other.values, failed) for other in self._good):
+                return memory
+        return None
 
     # Memory
 
     def _why_out_of_memory(self, values: Values) -> str | None:
-        """Return the point without larger memory needs that ran out of memory, as a reason.
-
-        If a point that needs as much has succeeded, the failure had another cause and predicts nothing.
-        """
+        """Return the point without larger memory needs that ran out of memory, as a reason."""
         for observation in self._failed:
-            for memory in self._memories:
-                if (
-                    memory.ending in observation.endings
-                    and memory.needs_as_much(values, observation.values)
-                    and not any(memory.needs_as_much(other.values, observation.values) for other in self._good)
-                ):
-                    sizes = {knob.path: observation.values[knob.path] for knob in memory.more}
-                    return f"{_words(sizes)} was {memory.ending.value}"
+            if memory := self._lacked(values, observation.values, observation.endings):
+                sizes = " with ".join(f"{knob.path}: {observation.values[knob.path]}" for knob in memory.more)
+                return f"{sizes} was {memory.ending.value}"
         return None
 
     def _why_over_the_edge(self, values: Values) -> str | None:
@@ -152,26 +158,9 @@ class Feasibility:
         return max(_size(values, knob) for knob in self._batches)
 
 
-def _memory(space: Space, ending: Ending, demand: Callable[[Effects], Demand]) -> _Memory:
-    """Return the knobs of a space that affect one kind of memory."""
-    return _Memory(
-        ending=ending,
-        more=[knob for knob in space.knobs if demand(effects_of(knob)) is Demand.GROWS],
-        same=[knob for knob in space.knobs if demand(effects_of(knob)) is Demand.VARIES],
-    )
-
-
 def _size(values: Values, knob: Knob) -> float:
     return float(values[knob.path] or 0)
 
 
-def _holds(values: Values, some: Values) -> bool:
-    return all(same_scalar(values[path], value) for path, value in some.items())
-
-
 def _are_alike(one: Values, other: Values, knobs: Iterable[Knob]) -> bool:
     return all(same_scalar(one[knob.path], other[knob.path]) for knob in knobs)
-
-
-def _words(values: Mapping[str, Scalar]) -> str:
-    return " with ".join(f"{path}: {value}" for path, value in values.items())

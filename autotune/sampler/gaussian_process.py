@@ -34,11 +34,6 @@ _STEPS = 12  # optimizer steps of a fit; the next fit continues from there
 _FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of the logarithm of a hyperparameter
 _LEVEL = 4.0  # prior variance of the level, in (ln score)²: nearly uninformative
 _ADVICE_SD = 0.7
-# Prior of the hyperparameters, as mean and standard deviation of the logarithm.
-_RELEVANCE = (0.0, 1.5)
-_ADDITIVE = (math.log(0.25), 1.0)
-_JOINT = (math.log(0.25), 1.0)
-_OWN = (math.log(0.08**2), 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,7 +73,9 @@ class GaussianProcess:
         self._codes = [_code(knob) for knob in space.knobs]
         widths = [code.shape[1] for code in self._codes]
         self._knob_of_column = np.repeat(np.arange(len(widths)), widths)
-        prior = [_RELEVANCE] * len(widths) + [_ADDITIVE, _JOINT, _OWN]
+        # Mean and standard deviation of the logarithm: of relevances; of the additive, the joint and the own variance.
+        variances = [(math.log(0.25), 1.0), (math.log(0.25), 1.0), (math.log(0.08**2), 1.0)]
+        prior = [(0.0, 1.5)] * len(widths) + variances
         self._prior_mean = np.array([mean for mean, _ in prior])
         self._prior_sd = np.array([sd for _, sd in prior])
         self._logs = self._prior_mean.copy()

@@ -6,44 +6,19 @@ samples whatever the batch size; the trainer prints the same value whatever was 
 no sign: the main effects of two knobs that only work together are small, too.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.sampler.observations import Observation
 from autotune.space.knob import same_scalar
 from autotune.space.space import Space
 
-SMALLEST_EFFECT = 0.05
-"""In ln score: a knob is heeded if the interval of one of its effects lies beyond this on one side."""
-
 _LEAST_CHANGE = 1.5  # least ratio of batch sizes that has to be visible
-
-
-def is_large(effect: MainEffect) -> bool:
-    """Return True if the 90 % interval of an effect lies beyond `SMALLEST_EFFECT` on one side."""
-    return abs(effect.mean) - 1.645 * effect.sd > SMALLEST_EFFECT  # standard deviations to either side: 90 %
-
-
-def effects_shown(observations: Mapping[str, Observation], space: Space, sd: float) -> list[MainEffect]:
-    """Return the main effects on ln score; an empty list if there are too few points.
-
-    Args:
-        sd: Standard deviation of ln score between trials of one point.
-    """
-    good = [observation for observation in observations.values() if observation.scores]
-    samples = [
-        Sample(values=observation.values, mean=observation.mean, trials=len(observation.scores)) for observation in good
-    ]
-    effects = main_effects(samples, space.baseline, sd)
-    return effects if len(good) > len(effects) else []
 
 
 def without_turning(space: Space, inert: Collection[str]) -> Space:
@@ -101,80 +76,32 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(others)} and {last}"
 
 
-_Array = NDArray[np.float64]
+def heeded_knobs(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
+    """Return the knobs of which a value has an effect for certain: a linear model of ln score, effects near 0 a priori.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Mean of some trials of one point.
-
-    Attributes:
-        mean: Mean ln score, or ln speed, of the trials.
-    """
-
-    values: Values
-    mean: float
-    trials: int = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class MainEffect:
-    """Effect of one value of a knob in place of the baseline's.
-
-    Attributes:
-        mean: Posterior mean of the effect, in the samples' unit.
-        sd: Posterior standard deviation of the effect.
-    """
-
-    path: str
-    choice: Scalar
-    mean: float
-    sd: float
-
-
-def main_effects(samples: Sequence[Sample], baseline: Values, sd: float) -> list[MainEffect]:
-    """Return the effect of each value that was tried in place of the baseline's.
-
-    Values that were only ever tried together share their effect evenly: its sum is known, its parts are not, and `sd`
-    says so.
+    Values that were only ever tried together share their effect evenly, and the model is not sure of either.
 
     Args:
-        samples: All of them with the same knobs as `today`.
-        sd: Standard deviation between trials of one point, in the samples' unit; above 0.
+        sd: Standard deviation of ln score between trials of one point.
+
+    Returns:
+        Those with an effect whose 90 % interval lies beyond 0.05 on one side; none if there are too few points.
     """
-    columns = _columns((sample.values for sample in samples), baseline)
-    if not columns:
-        return []
-    design = np.array(
-        [[1.0, *(float(same_scalar(sample.values[path], choice)) for path, choice in columns)] for sample in samples]
-    )
-    means = np.array([sample.mean for sample in samples])
-    weights = np.array([float(sample.trials) for sample in samples])
-    effects, deviations = _posterior(design, means, weights, sd)
-    return [
-        MainEffect(path=path, choice=choice, mean=float(mean), sd=float(deviation))
-        for (path, choice), mean, deviation in zip(columns, effects, deviations, strict=True)
-    ]
-
-
-def _columns(points: Iterable[Values], baseline: Values) -> list[tuple[str, Scalar]]:
-    """Return each pair of knob and value that differs from the baseline, in the baseline's order of knobs."""
-    tried: dict[str, list[Scalar]] = {path: [] for path in baseline}
-    for values in points:
-        for path, value in values.items():
-            if not any(same_scalar(value, known) for known in (baseline[path], *tried[path])):
+    good = [observation for observation in observations.values() if observation.scores]
+    tried: dict[str, list[Scalar]] = {path: [] for path in space.baseline}
+    for path, baseline in space.baseline.items():
+        for value in (observation.values[path] for observation in good):
+            if not any(same_scalar(value, known) for known in (baseline, *tried[path])):
                 tried[path].append(value)
-    return [(path, choice) for path, choices in tried.items() for choice in choices]
-
-
-def _posterior(design: _Array, means: _Array, weights: _Array, sd: float) -> tuple[_Array, _Array]:
-    """Return the posterior mean and standard deviation of each effect, both of shape (n_effects,).
-
-    Args:
-        design: Which trial had which change, behind a column of ones, shape (n_trials, 1 + n_effects).
-        means: Mean of each sample, shape (n_trials,); `weights` likewise.
-    """
-    prior = np.diag([0.0, *([0.5**-2] * (design.shape[1] - 1))])  # of one effect, in ln score
+    changes = [(path, value) for path, values in tried.items() for value in values]
+    if not changes or len(good) <= len(changes):
+        return set()
+    design = np.array(
+        [[1.0, *(float(same_scalar(one.values[path], value)) for path, value in changes)] for one in good]
+    )
+    means = np.array([observation.mean for observation in good])
+    weights = np.array([float(len(observation.scores)) for observation in good])
+    prior = np.diag([0.0, *([0.5**-2] * len(changes))])  # of one effect, in ln score
     noise = sd
     for _ in range(2):  # first with the known noise, then with the residual of that fit
         precision = design.T @ (design * (weights / noise**2)[:, None]) + prior
@@ -183,7 +110,8 @@ def _posterior(design: _Array, means: _Array, weights: _Array, sd: float) -> tup
         left = math.sqrt(float(np.average(residuals**2 * weights)) * len(means) / max(1, len(means) - 1))
         noise = max(sd, left)
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
-    return np.asarray(effects[1:]), np.asarray(deviations[1:])
+    is_large = np.abs(effects) - 1.645 * deviations > 0.05  # standard deviations to either side: 90 %
+    return {path for (path, _), large in zip(changes, is_large[1:], strict=True) if large}
 
 
 # Simplification: the answer with as few changes of the baseline as are worth making.

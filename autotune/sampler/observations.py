@@ -1,7 +1,7 @@
 """Observations: the trials of each point, relative to one reference trial of the study."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
@@ -166,11 +166,20 @@ def _largest(one: int | None, other: int | None) -> int | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
 
-def between_trial_variance_of(records: Iterable[TrialRecord], objective: Objective) -> tuple[float, float]:
-    """Return the variance of ln score between trials of one point, and its degrees of freedom.
+def expected_trial_sd(observations: Mapping[str, Observation]) -> float:
+    """Return the standard deviation of ln score between trials of one point, shrunk towards `TYPICAL_CV`."""
+    return _expected_sd([observation.scores for observation in observations.values()])
 
-    Points are identified by their names alone, so that the answer depends only on the record, not on the present config
-    file or its domains.
+
+def expected_speed_sd(observations: Mapping[str, Observation]) -> float:
+    """Return the standard deviation of ln speed between trials of one point, shrunk towards `TYPICAL_CV`."""
+    return _expected_sd([observation.ln_speeds for observation in observations.values()])
+
+
+def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> float:
+    """Return the standard deviation of ln score between some trials of one point, points identified by name alone.
+
+    So it depends only on the record, not on the present config file or its domains.
     """
     reference: Measurement | None = None
     scores: dict[str, list[float]] = {}
@@ -179,40 +188,12 @@ def between_trial_variance_of(records: Iterable[TrialRecord], objective: Objecti
         if measured and objective.is_told_by(measured):
             reference = reference or measured
             scores.setdefault(record.point, []).append(ln_score(measured, reference, objective))
-    return pooled_variance(list(scores.values()))
+    return _expected_sd(list(scores.values()))
 
 
-def between_trial_variance(observations: Mapping[str, Observation]) -> tuple[float, float]:
-    """Return the variance of ln score between a point's trials, from these repeats, and its degrees of freedom."""
-    return pooled_variance([observation.scores for observation in observations.values()])
-
-
-def expected_trial_sd(observations: Mapping[str, Observation]) -> float:
-    """Return the standard deviation of ln score between trials of one point, shrunk towards `TYPICAL_CV`."""
-    return _expected_sd(*between_trial_variance(observations))
-
-
-def expected_speed_sd(observations: Mapping[str, Observation]) -> float:
-    """Return the standard deviation of ln speed between trials of one point, shrunk towards `TYPICAL_CV`."""
-    return _expected_sd(*pooled_variance([observation.ln_speeds for observation in observations.values()]))
-
-
-def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> float:
-    """Return the standard deviation of ln score between some trials of one point, points identified by name."""
-    return _expected_sd(*between_trial_variance_of(records, objective))
-
-
-def _expected_sd(variance: float, df: float) -> float:
+def _expected_sd(scores: Sequence[Sequence[float]]) -> float:
+    variance, df = pooled_variance(scores)
     return math.sqrt((_TYPICAL_CV_TRIALS * TYPICAL_CV**2 + df * variance) / (_TYPICAL_CV_TRIALS + df))
-
-
-def best_observation(observations: Mapping[str, Observation]) -> Observation | None:
-    """Return the point with the best mean score; None if no trial gave numbers."""
-    return max(
-        (observation for observation in observations.values() if observation.scores),
-        key=lambda observation: observation.mean,
-        default=None,
-    )
 
 
 class Attribution(StrEnum):

@@ -20,7 +20,7 @@ from optuna.trial import Trial, TrialState, create_trial
 from autotune.errors import ConfigError
 from autotune.records import Values
 from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT, Proposal, candidates
-from autotune.sampler.observations import Observation, best_observation
+from autotune.sampler.observations import Observation
 from autotune.space.catalog import effects_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
@@ -211,7 +211,8 @@ def heuristic_proposals(
     is_tried_now = space.name(bundle) not in observations and space.name(bundle) in map(space.name, pending)
     if space.name(bundle) not in observations and not is_tried_now and not loader_is_innocent:
         yield bundle
-    best = best_observation(observations)
+    good = [observation for observation in observations.values() if observation.scores]
+    best = max(good, key=lambda observation: observation.mean, default=None)
     start = best.values if best and not is_tried_now else bundle
     tried = [*(observation.values for observation in observations.values()), *pending]
     # share of the time that the baseline's loop waits for data: the loader is to blame ...

@@ -14,7 +14,6 @@ from autotune.search.schedule import (
     CAUTION,
     MOST_FOR_CONFIRMING,
     PAIRS_WITH_TIME_TO_SPARE,
-    confirming_window_s,
     is_dear,
     pair_s,
 )
@@ -124,9 +123,7 @@ class ConfirmationBasis:
 
     Attributes:
         trials: Trials of this search, oldest first.
-        baseline: Name of today's point.
         sd: Standard deviation of ln score between trials of one point.
-        usual_window_s: How long trials measure.
         wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
         arms: Number of points that run in each pair: three where the standing answer is met, too.
     """
@@ -249,11 +246,10 @@ def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> flo
 
 def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan:
     """Return the plan for so many pairs, its trials as long as is wished for, as far as there is time."""
-    trial_s = basis.pair_s(candidate) / basis.arms
-    usual_s = basis.usual_window_s
-    window_s = confirming_window_s(
-        usual_s, basis.wished_window_s, trial_s, basis.arms * pairs, left_s=left_s, budget_s=basis.budget_s
-    )
+    trial_s, usual_s = basis.pair_s(candidate) / basis.arms, basis.usual_window_s
+    most_s = min(left_s / CAUTION, MOST_FOR_CONFIRMING * basis.budget_s)
+    spare_s = most_s / (basis.arms * pairs) - trial_s
+    window_s = max(usual_s, min(basis.wished_window_s, usual_s + spare_s))
     return ConfirmationPlan(
         candidate=candidate,
         pairs=pairs,

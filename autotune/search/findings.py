@@ -15,7 +15,7 @@ from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.measure.statistics import Series
 from autotune.records import Purpose, Scalar, TrialRecord, Values
-from autotune.sampler.importance import effects_shown, is_large, printed_values, said_the_same, same_batch
+from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import batch_count, is_global, is_per_device
@@ -31,10 +31,6 @@ _NO_LOSS = (
 
 class Findings:
     """Findings of one search; made before its first trial.
-
-    Args:
-        problem: What is tuned.
-        clock: Source of time.
 
     Attributes:
         inert: Knobs that the trainer does not heed, with what shows it.
@@ -79,11 +75,7 @@ class Findings:
         """Take one more trial; see `find_inert` for what all of them show together.
 
         Args:
-            record: The trial.
-            losses: How its loss went.
-            stdout: What it printed.
             samples: Samples of each step of its steady window; None if they were not seen.
-            space: What may vary.
         """
         if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
@@ -102,9 +94,7 @@ class Findings:
         """Look for knobs that the trainer does not heed, in all that the trials so far have shown.
 
         Args:
-            trials: All trials of this search.
             observations: What is known of each point.
-            space: What may vary.
             sd: Standard deviation of ln score between trials of one point.
 
         Returns:
@@ -114,7 +104,7 @@ class Findings:
         new = {path: why for path, why in evidence.items() if path not in self.inert}
         if not new:  # the usual case: no need to fit the effects
             return False
-        heeded = {effect.path for effect in effects_shown(observations, space, sd) if is_large(effect)}
+        heeded = heeded_knobs(observations, space, sd)
         found = {path: why for path, why in new.items() if path not in heeded}
         for path, why in found.items():
             self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
@@ -159,9 +149,7 @@ def unlike_the_config(
 
     Args:
         path: The key of the batch size.
-        size: Its value in that trial.
         samples: Samples of each step of the steady window, as they were seen.
-        config: Every scalar of the config.
         devices: Accelerators that the trial could use; at least 1.
     """
     held = float(np.median(samples))

@@ -9,9 +9,9 @@ from autotune.measure.gpu.devices import TIME_LIMIT_S, VisibleDevices, in_time
 from autotune.measure.gpu.driver import DriverError
 from autotune.measure.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
 from autotune.measure.probe import TrialGpus
-from autotune.records import Scalar, Values
+from autotune.records import Values
 from autotune.search.problem import CHOOSING_GPUS, Problem
-from autotune.space.catalog import known_knob
+from autotune.space.catalog import keys_of_kind
 from autotune.space.find import untried_placement
 from autotune.trial.execution import TrialRequest
 
@@ -111,13 +111,9 @@ def _visible(problem: Problem) -> Iterator[VisibleDevices]:
 
 def _place(problem: Problem, values: Values, kind: str) -> int | None:
     """Return the position of a GPU among those of a trial, where the config says it in a key of this kind."""
-    present: Scalar
-    for path, present in problem.settings.scalars.items():
-        row = known_knob(path, present)
-        if row is not None and row.kind == kind:
-            place = problem.space.keys(values).get(path, present)
-            return place if isinstance(place, int) and place >= 0 else None
-    return None
+    path = next(iter(keys_of_kind(problem.settings.scalars, kind)), None)
+    place = None if path is None else problem.space.keys(values).get(path, problem.settings.scalars[path])
+    return place if isinstance(place, int) and place >= 0 else None
 
 
 def _why_one_way(problem: Problem) -> str | None:

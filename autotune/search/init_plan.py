@@ -28,8 +28,8 @@ from autotune.files import read_beginning
 from autotune.records import Machine, Scalar
 from autotune.search.batch_limits import limited
 from autotune.search.problem import Problem, open_problem
-from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob
-from autotune.space.find import Skipped, why_not_turned
+from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
+from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label
 from autotune.trial.state_folder import StateFolder
 
@@ -154,47 +154,21 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
     if not config.parent.is_dir():
         raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
     flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
-    if not flags.values:
-        return _plan_environment(config, typed, flags, state_dir)
-    document = Document.parse(flags_config(flags.values), str(config))
+    document = Document.parse(flags_config(flags.values), str(config)) if flags.values else None
 
     def write(lines: Sequence[str]) -> ConfigEdit:
-        return _new_file(config, with_section(document, SECTION, lines).text)
+        if document is not None:
+            return _new_file(config, with_section(document, SECTION, lines).text)
+        return _new_file(
+            config, "\n".join(("# Of this command, variables of the environment may vary.", "", *lines, ""))
+        )
 
     edit, problem = _edit(document, config, flags.command, typed.env, write, state_dir)
     return InitPlan(edit=edit, is_new=True, problem=problem, flags=flags)
 
 
-def _plan_environment(config: Path, typed: TypedCommand, flags: Flags, state_dir: Path | None) -> InitPlan:
-    bare = "\n".join(section_lines(flags.command, env=typed.env, knobs=(), redirected=()))
-    argv = fill_command(
-        flags.command,
-        config=config,
-        python=sys.executable,
-        trial_config=Document.parse(bare, str(config)),
-        where="command line",
-        needs_values=False,
-    )
-    environ = {**os.environ, **typed.env}
-    resolve_executable(argv[0], Path.cwd(), environ.get("PATH"))
-    machine = _opened(config, {config.name: bare}, state_dir).machine
-    offers = environment_offers(argv, environ, machine, cwd=Path.cwd())
-    lines = section_lines(
-        flags.command,
-        env=typed.env,
-        knobs=(),
-        redirected=(),
-        folder=_folder(config),
-        offered=offers,
-        offers_vary=True,
-    )
-    text = "\n".join(("# Of this command, variables of the environment may vary.", "", *lines, ""))
-    problem = _opened(config, {config.name: text}, state_dir)
-    return InitPlan(edit=_new_file(config, text), is_new=True, problem=problem, flags=flags)
-
-
 def _edit(
-    document: Document,
+    document: Document | None,
     config: Path,
     command: Sequence[str],
     env: Mapping[str, str],
@@ -204,7 +178,20 @@ def _edit(
     *,
     in_config: bool = False,
 ) -> tuple[ConfigEdit, Problem]:
-    """Return the change that adds the section, and what a search will read afterwards."""
+    """Return the change that adds the section, and what a search will read afterwards.
+
+    Args:
+        document: The config; None where variables of the environment are all that may vary.
+        in_config: Whether the section goes into the config itself.
+    """
+    environ, has_keys = {**os.environ, **env}, document is not None
+    files = [os.path.relpath(path, config.parent) for path in (further or {}).values()]
+    bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=(), files=files))
+    texts = {config.name: bare}
+    if document is None:
+        document = Document.parse(bare, str(config))
+    else:
+        texts = {config.name: document.text, separate_path(config).name: bare}
     argv = fill_command(
         tuple(command),
         config=config,
@@ -212,14 +199,10 @@ def _edit(
         trial_config=document,
         where="command line",
         further=further,
-        needs_values=compose(config, document, command, Path.cwd()) is None,
+        needs_values=has_keys and compose(config, document, command, Path.cwd()) is None,
     )
-    files = [os.path.relpath(path, config.parent) for path in (further or {}).values()]
-    resolve_executable(argv[0], Path.cwd(), env.get("PATH"))
-    environ = {**os.environ, **env}
-    beside = separate_path(config).name
-    bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=(), files=files))
-    found = _opened(config, {config.name: document.text, beside: bare}, state_dir)
+    resolve_executable(argv[0], Path.cwd(), env.get("PATH") if has_keys else environ.get("PATH"))
+    found = _opened(config, texts, state_dir)
     edit = write(
         section_lines(
             command,
@@ -229,14 +212,15 @@ def _edit(
                 for knob in found.space.knobs
             ],
             redirected=found.settings.outputs.redirected,
-            folder=_folder(config if in_config else separate_path(config)),
+            folder=_folder(config if in_config or not has_keys else separate_path(config)),
             files=files,
             offered=environment_offers(argv, environ, found.machine, cwd=Path.cwd()),
+            offers_vary=not has_keys,
             in_config=in_config,
         )
     )
-    problem = _opened(config, {config.name: document.text, edit.path.name: edit.new}, state_dir)
-    if problem.space != found.space:
+    problem = _opened(config, {config.name: texts[config.name], edit.path.name: edit.new}, state_dir)
+    if has_keys and problem.space != found.space:
         raise ConfigError(
             "the section would not be read back as it is meant; nothing was written",
             where=str(config),

@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -23,11 +23,12 @@ from autotune.records import (
     Values,
 )
 from autotune.search.problem import Problem, open_problem
+from autotune.space.space import Space
 from autotune.study.answer import Kinds
 from autotune.study.identity import frameworks_text
 from autotune.study.pending import PendingTrials
 from autotune.study.record import Study as Record
-from autotune.study.summary import answer_of, summarize
+from autotune.study.summary import Rating, answer_of, summarize
 
 _NAMED = 3  # files
 
@@ -69,17 +70,7 @@ class Study:
             StudyError: No trial of this code gave numbers.
         """
         problem = self._problem
-        space, objective = problem.space, problem.objective
-        today = space.name(space.baseline)
-        result = answer_of(
-            self.current,
-            space,
-            objective=objective,
-            why_no_gpu=problem.why_no_gpu,
-            today=today,
-            excluded=excluded,
-            ratings=self._ratings,
-        )
+        result = answer_of_study(problem, self.current, self._ratings, excluded=excluded)
         if not result:
             why = "no trial of this config has given numbers yet"
             if self.why_not_current:
@@ -94,17 +85,9 @@ class Study:
 
     def limited_answers(self) -> Iterator[SearchResult]:
         """Yield the answers of searches whose limits left out what the study stands by, the latest first."""
-        problem = self._problem
         searches = dict.fromkeys(trial.search for trial in reversed(self.current) if LEFT_OUT in trial.conditions)
         for search in searches:
-            result = summarize(
-                self.current,
-                search,
-                problem.space,
-                objective=problem.objective,
-                why_no_gpu=problem.why_no_gpu,
-                ratings=self._ratings,
-            )
+            result = answer_of_search(self._problem, self.current, search, self._ratings, excluded=frozenset())
             if result is not None:
                 yield result
 
@@ -157,6 +140,51 @@ class Study:
         self.trials: Sequence[TrialRecord] = tuple(record.records())
         self._ratings = record.ratings
         record.close()
+
+
+def answer_of_search(
+    problem: Problem,
+    records: Sequence[TrialRecord],
+    search: str,
+    ratings: Mapping[str, Rating],
+    *,
+    space: Space | None = None,
+    excluded: Kinds | None = None,
+) -> SearchResult | None:
+    """Return the answer that the trials of one search give; see `summarize`.
+
+    Args:
+        space: What it searches; None for all that the config lets vary.
+        excluded: Kinds of change that are out of the question; None for those of the problem.
+    """
+    return summarize(
+        records,
+        search,
+        space or problem.space,
+        objective=problem.objective,
+        why_no_gpu=problem.why_no_gpu,
+        excluded=problem.excluded if excluded is None else excluded,
+        ratings=ratings,
+    )
+
+
+def answer_of_study(
+    problem: Problem,
+    records: Sequence[TrialRecord],
+    ratings: Mapping[str, Rating],
+    *,
+    excluded: Kinds | None = None,
+) -> SearchResult | None:
+    """Return the answer that a study stands by, as the config is now; see `answer_of`."""
+    return answer_of(
+        records,
+        problem.space,
+        objective=problem.objective,
+        why_no_gpu=problem.why_no_gpu,
+        today=problem.space.name(problem.space.baseline),
+        excluded=problem.excluded if excluded is None else excluded,
+        ratings=ratings,
+    )
 
 
 def changes_of_result(

@@ -5,15 +5,14 @@ import logging
 import os
 import socket
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.config.command import split_command
-from autotune.errors import ConfigError, StudyError, TrialError
+from autotune.errors import ConfigError, StudyError
 from autotune.events import Event, Remark, TrialProgress
 from autotune.files import open_regular
 from autotune.options import SearchOptions
@@ -63,20 +62,20 @@ class Part:
     lifeline: Lifeline | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class OpenSearch:
     """A search that is put together and may begin; made by `open_search`.
 
     Attributes:
         name: Name of this process's part of the search; its events and the folders of its trials have it.
         study: The record; on this machine held by this search alone.
+        look_after_files: Tells what became of the user's files in the last trial and cannot be put right.
     """
 
-    def __init__(self, name: str, study: Study, tuner: Tuner, checkpoints: CheckpointBackups, tell: OnEvent) -> None:
-        self.name = name
-        self.study = study
-        self.tuner = tuner
-        self._checkpoints = checkpoints
-        self._tell = tell
+    name: str
+    study: Study
+    tuner: Tuner
+    look_after_files: Callable[[], None]
 
     @property
     def search(self) -> str:
@@ -88,16 +87,7 @@ class OpenSearch:
         try:
             return self.tuner.run()
         finally:
-            if loss := self.settle():
-                self._tell(Remark(text=str(loss)))
-
-    def settle(self) -> TrialError | None:
-        """Look after what a trial has left that ended without a word, and tell what there is to tell.
-
-        Returns:
-            What became of the user's files and cannot be put right, once; None if nothing did.
-        """
-        return self._checkpoints.loss("the last trial")
+            self.look_after_files()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +96,6 @@ class OpenParts:
 
     Attributes:
         consumers: What is to be told everything that happens, the caller's own among them.
-        checkpoints: Looks after the user's checkpoints.
     """
 
     parts: SearchParts
@@ -208,21 +197,18 @@ def open_search(
 ) -> Iterator[OpenSearch]:
     """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
 
-    Args:
-        on_event: Told everything that happens, remarks included.
-        runner: Makes the trials; None to fork them from a warm interpreter, or start them.
-
-    Raises:
-        StudyError: The record cannot be read or written, or another search holds it.
-        GpuError: Somebody else is on the GPU, or it is not there.
-        ConfigError: The sampler cannot be used here; or the budget is too short for the validation, or for the race.
-        AutotuneError: The state folder cannot be made.
+    Arguments and errors are those of `open_parts`.
     """
     with open_parts(problem, options, part, clock, on_event, runner=runner, joins=True) as opened:
-        parts, study, tell = opened.parts, opened.parts.study, opened.tell
+        parts, study = opened.parts, opened.parts.study
         tuner = Tuner(parts, opened.consumers)
+
+        def look_after_files() -> None:
+            if loss := opened.checkpoints.loss("the last trial"):
+                opened.tell(Remark(text=str(loss)))
+
         try:
-            yield OpenSearch(parts.name, study, tuner, opened.checkpoints, tell)
+            yield OpenSearch(name=parts.name, study=study, tuner=tuner, look_after_files=look_after_files)
         finally:
             if (state := tuner.state).trials and not tuner.left_because:
                 keep_profile(problem, study, state.better(), state.sd, clock.utc().isoformat(timespec="seconds"))
@@ -242,7 +228,7 @@ def open_parts(
     runner: Runner | None = None,
     joins: bool = False,
 ) -> Iterator[OpenParts]:
-    """Put the parts together that trials of a study are made with, as `open_search` does.
+    """Put the parts together that trials of a study are made with, for as long as a ``with`` block lasts.
 
     Args:
         on_event: Told everything that happens, remarks included.
@@ -257,30 +243,42 @@ def open_parts(
     """
     sampler = problem.settings.section.sampler if options.sampler is None else options.sampler
     require_sampler(sampler)
-    _require_time(options)
+    if lacking := why_no_time(options):
+        what, why = lacking
+        raise ConfigError(why, where=f"{what}_s", remedy=f"Give more budget, or less time to {what}.")
     problem.state.create()
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
-    tell = _both(EventLog(events_path(problem, name), clock), on_event)
-    on_batch = [problem.batch_remark] if problem.batch_remark else []
-    _tell_all([deque((*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), *on_batch))], tell)
+    log = EventLog(events_path(problem, name), clock)
+
+    def tell(event: Event) -> None:
+        log(event)
+        on_event(event)
+
+    def remark(*texts: str | None) -> None:
+        for text in filter(None, texts):
+            tell(Remark(text=text))
+
+    remark(*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), problem.batch_remark)
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
         gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
         CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
-        study = _open_study(problem, options, part, clock, tell)
+        study = _open_study(problem, options, part, clock, remark)
         start = _warm_start(problem, options, study, sampler)
-        if start.sentence:
-            tell(Remark(text=start.sentence))
-        if growth := growth_remark(problem, problem.of_this_code(study.records())):
-            tell(Remark(text=growth))
-        if checkpoints.remark:
-            tell(Remark(text=checkpoints.remark))
+        growth = growth_remark(problem, problem.of_this_code(study.records()))
+        remark(start.sentence, growth, checkpoints.remark)
         if joins:
-            _join(study, problem, part.role, name, clock, tell)
+            _join(study, problem, part.role, name, clock, remark)
         zygotes = ZygoteRunner(guard, clock)
-        remarks = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
+        queues = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
+
+        def tell_remarks(_event: Event | None = None) -> None:
+            for queue in queues:
+                while queue:
+                    remark(queue.popleft())
+
         parts = SearchParts(
             name=name,
             seed=options.seed,
@@ -296,12 +294,12 @@ def open_parts(
             warm_start=start,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
-        consumers = (tell, checkpoints.after, lambda _event: _tell_all(remarks, tell))
+        consumers = (tell, checkpoints.after, tell_remarks)
         try:
             yield OpenParts(parts=parts, consumers=consumers, checkpoints=checkpoints, tell=tell)
         finally:
             study.close()
-            _tell_all(remarks, tell)
+            tell_remarks()
 
 
 def events_path(problem: Problem, name: str) -> Path:
@@ -309,13 +307,9 @@ def events_path(problem: Problem, name: str) -> Path:
     return problem.state.searches / f"{name}.events.jsonl"
 
 
-def _require_time(options: SearchOptions) -> None:
-    if lacking := why_no_time(options):
-        what, why = lacking
-        raise ConfigError(why, where=f"{what}_s", remedy=f"Give more budget, or less time to {what}.")
-
-
-def _open_study(problem: Problem, options: SearchOptions, part: Part, clock: Clock, tell: OnEvent) -> Study:
+def _open_study(
+    problem: Problem, options: SearchOptions, part: Part, clock: Clock, remark: Callable[[str], None]
+) -> Study:
     """Open the record, and see to it that nothing is in the way of its next trials.
 
     Raises:
@@ -331,20 +325,20 @@ def _open_study(problem: Problem, options: SearchOptions, part: Part, clock: Clo
     study = Study(problem.study, problem.storage, pending=pending, owner=owner)
     study.close_abandoned()
     if study.torn_bytes:
-        tell(Remark(text="The last trial of an earlier search was cut off by a crash; all others are there."))
+        remark("The last trial of an earlier search was cut off by a crash; all others are there.")
     if ended := end_orphans(problem.state.trials(problem.study), clock).killed:
-        tell(Remark(text=f"Ended {len(ended)} processes that an earlier search had left running."))
+        remark(f"Ended {len(ended)} processes that an earlier search had left running.")
     over_s = clock.now_s() + 0.5  # for what earlier searches have left, before the first trial
     delete_left(problem.state.trials(problem.study), lambda: clock.now_s() > over_s)
     if options.allow_busy_gpu:
-        for remark in busy_remarks(problem, clock):
-            tell(Remark(text=f"{remark}; the search goes on beside it."))
+        for busy in busy_remarks(problem, clock):
+            remark(f"{busy}; the search goes on beside it.")
     else:
         require_free_gpus(problem, clock)  # after the cleanup: it may have been an earlier trial of ours
     return study
 
 
-def _join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, tell: OnEvent) -> None:
+def _join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, remark: Callable[[str], None]) -> None:
     """Become a member of the study; say who else is at work on it.
 
     Raises:
@@ -384,28 +378,24 @@ def _join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, t
     if others := [one for one in study.others() if one.search == member.search]:
         names = hosts_told_apart((one.machine, one.host) for one in (member, *others))
         hosts = ", ".join(sorted({names[one.machine] for one in others}))
-        tell(Remark(text=f"Joined the search that goes on on {hosts}; no trial is made twice."))
+        remark(f"Joined the search that goes on on {hosts}; no trial is made twice.")
     # A sign of life from the future is of another clock; one from the past may be of a member that was killed.
     for one in [one for one in study.others() if one.renewed_utc - clock.utc() > RECENT][:1]:
         ahead = format_duration((one.renewed_utc - clock.utc()).total_seconds())
-        tell(
-            Remark(
-                text=f"The clock of {one.host} is ahead of this machine's by {ahead}: each makes a search of its "
-                "own, with the other's trials. Set the clocks right (NTP), and they make one."
-            )
+        remark(
+            f"The clock of {one.host} is ahead of this machine's by {ahead}: each makes a search of its own, with the "
+            "other's trials. Set the clocks right (NTP), and they make one."
         )
 
 
 def _budget(study: Study, options: SearchOptions, part: Part, clock: Clock) -> Budget:
     """Return the budget: of a worker that was given none, what the search that it has joined has left."""
     own = Budget(clock, started_s=part.started_s, budget_s=options.budget_s)
-    searches = [
-        one for one in study.others() if one.role is Role.SEARCH and study.member and one.search == study.member.search
-    ]
-    if not (part.as_long_as_others and searches):
+    search = study.member.search if study.member else None
+    lefts_s = [one.left_s for one in study.others() if one.role is Role.SEARCH and one.search == search]
+    if not (part.as_long_as_others and lefts_s):
         return own
-    left_s = max(one.left_s for one in searches)
-    return Budget(clock, started_s=part.started_s, budget_s=own.elapsed_s() + left_s)
+    return Budget(clock, started_s=part.started_s, budget_s=own.elapsed_s() + max(lefts_s))
 
 
 def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler: SamplerChoice) -> WarmStart:
@@ -414,20 +404,6 @@ def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler:
     records = study.records()
     is_young = len({trial.point for trial in problem.of_this_code(records)}) < KNOWN_POINTS
     return warm_start(problem, records) if wanted and is_young else WarmStart()
-
-
-def _both(one: OnEvent, other: OnEvent) -> OnEvent:
-    def tell(event: Event) -> None:
-        one(event)
-        other(event)
-
-    return tell
-
-
-def _tell_all(remarks: Iterable[deque[str]], tell: OnEvent) -> None:
-    for queue in remarks:
-        while queue:
-            tell(Remark(text=queue.popleft()))
 
 
 FORMAT = 2

@@ -34,18 +34,14 @@ class LeftOut(Exception):  # noqa: N818 - it is no error: the others go on
 
 
 class OtherMachines:
-    """Other machines at work on the study of a search.
-
-    Args:
-        tell: Told who comes and goes.
-    """
+    """Other machines at work on the study of a search."""
 
     def __init__(self, parts: SearchParts, state: SearchState, tell: Callable[[Event], None]) -> None:
         self._parts = parts
         self._tell = tell
-        self._known = {one.uuid: one for one in self._joined(parts)}
         self._study = parts.study
         self._state = state
+        self._known = {one.uuid: one for one in self._together()}
         self._worked_for_a_search = False
 
     def take_in(self) -> None:
@@ -75,11 +71,9 @@ class OtherMachines:
         last = max((place for place, one in enumerate(trials) if one.point == self._state.baseline_point), default=-1)
         since = trials[last + 1 :]
         failing = since[-_FAILURES_IN_A_ROW:]
-        if len(failing) == _FAILURES_IN_A_ROW and not any(trial.measurement for trial in failing):
-            return True
-        if self._baseline_trials < _TRIALS_OF_SLOW and self._ln_behind() < _SLOW:
-            return True
-        return len(since) >= BASELINE_EVERY and bool(self._study.others())
+        all_fail = len(failing) == _FAILURES_IN_A_ROW and not any(trial.measurement for trial in failing)
+        seems_slow = self._baseline_trials < _TRIALS_OF_SLOW and self._ln_behind() < _SLOW
+        return all_fail or seems_slow or (len(since) >= BASELINE_EVERY and bool(self._study.others()))
 
     def require_that_today_works(self, record: TrialRecord) -> None:
         """Check this machine by a trial of today's config.
@@ -92,7 +86,8 @@ class OtherMachines:
             return
         names = hosts_of(trial for trial in self._study.records() if trial.search == self._parts.search)
         named = ", ".join(sorted({names[trial.machine] for trial in elsewhere}))
-        if record.measurement is None and _is_its_own(record):
+        is_its_own = record.ending is Ending.GPU_LOST or ATTRIBUTIONS[record.ending] is not Attribution.NOTHING
+        if record.measurement is None and is_its_own:
             detail = f": {record.detail}" if record.detail else ""
             raise LeftOut(f"today's config gives no numbers here ({record.ending.value}{detail}), and did on {named}")
         behind = self._ln_behind()
@@ -152,10 +147,6 @@ class OtherMachines:
         own = [math.log(one.comparable.speed) for one in self._state.good_baseline_trials() if one.comparable]
         return fmean(own) - median(fmean(some) for some in speeds.values()) if own and speeds else 0.0
 
-    @staticmethod
-    def _joined(parts: SearchParts) -> list[Member]:
-        return [one for one in parts.study.others() if one.search == parts.search]
-
     def _tell_who_came_and_went(self) -> None:
         together = {one.uuid: one for one in self._together()}
         for uuid, one in together.items():
@@ -177,7 +168,7 @@ class OtherMachines:
     @property
     def _has_lost_its_search(self) -> bool:
         """Whether a search has ended in order: one that was killed has left its time, and its answer, to workers."""
-        ours = (one for one in self._study.seen_members() if one.search == self._parts.search)
+        ours = [one for one in self._study.seen_members() if one.search == self._parts.search]
         has_left = any(one.role is Role.SEARCH and one.has_left for one in ours)
         return self._is_worker and self._worked_for_a_search and has_left and not self._searches()
 
@@ -186,7 +177,7 @@ class OtherMachines:
         return self._study.member is not None and self._study.member.role is Role.WORKER
 
     def _together(self) -> list[Member]:
-        return self._joined(self._parts)
+        return [one for one in self._study.others() if one.search == self._parts.search]
 
     def _searches(self) -> list[Member]:
         return [one for one in self._together() if one.role is Role.SEARCH]
@@ -206,7 +197,3 @@ class OtherMachines:
             for trial in self._study.records()
             if trial.comparable and trial.machine != own and trial.search == self._parts.search
         ]
-
-
-def _is_its_own(record: TrialRecord) -> bool:
-    return record.ending is Ending.GPU_LOST or ATTRIBUTIONS[record.ending] is not Attribution.NOTHING

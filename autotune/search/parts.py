@@ -27,8 +27,6 @@ class SearchParts:
     Attributes:
         name: Name of the search as this process would have begun it; the names of its trials' folders begin with it.
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
-        study: The record; held by this search alone.
-        sampler: Name of the sampler, as in the config, or a sampler of Optuna.
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         race_s: Time for the race of the answer; 0 for none, None for one where the answer calls for it.
         worth_the_rest: Gain in ln score that exploring on has to promise; 0 uses the budget in any case.
@@ -93,20 +91,12 @@ class Narrator:
         self.tell(PhaseChanged(phase=phase, why=why))
 
     def tell_standing(self, values: Values, changes: Values, speedup: float, name: str) -> None:
-        """Tell the answer that the study stands by, as it was confirmed; a point is best from now on if it is faster.
-
-        Args:
-            speedup: Its confirmed speed over today's.
-        """
+        """Tell the answer that the study stands by, as it was confirmed; what is faster is best from now on."""
         self._best_name, self._least = name, max(1.0, speedup)
         self.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
 
     def tell_incumbent(self, state: SearchState, objective: Objective) -> None:
-        """Tell which point is best, if that is another one than the last that was told.
-
-        Args:
-            objective: What makes a point better.
-        """
+        """Tell which point is best, if that is another one than the last that was told."""
         better = state.better()
         if not better or better[0].observation.name == self._best_name:
             return

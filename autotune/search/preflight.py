@@ -8,8 +8,9 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 
 from autotune.clock import Clock, format_duration
 from autotune.config.command import names_config
@@ -29,7 +30,6 @@ from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import UnseenSteps
 
-_ENOUGH_STEPS = 3
 _TIME_LIMIT_S = 60.0  # from the first step to the third
 _LONG_S = 30.0  # without a step, after which somebody who waits wants to know why
 _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
@@ -89,16 +89,22 @@ def run_preflight(
     """
     trainer = problem.trainer
     trainer = replace(trainer, settings=replace(settings or trainer.settings, keeps_section=with_section))
-    enough_steps = 1 if with_section else _ENOUGH_STEPS
     plan = plan_trial(trainer, problem.space.keys(problem.space.baseline), trial=name)
     problem.state.require_space()
     folder = problem.state.trial(problem.study, name)
     trainer.create_folder(folder)
-    unread = _Unread(folder, plan.config_name)
+    was_read = _made_unread(folder.path / plan.config_name)
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
         limit_s = problem.limits.start_timeout_s if start_timeout_s is None else start_timeout_s
-        watch = _Watch(clock, limit_s, enough_steps, instruments, folder, tell)
+        watch = _Watch(
+            clock=clock,
+            start_timeout_s=limit_s,
+            enough_steps=1 if with_section else 3,
+            instruments=instruments,
+            folder=folder,
+            tell=tell,
+        )
         trial_exit = runner.run(plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
@@ -108,7 +114,7 @@ def run_preflight(
     return Preflight(
         steps=len(steps),
         first_step_s=steps[0].t_s - trial_exit.started_s if steps else None,
-        reached=_reached(problem, unread),
+        reached=_reached(problem, was_read),
         ending=ending,
         detail=detail,
         stderr_tail=quoted_output(trial_exit.stderr_tail, stdout),
@@ -116,98 +122,86 @@ def run_preflight(
     )
 
 
+@dataclass(kw_only=True)
 class _Watch:
     """Watch of a preflight: ends it when enough steps were seen, or when none will be.
 
-    Args:
+    Attributes:
         start_timeout_s: Longest time to the first step.
         tell: Called with a sentence if the first step is long in coming.
-
-    Attributes:
         why_not_started: Reason why no step will be seen, for people; empty if one may come.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        start_timeout_s: float,
-        enough_steps: int,
-        instruments: Instruments,
-        folder: TrialFolder,
-        tell: Callable[[str], object],
-    ) -> None:
-        self._clock = clock
-        self._started_s = clock.now_s()
-        self._start_timeout_s = start_timeout_s
-        self._enough_steps = enough_steps
-        self._instruments = instruments
-        self._folder = folder
-        self._tell = tell
+    clock: Clock
+    start_timeout_s: float
+    enough_steps: int
+    instruments: Instruments
+    folder: TrialFolder
+    tell: Callable[[str], object]
+    events: list[TraineeEvent] = field(default_factory=list)
+    why_not_started: str = ""
+
+    def __post_init__(self) -> None:
+        self._started_s = self.clock.now_s()
         self._is_told = False
-        self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
-        self.events: list[TraineeEvent] = []
-        self.why_not_started = ""
+        self._unseen = UnseenSteps(self.instruments.cpu_cores, self.start_timeout_s)
 
     @property
     def steps(self) -> list[TraineeEvent]:
         return [event for event in self.events if event.kind == "step"]
 
     def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
-        self._instruments.watch(news)
+        self.instruments.watch(news)
         self._unseen.note(news)
         self.events.extend(event for event in news if event.kind != "launched")
-        now_s, steps = self._clock.now_s(), self.steps
+        now_s, steps = self.clock.now_s(), self.steps
         if steps:
-            return Stop.ENOUGH if len(steps) >= self._enough_steps or now_s - steps[0].t_s > _TIME_LIMIT_S else None
+            return Stop.ENOUGH if len(steps) >= self.enough_steps or now_s - steps[0].t_s > _TIME_LIMIT_S else None
         waited_s = now_s - self._started_s
         self.why_not_started = self._unseen.why(now_s)
-        if self.why_not_started or waited_s > self._start_timeout_s:
+        if self.why_not_started or waited_s > self.start_timeout_s:
             return Stop.NEVER_STARTED
         if waited_s > _LONG_S and not self._is_told:
             self._is_told = True
-            self._tell(self._so_far(waited_s))
+            self.tell(self._so_far(waited_s))
         return None
 
     def _so_far(self, waited_s: float) -> str:
-        lines = [line for line in f"{self._folder.stderr_tail()}\n{self._folder.stdout_tail()}".splitlines() if line]
+        lines = [line for line in f"{self.folder.stderr_tail()}\n{self.folder.stdout_tail()}".splitlines() if line]
         said = f"its latest output: {one_line(lines[-1])}" if lines else "it has written nothing yet"
-        limit = format_duration(self._start_timeout_s)
+        limit = format_duration(self.start_timeout_s)
         return f"No step was seen after {format_duration(waited_s)}, it is waited for up to {limit}; {said}"
 
 
-class _Unread:
-    """The trial's copy of the config, made to look unread for ages: the first read renews its access time.
+def _made_unread(path: Path) -> Callable[[], bool | None]:
+    """Make a file look unread for ages, so that the first read renews its access time; return what asks for that.
 
     Most file systems are mounted such that reads are noted once a day at most (``relatime``); that they are, is tried
     out. The runner writes the config into this very file, which leaves the access time alone.
     """
+    trial = path.with_name("read.test")
+    for one in (trial, path):
+        create_private(one, b"?")
+        os.utime(one, (_LONG_AGO_S, _LONG_AGO_S))
+    trial.read_bytes()
+    notes_reads, inode = trial.stat().st_atime > _LONG_AGO_S, path.stat().st_ino
+    trial.unlink()
 
-    def __init__(self, folder: TrialFolder, name: str) -> None:
-        self._path = folder.path / name
-        trial = folder.path / "read.test"
-        for path in (trial, self._path):
-            create_private(path, b"?")
-            os.utime(path, (_LONG_AGO_S, _LONG_AGO_S))
-        trial.read_bytes()
-        self._notes_reads = trial.stat().st_atime > _LONG_AGO_S
-        self._inode = self._path.stat().st_ino
-        trial.unlink()
-
-    def was_read(self) -> bool | None:
+    def was_read() -> bool | None:
         try:
-            status = self._path.stat()
+            status = path.stat()
         except FileNotFoundError:  # the trainer has cleared up
             return None
-        if not self._notes_reads or status.st_ino != self._inode:
-            return None
-        return status.st_atime > _LONG_AGO_S
+        return status.st_atime > _LONG_AGO_S if notes_reads and status.st_ino == inode else None
+
+    return was_read
 
 
-def _reached(problem: Problem, unread: _Unread) -> Reached:
+def _reached(problem: Problem, was_read: Callable[[], bool | None]) -> Reached:
     if not names_config(problem.command):
         alone = problem.settings.section.varies_environment_alone
         return Reached.IN_THE_ENVIRONMENT if alone else Reached.ON_THE_COMMAND_LINE
-    return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[unread.was_read()]
+    return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[was_read()]
 
 
 @dataclass(frozen=True, kw_only=True)

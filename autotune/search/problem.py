@@ -27,7 +27,7 @@ from autotune.measure.score import OBJECTIVES, Objective
 from autotune.records import MACHINE, Gpu, Machine, Scalar, TrialRecord, Values
 from autotune.search.trainer_code import TrainerCode
 from autotune.space.batch_sizes import is_global
-from autotune.space.catalog import is_for_validation, known_knob
+from autotune.space.catalog import is_for_validation, keys_of_kind, known_knob
 from autotune.space.find import Skipped, build_space
 from autotune.space.knob import Label, ladder
 from autotune.space.space import Space
@@ -261,12 +261,8 @@ class Problem:
     @cached_property
     def batch_key(self) -> str | None:
         """The key of the config that says how many samples a step has; None if none does."""
-        in_order = sorted(self.settings.scalars.items(), key=lambda item: is_global(item[0]))  # a step is a part of it
-        for path, present in in_order:
-            row = known_knob(path, present)
-            if row is not None and row.kind == "batch_size" and not is_for_validation(path):
-                return path
-        return None
+        sizes = [path for path in keys_of_kind(self.settings.scalars, "batch_size") if not is_for_validation(path)]
+        return next(iter(sorted(sizes, key=is_global)), None)  # a step is a part of a global batch
 
     def batch_size(self, values: Values) -> float | None:
         """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
@@ -365,11 +361,7 @@ def open_problem(
     found = look_for_gpus() if machine is None else _SIMULATED
     machine = machine or this_machine(found.gpus, env, domains or {})
     space, skipped = build_space(
-        settings.scalars,
-        domains,
-        machine,
-        settings.refused,
-        keep_effective_batch=settings.section.keep_effective_batch,
+        settings.scalars, domains, machine, settings.refused, keep_effective_batch=settings.section.keep_effective_batch
     )
     typed_command = with_further(command, settings.further, Path.cwd()) if command else None
     used = typed_command or settings.command

@@ -7,72 +7,62 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from autotune.clock import format_duration
 from autotune.errors import AutotuneError
-from autotune.records import Ending, Purpose, RaceArm, Scalar, TrialRecord, Values
+from autotune.measure.loss_curves import evaluation_curve, loss_curve
+from autotune.records import Ending, Purpose, RaceArm, RaceLeg, Scalar, TraineeEvent, TrialRecord, Values
 from autotune.search.parts import Narrator, SearchParts
-from autotune.search.race_leg import PlannedLeg
 from autotune.search.schedule import CAUTION, RACES_FROM_S, STOPPING_S, expected_start_s, race_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PlannedTrial, TrialMaker
+from autotune.search.trial_maker import CUT_SHORT, PlannedTrial, TrialMaker
 from autotune.space.knob import Label, is_number, key_name, same_scalar
 from autotune.space.space import effective_batch_ratio
+from autotune.trial.execution import Execution
+from autotune.trial.outcome import EPOCH_END, EVALUATION
 from autotune.trial.protect import CheckpointCopy, copy_newest_checkpoint
 
 _ROUNDS, _FEWEST_ROUNDS = 4, 2
 _LONG_S = 20.0  # a training that is shorter shows little: rather fewer rounds
 _LEAST_S = 5.0
 _OTHER_BATCH = 1e-9
-_RACED = (Label.BATCH, Label.PRECISION)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Arm:
-    """Config that takes part."""
+    """Config that takes part, with the learning rate that it is given."""
 
     arm: RaceArm
     values: Values
-    rate: LearningRate | None = None
-    scaled: float | None = None
+    rate_key: str = ""
+    rate: float | None = None
 
 
 class Racer:
     """Racer of the answer of a search.
 
-    Args:
-        asked_s: Time that was asked for; 0 for no race, None for one where it is called for.
-
     Attributes:
         why_not: Reason for which the answer was not raced, though it changes the batch or the precision; empty else.
     """
 
-    def __init__(
-        self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator, *, asked_s: float | None
-    ) -> None:
+    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
         self._parts = parts
         self._state = state
         self._trials = trials
         self._narrator = narrator
-        self._asked_s = asked_s
+        self._wanted_s = race_s(parts.race_s, parts.budget.budget_s)
         self._copy: CheckpointCopy | None = None
         self._resumes = False
         self.why_not = ""
 
-    def _changes_training(self, values: Values) -> bool:
-        knobs = self._state.space.knobs
-        if abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH:
-            return True
-        return any(knob.label in _RACED and not same_scalar(values[knob.path], knob.baseline) for knob in knobs)
-
     def needed_s(self, values: Values | None) -> float:
         """Return the time to keep for the race of the point that is best now; None stands for no such point."""
-        if values is None or self._why_not(values):
-            return 0.0
-        return self._wanted_s
+        return 0.0 if values is None or self._why_not(values) else self._wanted_s
 
     def race(self, values: Values) -> None:
         """Train today's config and a point in turn; what they show is in the record.
@@ -85,51 +75,47 @@ class Racer:
             return
         arms = self._arms(values)
         time_s = min(self._wanted_s, self._parts.budget.left_s() - STOPPING_S)
-        rounds, trains_s = self._plan(time_s, len(arms))
+        overhead_s = CAUTION * (expected_start_s(self._state.trials) + STOPPING_S)
+        rounds, trains_s = _ROUNDS, time_s / (_ROUNDS * len(arms)) - overhead_s
+        if trains_s < _LONG_S:
+            rounds, trains_s = _FEWEST_ROUNDS, time_s / (_FEWEST_ROUNDS * len(arms)) - overhead_s
         if trains_s < _LEAST_S:
             self.why_not = f"{format_duration(max(0.0, time_s))} is left, too little for {len(arms) * rounds} trainings"
             return
-        self._narrator.tell_phase("racing", self._plan_in_words(arms, rounds, trains_s))
-        copy = self._find_checkpoint(legs=rounds * len(arms))
+        scaled = next((f", also with {arm.rate_key} {arm.rate:g}" for arm in arms if arm.rate is not None), "")
+        each = f"{rounds} times {format_duration(trains_s)} of training each, for the loss"
+        self._narrator.tell_phase("racing", f"{each}: today's config and the best{scaled}")
+        problem = self._parts.problem
+        into = problem.state.searches / f"{self._parts.name}.checkpoint"
+        copy = copy_newest_checkpoint(problem.trainer, into, times=rounds * len(arms))
+        if not isinstance(copy, CheckpointCopy):
+            if copy.why:
+                self._begin_from_scratch(copy.why)
+            self._train_all(arms, rounds, trains_s)
+            return
+        self._copy = copy
         try:
             self._train_all(arms, rounds, trains_s)
         finally:
-            if copy:
-                copy.discard()
-
-    def _train_all(self, arms: Sequence[_Arm], rounds: int, trains_s: float) -> None:
-        diverged: set[RaceArm] = set()
-        for pair, arm in _order(rounds, arms):
-            if arm.arm in diverged:
-                continue
-            record = self._train(arm, pair, trains_s)
-            if record.race is None:
-                self.why_not = f"its trainings were cut short: {record.ending.value}"
-                return
-            if record.ending is Ending.DIVERGED:
-                if arm.arm is not RaceArm.SCALED:
-                    return  # it has lost, or there is nothing to compare with
-                diverged.add(arm.arm)
-
-    @property
-    def _first_loss(self) -> float | None:
-        losses = self._trials.baseline_losses
-        return losses.first if losses else None
-
-    @property
-    def _wanted_s(self) -> float:
-        return race_s(self._asked_s, self._parts.budget.budget_s)
+            copy.discard()
 
     def _why_not(self, values: Values) -> str:
-        if self._asked_s == 0.0:
+        if self._parts.race_s == 0.0:
             return "that was left out with --no-race"
-        if self._asked_s is None and not self._changes_training(values):
+        if self._parts.race_s is None and not self._changes_training(values):
             return "it is the same training"
         if not self._wanted_s:
             return f"a search of less than {format_duration(RACES_FROM_S)} races only with --race"
-        if self._first_loss is None:
+        if self._state.scratch_loss is None:
             return "the trainer reports no loss that can be seen"
         return ""
+
+    def _changes_training(self, values: Values) -> bool:
+        knobs = self._state.space.knobs
+        return abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH or any(
+            knob.label in (Label.BATCH, Label.PRECISION) and not same_scalar(values[knob.path], knob.baseline)
+            for knob in knobs
+        )
 
     def _arms(self, values: Values) -> list[_Arm]:
         """Return the configs that take part: the winner also with its learning rate scaled, where a key says it."""
@@ -140,42 +126,24 @@ class Racer:
         ratio = effective_batch_ratio(self._state.space.knobs, values)
         rate = learning_rate(self._parts.problem.settings.scalars)
         if rate is not None and abs(math.log(ratio)) > _OTHER_BATCH:
-            arms.append(_Arm(arm=RaceArm.SCALED, values=values, rate=rate, scaled=rate.scaled(ratio)))
+            arms.append(_Arm(arm=RaceArm.SCALED, values=values, rate_key=rate.path, rate=rate.scaled(ratio)))
         return arms
 
-    def _plan(self, time_s: float, arms: int) -> tuple[int, float]:
-        """Return the number of rounds and the length of each training that fit into a time."""
-        overhead_s = CAUTION * (expected_start_s(self._state.trials) + STOPPING_S)
-        lengths_s = {rounds: time_s / (rounds * arms) - overhead_s for rounds in (_ROUNDS, _FEWEST_ROUNDS)}
-        rounds = _ROUNDS if lengths_s[_ROUNDS] >= _LONG_S else _FEWEST_ROUNDS
-        return rounds, lengths_s[rounds]
-
-    def _plan_in_words(self, arms: Sequence[_Arm], rounds: int, trains_s: float) -> str:
-        scaled = next((f", also with {arm.rate.path} {arm.scaled:g}" for arm in arms if arm.rate), "")
-        return (
-            f"{rounds} times {format_duration(trains_s)} of training each, for the loss: today's config and the best"
-            f"{scaled}"
-        )
-
-    def _find_checkpoint(self, *, legs: int) -> CheckpointCopy | None:
-        problem = self._parts.problem
-        into = problem.state.searches / f"{self._parts.name}.checkpoint"
-        found = copy_newest_checkpoint(problem.trainer, into, times=legs)
-        if isinstance(found, CheckpointCopy):
-            self._copy = found
-        elif found.why:
-            self._narrator.tell_phase("racing", f"from scratch: {found.why}")
-        return self._copy
-
-    def _fill(self, outputs: Path) -> None:
-        """Put the checkpoint into the folder of a training; without room for it all begin from scratch."""
-        if self._copy is None:
-            return
-        try:
-            self._copy.put_into(outputs)
-        except AutotuneError as error:
-            self._copy = None
-            self._narrator.tell_phase("racing", f"from scratch: {error.message}")
+    def _train_all(self, arms: Sequence[_Arm], rounds: int, trains_s: float) -> None:
+        """Make the trainings of each round, every other round in the opposite order."""
+        diverged: set[RaceArm] = set()
+        for pair in range(rounds):
+            for arm in arms if pair % 2 == 0 else reversed(arms):
+                if arm.arm in diverged:
+                    continue
+                record = self._train(arm, pair, trains_s)
+                if record.race is None:
+                    self.why_not = f"its trainings were cut short: {record.ending.value}"
+                    return
+                if record.ending is Ending.DIVERGED:
+                    if arm.arm is not RaceArm.SCALED:
+                        return  # it has lost, or there is nothing to compare with
+                    diverged.add(arm.arm)
 
     def _train(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
         """Make one training; where the first does not go on from the checkpoint, no further one is given that."""
@@ -185,41 +153,87 @@ class Racer:
         self._resumes = record.race.resumed and record.race.curve is not None
         if self._resumes:
             return record
-        name, self._copy = self._copy.name, None
+        name = self._copy.name
         if record.race.curve is not None:
-            self._narrator.tell_phase("racing", f"from scratch: the trainer does not go on from a copy of {name}")
+            self._begin_from_scratch(f"the trainer does not go on from a copy of {name}")
             return record
-        self._narrator.tell_phase("racing", f"from scratch: with a copy of {name} training ends at once")
+        self._begin_from_scratch(f"with a copy of {name} training ends at once")
         return self._make(arm, pair, trains_s)
 
-    def _make(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
-        leg = self._leg(arm, pair, trains_s)
-        return self._trials.make_once(PlannedTrial(values=arm.values, purpose=Purpose.RACE, leg=leg))
+    def _begin_from_scratch(self, why: str) -> None:
+        self._copy = None
+        self._narrator.tell_phase("racing", f"from scratch: {why}")
 
-    def _leg(self, arm: _Arm, pair: int, trains_s: float) -> PlannedLeg:
+    def _fill(self, outputs: Path) -> None:
+        """Put the checkpoint into the folder of a training; without room for it all begin from scratch."""
+        if self._copy is not None:
+            try:
+                self._copy.put_into(outputs)
+            except AutotuneError as error:
+                self._begin_from_scratch(error.message)
+
+    def _make(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
         seeded = seed(self._parts.problem.settings.scalars)
-        keys: dict[str, Scalar] = {seeded[0]: seeded[1] + pair} if seeded else {}
-        if arm.rate is not None:
-            keys[arm.rate.path] = arm.scaled
-        return PlannedLeg(
+        rate: dict[str, Scalar] = {arm.rate_key: arm.rate} if arm.rate_key else {}
+        leg = RaceLeg(
             arm=arm.arm,
             pair=pair,
-            trains_s=trains_s,
-            keys=keys,
+            trained_s=trains_s,
+            curve=None,
             seed=seeded[1] + pair if seeded else None,
-            learning_rate_key=arm.rate.path if arm.rate else "",
-            learning_rate=arm.scaled,
+            learning_rate_key=arm.rate_key,
+            learning_rate=arm.rate,
             checkpoint=self._copy.name if self._copy else "",
-            scratch_loss=self._first_loss,
-            fill_outputs=self._fill,
+        )
+        return self._trials.make_once(
+            PlannedTrial(
+                values=arm.values,
+                purpose=Purpose.RACE,
+                trains_s=trains_s,
+                keys={**({seeded[0]: leg.seed} if seeded else {}), **rate},
+                tried_keys=rate,
+                fill_outputs=self._fill,
+                judge_leg=lambda done: _shown(leg, done, self._state.scratch_loss),
+            )
         )
 
 
-def _order(rounds: int, arms: Sequence[_Arm]) -> Iterator[tuple[int, _Arm]]:
-    """Yield the trainings of each round, every other round in the opposite order."""
-    for pair in range(rounds):
-        for arm in arms if pair % 2 == 0 else reversed(arms):
-            yield pair, arm
+def _shown(leg: RaceLeg, done: Execution, scratch_loss: float | None) -> RaceLeg | None:
+    """Return what a training has shown; None if it was cut short by something else.
+
+    Args:
+        leg: The training as it was planned.
+        scratch_loss: First loss of today's config from scratch; None where it is not known.
+    """
+    if done.ending in CUT_SHORT:
+        return None
+    (curve, first), passed = loss_curve(done.events, leg.trained_s), done.milestones
+    losses = [event.loss for event in done.events if event.kind == EVALUATION and event.loss is not None]
+    return replace(
+        leg,
+        trained_s=min(passed.trained_s, leg.trained_s),
+        curve=curve,
+        first_loss=first,
+        # It has gone on from the checkpoint where its loss begins far below that from scratch.
+        resumed=bool(leg.checkpoint and first is not None and scratch_loss and first < 0.9 * scratch_loss),
+        update_samples=passed.samples / passed.updates if passed.samples and passed.updates else None,
+        epoch_samples=_epoch_samples(done.events),
+        evaluation_loss=losses[-1] if losses and math.isfinite(losses[-1]) else None,
+        held_out=evaluation_curve(done.events, leg.trained_s),
+    )
+
+
+def _epoch_samples(events: Sequence[TraineeEvent]) -> float | None:
+    at_ends, samples = [0.0], 0.0
+    for event in events:
+        if event.kind == "step":
+            if event.samples is None:
+                return None
+            samples += event.samples
+        elif event.kind == EPOCH_END:
+            at_ends.append(samples)
+    lengths = [after - before for before, after in pairwise(at_ends) if after > before]
+    return median(lengths[1:] or lengths) if lengths else None
 
 
 _LEARNING_RATE = re.compile(r"(?:.*_)?(?:learning_?rate|(?:base|init|initial|max|peak)?_?lr)")
@@ -228,7 +242,6 @@ _OTHER_RATE = re.compile(r".*(?:decay|discriminator|disc|end|eta_min|final|min|s
 _SEED = re.compile(r"(?:global_|manual_|random_|rng_|torch_|np_|numpy_|tf_)*seed(?:_value)?|random_state")
 _OPTIMIZER = re.compile(r"(?:.*_)?optim(?:izer)?(?:_(?:name|type))?")
 _LINEAR = re.compile(r"(?:.*\W)?(?:sgd|momentum|nesterov|lars|gradientdescent)(?:\W.*)?", re.IGNORECASE)
-_LARGEST_SEED = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +297,7 @@ def seed(scalars: Values) -> tuple[str, int] | None:
         for path, value in scalars.items()
         if isinstance(value, int)
         and not isinstance(value, bool)
-        and 0 <= value < _LARGEST_SEED
+        and 0 <= value < 2**31
         and _SEED.fullmatch(key_name(path))
     ]
     return found[0] if len(found) == 1 else None

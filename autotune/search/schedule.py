@@ -20,21 +20,12 @@ STOPPING_S = 1.0
 CAUTION = 1.2
 """Factor on expected durations where a trial that does not fit would cost the answer."""
 
-_FIRST_GUESS_S = 10.0
-
 SLOWER_THAN_USUAL = 3.0
 """Times the usual length that one trial may take while exploring ..."""
 
 MOST_OF_THE_REST = 0.1
 """... or this share of the time left, if that is more."""
 
-_SLOWER_START = 5.0  # ... or this many times the longest start so far
-# Share of the budget that one trial may wait for its caches to fill: a confirmation has at least four such trials, and
-# eight where today's config fills caches too.
-_MOST_OF_A_PASS = 0.1
-_MOST_OF_THE_BASELINES_PASS = 0.06
-_LEAST_OF_A_PASS_S = 10.0
-_VERDICT_PERIODS = 3.0
 MOST_FOR_CONFIRMING = 0.4
 """Share of the budget that a confirmation may take."""
 
@@ -44,18 +35,13 @@ PAIRS_WITH_TIME_TO_SPARE = 6
 RACES_FROM_S = 900.0
 """Budget from which on a search races an answer that changes the batch or the precision, without being asked."""
 
-_MOST_FOR_RACING, _MOST_ASKED_FOR_RACING = 0.2, 0.5  # of the budget
 _LEAST_FOR_RACING_S = 40.0
-_FIRST_START_GUESS_S = 5.0
 MOSTLY_TRIED = 0.5
 """Share of all points that has to be tried before a promise can end exploring.
 
 A model that promises little is right about what it knows: in larger spaces there are better points elsewhere, see
 `python -m scripts.bench promises`.
 """
-
-# Whatever the values.
-_ALIKE_FOR_ALL = frozenset({Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED})
 
 
 class Budget:
@@ -95,7 +81,7 @@ def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) ->
     good = [(trial, duration_s) for trial, duration_s in zip(trials, durations_s, strict=True) if trial.comparable]
     own = [duration_s for trial, duration_s in good if trial.point == point]
     everybody = [duration_s for _, duration_s in good] or [trial.duration_s for trial in trials]
-    return median(own or everybody or [_FIRST_GUESS_S])
+    return median(own or everybody or [10.0])
 
 
 def _usual_first_s(trials: Sequence[TrialRecord]) -> float:
@@ -121,31 +107,26 @@ def is_dear(pair_length_s: float, budget_s: float) -> bool:
 def expected_start_s(trials: Sequence[TrialRecord]) -> float:
     """Predict the time from the start of a trial to its first step."""
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
-    return median(starts_s) if starts_s else _FIRST_START_GUESS_S
-
-
-def why_no_time_to_validate(longest_s: float, budget_s: float) -> str:
-    """Return why a validation is too short, or too long for a budget; empty if it is neither.
-
-    Args:
-        longest_s: Longest training of each of the two trials.
-    """
-    if longest_s < LEAST_VALIDATION_S:
-        return f"{format_duration(longest_s)} is too short to show anything: it takes {LEAST_VALIDATION_S:g}s at least"
-    if longest_s <= 0.25 * budget_s:  # of the budget, for each of two trials
-        return ""
-    return (
-        f"to validate trains two configs for up to {format_duration(longest_s)} each, which leaves too little of a "
-        f"budget of {format_duration(budget_s)} for the search: at most a quarter of it may go to each"
-    )
+    return median(starts_s) if starts_s else 5.0
 
 
 def why_no_time(options: SearchOptions) -> tuple[str, str] | None:
     """Return which of ``validate`` and ``race`` was asked for and does not fit the budget, and why; None if all fit."""
-    if options.validate_s is not None and (why := why_no_time_to_validate(options.validate_s, options.budget_s)):
-        return "validate", why
-    if options.race_s and (why := why_no_time_to_race(options.race_s, options.budget_s)):
-        return "race", why
+    left = f"leaves too little of a budget of {format_duration(options.budget_s)} for the search: at most"
+    short = "is too short to show anything: it takes"
+    if (asked_s := options.validate_s) is not None:
+        asked = format_duration(asked_s)
+        if asked_s < LEAST_VALIDATION_S:
+            return "validate", f"{asked} {short} {LEAST_VALIDATION_S:g}s at least"
+        if asked_s > 0.25 * options.budget_s:
+            trains = f"to validate trains two configs for up to {asked} each, which"
+            return "validate", f"{trains} {left} a quarter of it may go to each"
+    if asked_s := options.race_s:
+        asked = format_duration(asked_s)
+        if asked_s < _LEAST_FOR_RACING_S:
+            return "race", f"{asked} {short} {_LEAST_FOR_RACING_S:g}s at least"
+        if asked_s > 0.5 * options.budget_s:
+            return "race", f"{asked} {left} half of it may go to the race"
     return None
 
 
@@ -157,19 +138,7 @@ def race_s(asked_s: float | None, budget_s: float) -> float:
     """
     if asked_s is not None:
         return asked_s
-    return _MOST_FOR_RACING * budget_s if budget_s >= RACES_FROM_S else 0.0
-
-
-def why_no_time_to_race(asked_s: float, budget_s: float) -> str:
-    """Return why a race that was asked for is too short, or too long for a budget; empty if it is neither."""
-    if asked_s < _LEAST_FOR_RACING_S:
-        return f"{format_duration(asked_s)} is too short to show anything: it takes {_LEAST_FOR_RACING_S:g}s at least"
-    if asked_s <= _MOST_ASKED_FOR_RACING * budget_s:
-        return ""
-    return (
-        f"{format_duration(asked_s)} leaves too little of a budget of {format_duration(budget_s)} for the search: at "
-        "most half of it may go to the race"
-    )
+    return 0.2 * budget_s if budget_s >= RACES_FROM_S else 0.0
 
 
 def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
@@ -179,8 +148,7 @@ def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
     evaluate: a trial that is still at work then is waited for, see `StopRule`.
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
-    # that a new point may take to its first step ...
-    return min(limit_s, max(60.0, _SLOWER_START * max(starts_s))) if starts_s else limit_s
+    return min(limit_s, max(60.0, 5.0 * max(starts_s))) if starts_s else limit_s
 
 
 def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float, budget_s: float) -> float:
@@ -190,13 +158,14 @@ def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float,
         settles: Whether it waits for its caches to fill.
     """
     if settles:
-        return min(left_s, expected_trial_s(trials) + _LEAST_OF_A_PASS_S + _MOST_OF_A_PASS * budget_s)
+        return min(left_s, expected_trial_s(trials) + 10.0 + 0.1 * budget_s)
     return min(left_s, max(SLOWER_THAN_USUAL * expected_trial_s(trials), MOST_OF_THE_REST * left_s))
 
 
 def baseline_cache_time_limit_s(budget_s: float) -> float:
     """Limit the time that the baseline may take to fill its caches and be measured."""
-    return _LEAST_OF_A_PASS_S + _MOST_OF_THE_BASELINES_PASS * budget_s
+    # A confirmation has at least four trials that wait for caches, and eight where today's config fills them too.
+    return 10.0 + 0.06 * budget_s
 
 
 def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float, *, budget_s: float) -> float:
@@ -205,9 +174,12 @@ def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float,
     Args:
         baseline: Name of today's point.
     """
-    baseline_s = expected_trial_s(trials, baseline)
-    pairs = FEWEST_PAIRS if is_dear(2 * baseline_s, budget_s) else LEAST_PAIRS
+    baseline_s, pairs = expected_trial_s(trials, baseline), _fewest_pairs(trials, baseline, budget_s)
     return (left_s - pairs * baseline_s) / (1 + pairs)
+
+
+def _fewest_pairs(trials: Sequence[TrialRecord], baseline: str, budget_s: float) -> int:
+    return FEWEST_PAIRS if is_dear(2 * expected_trial_s(trials, baseline), budget_s) else LEAST_PAIRS
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:
@@ -220,20 +192,7 @@ def verdict_s(gpus: PooledGpus | None) -> float:
         0 where there is nothing to see.
     """
     seen = [device for device in gpus.devices if device.scored and device.samples] if gpus else []
-    return max((max(20.0, _VERDICT_PERIODS * (device.period_s or 0.0)) for device in seen), default=0.0)
-
-
-def confirming_window_s(
-    usual_s: float, wished_s: float, run_s: float, trials: int, *, left_s: float, budget_s: float
-) -> float:
-    """Return the window of confirming trials: as long as is wished for, as far as there is time.
-
-    Args:
-        usual_s: How long other trials measure; never less.
-        run_s: How long a trial takes that measures as usual.
-    """
-    spare_s = min(left_s / CAUTION, MOST_FOR_CONFIRMING * budget_s) / trials - run_s
-    return max(usual_s, min(wished_s, usual_s + spare_s))
+    return max((max(20.0, 3.0 * (device.period_s or 0.0)) for device in seen), default=0.0)
 
 
 def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget_s: float) -> float:
@@ -242,13 +201,12 @@ def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget
     Args:
         baseline: Name of today's point.
     """
-    pairs = FEWEST_PAIRS if is_dear(2 * expected_trial_s(trials, baseline), budget_s) else LEAST_PAIRS
     measured = [
         trial.duration_s - trial.measurement.first_step_s
         for trial in trials
         if trial.point == baseline and trial.measurement
     ]
-    return 2 * pairs * min(measured, default=0.0)
+    return 2 * _fewest_pairs(trials, baseline, budget_s) * min(measured, default=0.0)
 
 
 def why_exploring_ends(
@@ -310,4 +268,5 @@ def nothing_works(trials: Sequence[TrialRecord]) -> bool:
 
 def never_trains(trials: Sequence[TrialRecord]) -> bool:
     """Return whether at least two trials were made, and none showed a step, for a reason that all have in common."""
-    return len(trials) >= 2 and all(trial.ending in _ALIKE_FOR_ALL for trial in trials)
+    whatever_the_values = (Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED)
+    return len(trials) >= 2 and all(trial.ending in whatever_the_values for trial in trials)

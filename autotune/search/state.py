@@ -11,7 +11,7 @@ from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
 from autotune.measure.score import ln_score
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
-from autotune.records import NOT_COMPARED, Purpose, TrialRecord, Validity, Values
+from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.importance import INDISTINGUISHABLE, simplified, without_turning
@@ -32,20 +32,12 @@ from autotune.study.record import Study
 from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
 
-_TEN_MINUTES_S = 600.0
 REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
 
 
 class SearchState:
     """State of one search: grows with each trial, and is asked before each.
-
-    Args:
-        study: The record, with the trials of earlier searches.
-        findings: What is found out about the trainer besides its speed.
-        sampler: Name of the sampler, as in the config, or a sampler of Optuna.
-        seed: Makes the choices of the sampler repeatable.
-        warm_start: Points of other studies that the search begins with.
 
     Attributes:
         space: What is searched: the problem's, without what was found to be of no use.
@@ -96,13 +88,11 @@ class SearchState:
             code = frozenset(trial.code.items())
             if code not in known:
                 # The code on disk may be edited meanwhile: then it is what the first trial had that counts.
-                known[code] = trial.shares_code_with(self.trials[0]) if self.trials else self._is_current(trial)
+                first = self.trials[0] if self.trials else None
+                known[code] = trial.shares_code_with(first) if first else bool(self._problem.of_this_code([trial]))
             if known[code]:
                 kept.append(trial)
         return kept
-
-    def _is_current(self, trial: TrialRecord) -> bool:
-        return bool(self._problem.of_this_code([trial]))
 
     def _observe(self) -> None:
         """Observe all that the record holds of this space."""
@@ -148,16 +138,12 @@ class SearchState:
     def _take_up_again(self) -> None:
         """Search over the knobs that were left alone, once training is so much faster that they may matter."""
         alone = self._left_alone
-        if alone is None:
-            return
-        then = [trial.comparable.speed for trial in self.trials if trial.comparable and trial.point == alone.point]
-        if then and self._pace_of_any() >= alone.until * median(then):
+        speeds = [(trial.point, trial.comparable.speed) for trial in self.trials if trial.comparable]
+        then = [speed for point, speed in speeds if alone and point == alone.point]
+        if alone and then and max(speed for _, speed in speeds) >= alone.until * median(then):
             self._left_alone = None
             paths = ", ".join(sorted(alone.paths))
             self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
-
-    def _pace_of_any(self) -> float:
-        return max((trial.comparable.speed for trial in self.trials if trial.comparable), default=0.0)
 
     def leave_caches_alone(self) -> None:
         """Search without turning caches; where today's config has some, its trials are measured while they fill."""
@@ -248,7 +234,7 @@ class SearchState:
 
     def gain_of_ten_minutes(self) -> float | None:
         """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""
-        return self.gain_of(max(1, int(_TEN_MINUTES_S / expected_trial_s(self.trials))))
+        return self.gain_of(max(1, int(600.0 / expected_trial_s(self.trials))))
 
     def gain_of(self, trials: int) -> float | None:
         """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell."""
@@ -265,18 +251,18 @@ class SearchState:
         target_s = limits.min_s
         if starts_s and self._within_variances_s:
             target_s = optimal_window_s(
-                median(starts_s),
-                median(self._within_variances_s),
-                self.sd**2,
-                min_s=limits.min_s,
-                max_s=limits.max_s,
+                median(starts_s), median(self._within_variances_s), self.sd**2, min_s=limits.min_s, max_s=limits.max_s
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
 
     def _feasibility(self) -> Feasibility:
-        margin, hints = self._problem.limits.memory_margin, self._warm_start.hints
-        machine = self._problem.machine
-        return Feasibility(self.space, self._observations, machine, memory_margin=margin, hints=hints)
+        return Feasibility(
+            self.space,
+            self._observations,
+            self._problem.machine,
+            memory_margin=self._problem.limits.memory_margin,
+            hints=self._warm_start.hints,
+        )
 
     def _why_not(self, feasible: Feasibility | None = None) -> Callable[[Values], str | None]:
         feasible = feasible or self._feasibility()
@@ -314,10 +300,8 @@ class SearchState:
         """
         if self.standing is None or self.left_out:
             return None
-        is_out = gave_no_numbers(self.standing.point, self.trials) or self.standing.point in (
-            self.baseline_point,
-            *self._broken,
-        )
+        point = self.standing.point
+        is_out = point in (self.baseline_point, *self._broken) or gave_no_numbers(point, self.trials)
         return None if is_out else self.standing.trial.values
 
     @property
@@ -348,7 +332,7 @@ class SearchState:
 
     def confirmation_basis(self, *, budget_s: float) -> ConfirmationBasis:
         """Return the facts that the size of a confirmation follows from."""
-        baseline = [trial.comparable for trial in self.good_baseline_trials() if trial.comparable]
+        baseline = self._baseline_measurements()
         return ConfirmationBasis(
             trials=tuple(self.trials),
             baseline=self.baseline_point,
@@ -373,6 +357,9 @@ class SearchState:
         """Return this search's trials of today's config that gave comparable numbers."""
         return [trial for trial in self.trials if trial.point == self.baseline_point and trial.comparable]
 
+    def _baseline_measurements(self) -> list[Measurement]:
+        return [trial.comparable for trial in self.good_baseline_trials() if trial.comparable]
+
     def speedup(self, trials: Sequence[TrialRecord]) -> float | None:
         """Return the speed of some trials over today's in this search; None if either gave no comparable numbers."""
         baseline = self.good_baseline_trials()
@@ -391,9 +378,9 @@ class SearchState:
         measured = record.measurement if record.validity is Validity.GOOD else None
         if measured is None or not objective.is_told_by(measured):
             return None
-        good = [trial for trial in (*self.good_baseline_trials(), *self.trials) if trial.comparable]
-        units = [trial.comparable for trial in good if trial.comparable and objective.is_told_by(trial.comparable)]
-        return math.exp(ln_score(measured, units[0] if units else measured, objective))
+        good = [*self._baseline_measurements(), *(trial.comparable for trial in self.trials)]
+        unit = next((one for one in good if one and objective.is_told_by(one)), measured)
+        return math.exp(ln_score(measured, unit, objective))
 
     def pace(self) -> float:
         """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one."""
@@ -403,12 +390,18 @@ class SearchState:
     def _has_seen_a_cache(self) -> bool:
         return any(one.scores and self.space.settles(one.values) for one in self._observations.values())
 
+    @property
+    def scratch_loss(self) -> float | None:
+        """First loss of today's config; None as long as no trial of it has told."""
+        losses = self._findings.baseline_losses
+        return losses.first if losses else None
+
     def has_settled(self) -> bool:
         """Return True if some trial's caches were filled in time, so that another's were too large or too slow."""
         return any(trial.comparable and self.space.settles(trial.values) for trial in self.trials)
 
     def _data_wait(self) -> float | None:
-        waits = [trial.comparable.data_wait_fraction for trial in self.good_baseline_trials() if trial.comparable]
+        waits = [measured.data_wait_fraction for measured in self._baseline_measurements()]
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None
 
@@ -416,10 +409,6 @@ class SearchState:
 def _explores(trial: TrialRecord) -> bool:
     """Return whether a trial is one of those that the model of the points is made of."""
     return trial.purpose not in NOT_COMPARED
-
-
-_MOVED = 0.8
-"""Share of the way to the other side's limit, from which on knobs of this side count again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,39 +434,35 @@ class LeftAlone:
 def left_alone(records: Iterable[TrialRecord], space: Space, point: str, machine: str) -> LeftAlone | None:
     """Return the knobs that cannot matter by what the latest trial in phases of a point has shown, if any."""
     shown = [
-        trial
+        (trial.values, trial.conditions)
         for trial in records
         if trial.purpose is Purpose.DIAGNOSE
         and trial.point == point
         and trial.machine == machine
-        and _number(trial, FREE_DATA) is not None
-        and _number(trial, FREE_STEP) is not None
+        and all(_positive(trial.conditions.get(name)) for name in (FREE_DATA, FREE_STEP))
     ]
     if not shown:
         return None
-    trial, latest = shown[-1], shown[-1].conditions
+    values, latest = shown[-1]
     free_data, free_step = (float(latest[name] or 0.0) for name in (FREE_DATA + HIGH, FREE_STEP + HIGH))
     if min(free_data, free_step) > CANNOT_MATTER:
         return None
     on_step = free_step < free_data
-    paths = frozenset(
-        knob.path for knob in space.knobs if len(knob.choices) > 1 and effects_of(knob).on_step is on_step
-    )
-    if not paths or len(paths) == sum(len(knob.choices) > 1 for knob in space.knobs):
+    free = [knob for knob in space.knobs if len(knob.choices) > 1]
+    paths = frozenset(knob.path for knob in free if effects_of(knob).on_step is on_step)
+    if not 0 < len(paths) < len(free):
         return None
     what, other = ("the step", "the input") if on_step else ("the input", "the step")
     most = free_step if on_step else free_data
     return LeftAlone(
         paths=paths,
         point=point,
-        values=trial.values,
-        until=_MOVED * float(latest[FREE_DATA if on_step else FREE_STEP] or 0.0),
+        values=values,
+        until=0.8 * float(latest[FREE_DATA if on_step else FREE_STEP] or 0.0),
         why=f"{other} is the limit: with {what} free, training would be at most {most:.2f}x as fast; "
         f"{', '.join(sorted(paths))} {'is' if len(paths) == 1 else 'are'} left alone for now",
     )
 
 
-def _number(trial: TrialRecord, name: str) -> float | None:
-    value = trial.conditions.get(name)
-    is_number = isinstance(value, float | int) and not isinstance(value, bool) and value > 0
-    return float(value) if is_number and isinstance(value, float | int) else None
+def _positive(value: Scalar) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool) and value > 0

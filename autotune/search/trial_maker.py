@@ -1,13 +1,14 @@
 """Trial maker of a search: makes the trials that were decided on, one at a time. Read `TrialMaker.make_once` first."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from autotune.errors import CodeChanged, ToldToEnd
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
-from autotune.measure.phases import Bounds, bounds_as_conditions, bounds_of, phased_trial
+from autotune.measure.phases import bounds_as_conditions, bounds_of, phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.records import (
     ALLOWED,
@@ -21,6 +22,7 @@ from autotune.records import (
     VALIDATION_ASKED,
     Ending,
     Purpose,
+    RaceLeg,
     Scalar,
     TrialPhase,
     TrialRecord,
@@ -33,18 +35,18 @@ from autotune.search.findings import Findings
 from autotune.search.gpus import request_for
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.problem import Problem
-from autotune.search.race_leg import PlannedLeg
 from autotune.search.schedule import expected_trial_s, start_timeout_s
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
 from autotune.trial.execution import Execution, TrialRequest, TrialTools, execute
-from autotune.trial.outcome import Losses
 from autotune.trial.stop_rule import TrialPolicy
 
-_NO_LIKE_LOSSES = (Purpose.BASELINE, *NOT_COMPARED)  # which are not compared with the baseline's while they go on
-_SPEEDS = 8  # of a trial over time, in the record
-_OUTRUNS = 2.0  # times as fast as any trial before, and memory is said to have run out: work was left out
-_HOPELESS = 0.5  # of the speed that is asked for: no repeat will make up for that
+MOST_REPEATS = 2  # of one disturbed trial
+MOST_IN_A_SEARCH = 10
+
+
+CUT_SHORT = frozenset({Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST})
+"""Endings that say nothing about the config."""
 
 
 class PointTaken(Exception):  # noqa: N818 - it is no error: another point is tried
@@ -85,7 +87,11 @@ class PlannedTrial:
         warms_up: Whether it only warms the machine up, and is not compared with others.
         validate_s: Longest training of a validation trial; None for the others.
         phases: Phases that it is taken through; None for the others.
-        leg: Of a trial of a race, its part in that; None for the others.
+        judge: What a trial has shown, for its record.
+        trains_s: Of a training of a race, the time from its first step for which it trains.
+        keys: Further keys of the config that such a training sets; of these it tries `tried_keys`.
+        fill_outputs: Puts a checkpoint into the folder of its outputs.
+        judge_leg: What it has shown, for its record.
     """
 
     values: Values
@@ -99,7 +105,11 @@ class PlannedTrial:
     validate_s: float | None = None
     judge: Callable[[Execution], Validation | None] = lambda _done: None
     phases: Phases | None = None
-    leg: PlannedLeg | None = None
+    trains_s: float | None = None
+    keys: Mapping[str, Scalar] = field(default_factory=dict)
+    tried_keys: Mapping[str, Scalar] = field(default_factory=dict)
+    fill_outputs: Callable[[Path], None] = lambda _outputs: None
+    judge_leg: Callable[[Execution], RaceLeg | None] = lambda _done: None
 
 
 class TrialMaker:
@@ -109,6 +119,7 @@ class TrialMaker:
         findings: What is found out about the trainer besides its speed.
 
     Attributes:
+        latest: What the latest trial has shown.
         failures: The first trial of each kind that gave no numbers by a fault of the trainer's.
         filled_files: True if the latest trial has left a cache for the next ones.
         gpu_lost: Reason why no trial can be made any more, once a lost GPU has not come back; None while there is none.
@@ -119,20 +130,26 @@ class TrialMaker:
         self._state = state
         self._findings = findings
         self._narrator = narrator
-        self._disturbances = Disturbances()
+        self._repeats = 0
+        self._accepted: list[tuple[Validity, str]] = []
+        self.latest: Execution | None = None
         self.failures: dict[Ending, Failed] = {}
         self.filled_files = False
         self.gpu_lost: str | None = None
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """Return what the reader of the answer should know of disturbed trials."""
-        return self._disturbances.cautions(self._state.trials)
-
-    @property
-    def baseline_losses(self) -> Losses | None:
-        """Losses of today's config; None as long as no trial of it has told."""
-        return self._findings.baseline_losses
+        """Return what could not be excluded of disturbed trials that count, a sentence for each sort."""
+        counting = sum(trial.comparable is not None for trial in self._state.trials)
+        return tuple(
+            f"During {len(details)} of the {counting} trials that count {what}, however often they were made; what "
+            f"that did to their numbers is not known (the last of them: {details[-1]})."
+            for how, what in (
+                (Validity.CONTAMINATED, "others used the GPU"),
+                (Validity.THROTTLED, "the GPU's clocks were held down"),
+            )
+            if (details := [detail for kind, detail in self._accepted if kind is how])
+        )
 
     def make(self, trial: PlannedTrial, *, kept_s: float = 0.0) -> TrialRecord:
         """Make a trial, and again, a few times at most, as long as something else is in the way.
@@ -140,15 +157,14 @@ class TrialMaker:
         Args:
             kept_s: Time in seconds that has to be left for other trials.
         """
-        tries = 0
-        while True:
-            tries += 1
-            may_repeat = self._two_fit(trial, kept_s) and self._disturbances.may_repeat(tries)
+        for tries in count(1):
+            # What is still disturbed then is the best there is; where others share the machine repeats help nobody.
+            may_repeat = self._two_fit(trial, kept_s) and tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
             record = self.make_once(trial, counts_anyway=not may_repeat)
             lost = record.ending is Ending.GPU_LOST
             if not may_repeat or not (lost or record.validity in DISTURBED):
                 break
-            self._disturbances.repeated()
+            self._repeats += 1
             if lost:
                 self._parts.clock.wait(10.0)  # between trials, while a GPU that was lost does not answer
         self.gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
@@ -169,7 +185,7 @@ class TrialMaker:
         if lifeline is not None and lifeline.is_cut:
             raise ToldToEnd
         study = self._parts.study
-        changes = {**self._state.space.changes(trial.values), **(trial.leg.proposed_rate if trial.leg else {})}
+        changes = {**self._state.space.changes(trial.values), **trial.tried_keys}
         claim = study.begin(
             trial.values,
             self._parts.problem.space.choices,
@@ -190,11 +206,16 @@ class TrialMaker:
         except BaseException:
             study.abandon(claim, why=lifeline.why if lifeline is not None else "")
             raise
+        self.latest = done
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
         record = self._record(trial, claim.number, done, validity, code)
-        record = study.finish(claim, record, score=self._state.score(record), speeds=_speeds(done))
-        self._clear_up(record, done)
+        speeds = done.window.speeds(8) if done.window and done.measurement else ()
+        record = study.finish(claim, record, score=self._state.score(record), speeds=speeds)
+        # Its outputs are deleted within half a second beyond the wall, or beyond its own end: it may ignore SIGTERM.
+        over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + 0.5
+        keeps = self._parts.problem.settings.section.keep_outputs
+        done.close(record, keep_outputs=keeps, is_over=lambda: self._parts.clock.now_s() > over_s)
         self._require_same_code(record)
         self._state.learn(record, done)
         self._note_failure(record, done)
@@ -247,7 +268,7 @@ class TrialMaker:
     def _policy(self, trial: PlannedTrial, started_s: float) -> TrialPolicy:
         """Return when a trial is measured, given up and ended, as far as it is known when it starts."""
         state = self._state
-        explores = trial.purpose is Purpose.EXPLORE
+        explores, is_baseline = trial.purpose is Purpose.EXPLORE, trial.purpose is Purpose.BASELINE
         limit_s = self._parts.problem.limits.start_timeout_s
         return TrialPolicy(
             goal=trial.goal or state.goal(),
@@ -257,18 +278,18 @@ class TrialMaker:
             give_up_s=started_s + trial.limit_s,
             start_timeout_s=start_timeout_s(state.trials, limit_s) if explores else None,
             max_s=self._parts.problem.limits.max_s,
-            hopeless_below=_HOPELESS * state.pace() if explores and not state.filling else 0.0,
+            # No repeat will make up for half the speed.
+            hopeless_below=0.5 * state.pace() if explores and not state.filling else 0.0,
             # A longer training goes further than the baseline's: it is compared in the end.
-            baseline_losses=self._findings.baseline_losses if trial.purpose not in _NO_LIKE_LOSSES else None,
+            baseline_losses=None if is_baseline or trial.purpose in NOT_COMPARED else self._findings.baseline_losses,
             # Nor by today's config itself: how its losses go is what the others are compared with.
             # Nor where it trains on the same few batches again and again.
-            nan_counts=trial.purpose is not Purpose.BASELINE
-            and not trial.phases
-            and not self._findings.baseline_has_no_loss,
-            outruns_from=_OUTRUNS * state.pace(),
+            nan_counts=not (is_baseline or trial.phases or self._findings.baseline_has_no_loss),
+            # So fast, and memory is said to have run out: work was left out.
+            outruns_from=2.0 * state.pace(),
             validate_s=trial.validate_s,
             rounds=trial.phases.rounds if trial.phases else None,
-            trains_s=trial.leg.trains_s if trial.leg else None,
+            trains_s=trial.trains_s,
         )
 
     def _validity(self, trial: PlannedTrial, done: Execution, *, counts_anyway: bool) -> Validity:
@@ -276,7 +297,7 @@ class TrialMaker:
         is_cold = done.measurement and (trial.warms_up or self.filled_files)
         validity = Validity.COLD if is_cold else done.validity
         if validity in DISTURBED and counts_anyway:
-            self._disturbances.accepted(validity, done.detail)
+            self._accepted.append((validity, done.detail))
             return Validity.GOOD
         return validity
 
@@ -298,43 +319,30 @@ class TrialMaker:
             duration_s=done.duration_s,
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
-            conditions={
-                **problem.conditions,
-                **done.conditions,
-                **self._asked(),
-                DOCUMENT: problem.training,
-                **self._kinds(trial.values),
-                **_planned(trial),
-                **(bounds_as_conditions(_bounds(done)) if trial.phases else {}),
-            },
+            conditions={**problem.conditions, **done.conditions, **self._conditions(trial, done)},
             validation=trial.judge(done),
-            race=trial.leg.leg(done) if trial.leg else None,
+            race=trial.judge_leg(done),
             code={**problem.code.digests(loaded), **code},  # as it was when the trial began, as far as that was known
         )
 
-    def _kinds(self, values: Values) -> dict[str, Scalar]:
-        """Return what a point changes of the training, and what of that is allowed, for the record."""
+    def _conditions(self, trial: PlannedTrial, done: Execution) -> dict[str, Scalar]:
+        """Return what the judgement of a trial depends on besides its numbers: what it changes, and what was asked."""
         problem, state = self._parts.problem, self._state
-        kinds = {CHANGES: problem.space.labels_of(values) - {Label.SAME_TRAINING}, ALLOWED: problem.allowed}
-        said: dict[str, Scalar] = {name: ",".join(sorted(some)) for name, some in kinds.items() if some}
-        standing = {OUTSIDE: state.outside} if state.outside else {LEFT_OUT: state.left_out}
-        return {**said, **{name: point for name, point in standing.items() if point}}
-
-    def _asked(self) -> dict[str, Scalar]:
-        """Return what was asked of the answer: whoever reads the record has to know that it is missing."""
-        asked_s = self._parts.validate_s
-        return {} if asked_s is None else {VALIDATION_ASKED: asked_s}
-
-    def _clear_up(self, record: TrialRecord, done: Execution) -> None:
-        """Complete the trial's folder, and delete what the trainer wrote, as far as there is time."""
-        # From now on, where the end of the trial itself went beyond the wall: it may have ignored SIGTERM.
-        # beyond the wall, for deleting what the last trial wrote
-        over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + 0.5
-        done.close(
-            record,
-            keep_outputs=self._parts.problem.settings.section.keep_outputs,
-            is_over=lambda: self._parts.clock.now_s() > over_s,
-        )
+        changes = problem.space.labels_of(trial.values) - {Label.SAME_TRAINING}
+        said: dict[str, Scalar | None] = {
+            VALIDATION_ASKED: self._parts.validate_s,
+            DOCUMENT: problem.training,
+            CHANGES: ",".join(sorted(changes)) or None,
+            ALLOWED: ",".join(sorted(problem.allowed)) or None,
+            OUTSIDE: state.outside,
+            LEFT_OUT: None if state.outside else state.left_out,
+            PAIRS_PLANNED: trial.planned_pairs,
+        }
+        bounds = bounds_of(phased_trial(done.events), done.cpu_cores) if trial.phases else None
+        return {
+            **{name: value for name, value in said.items() if value is not None},
+            **(bounds_as_conditions(bounds) if bounds else {}),
+        }
 
     def _note_failure(self, record: TrialRecord, done: Execution) -> None:
         """Keep the first trial of each kind that gave no numbers by a fault of the trainer's."""
@@ -349,66 +357,7 @@ def _request(problem: Problem, trial: PlannedTrial, name: str) -> TrialRequest:
     request = request_for(problem, trial.values, name=name)
     if trial.phases:
         return replace(request, phase_s=trial.phases.phase_s)
-    if trial.leg:
-        keys = {**request.keys, **trial.leg.keys}
-        return replace(request, keys=keys, reads_each_loss=True, fill_outputs=trial.leg.fill_outputs)
+    if trial.trains_s is not None:
+        keys = {**request.keys, **trial.keys}
+        return replace(request, keys=keys, reads_each_loss=True, fill_outputs=trial.fill_outputs)
     return request
-
-
-def _bounds(done: Execution) -> Bounds:
-    return bounds_of(phased_trial(done.events), done.cpu_cores)
-
-
-def _planned(trial: PlannedTrial) -> dict[str, Scalar]:
-    """Return what the judgement of a sequential confirmation depends on, for the record."""
-    return {} if trial.planned_pairs is None else {PAIRS_PLANNED: trial.planned_pairs}
-
-
-def _speeds(done: Execution) -> tuple[float, ...]:
-    """Return a trial's speed over its window, where its steps tell their samples."""
-    return done.window.speeds(_SPEEDS) if done.window and done.measurement else ()
-
-
-MOST_REPEATS = 2
-"""Of one trial. What is still disturbed then is the best there is."""
-
-MOST_IN_A_SEARCH = 10
-"""On a machine that others share all the time, repeats help nobody."""
-
-_WHAT = {
-    Validity.CONTAMINATED: "others used the GPU",
-    Validity.THROTTLED: "the GPU's clocks were held down",
-}
-
-
-class Disturbances:
-    """Repetitions of disturbed trials in one search."""
-
-    def __init__(self) -> None:
-        self._repeats = 0
-        self._accepted: list[tuple[Validity, str]] = []
-
-    def may_repeat(self, tries: int) -> bool:
-        """Return True if a trial may be made again that was made so often, this time included."""
-        return tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
-
-    def repeated(self) -> None:
-        """Note that a trial is made again."""
-        self._repeats += 1
-
-    def accepted(self, how: Validity, detail: str) -> None:
-        """Note that a disturbed trial counts all the same."""
-        self._accepted.append((how, detail))
-
-    def cautions(self, trials: Sequence[TrialRecord]) -> tuple[str, ...]:
-        """Return what could not be excluded, a sentence for each sort of disturbance."""
-        counting = sum(trial.comparable is not None for trial in trials)
-        sentences = []
-        for how, what in _WHAT.items():
-            details = [detail for kind, detail in self._accepted if kind is how]
-            if details:
-                sentences.append(
-                    f"During {len(details)} of the {counting} trials that count {what}, however often they were made; "
-                    f"what that did to their numbers is not known (the last of them: {details[-1]})."
-                )
-        return tuple(sentences)

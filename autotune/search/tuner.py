@@ -25,6 +25,7 @@ from autotune.search.confirm import (
     reserved_s,
 )
 from autotune.search.findings import Findings
+from autotune.search.known import answer_of_search, answer_of_study
 from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.preflight import try_relative_outputs
@@ -48,7 +49,6 @@ from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialM
 from autotune.search.validation import Validator
 from autotune.search.worth import rate
 from autotune.study.answer import judged_finalists
-from autotune.study.summary import answer_of, summarize
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
@@ -61,9 +61,6 @@ _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 class Tuner:
     """One search.
 
-    Args:
-        consumers: Told everything that happens.
-
     Attributes:
         ended_by: What ended the search before its time; None if nothing did.
         left_because: Reason for which this machine has left the study to others; empty if it did not.
@@ -75,7 +72,7 @@ class Tuner:
         self._problem = parts.problem
         self._budget = parts.budget
         self._findings = Findings(parts.problem, parts.clock)
-        self._state = SearchState(
+        self.state = SearchState(
             parts.problem,
             parts.study,
             self._findings,
@@ -84,14 +81,12 @@ class Tuner:
             warm_start=parts.warm_start,
         )
         self._narrator = Narrator(consumers, self._findings.remarks)
-        self._trials = TrialMaker(parts, self._state, self._findings, self._narrator)
+        self._trials = TrialMaker(parts, self.state, self._findings, self._narrator)
         self._baseline = PlannedTrial(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
-        self._validator = None
-        if parts.validate_s is not None:
-            self._validator = Validator(parts, self._state, self._trials, self._narrator, longest_s=parts.validate_s)
-        self._racer = Racer(parts, self._state, self._trials, self._narrator, asked_s=parts.race_s)
+        self._validator = Validator(parts, self.state, self._trials, self._narrator)
+        self._racer = Racer(parts, self.state, self._trials, self._narrator)
         self._rng = random.Random(parts.seed)
-        self._others = OtherMachines(parts, self._state, self._narrator.tell)
+        self._others = OtherMachines(parts, self.state, self._narrator.tell)
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
         self.promised: float | None = None
@@ -112,7 +107,7 @@ class Tuner:
                 self._trials.make_once(replace(self._baseline, goal=_WARM_UP, warms_up=True))
             self._measure_baseline()
             self._try_standing_answer()
-            if alone := self._state.leave_alone(self._state.baseline_point):
+            if alone := self.state.leave_alone(self.state.baseline_point):
                 self._narrator.tell_phase("exploring", alone)
             why = self._explore()
             while self._confirm(why) and self._breaks():
@@ -132,11 +127,6 @@ class Tuner:
         return self._answer()
 
     @property
-    def state(self) -> SearchState:
-        """State: all that the search knows so far."""
-        return self._state
-
-    @property
     def failures(self) -> Mapping[Ending, Failed]:
         """The first trial of each kind that gave no numbers by a fault of the trainer's."""
         return self._trials.failures
@@ -144,14 +134,12 @@ class Tuner:
     @property
     def outcomes(self) -> Counter[str]:
         """Number of trials of this search by ending."""
-        return Counter(trial.ending.value for trial in self._state.trials)
+        return Counter(trial.ending.value for trial in self.state.trials)
 
     def best_trials(self, points: int = 5) -> set[str]:
         """Return the names of the trials of the best points, whose folders are worth keeping."""
-        names = {candidate.observation.name for candidate in self._state.better()[:points]} | {
-            self._state.baseline_point
-        }
-        return {self._parts.trial_name(trial.number) for trial in self._state.trials if trial.point in names}
+        names = {candidate.observation.name for candidate in self.state.better()[:points]} | {self.state.baseline_point}
+        return {self._parts.trial_name(trial.number) for trial in self.state.trials if trial.point in names}
 
     def _tell_start(self) -> None:
         self._narrator.tell(
@@ -160,17 +148,17 @@ class Tuner:
                 study=self._parts.study.name,
                 config=str(self._problem.config_path),
                 baseline=self._problem.space.baseline,
-                points=self._state.space.size,
+                points=self.state.space.size,
                 trials_found=len(self._parts.study.records()),
                 budget_s=self._budget.budget_s,
                 measures=self._problem.measures,
             )
         )
-        stands = self._study_answer() if self._state.contender() else None
-        if stands and stands.best and stands.speedup and stands.best.point != self._state.baseline_point:
+        stands = self._study_answer() if self.state.contender() else None
+        if stands and stands.best and stands.speedup and stands.best.point != self.state.baseline_point:
             changes = self._problem.space.changes(stands.best.values)
             self._narrator.tell_standing(
-                stands.best.values, changes, stands.speedup.ratio, self._state.observed_name(stands.best.values)
+                stands.best.values, changes, stands.speedup.ratio, self.state.observed_name(stands.best.values)
             )
 
     # The baseline
@@ -182,7 +170,7 @@ class Tuner:
             TrialError: The budget ended before that, or what is searched for cannot be measured.
         """
         limit_s = math.inf
-        if self._state.space.settles(self._baseline.values):
+        if self.state.space.settles(self._baseline.values):
             limit_s = baseline_cache_time_limit_s(self._budget.budget_s)
         record = self._trials.make(replace(self._baseline, limit_s=limit_s))
         if record.validity is Validity.COLD:
@@ -194,35 +182,34 @@ class Tuner:
         if record.ending is Ending.CRASHED and record.validity is Validity.UNMEASURED:
             self._require_that_paths_are_taken(record)
         self._others.require_that_today_works(record)
-        require_baseline(record, self._problem, budget_s=self._budget.budget_s, earlier=self._state.trials)
+        require_baseline(record, self._problem, budget_s=self._budget.budget_s, earlier=self.state.trials)
 
     def _require_that_paths_are_taken(self, record: TrialRecord) -> None:
         """Raise an error if the trainer, which crashed before its first step, makes some with relative output paths."""
         parts = self._parts
         name = f"{parts.name}-outputs"
         tried = try_relative_outputs(self._problem, parts.runner, parts.clock, name=name, wall_s=parts.budget.wall_s)
-        if tried is None:
-            return
-        tried.trial.folder.delete()
-        if tried.trial.steps:
-            raise tried.error(record.detail, where=str(self._problem.config_path))
+        if tried is not None:
+            tried.trial.folder.delete()
+            if tried.trial.steps:
+                raise tried.error(record.detail, where=str(self._problem.config_path))
 
     def _leave_caches_alone(self) -> None:
-        self._state.leave_caches_alone()
+        self.state.leave_caches_alone()
         why = "caches stay as they are: one pass over the data, which fills them, does not fit into a trial"
-        if self._state.filling:
+        if self.state.filling:
             why += "; they are compared without the time they wait for data"
         self._narrator.tell_phase("exploring", why)
 
     def _may_have_been_an_accident(self, record: TrialRecord) -> bool:
         if record.comparable or record.ending in _NO_ACCIDENTS or self._trials.gpu_lost:
             return False
-        return not never_trains(self._state.trials)
+        return not never_trains(self.state.trials)
 
     def _try_standing_answer(self) -> None:
         """Make a trial of the answer that the study stands by, as far as there is time: here it may fail."""
-        values, left_s = self._state.contender(), self._budget.left_s()
-        if values is not None and expected_trial_s(self._state.trials) < left_s:
+        values, left_s = self.state.contender(), self._budget.left_s()
+        if values is not None and expected_trial_s(self.state.trials) < left_s:
             with suppress(PointTaken):
                 self._try(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 
@@ -244,19 +231,20 @@ class Tuner:
             if self._others.is_time_for_baseline():
                 self._others.require_that_today_works(self._trials.make(self._baseline))
             all_s = self._budget.left_s()
-            kept_s = reserved_s(self._state.better(), self._confirmation_basis(), left_s=all_s)
+            kept_s = reserved_s(self.state.better(), self._confirmation_basis(), left_s=all_s)
             kept_s += self._afterwards_s() if kept_s else 0.0
             left_s = all_s - kept_s
-            longest_s = self._longest_trial_s(all_s) if kept_s else math.inf
-            design = design_points(self._state.trials, self._state.space.size, left_s)
-            proposal = self._state.next_trial(longest_s, design)
-            simpler = self._state.simplification(longest_s) if kept_s else None
-            trial_s = expected_trial_s(self._state.trials)
+            baseline, budget_s = self.state.baseline_point, self._budget.budget_s
+            longest_s = longest_trial_s(self.state.trials, baseline, all_s, budget_s=budget_s) if kept_s else math.inf
+            design = design_points(self.state.trials, self.state.space.size, left_s)
+            proposal = self.state.next_trial(longest_s, design)
+            simpler = self.state.simplification(longest_s) if kept_s else None
+            trial_s = expected_trial_s(self.state.trials)
             why = self._trials.gpu_lost or why_exploring_ends(
-                self._state.trials,
+                self.state.trials,
                 proposal,
-                self._state.space,
-                tried_share=self._state.tried_share,
+                self.state.space,
+                tried_share=self.state.tried_share,
                 left_s=left_s - trial_s if simpler else left_s,
                 worth_the_rest=self._parts.worth_the_rest,
             )
@@ -264,18 +252,14 @@ class Tuner:
                 if self._trials.gpu_lost or simpler is None or trial_s > left_s:
                     break
                 proposal = simpler
-            self.promised = promised_by_the_rest(self._state.trials, proposal, left_s)
+            self.promised = promised_by_the_rest(self.state.trials, proposal, left_s)
             with suppress(PointTaken):  # then it is known by the time of the next proposal
                 self._try(proposal, left_s)
         return why
 
-    def _longest_trial_s(self, left_s: float) -> float:
-        trials, baseline = self._state.trials, self._state.baseline_point
-        return longest_trial_s(trials, baseline, left_s, budget_s=self._budget.budget_s)
-
     def _why_exploring(self) -> str:
         why, left_s = "looking for better values", self._budget.left_s()
-        trials, baseline = self._state.trials, self._state.baseline_point
+        trials, baseline = self.state.trials, self.state.baseline_point
         needed_s = least_confirmation_s(trials, baseline, budget_s=self._budget.budget_s)
         if needed_s <= left_s:
             return why
@@ -292,14 +276,14 @@ class Tuner:
                 purpose=Purpose.REPEAT if proposal.is_repeat else Purpose.EXPLORE,
                 ends_s=self._parts.clock.now_s() + left_s,
                 limit_s=time_limit_s(
-                    self._state.trials,
-                    settles=self._state.space.settles(proposal.values),
+                    self.state.trials,
+                    settles=self.state.space.settles(proposal.values),
                     left_s=left_s,
                     budget_s=self._budget.budget_s,
                 ),
             )
         )
-        if record.validity is Validity.COLD and not self._state.has_settled():
+        if record.validity is Validity.COLD and not self.state.has_settled():
             self._leave_caches_alone()
 
     # The confirmation
@@ -307,25 +291,22 @@ class Tuner:
     def _confirm(self, why: str) -> bool:
         """Measure the best point against today's config again, in turn, in trials that did not choose it.
 
-        Args:
-            why: Reason why exploring has ended.
-
         Returns:
             Whether all of them could be compared.
         """
-        better = self._others.to_be_confirmed(self._state.better() or self._state.contender_alone())
+        better = self._others.to_be_confirmed(self.state.better() or self.state.contender_alone())
         left_s = self._budget.left_s()
         if not better or self._trials.gpu_lost:
             self._narrator.tell_phase("ending", why)
             return False
         basis = self._confirmation_basis()
         plan = plan_confirmation(better, basis, left_s=left_s - self._afterwards_s())
-        if plan is None and not (self._validator and self._validator.has_broken):
+        if plan is None and not self._validator.has_broken:
             plan = plan_confirmation(better, basis, left_s=left_s)
         if plan is None:
-            needed = format_duration(least_needed_s(better, basis) + self._validation_s())
+            needed = format_duration(least_needed_s(better, basis) + self._validator.needed_s)
             left = format_duration(max(0.0, left_s))
-            another = "another point" if self._validator and self._validator.has_broken else "a point"
+            another = "another point" if self._validator.has_broken else "a point"
             why = "the budget is used up" if why == FOR_CONFIRMATION else why
             self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
             return False
@@ -334,10 +315,11 @@ class Tuner:
             return self._make_pairs(plan)
 
     def _make_pairs(self, plan: ConfirmationPlan) -> bool:
-        goal, contender = self._confirming_goal(plan), self._state.contender()
+        contender, usual = self.state.contender(), self.state.goal()
+        goal = replace(usual, target_s=usual.length_s + plan.longer_s) if plan.longer_s else None
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         points = [self._baseline.values, plan.candidate.observation.values]
-        if contender is None or self._state.is_standing(plan.candidate):
+        if contender is None or self.state.is_standing(plan.candidate):
             plan = replace(plan, arms=2)
         else:
             plan, points = replace(plan, arms=3), [*points, contender]
@@ -363,7 +345,7 @@ class Tuner:
     def _made_here(self) -> list[TrialRecord]:
         member = self._parts.study.member
         if member is None:
-            return self._state.trials
+            return self.state.trials
         records = self._parts.study.records()
         return [trial for trial in records if trial.search == member.search and trial.machine == member.machine]
 
@@ -371,8 +353,8 @@ class Tuner:
         """Return whether a sequential confirmation stops here: judged as the answer will be, by the record alone."""
         if not plan.is_look(done):
             return False
-        records, search = self._state.records(), self._parts.search
-        asked = [None, self._state.standing.point] if plan.arms > 2 and self._state.standing else [None]
+        records, search = self.state.records(), self._parts.search
+        asked = [None, self.state.standing.point] if plan.arms > 2 and self.state.standing else [None]
         point = self._problem.space.name(plan.candidate.observation.values)
         judged = [judged_finalists(records, search, self._problem.objective, against=one) for one in asked]
         own = [next((one[1] for one in some if one[0].trial.point == point), None) for some in judged]
@@ -393,9 +375,7 @@ class Tuner:
             Whether it broke, so that it cannot be the answer.
         """
         result = self._summary()
-        if self._validator is None or result is None or result.verdict is not Verdict.BETTER:
-            return False
-        return not self._validator.validate(result)
+        return result is not None and result.verdict is Verdict.BETTER and self._validator.breaks(result)
 
     def _race(self) -> None:
         """Race the point that is the answer, if that was asked for or is called for."""
@@ -405,18 +385,11 @@ class Tuner:
 
     def _afterwards_s(self) -> float:
         """Return the time that is kept for what comes after the confirmation of the point that is best now."""
-        better = self._state.better()
-        return self._validation_s() + self._racer.needed_s(better[0].observation.values if better else None)
-
-    def _validation_s(self) -> float:
-        return self._validator.needed_s if self._validator else 0.0
+        better = self.state.better()
+        return self._validator.needed_s + self._racer.needed_s(better[0].observation.values if better else None)
 
     def _confirmation_basis(self) -> ConfirmationBasis:
-        return self._state.confirmation_basis(budget_s=self._budget.budget_s)
-
-    def _confirming_goal(self, plan: ConfirmationPlan) -> WindowGoal | None:
-        usual = self._state.goal()
-        return replace(usual, target_s=usual.length_s + plan.longer_s) if plan.longer_s else None
+        return self.state.confirmation_basis(budget_s=self._budget.budget_s)
 
     # The answer
 
@@ -427,9 +400,9 @@ class Tuner:
             AutotuneError: No trial gave numbers; what ended the search, if something did.
         """
         self._rate()
-        trials, result = self._state.trials, self.answer_so_far()
-        if result and result.verdict is Verdict.BETTER and result.best and not self._state.left_out:
-            trials_of_all = self._state.records()
+        trials, result = self.state.trials, self.answer_so_far()
+        if result and result.verdict is Verdict.BETTER and result.best and not self.state.left_out:
+            trials_of_all = self.state.records()
             if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
                 self._narrator.tell(Remark(text=said))
         verdict, elapsed_s = result.verdict if result else None, self._budget.elapsed_s()
@@ -438,7 +411,7 @@ class Tuner:
             raise self.ended_by or _no_numbers(trials, self._problem.config_path)
         return replace(
             result,
-            gain_of_ten_minutes=self._state.gain_of_ten_minutes(),
+            gain_of_ten_minutes=self.state.gain_of_ten_minutes(),
             why_not_raced=result.why_not_raced and (self._racer.why_not or result.why_not_raced),
             cautions=(*result.cautions, *self._cautions()),
         )
@@ -449,13 +422,13 @@ class Tuner:
         What each change is worth is told where it is known, see `_rate`.
         """
         own = self._summary()
-        is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.left_out
+        is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self.state.left_out
         result = own if is_alone else self._study_answer()
         if result is None or own is None or result.search == own.search:
             return result
         why, then = f"{result.why}; nothing that this search tried takes its place", result.baseline
         cautions = own.cautions
-        if then is not None and then.point != self._state.baseline_point:
+        if then is not None and then.point != self.state.baseline_point:
             held = ", ".join(f"{path}: {value}" for path, value in then.values.items())
             cautions += (f"It was confirmed against other values than the config holds now: {held}.",)
         return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=cautions)
@@ -463,35 +436,18 @@ class Tuner:
     def _rate(self) -> None:
         """Find what each change is worth, and keep it with the study: nobody else fits a model for it."""
         own = self._summary()
-        rating = own and rate(own, self._state.records(), self._problem.space, self._problem.objective)
+        rating = own and rate(own, self.state.records(), self._problem.space, self._problem.objective)
         if own and rating:
             with suppress(StudyError):  # then others do not see it
                 self._parts.study.keep_rating(own.search, rating)
 
     def _summary(self) -> SearchResult | None:
         """Return the answer that this search's own trials give."""
-        problem = self._problem
-        return summarize(
-            self._state.records(),
-            self._parts.search,
-            self._state.space,
-            objective=problem.objective,
-            why_no_gpu=problem.why_no_gpu,
-            excluded=problem.excluded,
-            ratings=self._parts.study.ratings,
-        )
+        study, records = self._parts.study, self.state.records()
+        return answer_of_search(self._problem, records, self._parts.search, study.ratings, space=self.state.space)
 
     def _study_answer(self) -> SearchResult | None:
-        problem = self._problem
-        return answer_of(
-            self._state.records(),
-            problem.space,
-            objective=problem.objective,
-            why_no_gpu=problem.why_no_gpu,
-            today=self._state.baseline_point,
-            excluded=problem.excluded,
-            ratings=self._parts.study.ratings,
-        )
+        return answer_of_study(self._problem, self.state.records(), self._parts.study.ratings)
 
     def _cautions(self) -> tuple[str, ...]:
         """Return what the reader of the answer should know besides its numbers."""
@@ -502,32 +458,23 @@ class Tuner:
 
 
 def _no_numbers(trials: Sequence[TrialRecord], config: Path) -> TrialError:
-    if len({trial.ending for trial in trials}) == 1:
-        last = trials[-1]
-        explained, detail = EXPLANATIONS[last.ending], f" ({last.detail})" if last.detail else ""
-        return TrialError(
-            f"none of {len(trials)} trials gave numbers: {explained.sentence.removesuffix('.')}{detail}",
-            where=str(config),
-            remedy=explained.remedy,
-        )
-    endings = ", ".join(sorted({trial.ending.value for trial in trials}))
-    return TrialError(
-        f"none of {len(trials)} trials gave numbers ({endings})",
-        where=str(config),
-        remedy="What the first of each kind said is printed above; mend that and run the same command again.",
-    )
+    endings = sorted({trial.ending.value for trial in trials})
+    said = f" ({', '.join(endings)})"
+    remedy = "What the first of each kind said is printed above; mend that and run the same command again."
+    if len(endings) == 1:
+        said, remedy = f": {_failure(trials[-1])}", EXPLANATIONS[trials[-1].ending].remedy
+    return TrialError(f"none of {len(trials)} trials gave numbers{said}", where=str(config), remedy=remedy)
 
 
-# Requirements on the baseline: without its numbers there is nothing to compare with, and the search ends.
-
-
-_STOPPED_BY_US = frozenset({Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED})
+def _failure(trial: TrialRecord) -> str:
+    sentence = EXPLANATIONS[trial.ending].sentence.removesuffix(".")
+    return f"{sentence} ({trial.detail})" if trial.detail else sentence
 
 
 def require_baseline(
     record: TrialRecord, problem: Problem, *, budget_s: float, earlier: Sequence[TrialRecord] = ()
 ) -> None:
-    """Check that the search can go on after the trials of the baseline.
+    """Check that the search can go on after the trials of the baseline: without its numbers nothing can be compared.
 
     A baseline that failed by itself is let through: another point may do better, and the failure is told in the end.
 
@@ -537,51 +484,48 @@ def require_baseline(
     Raises:
         TrialError: The budget ended before the baseline was measured, or what is searched for cannot be measured.
     """
-    if record.ending is Ending.UNCOUNTED:
-        raise TrialError(
-            f"today's config cannot be measured: {record.detail}",
-            where=str(problem.config_path),
-            remedy=EXPLANATIONS[record.ending].remedy,
-        )
     measured = record.comparable
-    if measured and not problem.objective.is_told_by(measured):
-        raise TrialError(
-            "objective: utilization, but the GPU's utilization was not measured while today's config ran",
-            where=str(problem.config_path),
-            remedy="See whether the trainer uses the GPU, and what `autotune monitor` says of it; or search for\n"
-            "effective_utilization or throughput instead.",
-        )
-    if measured or record.ending is not Ending.KILLED_BY_BUDGET:
+    if measured and problem.objective.is_told_by(measured):
         return
-    if record.validity is Validity.UNMEASURED and any(trial.measurement for trial in earlier):
+    if record.ending is Ending.UNCOUNTED:
+        why, remedy = f"today's config cannot be measured: {record.detail}", EXPLANATIONS[record.ending].remedy
+    elif measured:
+        why = "objective: utilization, but the GPU's utilization was not measured while today's config ran"
+        remedy = (
+            "See whether the trainer uses the GPU, and what `autotune monitor` says of it; or search for\n"
+            "effective_utilization or throughput instead."
+        )
+    elif record.ending is Ending.KILLED_BY_BUDGET:
+        why, remedy = _why_budget_was_short(record, earlier, format_duration(budget_s))
+    else:
+        return
+    raise TrialError(why, where=str(problem.config_path), remedy=remedy)
+
+
+def _why_budget_was_short(record: TrialRecord, earlier: Sequence[TrialRecord], budget: str) -> tuple[str, str]:
+    """Return why the budget ended before the baseline was measured, and what helps."""
+    if record.validity is not Validity.UNMEASURED:
+        return (
+            f"the budget of {budget} is too short for one trial of today's config",
+            "Give it at least ten times what one trial takes, from its start to a few seconds of training.",
+        )
+    if any(trial.measurement for trial in earlier):
         was_cold = any(trial.validity is Validity.COLD for trial in earlier)
-        raise TrialError(
-            f"the budget of {format_duration(budget_s)} ended before today's config could be measured again: its first "
-            f"trial {'was taken to fill caches' if was_cold else 'ended early'}, and does not count",
-            where=str(problem.config_path),
-            remedy="Give it more time, or run the same command again.",
+        return (
+            f"the budget of {budget} ended before today's config could be measured again: its first trial "
+            f"{'was taken to fill caches' if was_cold else 'ended early'}, and does not count",
+            "Give it more time, or run the same command again.",
         )
-    failed = next(
-        (trial for trial in earlier if trial.measurement is None and trial.ending not in _STOPPED_BY_US), None
-    )
-    if record.validity is Validity.UNMEASURED and failed is not None:
-        explained, detail = EXPLANATIONS[failed.ending], f" ({failed.detail})" if failed.detail else ""
-        raise TrialError(
-            f"today's config gave no numbers: {explained.sentence.removesuffix('.')}{detail}; the budget of "
-            f"{format_duration(budget_s)} ended while it was tried again",
-            where=str(problem.config_path),
-            remedy=explained.remedy,
+    stopped_by_us = (Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED)
+    if failed := [trial for trial in earlier if trial.ending not in stopped_by_us]:
+        return (
+            f"today's config gave no numbers: {_failure(failed[0])}; the budget of {budget} ended while it was tried "
+            "again",
+            EXPLANATIONS[failed[0].ending].remedy,
         )
-    if record.validity is Validity.UNMEASURED:
-        raise TrialError(
-            f"no training step that counts was seen within the budget of {format_duration(budget_s)}"
-            f"{f': {record.detail}' if record.detail else ''}",
-            where=str(problem.config_path),
-            remedy="Give it more time if training takes longer than that to start. If the trainer does not report\n"
-            "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
-        )
-    raise TrialError(
-        f"the budget of {format_duration(budget_s)} is too short for one trial of today's config",
-        where=str(problem.config_path),
-        remedy="Give it at least ten times what one trial takes, from its start to a few seconds of training.",
+    return (
+        f"no training step that counts was seen within the budget of {budget}"
+        f"{f': {record.detail}' if record.detail else ''}",
+        "Give it more time if training takes longer than that to start. If the trainer does not report\n"
+        "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
     )

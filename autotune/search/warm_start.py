@@ -111,9 +111,10 @@ class WarmStart:
         origins = dict.fromkeys(point.sibling.text for point in self.points)
         best = max(self.points, key=lambda point: point.gain)
         count = "a point" if len(self.points) == 1 else f"the best {len(self.points)} points"
+        gain = f"up to {math.exp(best.gain):.2f}x today's score there"
         return (
-            f"A search begins with {count} of {' and of '.join(origins)} (up to {_times(best.gain)} today's score "
-            "there); what they are worth here is measured anew. --no-warm-start leaves them out."
+            f"A search begins with {count} of {' and of '.join(origins)} ({gain}); what they are worth here is "
+            "measured anew. --no-warm-start leaves them out."
         )
 
     def of_answer(self, values: Values, trials: Sequence[TrialRecord], space: Space) -> str:
@@ -122,14 +123,12 @@ class WarmStart:
         Args:
             trials: All trials of the study, oldest first.
         """
-        name = space.name(values)
+        name, baseline = space.name(values), space.name(space.baseline)
         for point in self.points:
-            if space.contains(point.values) and space.name(point.values) == name:
-                tried = [one for one in dict.fromkeys(trial.point for trial in trials) if one != _baseline_name(space)]
-                return (
-                    f"The answer is the {_ordinal(tried.index(name) + 1)} point that was tried; it came from "
-                    f"{point.sibling.text}."
-                )
+            if space.is_named(name, point.values):
+                tried = [one for one in dict.fromkeys(trial.point for trial in trials) if one != baseline]
+                when = f"the {_ordinal(tried.index(name) + 1)} point that was tried"
+                return f"The answer is {when}; it came from {point.sibling.text}."
         return ""
 
 
@@ -228,14 +227,6 @@ def _own(problem: Problem) -> Profile:
     )
 
 
-def _baseline_name(space: Space) -> str:
-    return space.name(space.baseline)
-
-
-def _times(gain: float) -> str:
-    return f"{math.exp(gain):.2f}x"
-
-
 def _ordinal(number: int) -> str:
     ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
@@ -295,7 +286,7 @@ def imported_points(
 def memory_hints(space: Space, found: Iterable[Sibling], machine: Machine) -> list[MemoryHint]:
     """Return the points that ran out of memory where there was at least as much as here."""
     return [
-        MemoryHint(values={**space.baseline, **dict(_raw(space, sibling.profile, point.values))}, ending=point.ending)
+        MemoryHint(values={**space.baseline, **_as_it_was(space, sibling.profile, point.values)}, ending=point.ending)
         for sibling in found
         if sibling.likeness in (Likeness.EARLIER_CODE, Likeness.SAME_TRAINING)
         for point in sibling.profile.exhausted
@@ -348,10 +339,10 @@ def _largest(knob: Knob, most: float) -> Scalar:
     return fitting[-1] if fitting else knob.choices[0]
 
 
-def _raw(space: Space, profile: Profile, values: Values) -> Iterator[tuple[str, Scalar]]:
-    """Yield a point's values by the knobs here, numbers as they were: a batch beyond the ladder stays one."""
-    for path, value, near in _placed(space, profile, values):
-        yield path, value if is_number(near) and is_number(value) else near
+def _as_it_was(space: Space, profile: Profile, values: Values) -> Values:
+    """Return a point's values by the knobs here, numbers as they were: a batch beyond the ladder stays one."""
+    placed = _placed(space, profile, values)
+    return {path: value if is_number(near) and is_number(value) else near for path, value, near in placed}
 
 
 def _placed(space: Space, profile: Profile, values: Values) -> Iterator[tuple[str, Scalar, Scalar]]:

@@ -5,48 +5,13 @@ from dataclasses import replace
 
 from autotune.errors import ConfigError
 from autotune.records import Scalar
+from autotune.space.catalog import BATCH_NAMES
 from autotune.space.knob import BatchCount, Carried, Knob, Label, key_name
 
-PLAIN_NAMES = ("batch_size", "train_batch_size", "batch")
-PER_DEVICE_NAMES = (
-    "per_device_train_batch_size",
-    "per_device_batch_size",
-    "per_gpu_train_batch_size",
-    "per_gpu_batch_size",
-    "batch_size_per_device",
-    "batch_size_per_gpu",
-    "device_batch_size",
-    "local_batch_size",
-    "micro_batch_size",
-    "train_micro_batch_size_per_gpu",
-    "samples_per_gpu",
-)
-GLOBAL_NAMES = ("global_batch_size", "total_batch_size", "effective_batch_size")
-ACCUMULATION_NAMES = (
-    "gradient_accumulation_steps",
-    "accumulate_grad_batches",
-    "grad_accumulation_factor",
-    "gradient_accumulation_factor",
-    "gradient_accumulation",
-    "grad_accumulation",
-    "grad_accumulation_steps",
-    "grad_accum_steps",
-    "grad_accumulate_steps",
-    "grad_accum",
-    "grad_acc_steps",
-    "gradient_accumulate_steps",
-    "gradient_accumulation_step",
-    "accum_grad",
-    "accum_iter",
-    "accum_freq",
-    "accum_steps",
-    "accumulate_steps",
-    "accumulation_steps",
-    "accumulate_gradients",
-    "iters_to_accumulate",
-    "num_accumulation_steps",
-    "num_gradient_accumulation_steps",
-)
+PLAIN_NAMES = BATCH_NAMES.plain
+PER_DEVICE_NAMES = BATCH_NAMES.per_device
+GLOBAL_NAMES = BATCH_NAMES.all_devices
+ACCUMULATION_NAMES = BATCH_NAMES.accumulation
 
 _LARGEST_STEPS = 2**31
 _WHERE = "autotune.keep_effective_batch"
@@ -68,16 +33,12 @@ def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
         return BatchCount(where="of all devices together", accumulated=1)
     steps = list(_accumulations(config).values())
     return BatchCount(
-        where="of each device" if is_per_device(path) else "",
-        accumulated=steps[0] if len(steps) == 1 else 1,
+        where="of each device" if is_per_device(path) else "", accumulated=steps[0] if len(steps) == 1 else 1
     )
 
 
 def dividing(knob: Knob, whole: Scalar) -> Knob:
     """Restrict a per-device batch to the divisors of the global one; the trainer's accumulation keeps the global batch.
-
-    Args:
-        knob: The per-device batch.
 
     Returns:
         The knob with those sizes that divide it.
@@ -90,7 +51,6 @@ def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], 
     """Couple a batch size with the accumulation steps, so that batch x accumulation stays constant.
 
     Args:
-        taken: Keys that are knobs themselves.
         refused: Keys whose value cannot be edited, with the reason.
 
     Returns:

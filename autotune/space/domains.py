@@ -1,6 +1,6 @@
-"""Domains of the known knobs: values that a row understands, that are worth trying, that an expert would try."""
+"""Domains of the known knobs that depend on the present value or the machine; `knobs.toml` names them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from autotune.records import Machine, Scalar
 
@@ -27,11 +27,6 @@ def is_size(value: Scalar) -> bool:
     return is_count(value) and value != 0
 
 
-def is_text(value: Scalar) -> bool:
-    """Return whether a value is a text."""
-    return isinstance(value, str)
-
-
 def is_gpu(value: Scalar) -> bool:
     """Return whether a value is the index of a GPU, or null for none."""
     return value is None or is_count(value)
@@ -42,47 +37,12 @@ def _count(value: Scalar) -> int:
     return value
 
 
-# Switches and counts.
-
-
-def both(_present: Scalar, _machine: Machine) -> Choices:
-    """Return both values of a switch."""
-    return (False, True)
-
-
-def on(_present: Scalar, _machine: Machine) -> Choices:
-    """Suggest to turn a switch on."""
-    return (True,)
-
-
-def off(_present: Scalar, _machine: Machine) -> Choices:
-    """Suggest to turn a switch off."""
-    return (False,)
+# Values that are worth trying, or that an expert would try.
 
 
 def off_if_on(present: Scalar, _machine: Machine) -> Choices:
     """Return both values of a switch that is on; one that is off stays off."""
     return (False, True) if present else (False,)
-
-
-def both_with_gpu(present: Scalar, machine: Machine) -> Choices:
-    """Return both values of a switch where there is a GPU."""
-    return (False, True) if machine.gpus else (present,)
-
-
-def on_with_gpu(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest to turn a switch on where there is a GPU."""
-    return (True,) if machine.gpus else ()
-
-
-def as_it_is(present: Scalar, _machine: Machine) -> Choices:
-    """Return the present value alone."""
-    return (present,)
-
-
-def no_advice(_present: Scalar, _machine: Machine) -> Choices:
-    """Suggest nothing."""
-    return ()
 
 
 def batch_sizes(present: Scalar, _machine: Machine) -> Choices:
@@ -108,34 +68,9 @@ def one_worker_a_core(_present: Scalar, machine: Machine) -> Choices:
     return (machine.cpu_cores,)
 
 
-def buffers(_present: Scalar, _machine: Machine) -> Choices:
-    """Return numbers of batches to be ready ahead, none included."""
-    return (0, 1, 2, 4, 8, 16)
-
-
-def small_buffers(_present: Scalar, _machine: Machine) -> Choices:
-    """Suggest a small buffer."""
-    return (4,)
-
-
-def device_buffers(present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of batches that may wait between two GPUs, where there are two; there is no pipeline with 0."""
-    return (1, 2, 4, 8, 16) if len(machine.gpus) > 1 else (present,)
-
-
-def small_device_buffers(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest a small buffer between two GPUs."""
-    return (4,) if len(machine.gpus) > 1 else ()
-
-
-def worker_buffers(_present: Scalar, _machine: Machine) -> Choices:
-    """Return numbers of batches that each worker may have ready; PyTorch's loader cannot go on with 0."""
-    return (1, 2, 4, 8)
-
-
-def threads(_present: Scalar, machine: Machine) -> Choices:
+def threads(present: Scalar, machine: Machine) -> Choices:
     """Return numbers of threads, with 0 for the framework's own choice."""
-    return (0, *own_threads(_present, machine))
+    return (0, *own_threads(present, machine))
 
 
 def own_threads(_present: Scalar, machine: Machine) -> Choices:
@@ -147,25 +82,6 @@ def loader_threads(_present: Scalar, machine: Machine) -> Choices:
     """Return numbers of threads of an input pipeline, with 0 for the framework's own choice."""
     cores = machine.cpu_cores
     return tuple(sorted({0, max(1, cores // 2), cores, 2 * cores}))
-
-
-def caches(_present: Scalar, _machine: Machine) -> Choices:
-    """Return the places where finished samples may be kept."""
-    return ("none", "memory", "disk")
-
-
-GPU_THREAD_MODES: Choices = ("global", "gpu_shared", "gpu_private")
-"""Values of TensorFlow's TF_GPU_THREAD_MODE."""
-
-
-def gpu_thread_modes(present: Scalar, machine: Machine) -> Choices:
-    """Return TensorFlow's ways to schedule a GPU's kernels, where there is one."""
-    return GPU_THREAD_MODES if machine.gpus else (present,)
-
-
-def private_gpu_threads(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest threads of its own for each GPU."""
-    return ("gpu_private",) if machine.gpus else ()
 
 
 # Types of numbers.
@@ -250,3 +166,36 @@ def _has_bfloat16(machine: Machine) -> bool:
 def _useful(names: Choices, machine: Machine) -> Choices:
     # Without a GPU, float16 is emulated: a quarter of the speed.
     return tuple(name for name in names if machine.gpus or name not in _FLOAT16)
+
+
+CHECKS: Mapping[str, Callable[[Scalar], bool]] = {
+    "switch": is_switch,
+    "count": is_count,
+    "size": is_size,
+    "gpu": is_gpu,
+    "precision": is_precision,
+    "dtype": is_dtype,
+    "text": lambda value: isinstance(value, str),
+}
+"""Checks of a present value by their names in `knobs.toml`."""
+
+DOMAINS: Mapping[str, Callable[[Scalar, Machine], Choices]] = {
+    one.__name__: one
+    for one in (
+        off_if_on,
+        batch_sizes,
+        larger_batches,
+        workers,
+        one_worker_a_core,
+        threads,
+        own_threads,
+        loader_threads,
+        precisions,
+        half_precision,
+        dtypes,
+        bfloat16,
+        bfloat16_switch,
+        bfloat16_on,
+    )
+}
+"""Functions of the present value and the machine by their names in `knobs.toml`."""

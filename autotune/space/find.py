@@ -6,19 +6,16 @@ from dataclasses import dataclass, replace
 from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine, Scalar
 from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
-from autotune.space.catalog import KNOWN_KNOBS, excluded_by, is_for_validation, is_searched_unasked, known_knob
-from autotune.space.knob import (
-    Carried,
-    InertUnder,
-    Knob,
+from autotune.space.catalog import (
+    KNOWN_KNOBS,
     KnownKnob,
-    Label,
-    is_number,
-    key_name,
-    same_scalar,
-    section_mates,
-    with_baseline,
+    excluded_by,
+    is_for_validation,
+    is_searched_unasked,
+    keys_of_kind,
+    known_knob,
 )
+from autotune.space.knob import Carried, InertUnder, Knob, Label, is_number, same_scalar, section_mates, with_baseline
 from autotune.space.space import Space
 
 _ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
@@ -99,15 +96,14 @@ class _Builder:
                 continue
             leader, others = listed[0], {knob.path: knob for knob in listed[1:]}
             joined = leader
-            for path, value in self._config.items():
-                row = known_knob(path, value)
-                if row is None or row.kind != kind or path == leader.path or is_for_validation(path):
+            for path in keys_of_kind(self._config, kind):
+                if path == leader.path or is_for_validation(path):
                     continue
                 if path in others:
                     self._knobs.remove(others[path])
                 if path in self._refused:
                     self._skip(path, self._refused[path])
-                elif not same_scalar(value, leader.baseline):
+                elif not same_scalar(self._config[path], leader.baseline):
                     self._skip(path, f"moves together with {leader.path}, but differs from it")
                 else:
                     joined = replace(joined, carries=(*joined.carries, Carried(path=path, values=joined.choices)))
@@ -150,7 +146,8 @@ class _Builder:
 
     def relate_batches(self) -> None:
         """Keep a global batch fixed where the per-device part of it can be searched."""
-        wholes = [path for path, value in self._config.items() if is_global(path) and self._is_training(path, value)]
+        sizes = [path for path in keys_of_kind(self._config, "batch_size") if not is_for_validation(path)]
+        wholes = [path for path in sizes if is_global(path)]
         parts = [knob for knob in self._of_kind("batch_size") if is_per_device(knob.path)]
         if len(wholes) != 1 or not parts or (self._domains is not None and wholes[0] in self._domains):
             return
@@ -176,11 +173,7 @@ class _Builder:
     def _why_excluded(self, knob: Knob, choice: Scalar) -> str | None:
         free = {path for other in self._knobs for path in other.paths}
         for kind, values in excluded_by(knob, choice).items():
-            keys = [
-                path
-                for path, value in self._config.items()
-                if (row := known_knob(path, value)) and row.kind == kind and not is_for_validation(path)
-            ]
+            keys = [path for path in keys_of_kind(self._config, kind) if not is_for_validation(path)]
             for path in section_mates(knob.path, keys):
                 if path not in free and any(same_scalar(self._config[path], value) for value in values):
                     return f"other values do not work with {path}: {self._config[path]}"
@@ -220,18 +213,11 @@ class _Builder:
         return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
 
     def _only_path(self, kind: str) -> str | None:
-        paths = [
-            path
-            for path, value in self._config.items()
-            if (row := known_knob(path, value)) and row.kind == kind and path not in self._refused
-        ]
+        paths = [path for path in keys_of_kind(self._config, kind) if path not in self._refused]
         return paths[0] if len(paths) == 1 else None
 
     def _of_kind(self, kind: str) -> list[Knob]:
         return [knob for knob in self._knobs if knob.kind == kind]
-
-    def _is_training(self, path: str, value: Scalar) -> bool:
-        return known_knob(path, value) is not None and not is_for_validation(path)
 
     def _put(self, old: Knob, new: Knob) -> None:
         self._knobs[self._knobs.index(old)] = new
@@ -343,80 +329,3 @@ def shares_gpu(data: Scalar, model: Scalar) -> bool:
 def _are_unlike(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
     pair = [gpus[place] if isinstance(place, int) and place < len(gpus) else None for place in (one, other)]
     return None in pair or len({(gpu.name, gpu.memory_bytes) for gpu in pair if gpu}) > 1
-
-
-# Keys whose effect on speed is known and that no search turns, with the reason.
-
-
-_REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
-    (
-        ("memory_isolation", "enable_memory_isolation", "use_memory_isolation"),
-        "it divides the memory of the GPUs, and only two of them need it; which GPUs are used is searched",
-    ),
-    (
-        (
-            "data_gpu_memory",
-            "data_gpu_memory_mb",
-            "model_gpu_memory",
-            "model_gpu_memory_mb",
-            "gpu_memory_limit",
-            "gpu_memory_fraction",
-            "max_memory_fraction",
-        ),
-        "it limits the memory, and with that the batch; it makes no step faster",
-    ),
-    (
-        ("pipeline_buffer_mb",),
-        "it is the most memory that the buffer between two GPUs may take; how many batches wait there is searched",
-    ),
-    (
-        ("pipeline_warmup_batches",),
-        "it is how many batches are to be there before the first step, and what is before that is not measured",
-    ),
-    (
-        ("allow_growth", "allow_memory_growth", "enable_memory_growth"),
-        "it says when memory is taken, and makes no step faster",
-    ),
-    (
-        (
-            "gradient_checkpointing",
-            "use_gradient_checkpointing",
-            "activation_checkpointing",
-            "fsdp_activation_checkpointing",
-            "disable_gradient_checkpointing",
-        ),
-        "it pays for memory with time; list it under knobs: if the memory may suffice without it",
-    ),
-    (
-        ("flash_attn", "use_flash_attn", "attn_implementation", "attention_backend"),
-        "which implementations are installed is not known; list those under knobs: that are",
-    ),
-    (
-        ("data_format", "image_data_format", "memory_format"),
-        "it may describe the data themselves; list it under knobs: if the trainer converts them",
-    ),
-    (
-        (
-            "preprocessing_num_workers",
-            "preprocess_num_workers",
-            "num_preprocessing_workers",
-            "text_workers",
-            "text_cache",
-        ),
-        "it is for the preparation before the first step, which is not measured",
-    ),
-    (
-        ("shuffle_buffer", "shuffle_buffer_size", "shuffle_buffer_multiplier"),
-        "it changes the order of the samples",
-    ),
-    (
-        ("deterministic", "use_deterministic_algorithms", "torch_deterministic", "cudnn_deterministic"),
-        "it makes trainings repeatable, which is yours to give up",
-    ),
-)
-
-
-def why_not_turned(path: str) -> str | None:
-    """Return the reason for which a key that bears on speed is not searched unless it is listed; None for others."""
-    name = key_name(path)
-    return next((why for names, why in _REASONS if name in names), None)

@@ -71,8 +71,7 @@ class Space:
     def same_training(self) -> "Space":
         """Return the same space with every knob frozen that may change what is computed."""
         return replace(
-            self,
-            knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in self.knobs),
+            self, knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in self.knobs)
         )
 
     def with_batch_up_to(self, factor: float) -> "Space":
@@ -211,7 +210,7 @@ class Space:
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
         row = row_of(knob)
-        wanted = row.needs.get(choice, {}) if row else {}
+        wanted = row.needs(choice) if row else {}
         return {other: value for other in self.knobs for kind, value in wanted.items() if other.kind == kind}
 
     def _excluded(self, knob: Knob, choice: Scalar) -> dict[Knob, tuple[Scalar, ...]]:

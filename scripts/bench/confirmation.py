@@ -82,10 +82,7 @@ NOISES: Mapping[str, Noise] = {
 }
 """Noises under which a confirmation is to keep its promise."""
 
-HARSH_NOISES: Mapping[str, Noise] = {
-    "normal, 20 %": _wide,
-    "4 % until the pairs, then 12 %": _grows,
-}
+HARSH_NOISES: Mapping[str, Noise] = {"normal, 20 %": _wide, "4 % until the pairs, then 12 %": _grows}
 """Noises that are harsher than that."""
 
 
@@ -94,7 +91,6 @@ class SimulatedSearch:
     """Trials of a search in which nothing is faster than the baseline yet.
 
     Attributes:
-        others: Records of the trials before the pairs.
         baseline: ln speed of the baseline's trial of each pair.
         candidate: The same of the candidate's, without any gain.
         noise: What the pairs are pooled with: by whether they are fewer than four.
@@ -113,7 +109,6 @@ class Verdict:
     Attributes:
         better: True if it says so.
         holds: True if its interval holds the true ratio.
-        pairs: Number of pairs that it took.
     """
 
     better: bool
@@ -125,7 +120,6 @@ def simulate(noise: Noise, seed: int, *, repeats: bool = True) -> SimulatedSearc
     """Simulate the trials of one search, those of a confirmation with the most pairs included.
 
     Args:
-        noise: Noise of the trials.
         seed: Seed of the noise, and of the order of the pairs.
         repeats: False for a search that has repeated no trial.
     """
@@ -151,7 +145,6 @@ def judged(search: SimulatedSearch, gain: float, pairs: int, *, sequential: bool
     """Judge as a search does it.
 
     Args:
-        search: The trials.
         gain: True gain of the candidate, e.g. 0.1.
         pairs: Number of pairs, the most of a sequential confirmation.
         sequential: True if it stops as soon as it is sure, as where starts are dear.
@@ -180,7 +173,6 @@ def benchmark_confirmation(*, searches: int, seed: int) -> str:
     """Judge simulated confirmations and return how honest, how powerful and how long they are, as Markdown.
 
     Args:
-        searches: Number of searches under each noise.
         seed: Seed of the first of them.
     """
     seeds = range(seed, seed + searches)

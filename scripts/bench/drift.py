@@ -45,16 +45,10 @@ class PaceNoise:
 
     Attributes:
         window_sd: Standard deviation of the ln pace of a window, from its steps.
-        wander_sd: The same of what lasts for some minutes.
-        wander_windows: How long that lasts.
         phase_depth: How much slower slow phases are, in ln pace; 0 for none.
-        phase_windows: Their mean length.
-        phase_share: Share of the time that is in them.
-        epoch_windows: Length of an epoch.
         epoch_cost: How much slower the window after the end of an epoch is.
         first_epoch: How much slower the first epoch is.
         pause_windows: Mean time between pauses that nobody marks; 0 for none.
-        daily: Amplitude of the machine's daily ups and downs.
     """
 
     window_sd: float
@@ -149,7 +143,6 @@ class StagedCase:
 
     Attributes:
         cause: What causes it; None for something that no reading shows.
-        at: Window in which it begins.
         paces: ln pace of each window.
         readings: What goes on beside the training at the end of each window, data wait included.
     """
@@ -280,10 +273,8 @@ def benchmark_drift(*, trainings: int, delays: int, starts: int, cases: int) -> 
     """Print all figures.
 
     Args:
-        trainings: Trainings that nothing happens to.
         delays: Trainings that become slower, for each size.
         starts: Trainings that are compared with what was confirmed, for each size.
-        cases: Staged causes.
     """
     _false_alarms(trainings)
     _delays(delays)
@@ -295,7 +286,6 @@ def poisson_upper_bound(count: int, confidence: float = 0.95) -> float:
     """Return the one-sided upper bound of a Poisson mean after so many events: the mean with P(X ≤ count) = 1 - level.
 
     Args:
-        count: Events that were seen.
         confidence: Level, 0..1.
     """
     low, high = 0.0, 10.0 * (count + 5)

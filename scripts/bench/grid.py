@@ -36,22 +36,12 @@ def parse_axis(text: str) -> tuple[str, list[Scalar]]:
 
 
 def measure_grid(
-    config: Path,
-    axes: dict[str, list[Scalar]],
-    *,
-    repeats: int,
-    seed: int,
-    state_dir: Path | None,
-    out: Path | None,
+    config: Path, axes: dict[str, list[Scalar]], *, repeats: int, seed: int, state_dir: Path | None, out: Path | None
 ) -> None:
     """Measure all combinations and print them, fastest first.
 
     Args:
         config: The config; knobs that are no axis keep the baseline's values.
-        axes: Values by knob.
-        repeats: Number of trials of each point.
-        seed: Seed of the order.
-        state_dir: As for the search.
         out: File that gets every trial as a line of JSON; None writes none.
 
     Raises:

@@ -64,13 +64,8 @@ class AnytimeCurve:
     speed / best speed``, in 0..1.
 
     Attributes:
-        method: Name of the method.
         setting: Kind of its trials; None where that makes no difference.
-        budget_s: Time that it could use.
-        used_s: Time that it used.
-        trials: Number of its trials.
         regrets: (time, regret of the answer from then on), the first at 0 s: the baseline.
-        answer: Its final answer.
     """
 
     method: str
@@ -103,7 +98,6 @@ class Confirmation:
     Attributes:
         better: True if it said so.
         low: Lower end of the 95 % interval of the speedup over the baseline.
-        high: Upper end of that interval.
         true_ratio: True speedup.
     """
 
@@ -123,12 +117,7 @@ class HeadToHead:
     """Results of all methods on one scenario.
 
     Attributes:
-        seed: Number of the scenario.
-        family: Kind of its bottleneck.
-        machine: Name of its machine.
-        best: The best point.
         curves: One for each method, setting and (for our search) budget.
-        confirmations: Those of our searches.
     """
 
     seed: int
@@ -149,7 +138,6 @@ class NullTrial:
     """Search in a scenario whose knobs have no effect.
 
     Attributes:
-        seed: Number of the scenario.
         confirmation: Its statement; None if it confirmed nothing.
     """
 
@@ -196,7 +184,6 @@ class Harness:
 
     Args:
         one: The scenario, or another simulated trainer.
-        budget_s: Budget of the method.
         folder: Folder for all files; must not exist yet.
         method: Name of the method; each gets noise of its own.
         fresh_processes: True if each trial starts a process of its own, instead of a fork of a warm one.
@@ -204,7 +191,6 @@ class Harness:
     Attributes:
         clock: Virtual clock, advanced by the trials only.
         problem: The scenario's config, read as the command reads it.
-        runner: Simulated runner of the trials.
         trials: Number of trials; the measuring methods count.
         answers: (trials before it, answer from then on), the first one the baseline.
     """
@@ -277,8 +263,6 @@ class Harness:
         """Give our tuner on this machine, assembled as the command does it.
 
         Args:
-            budget: Its budget.
-            consumers: Told everything that happens.
             sampler: Its sampler, as in `SearchParts`.
             worth_the_rest: As in `SearchParts`.
         """
@@ -312,8 +296,6 @@ class Harness:
         """Run our tuner; its answers are those of the harness.
 
         Args:
-            budget: Its budget.
-            consumers: Told everything that happens.
             sampler: Its sampler, as in `SearchParts`.
             only_confirmed: True if its last answer is what it confirmed, else the baseline: what was not confirmed is
                 not recommended, however good it looked.
@@ -350,9 +332,7 @@ class Harness:
         """Run the proposals of a peer until it or the budget ends; its answer is its best single measurement.
 
         Args:
-            proposals: The peer.
             measure: Measures a point once: its samples per second, None if that gave no number.
-            most_trials: Number of trials after which it ends.
         """
         best = 0.0
         speed: float | None = None
@@ -418,10 +398,7 @@ class Harness:
             problem.trainer,
             request_for(problem, values, name="same"),
             TrialPolicy(
-                goal=self._goal(),
-                settles=problem.space.settles(values),
-                deadline_s=self._wall_s,
-                give_up_s=give_up_s,
+                goal=self._goal(), settles=problem.space.settles(values), deadline_s=self._wall_s, give_up_s=give_up_s
             ),
             TrialTools(runner=self.runner, instruments=self.instruments(), clock=self.clock),
         )
@@ -438,10 +415,6 @@ class Harness:
         target_s = limits.min_s
         if self._variances_s:
             target_s = optimal_window_s(
-                median(self._starts_s),
-                median(self._variances_s),
-                TYPICAL_CV**2,
-                min_s=limits.min_s,
-                max_s=limits.max_s,
+                median(self._starts_s), median(self._variances_s), TYPICAL_CV**2, min_s=limits.min_s, max_s=limits.max_s
             )
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)

@@ -77,9 +77,6 @@ class GpuTrace:
 
         Args:
             t0_s: Start of the steady window; the driver's windows begin anywhere.
-            t1_s: End of the steady window.
-            driver: The driver's windows.
-            rng: Random generator.
         """
         borders_s = np.arange(t0_s - rng.uniform(0.0, driver.length_s), t1_s + driver.length_s, driver.length_s)
         borders_s += rng.uniform(-driver.wobble / 2, driver.wobble / 2, len(borders_s)) * driver.length_s
@@ -92,13 +89,7 @@ class GpuTrace:
 
 @dataclass(frozen=True, kw_only=True)
 class DriverWindows:
-    """Sample windows of a driver.
-
-    Attributes:
-        length_s: Mean length of a window.
-        wobble: Relative irregularity of the lengths.
-        lost: Fraction of the windows that is lost.
-    """
+    """Sample windows of a driver."""
 
     length_s: float
     wobble: float = 0.0
@@ -110,11 +101,8 @@ class SquareWave:
     """Wave between two levels.
 
     Attributes:
-        period_s: Mean period.
-        duty: Fraction of a period at the high level.
         low: The low level, 0..1.
         high: The high level, 0..1.
-        jitter: Relative spread of the periods.
     """
 
     period_s: float
@@ -161,9 +149,6 @@ class Scenario:
 
     Attributes:
         truth: True behaviour.
-        course: Utilization over time.
-        window_s: Length of the driver's windows.
-        trial_s: Length of each trial.
         starts_s: Starts of the trials, in the time of the course.
         period_s: The true period; None if there is none.
     """
@@ -190,7 +175,6 @@ class Outcome:
     Attributes:
         truth: True behaviour.
         period_s: The true period; None if there is none.
-        seen: The verdict.
         mean_error: Error of the mean utilization, 0..1.
     """
 
@@ -212,7 +196,6 @@ def benchmark_oscillation(*, scenarios: int, seed: int) -> str:
 
     Args:
         scenarios: Number of scenarios, at least 1.
-        seed: Seed of the scenarios.
     """
     outcomes = [_judge_scenario(np.random.default_rng((seed, index))) for index in range(scenarios)]
     lost = "(In half of the scenarios a twentieth of the driver windows is lost.)"

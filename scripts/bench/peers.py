@@ -242,9 +242,7 @@ def _measured(around: Sequence[_Point], speeds: Mapping[_Point, float | None]) -
 
 
 def _most_telling(
-    around: Sequence[_Point],
-    speeds: Mapping[_Point, float | None],
-    known: Sequence[tuple[_Point, float]],
+    around: Sequence[_Point], speeds: Mapping[_Point, float | None], known: Sequence[tuple[_Point, float]]
 ) -> _Point | None:
     """Return the unmeasured neighbour with the most values that no measured one has; None if all are measured."""
     covered = {(dimension, position) for neighbour, _ in known for dimension, position in enumerate(neighbour)}
@@ -410,8 +408,6 @@ class PeerSampler(BaseSampler):
 
     Args:
         peer: The peer, a method that proposes no point twice; takes the space and a seed.
-        space: The space.
-        seed: Seed of the peer.
     """
 
     def __init__(self, peer: Callable[[Space, int], Proposals], space: Space, seed: int) -> None:

@@ -38,8 +38,6 @@ class Moment:
     """Moment of a search that explores.
 
     Attributes:
-        trials: Number of trials so far.
-        elapsed_s: Time since the search began.
         ln_speed: True ln speed of the answer, the point that is believed to be best.
         tried_share: Share of the points of the space that were tried.
         rest: Gain in ln score that exploring on promises; None at the end of it.
@@ -66,10 +64,6 @@ def watched_search(
     """Run our tuner, which explores to the end of its budget whatever is promised.
 
     Args:
-        harness: The machine of the trainer.
-        one: The trainer.
-        budget: The budget.
-        consumers: Told everything that happens.
         promised_to_users: Asks what users are told to gain, e.g. 0.02.
 
     Returns:
@@ -230,11 +224,7 @@ class WatchedSearch:
 
 
 def calibration_report(searches: Mapping[str, Sequence[WatchedSearch]]) -> str:
-    """Return all tables, for each kind of searches and for all together.
-
-    Args:
-        searches: Searches by heading.
-    """
+    """Return all tables, for each kind of searches and for all together."""
     kinds = {name: [one for one in some if one.moments] for name, some in searches.items()}
     kinds = {name: some for name, some in kinds.items() if some}
     if len(kinds) > 1:
@@ -279,7 +269,6 @@ def thresholds_table(searches: Sequence[WatchedSearch], *, tried_share: float) -
     Whether it costs no more than is allowed is known `so far` only, where it ends few of them.
 
     Args:
-        searches: The searches.
         tried_share: Share of the points that has to be tried before.
     """
     rows = []
@@ -345,12 +334,7 @@ _AHEAD_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioPiece:
-    """One search to make on the simulator.
-
-    Attributes:
-        scenario: Number of the scenario.
-        budget_s: Budget of the search.
-    """
+    """One search to make on the simulator."""
 
     scenario: int
     budget_s: float
@@ -383,9 +367,6 @@ def benchmark_promises(
 
     Args:
         folder: Folder of the tables; None for the simulator alone.
-        seeds: Seeds of the searches on tables.
-        scenarios: Numbers of the scenarios of the simulator.
-        jobs: Number of processes.
         out: Folder of the results; an existing one is gone on with.
 
     Returns:

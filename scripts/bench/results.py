@@ -85,11 +85,8 @@ def make_missing(
 
     Args:
         make: Makes one piece; it is pickled.
-        wanted: The pieces.
         path: File of the results; made with its folder if it does not exist.
         head: As for `kept_entries`.
-        kind: Type of the results.
-        jobs: Number of processes.
         describe: Returns what is said of a result that was made.
 
     Returns:
@@ -116,7 +113,6 @@ def in_processes(make: Callable[[_Piece], _Result], pieces: Sequence[_Piece], jo
 
     Args:
         make: Makes one piece; it is pickled.
-        pieces: The pieces.
         jobs: Number of processes; 1 makes them in this one.
     """
     if jobs == 1:
@@ -149,7 +145,6 @@ def kept_entries(path: Path, head: Mapping[str, Any]) -> Iterator[dict[str, Any]
     """Yield the results of an earlier, interrupted benchmark, one object a line.
 
     Args:
-        path: The file.
         head: Fields that each line has, with their values: the versions.
 
     Raises:

@@ -56,7 +56,6 @@ def hold_head_to_head(seed: int, budgets_s: Sequence[float], folder: Path) -> He
     """Run all methods on one scenario.
 
     Args:
-        seed: Number of the scenario.
         budgets_s: Budgets of our search; the other methods get the largest.
         folder: Folder for all files; must not exist yet.
     """
@@ -96,7 +95,6 @@ def hold_null_trial(seed: int, folder: Path) -> NullTrial:
     """Run our search where there is nothing to find.
 
     Args:
-        seed: Number of the scenario.
         folder: Folder for all files; must not exist yet.
     """
     _, confirmation = tuned(null_scenario(seed), NULL_BUDGET_S, folder)
@@ -109,10 +107,7 @@ def tuned(
     """Run our search, assembled as the command does it.
 
     Args:
-        one: The simulated trainer.
-        budget_s: Budget of the search.
         folder: Folder for all files; must not exist yet.
-        name: Name of the method in tables.
         sampler: Name of the sampler, as in a config.
 
     Returns:
@@ -347,7 +342,6 @@ def plot_regrets(comparisons: Sequence[HeadToHead], path: Path) -> None:
 
     Args:
         comparisons: At least one; all with the same budgets.
-        path: The PNG file.
     """
     from matplotlib.figure import Figure  # of the extra `bench`, which other benchmarks do without
 
@@ -420,10 +414,7 @@ def benchmark_search(*, seeds: range, nulls: int, budgets_s: Sequence[float], jo
     """Run the missing scenarios, print the tables, and plot the regrets.
 
     Args:
-        seeds: The scenarios.
-        nulls: Number of searches with nothing to find.
         budgets_s: Budgets of our search; the other methods get the largest.
-        jobs: Number of processes.
         out: Folder of the results; an existing one is resumed.
 
     Raises:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scripts.bench.drift import PaceNoise, benchmark_drift, between_trainings, poisson_upper_bound
+from scripts.bench.drift import PaceNoise, benchmark_drift, between_trainings
 
 
 def test_all_figures_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,9 +24,3 @@ def test_the_noise_is_that_of_real_trainings() -> None:
     assert 0.3 < np.mean([noise.phase_depth > 0 for noise in noises]) < 0.7
     slow = next(noise for noise in noises if noise.phase_depth > 0.15 and noise.window_sd < 0.05)
     assert float(np.ptp(slow.windows(rng, 5000))) > slow.phase_depth
-
-
-@pytest.mark.parametrize(("count", "bound"), [(0, 3.00), (3, 7.75), (10, 16.96)])
-def test_the_bound_of_a_poisson_mean_is_the_textbooks(count: int, bound: float) -> None:
-    """One-sided 95 % (Garwood 1936)."""
-    assert poisson_upper_bound(count) == pytest.approx(bound, abs=0.01)

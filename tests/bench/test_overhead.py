@@ -15,9 +15,8 @@ from autotune.study.storage.storage import Storage
 from scripts.bench.__main__ import main
 from scripts.bench.overhead import filling as study_filling
 from scripts.bench.overhead import storage as storage_cost
-from scripts.bench.overhead.filling import begin, clear, fill, finish, made_up_trials
-from scripts.bench.overhead.observed_trainers import STYLES as TRAINERS
-from scripts.bench.overhead.observer import STYLES, benchmark_observer
+from scripts.bench.overhead.filling import begin, fill, finish, made_up_trials
+from scripts.bench.overhead.observer import benchmark_observer
 from scripts.bench.overhead.start import measure_start
 from scripts.bench.overhead.storage import temporary_addresses
 from tests.commands.conftest import CONFIG, TRAINER
@@ -62,11 +61,6 @@ def test_prints_what_is_seen_and_what_that_costs(capsys: pytest.CaptureFixture[s
     assert (style, steps, samples, is_right) == ("| torch", "40 of 40", "312 of 312", "yes")
     assert 0.0 < float(own_us.split()[0]) < float(step_us)
     assert "[" in cost_us
-
-
-def test_every_style_is_measured() -> None:
-    """Each trainer there is belongs to one framework."""
-    assert sorted(style for styles in STYLES.values() for style in styles) == sorted(TRAINERS)
 
 
 def _storages(folder: Path) -> list[Storage]:
@@ -114,20 +108,6 @@ def test_a_study_that_is_filled_at_once_is_as_if_written_trial_by_trial(
         study.close()
     assert _journal(tmp_path / "once") == _journal(tmp_path / "each")
     assert _tables(tmp_path / "once") == _tables(tmp_path / "each")
-
-
-def test_clearing_takes_one_study_and_leaves_the_others(tmp_path: Path) -> None:
-    """Nothing of it stays, nothing else goes; where there is none it does nothing."""
-    storages = _storages(tmp_path / "s")
-    for name in ("s", "other"):
-        for _ in fill(storages, name, 3):
-            pass
-    for storage in storages:
-        clear(storage, "s")
-        clear(storage, "s")
-        assert len(Study("other", storage).records()) == 3
-        assert Study("s", storage).records() == []
-    assert len(_tables(tmp_path / "s")["trial_params"]) == 3 * 13
 
 
 @pytest.mark.services

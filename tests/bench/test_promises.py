@@ -14,10 +14,8 @@ from scripts.bench.promises import (
     APART,
     Moment,
     WatchedSearch,
-    deciles_table,
     small_parts,
     thresholds_table,
-    unbiased_line,
 )
 from scripts.bench.tables.table import read_table
 
@@ -51,24 +49,6 @@ def test_the_rest_is_compared_with_the_end() -> None:
     assert one.pairs_of_the_rest() == [(0.5, pytest.approx(0.2)), (0.5, pytest.approx(0.1))]
 
 
-@pytest.mark.parametrize("ahead", [{"trials_ahead": 10.0}, {"ahead_s": 600.0}])
-def test_users_are_promised_a_number_of_trials_or_a_time(ahead: dict[str, float]) -> None:
-    """A promise told at the tenth trial is compared with the answer ten trials, or ten minutes, later."""
-    one = WatchedSearch(moments=moments(*(0.5,) * 20), **ahead)
-    assert one.pairs_ahead() == [(pytest.approx(0.2), pytest.approx(0.1))]
-    # A search that ends before that tells nothing.
-    assert WatchedSearch(moments=moments(*(0.5,) * 19), **ahead).pairs_ahead() == []
-
-
-def test_deciles_are_in_order_of_the_promise() -> None:
-    """A line for each tenth, with its edges, and one for all."""
-    lines = deciles_table([(promise / 100, 0.5 * promise / 100) for promise in range(20, 0, -1)]).splitlines()
-    assert len(lines) == 2 + 10 + 1
-    assert lines[2] == "| 2 | 1.00% | 2.00% | 1.50% | 1.50% | 0.75% | 0.75% |"
-    assert lines[-1].startswith("| all |  |  | 10.50% |")
-    assert deciles_table([]) == ""
-
-
 def test_a_threshold_ends_a_search_at_the_first_promise_below() -> None:
     """The table says the cost, and whether it may be; a search that always promises more is not ended."""
     ended = WatchedSearch(moments=moments(0.03, 0.0015, 0.03, 0.0001, gain=0.001))
@@ -80,20 +60,6 @@ def test_a_threshold_ends_a_search_at_the_first_promise_below() -> None:
         [ended] * 10, tried_share=0.0
     )
     assert thresholds_table([endless], tried_share=0.0).splitlines()[-1] == "| 0.02 | 0 (0%) |  |  |  |  |  |  |"
-
-
-def test_a_threshold_waits_until_most_points_were_tried() -> None:
-    """A promise that was made before does not count."""
-    table = thresholds_table([WatchedSearch(moments=moments(*(0.0,) * 10, gain=0.001))], tried_share=0.5)
-    assert "| 0.0005 | 1 (100%) | 5 | 50% | 0.50% | 0.50% | 0.50% | no |" in table
-
-
-def test_the_share_that_was_gained_is_told() -> None:
-    """Half of what was shown, which is a share of what the model promised itself."""
-    searches = [WatchedSearch(moments=moments(*(0.5,) * 20), trials_ahead=10)] * 3
-    share = f"{0.5 * REALIZED:.2f}"
-    assert f"{share} was gained ({share} to {share})" in unbiased_line(searches)
-    assert unbiased_line([WatchedSearch(moments=moments(0.5))]) == ""
 
 
 # The parts of a table

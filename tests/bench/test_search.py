@@ -2,29 +2,23 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import pytest
 
-from autotune.records import Values
 from scripts.bench.__main__ import main
 from scripts.bench.harness import (
-    FIXED_RUN_S,
     ORACLE,
     OURS,
     AnytimeCurve,
     Confirmation,
-    Harness,
     HeadToHead,
     NullTrial,
     Setting,
 )
-from scripts.bench.peers import PEERS, random_search
-from scripts.bench.search import confirmations_table, methods_table, shortfalls_table, speedups
-from scripts.bench.simulation.scenarios import scenario
+from scripts.bench.peers import PEERS
+from scripts.bench.search import confirmations_table, methods_table, speedups
 
 
 def curve(
@@ -58,28 +52,6 @@ def cells(table: str, row: str) -> list[str]:
     return next(line for line in lines if line[0] == row)
 
 
-def test_regret_is_that_of_the_answer_at_that_time() -> None:
-    """From the moment of a change on the new answer counts, before it the old one."""
-    made = curve("any", (100.0, 0.2), (200.0, 0.1))
-    assert [made.regret_at(t_s) for t_s in (0.0, 99.9, 100.0, 150.0, 200.0, 1e6)] == [0.5, 0.5, 0.2, 0.2, 0.1, 0.1]
-
-
-@pytest.mark.parametrize(
-    ("regrets", "since_s"),
-    [
-        (((60.0, 0.2), (120.0, 0.05)), 120.0),  # exactly 5 % is close
-        (((60.0, 0.04), (120.0, 0.01)), 60.0),  # better still is still close
-        (((60.0, 0.04), (120.0, 0.06), (180.0, 0.01)), 180.0),  # lost, and found again
-        (((60.0, 0.04), (120.0, 0.06)), None),  # lost for good: what was known in between helps nobody
-        (((0.0, 0.03), (60.0, 0.02)), 0.0),
-        ((), None),
-    ],
-)
-def test_close_is_what_stays_close(regrets: tuple[tuple[float, float], ...], since_s: float | None) -> None:
-    """The time from which the answer is within 5 % of the best until the end."""
-    assert curve("any", *regrets).close_s() == since_s
-
-
 def test_the_table_of_methods_shows_each_budget() -> None:
     """Ours is judged by the search that had that budget; a peer by where it was then."""
     table = methods_table([head_to_head(ours=(200.0, 100.0), theirs=400.0)], Setting.SAME_RUNNER)
@@ -95,46 +67,6 @@ def test_the_speed_up_is_the_median_ratio_to_the_best_peer() -> None:
         head_to_head(ours=(1.0, 200.0), theirs=100.0),
     ]
     assert cells(speedups(some, Setting.SAME_RUNNER), "all")[1:6] == ["3", "peer", "3m20s", "1m40s", "2.0 (1.2 to 3.0)"]
-
-
-def test_who_never_gets_there_is_counted_with_the_whole_budget() -> None:
-    """A peer that stays at 50 % is not better than one that needs 25 minutes."""
-    table = speedups([head_to_head(ours=(1.0, 100.0), theirs=None)], Setting.SAME_RUNNER)
-    assert cells(table, "all")[2:6] == ["slow peer", "25m", "1m40s", "15.0 (15.0 to 15.0)"]
-
-
-def test_each_family_has_its_own_best_peer() -> None:
-    """The best peer over all need not be the rival in one family."""
-    some = [
-        head_to_head(ours=(1.0, 100.0), theirs=200.0, family="input-bound"),
-        head_to_head(ours=(1.0, 100.0), theirs=300.0, family="input-bound"),
-        head_to_head(ours=(1.0, 100.0), theirs=None, family="mixed", slow_peer=400.0),
-    ]
-    table = speedups(some, Setting.SAME_RUNNER)
-    assert [cells(table, row)[2] for row in ("all", "input-bound", "mixed")] == ["peer", "peer", "slow peer"]
-
-
-def test_scenarios_with_nothing_to_find_have_no_times() -> None:
-    """Scenarios whose baseline is close to the best say nothing about a method's time."""
-    found = head_to_head(ours=(1.0, 100.0), theirs=400.0)
-    idle = replace(found, curves=[replace(one, regrets=[(0.0, 0.02)]) for one in found.curves])
-    table = speedups([found, idle], Setting.SAME_RUNNER)
-    assert cells(table, "all")[1] == "1"
-    methods = methods_table([found, idle], Setting.SAME_RUNNER)
-    assert cells(methods, "peer")[2:5] == ["2.5%, 2.5%, 2.9%", "100%", "6m40s"]
-
-
-def test_what_our_search_leaves_is_told_apart() -> None:
-    """An answer that is not close: today's config, one that is worse than what was known, or all that was found."""
-    answers = [
-        [(0.0, 0.5), (100.0, 0.01)],
-        [(0.0, 0.5), (100.0, 0.01), (290.0, 0.5)],  # not confirmed
-        [(0.0, 0.5), (100.0, 0.01), (290.0, 0.2)],
-        [(0.0, 0.5), (100.0, 0.2)],
-    ]
-    made = head_to_head(ours=(1.0, 100.0), theirs=None)
-    some = [replace(made, curves=[curve(OURS, *regrets, budget_s=300.0)]) for regrets in answers]
-    assert cells(shortfalls_table(some), "5m")[1:] == ["1", "1", "1", "1"]
 
 
 def test_wrong_verdicts_and_intervals_are_counted() -> None:
@@ -156,9 +88,6 @@ def test_wrong_verdicts_and_intervals_are_counted() -> None:
     assert cells(table, "searches of the contests")[1:] == ["2", "4", "3", "0", "75.0%"]
     assert cells(table, "... said to be better")[2:] == ["3", "3", "0", "66.7%"]
     assert cells(table, "nothing to find (A/A)")[1:] == ["3", "2", "1", "1", "50.0%"]
-
-
-Measure = Callable[[Values], float | None]
 
 
 @pytest.fixture
@@ -205,49 +134,9 @@ def test_a_whole_benchmark(command, tmp_path: Path) -> None:
     assert all(t_s <= curve["budget_s"] for curve in head_to_head["curves"] for t_s, _ in curve["regrets"])
 
 
-def test_results_of_another_benchmark_are_not_mixed_in(command) -> None:
-    """Other budgets in the same folder: an error with a remedy, before anything runs."""
-    assert command("--seeds", "0", "--budgets", "1m", "--out", "out")[0] == 0
-    code, out, err = command("--seeds", "0", "--budgets", "2m", "--out", "out")
-    assert (code, out) == (1, "")
-    assert "another benchmark" in err
-    assert "--out" in err
-
-
 @pytest.mark.parametrize("arguments", [("--seeds", "3-1"), ("--seeds", "x"), ("--budgets", "soon")])
 def test_wrong_usage_is_refused(command, arguments: tuple[str, str]) -> None:
     """Unreadable arguments are an error of usage."""
     with pytest.raises(SystemExit) as error:
         command(*arguments)
     assert error.value.code == 2
-
-
-def timed(harness: Harness, measure: Measure, took_s: list[float]) -> Measure:
-    """The same, noting how long each trial takes."""
-
-    def measured(values: Values) -> float | None:
-        started_s = harness.clock.now_s()
-        speed = measure(values)
-        took_s.append(harness.clock.now_s() - started_s)
-        return speed
-
-    return measured
-
-
-def test_as_shipped_every_run_takes_a_minute(tmp_path: Path) -> None:
-    """Start included; only what fails, and the last one at the wall, is shorter."""
-    harness = Harness(scenario(0), 600.0, tmp_path / "harness", method="random", fresh_processes=True)
-    took_s: list[float] = []
-    harness.follow(random_search(harness.problem.space, 0), timed(harness, harness.measure_for_a_minute, took_s))
-    assert max(took_s) == pytest.approx(FIXED_RUN_S, abs=0.3)
-    assert sum(took_s) == pytest.approx(600.0, abs=0.3)
-
-
-def test_on_the_same_runner_runs_are_as_short_as_ours(tmp_path: Path) -> None:
-    """A trial measures for no longer than the config allows; ten minutes are many trials, and are not overrun."""
-    harness = Harness(scenario(10), 600.0, tmp_path / "harness", method="random")
-    took_s: list[float] = []
-    harness.follow(random_search(harness.problem.space, 0), timed(harness, harness.measure_as_ours, took_s))
-    assert len(took_s) > 20
-    assert median(took_s) < 2 * harness.problem.limits.max_s + 5.0
-    assert sum(took_s) <= 600.0 + 0.3

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import ConfigError
 from scripts.bench.__main__ import main
 from scripts.bench.harness import Harness
-from scripts.bench.tables.benchmark import Search, losses_table, report
-from scripts.bench.tables.searches import EXPLORING, FOREST_SEARCHES, METHODS, Answers, Piece, make_search, pieces
-from scripts.bench.tables.table import NOISES, USUAL, Table, TableTrainer, read_table
+from scripts.bench.tables.benchmark import Search, report
+from scripts.bench.tables.searches import METHODS, Answers, Piece, make_search
+from scripts.bench.tables.table import USUAL, Table, TableTrainer, read_table
 
 HEADER = "threads,ratio,codec:categorical,throughput"
 
@@ -61,46 +60,6 @@ def test_a_table_is_read(table: Table) -> None:
     assert table.regret((4, 0.5, "none")) == 1.0
 
 
-def test_a_throughput_of_zero_does_not_run(tmp_path: Path) -> None:
-    """It is as if its row were missing."""
-    read = read_table(written(tmp_path / "t.csv.gz", ["a,throughput", "1,0", "2,3", "3,4"]))
-    assert read.throughputs == {(2,): 3.0, (3,): 4.0}
-
-
-@pytest.mark.parametrize(
-    ("lines", "message", "line"),
-    [
-        (["a,b"], "throughput", 1),
-        (["throughput", "1"], "at least one option", 1),
-        (["a,a,throughput"], "same name", 1),
-        (["a,throughput", "1,2", "1"], "1 cells instead of 2", 3),
-        (["a,throughput", "x,2"], "a is 'x', no number", 2),
-        (["a,throughput", "1,nan"], "no number", 2),
-        (["a,throughput", "1,-2"], "below 0", 2),
-        (["a,throughput", "1,2", "1.0,3"], "a row already", 3),
-    ],
-)
-def test_what_is_wrong_with_a_table_is_named(tmp_path: Path, lines: list[str], message: str, line: int) -> None:
-    """File, line and fault."""
-    path = written(tmp_path / "bad.csv.gz", lines)
-    with pytest.raises(ConfigError, match=message) as error:
-        read_table(path)
-    assert error.value.where == f"{path}:{line}"
-
-
-def test_what_is_no_table_is_named(tmp_path: Path) -> None:
-    """No gzip; cut off; hardly anything in it."""
-    path = tmp_path / "bad.csv.gz"
-    whole = gzip.compress("\n".join([HEADER, *rows()]).encode())
-    for content, message in ((b"a,throughput\n", "cannot be read"), (whole[:50], "cannot be read")):
-        path.write_bytes(content)
-        with pytest.raises(ConfigError, match=message) as error:
-            read_table(path)
-        assert error.value.where == str(path)
-    with pytest.raises(ConfigError, match="fewer than two"):
-        read_table(written(path, ["a,throughput", "1,2"]))
-
-
 # Its trainer
 
 
@@ -123,17 +82,6 @@ def test_trials_are_as_the_table_says(table: Table, tmp_path: Path) -> None:
     assert [one.fails(plan.config_text) for plan in harness.runner.plans] == [False, False, True]
 
 
-@pytest.mark.parametrize("noise", NOISES)
-def test_noise_leaves_the_speed_right(table: Table, tmp_path: Path, noise: str) -> None:
-    """Under each noise the typical trial shows about the true speed, and not all show the same."""
-    one = trainer(table, noise)
-    harness = Harness(one, 1e7, tmp_path / "work", method="test")
-    values = harness.problem.space.baseline
-    found = sorted(speed for _ in range(40) if (speed := harness.measure_as_ours(values)) is not None)
-    assert found[20] == pytest.approx(one.speed(values), rel=0.2)
-    assert found[-1] / found[0] > 1.1
-
-
 # Searches
 
 
@@ -148,23 +96,7 @@ def test_a_search_on_a_table(table: Table, tmp_path: Path, method: str) -> None:
     assert answers.regrets[20] < table.regret(table.lowest)
 
 
-def test_exploring_makes_exactly_its_trials(table: Table, tmp_path: Path) -> None:
-    """Nothing is kept for a confirmation, and failures give nothing back."""
-    answers = make_search(EXPLORING, trainer(table), (6, 12), tmp_path / "work")
-    assert answers.trials == 6 + 12
-
-
 # The benchmark
-
-
-def test_slow_methods_search_less_often(table: Table) -> None:
-    """On twelve tables: 60 searches of the forest, half from each start."""
-    twelve = [Table(name=f"t{n}", digest="", options=table.options, throughputs=table.throughputs) for n in range(12)]
-    methods = ("autotune", "forest", "forest in our tuner")
-    found = list(pieces(twelve, methods=methods, noises=[USUAL], seeds=range(10), trials=(30, 60, 120)))
-    counts = {name: [piece for piece in found if piece.method == name] for name in methods}
-    assert [len(some) for some in counts.values()] == [240, FOREST_SEARCHES, FOREST_SEARCHES]
-    assert sum(piece.start == "median" for piece in counts["forest"]) == 30
 
 
 def test_the_report_says_who_is_first() -> None:
@@ -183,31 +115,6 @@ def test_the_report_says_who_is_first() -> None:
     assert "| autotune | 3 | 1.0% | 1.0% | 1.0% | 100% |" in text
     assert "| autotune | TPE | 1.0%, 1.0%, 1.0% | 11.0%, 7.7%, 11.0% | 2 | 0 | 1 | -6.7% (-10.0% to" in text
     assert "Table by table" not in text  # as nobody explored
-
-
-def test_the_report_says_where_we_lose() -> None:
-    """Table by table with the best other method, on searches that both made; the largest loss first."""
-
-    def search(table: str, method: str, seed: int, regrets: tuple[float, float]) -> Search:
-        piece = Piece(method=method, table=table, digest="", noise=USUAL, start="lowest", seed=seed, trials=(30, 60))
-        answers = Answers(regrets=dict(zip((30, 60), regrets, strict=True)), trials=60, failed=0, cpu_s=1.0)
-        return Search(piece=piece, answers=answers)
-
-    lines = losses_table(
-        [
-            search("a", EXPLORING, 0, (0.02, 0.01)),
-            search("a", EXPLORING, 1, (0.5, 0.5)),  # the forest did not make this one
-            search("a", "forest", 0, (0.03, 0.02)),
-            search("a", "TPE", 0, (0.3, 0.3)),
-            search("b", EXPLORING, 0, (0.1, 0.08)),
-            search("b", "TPE", 0, (0.2, 0.03)),
-            search("c", "TPE", 0, (0.2, 0.03)),
-        ]
-    ).splitlines()
-    assert lines[2:] == [
-        "| b | 10.0%, 20.0% TPE (1) | 8.0%, 3.0% TPE (1) | +5.0% |",
-        "| a | 2.0%, 3.0% forest (1) | 1.0%, 2.0% forest (1) | -1.0% |",
-    ]
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import pytest
 
 from autotune.records import Ending, Values
 from autotune.sampler.acquisition import (
-    MOST_TRIALS_OF_A_POINT,
-    WORTH_THE_REST,
     Acquisition,
     Proposal,
     knowledge_gradient,
@@ -64,23 +62,6 @@ def _search(space: Space, speed: Callable[[Values], float | None], trials: int, 
     return list(observations.values())
 
 
-def test_the_first_choice_is_something_new() -> None:
-    """With today's config measured and nothing else, a new point promises a gain."""
-    choice = _next(BASELINE)
-    assert choice is not None
-    assert not choice.is_repeat
-    assert choice.gain > WORTH_THE_REST
-
-
-def test_advice_comes_first() -> None:
-    """The proposals of the heuristics are tried before those of the model."""
-    heuristic_values: Values = {"n": 5, "flag": True, "mode": "b"}
-    choice = _next(BASELINE, observation(SPACE, 0.2, n=1), heuristic_values=heuristic_values)
-    assert choice is not None
-    assert choice.values == heuristic_values
-    assert choice.gain > WORTH_THE_REST
-
-
 def test_the_best_of_two_knobs_is_found_among_many() -> None:
     """Of 8,192 points, 25 trials find the one where both knobs that matter are right."""
     space = Space(knobs=(knob("fast", False, True), *(knob(f"k{i}", *range(8)) for i in range(4))))
@@ -114,58 +95,12 @@ def test_a_close_rival_is_repeated_and_a_clear_loser_is_not() -> None:
     assert choice.values == rival.values
 
 
-def test_a_clear_winner_is_not_repeated_for_ever() -> None:
-    """A search ends when one point is far ahead and no other is left: another trial promises nothing."""
-    space = Space(knobs=(knob("flag", False, True),))
-    choice = _next(observation(space, 0.0), observation(space, 1.0, flag=True), space=space)
-    assert choice is not None
-    assert choice.gain < WORTH_THE_REST
-
-
-def test_no_point_is_run_more_often_than_six_times() -> None:
-    """Two points that stay equal do not take the whole budget."""
-    space = Space(knobs=(knob("mode", "a", "b", "c"),))
-    one, other = (observation(space, *[0.3] * MOST_TRIALS_OF_A_POINT, mode=mode) for mode in "bc")
-    assert _next(observation(space, 0.0), one, other, space=space) is None
-
-
-def test_todays_config_and_failed_points_are_never_repeated() -> None:
-    """The confirmation measures today's config anyway; a point that failed is not tried once more."""
-    space = Space(knobs=(knob("flag", False, True),))
-    failed = observation(space, endings=(Ending.CRASHED,), flag=True)
-    assert _next(observation(space, 0.0), failed, space=space) is None
-
-
-def test_what_will_not_run_is_not_proposed() -> None:
-    """The best point that may run is taken, in place of a better one that may not."""
-    choice = _next(BASELINE, observation(SPACE, 0.9, flag=True), why_not=lambda v: "no" if v["flag"] else None)
-    assert choice is not None
-    assert choice.is_repeat or not choice.values["flag"]
-
-
-def test_where_nothing_works_something_else_is_tried() -> None:
-    """Today's config and others fail: new points go on to be proposed, each once, until there is none."""
-    space = Space(knobs=(knob("mode", "a", "b", "c", "d"),))
-    observations = [observation(space, endings=(Ending.CRASHED,))]
-    while (choice := _next(*observations, space=space)) is not None:
-        observations.append(observation(space, endings=(Ending.CRASHED,), **dict[str, Any](choice.values)))
-    assert sorted(str(each.values["mode"]) for each in observations[1:]) == ["b", "c", "d"]
-    assert len(observations) == 4
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_same_seed_chooses_the_same(seed: int) -> None:
     """A search can be repeated."""
     space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(6)))
     observations = [observation(space, 0.0), observation(space, 0.1, k0=1)]
     assert _next(*observations, space=space, seed=seed) == _next(*observations, space=space, seed=seed)
-
-
-def test_a_run_is_worth_more_the_less_is_known_and_the_closer_it_gets() -> None:
-    """The knowledge gradient of a sure loser is nothing; of an unknown rival it is most."""
-    posterior = Posterior(mean=np.array([0.0, 0.0, -1.0]), sd=np.array([0.3, 0.1, 0.1]))
-    unknown, known, loser = knowledge_gradient(posterior, np.full(3, 0.05), SD)
-    assert unknown > known > WORTH_THE_REST > loser
 
 
 def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:
@@ -191,18 +126,6 @@ def test_more_time_promises_much_where_nothing_is_known_and_little_where_all_was
     small = Space(knobs=(knob("mode", "a", "b", "c"),))
     tried = [observation(small, 0.0), observation(small, 0.9, 0.91, mode="b"), observation(small, 0.1, mode="c")]
     assert 0.0 <= _promise(*tried, space=small) < 0.01
-
-
-def test_more_runs_promise_more() -> None:
-    """Sixty more trials are expected to find more than one."""
-    space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(3)))
-    observations = observation(space, 0.0), observation(space, 0.3, k0=4)
-    assert _promise(*observations, space=space, trials=60) > 1.2 * _promise(*observations, space=space, trials=1) > 0.0
-
-
-def test_where_nothing_worked_nothing_is_promised() -> None:
-    """Without a single number there is nothing to go by."""
-    assert _promise(observation(SPACE, endings=(Ending.CRASHED,)), space=SPACE) == 0.0
 
 
 def test_what_could_not_be_confirmed_any_more_is_not_tried() -> None:
@@ -259,14 +182,6 @@ def test_an_initial_design_leaves_out_what_will_rather_fail() -> None:
         choice = _taught(SPACE, known, seed).next_trial(BASELINE.name, None, _anything, design_points=20)
         assert choice is not None
         assert choice.values["flag"] is False
-
-
-def test_wrong_advice_is_overruled_by_trials() -> None:
-    """Some trials that are slow with the recommended values are enough to look the other way."""
-    advised = Space(knobs=(replace(knob("n", *range(9)), baseline=4, heuristic_values=(8,)), knob("m", *range(9))))
-    seen = [observation(advised, -0.3 * (n - 4) / 4, n=n, m=m) for n, m in ((4, 0), (6, 3), (8, 6), (8, 0), (5, 8))]
-    choices = [_taught(advised, seen, seed).next_trial(seen[0].name, None, _anything) for seed in range(5)]
-    assert all(choice and float(str(choice.values["n"])) < 4 for choice in choices)
 
 
 def test_a_doubtful_point_comes_after_others_and_is_not_ruled_out() -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pytest
 
 from autotune.sampler.acquisition import LISTED_POINTS, candidates
 from autotune.space.space import Space
@@ -36,16 +35,3 @@ def test_of_a_large_space_all_neighbours_of_the_best_points_are_candidates() -> 
             for choice in range(8):
                 assert space.indices({**values, f"k{i}": choice}) in rows
     assert len(rows) < LISTED_POINTS
-
-
-def test_a_space_without_knobs_has_one_candidate() -> None:
-    """No knob, no point but the baseline."""
-    assert candidates(Space(knobs=()), [{}], np.random.default_rng(0)).shape == (1, 0)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_candidates_are_points_of_the_space(seed: int) -> None:
-    """Every candidate, random ones too, is a combination of choices."""
-    space = Space(knobs=(*SPACE.knobs, *(knob(f"k{i}", *range(5)) for i in range(5))))
-    for row in candidates(space, [space.baseline], np.random.default_rng(seed)):
-        assert space.contains(space.at(row))

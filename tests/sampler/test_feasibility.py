@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.records import Ending, Gpu, Machine
 from autotune.sampler.feasibility import Feasibility, MemoryHint
-from autotune.sampler.observations import ATTRIBUTIONS, Observation
+from autotune.sampler.observations import Observation
 from autotune.space.knob import Label
 from autotune.space.space import Space
 from tests.runs import knob, named, observation
@@ -26,10 +26,6 @@ def _why_not(*observations: Observation, **point: Any) -> str | None:
 
 def _out_of_gpu_memory(**point: Any) -> Observation:
     return observation(SPACE, endings=(Ending.OUT_OF_GPU_MEMORY,), **point)
-
-
-def _crashed(**point: Any) -> Observation:
-    return observation(SPACE, endings=(Ending.CRASHED,), **point)
 
 
 def _used(gpu_gib: float | None = None, host_gib: float | None = None, **point: Any) -> Observation:
@@ -76,39 +72,9 @@ def test_the_edge_is_predicted_from_smaller_batches() -> None:
     assert _why_not(*seen, batch=64, precision="mixed_float16") is None
 
 
-def test_the_margin_stays_free() -> None:
-    """A point that would fit but for less than the margin is ruled out: 22.5 of 24 GiB."""
-    seen = _used(gpu_gib=6, batch=8), _used(gpu_gib=11.5, batch=16)
-    assert _why_not(*seen, batch=32) == "a batch of 32 would need some 22.5 GiB of GPU memory"
-
-
 def test_a_framework_that_takes_all_memory_at_once_tells_nothing() -> None:
     """The same full memory at every batch is no sign of an edge."""
     assert _why_not(_used(gpu_gib=23.5, batch=8), _used(gpu_gib=23.5, batch=16), batch=128) is None
-
-
-def test_one_batch_draws_no_line() -> None:
-    """From one batch nothing is predicted."""
-    assert _why_not(_used(gpu_gib=20, batch=8), batch=128) is None
-
-
-def test_host_memory_has_an_edge_too() -> None:
-    """10 GiB at 8 and 18 GiB at 16 on the host: 34 of 32 GiB at 32."""
-    seen = _used(host_gib=10, batch=8), _used(host_gib=18, batch=16)
-    assert _why_not(*seen, batch=32) == "a batch of 32 would need some 34.0 GiB of host memory"
-    assert _why_not(*seen, batch=32, workers=2) is None
-
-
-def test_every_ending_has_a_lesson() -> None:
-    """None is left out."""
-    assert set(ATTRIBUTIONS) == set(Ending)
-
-
-def test_a_space_without_a_batch_size_has_no_edge() -> None:
-    """Nothing to draw a line over."""
-    space = Space(knobs=(knob("n", 1, 2),))
-    feasible = Feasibility(space, named(observation(space, 0.0)), MACHINE, memory_margin=0.08)
-    assert feasible.why_not({"n": 2}) is None
 
 
 def test_the_edge_is_that_of_the_card_that_runs_fill() -> None:

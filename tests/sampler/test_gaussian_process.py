@@ -59,41 +59,6 @@ def test_it_knows_how_little_it_knows(count: int) -> None:
     assert np.mean(held) > 0.8
 
 
-def test_a_measured_point_is_known_better_than_its_neighbours() -> None:
-    """The doubt is least where runs were made."""
-    rng = np.random.default_rng(0)
-    points = _drawn(12, rng)
-    surrogate = _fitted(points, _truth(points))
-    here = surrogate.predict(points).sd
-    elsewhere = surrogate.predict(_drawn(200, rng)).sd
-    assert here.max() < np.median(elsewhere)
-
-
-def test_another_quantity_is_expected_where_it_was_seen() -> None:
-    """Durations, too, are predicted from those at similar points."""
-    rng = np.random.default_rng(1)
-    points = _drawn(60, rng)
-    surrogate = _fitted(points, _truth(points))
-    found = surrogate.regress(np.where(points[:, 3] == 1, 3.0, 2.0), points)
-    assert found[points[:, 3] == 1].mean() > 2.6 > 2.4 > found[points[:, 3] == 0].mean()
-
-
-def test_one_run_is_enough_to_begin_with() -> None:
-    """With nothing but today's config, everything else is expected to be like it, with much doubt."""
-    surrogate = _fitted(np.array([[0, 0, 0, 0]]), np.array([0.7]))
-    posterior = surrogate.predict(_drawn(50, np.random.default_rng(0)))
-    assert np.allclose(posterior.mean, 0.7, atol=0.2)
-    assert posterior.sd.max() > 0.3
-
-
-def test_equal_scores_break_nothing() -> None:
-    """Knobs that do nothing at all leave a flat, sure belief."""
-    points = _drawn(40, np.random.default_rng(0))
-    posterior = _fitted(points, np.zeros(40)).predict(points)
-    assert np.allclose(posterior.mean, 0.0, atol=0.01)
-    assert np.isfinite(posterior.sd).all()
-
-
 def test_a_cliff_between_neighbours_is_learned() -> None:
     """Fast up to the third value and slow from the fourth on: both sides are known after a few trials near it."""
     points = np.array([[n, m, 0, 0] for n in (0, 2, 3, 5) for m in (0, 2, 4)])

@@ -45,28 +45,6 @@ def test_then_each_advice_is_tried_on_the_best_so_far() -> None:
     assert _first(SPACE, observations) == {**BUNDLE, "batch": 64, "precision": "mixed_float16"}
 
 
-def test_more_of_what_did_not_help_is_not_advised() -> None:
-    """If a larger batch was slower, the next larger one is not proposed before the other heuristics."""
-    observations = named(
-        observation(SPACE, 0.0), observation(SPACE, 0.5, **BUNDLE), observation(SPACE, 0.4, **{**BUNDLE, "batch": 32})
-    )
-    assert _first(SPACE, observations) == {**BUNDLE, "precision": "mixed_float16"}
-
-
-def test_advice_is_on_todays_values_where_the_bundle_was_worse() -> None:
-    """A bundle that hurts is not carried along."""
-    observations = named(observation(SPACE, 0.0), observation(SPACE, -0.7, **BUNDLE))
-    assert _first(SPACE, observations) == {**SPACE.baseline, "batch": 32}
-
-
-def test_a_config_that_holds_all_advice_needs_none() -> None:
-    """No proposal if the baseline holds all recommended values."""
-    space = Space(knobs=(knob("workers", 4, 1, 2, kind="workers", bundled=True, heuristic_values=(4,)),))
-    assert (
-        list(heuristic_proposals(space, named(observation(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
-    )
-
-
 def test_what_a_value_needs_is_turned_along() -> None:
     """XLA is suggested together with the graph mode that it needs."""
     space = Space(knobs=(knob("graph", False, True, kind="graph_mode"), XLA, knob("n", 1, 2, 3)))
@@ -86,14 +64,6 @@ def test_without_data_wait_on_a_gpu_the_loader_is_left_alone_at_first() -> None:
     observations = named(observation(SPACE, 0.0))
     assert _first(SPACE, observations, data_wait=0.01, gpu=True) == {**SPACE.baseline, "batch": 32}
     assert _first(SPACE, observations, data_wait=0.01, gpu=False) == BUNDLE
-
-
-def test_a_space_without_knobs_gets_no_proposal() -> None:
-    """No knob, nothing to propose."""
-    space = Space(knobs=())
-    assert (
-        list(heuristic_proposals(space, named(observation(space, 0.0)), None, has_gpu=False, short_passes=True)) == []
-    )
 
 
 def test_a_cache_comes_last_where_a_pass_over_the_data_is_long() -> None:

@@ -11,11 +11,10 @@ from pathlib import Path
 import optuna
 import pytest
 import yaml
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
 
-from autotune.sampler.config_sampler import ConfigSampler, Grid
+from autotune.sampler.config_sampler import ConfigSampler
 
 
 class TestConfigSampler(BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase):
@@ -69,15 +68,6 @@ def test_it_finds_what_is_fast() -> None:
     assert sum(found) > sum(at_random)
 
 
-def test_it_minimizes_as_well() -> None:
-    """Times are to be short; values may be negative."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for shift in (0.0, -5.0):
-        study = optuna.create_study(sampler=ConfigSampler(seed=0))
-        study.optimize(lambda trial, shift=shift: 100 / objective(trial) + shift, n_trials=30)
-        assert speed(study.best_params) > 80
-
-
 def test_the_same_seed_makes_the_same_choices() -> None:
     """Another one makes others, and none makes others each time."""
     chosen = [
@@ -115,15 +105,6 @@ def test_a_forked_sampler_draws_other_numbers_once_it_is_reseeded() -> None:
     assert drawn[0] != drawn[1]  # the first of them alone is one of 12,000 points
 
 
-def test_trials_at_the_same_time_are_not_all_alike() -> None:
-    """Threads of one study, and asks before the first tell."""
-    assert len(study_of(ConfigSampler(seed=0), 24, n_jobs=4).trials) == 24
-    study = study_of(ConfigSampler(seed=0), 10)
-    space = study.trials[-1].distributions
-    asked = [study.ask(space).params for _ in range(6)]
-    assert len({tuple(sorted(params.items(), key=str)) for params in asked}) >= 3
-
-
 def test_what_violates_a_constraint_is_avoided() -> None:
     """Large batches are fast, and out of memory."""
 
@@ -152,38 +133,6 @@ def test_what_fails_is_avoided() -> None:
     study = optuna.create_study(direction="maximize", sampler=ConfigSampler(seed=0))
     study.optimize(crashing, n_trials=40, catch=RuntimeError)
     assert sum(trial.params["cache"] == "memory" for trial in study.trials[20:]) <= 4
-
-
-@pytest.mark.parametrize(
-    ("distribution", "values"),
-    [
-        (IntDistribution(1, 4), (1, 2, 3, 4)),
-        (IntDistribution(8, 64, log=True), (8, 16, 32, 64)),
-        (IntDistribution(0, 10, step=5), (0, 5, 10)),
-        (FloatDistribution(0.0, 1.0, step=0.5), (0.0, 0.5, 1.0)),
-        (CategoricalDistribution([True, "a", None]), (True, "a", None)),
-        (FloatDistribution(0.0, 1.0), None),
-    ],
-)
-def test_the_grid_of_a_distribution(
-    distribution: IntDistribution | FloatDistribution | CategoricalDistribution, values: tuple[object, ...] | None
-) -> None:
-    """Every value of a short one, a ladder over a long one, none of a continuous one."""
-    grid = Grid.of(distribution)
-    assert (grid and grid.values) == values
-    long = Grid.of(IntDistribution(0, 1_000_000))
-    assert long is not None
-    assert len(long.values) == 16
-
-
-def test_values_off_the_grid_count_for_the_nearest_on_it() -> None:
-    """Somebody enqueued them, or the range was another one then; categories have no nearest."""
-    grid = Grid.of(IntDistribution(8, 128, log=True))
-    assert grid is not None
-    assert [grid.index(value) for value in (1, 11, 12, 100, 5000)] == [0, 0, 1, 4, 4]
-    categories = Grid.of(CategoricalDistribution([1, True, "a"]))
-    assert categories is not None
-    assert [categories.index(value) for value in (1, True, "a", 2)] == [0, 1, 2, None]
 
 
 HUB = Path(__file__).parents[2] / "docs" / "optunahub" / "samplers" / "config_sampler"

@@ -1,15 +1,12 @@
 """Optuna's samplers in the place of the acquisition."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Self
 
 import pytest
-from optuna import Study
-from optuna.samplers import BaseSampler, GridSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.samplers import BaseSampler, NSGAIISampler, TPESampler
 
 from autotune.errors import ConfigError
 from autotune.records import Ending, Values
@@ -68,19 +65,6 @@ def test_tpe_learns_from_what_the_search_has_measured() -> None:
     assert sum(late for _, late in means) > 1.2 * sum(early for early, _ in means)
 
 
-def test_tpe_leaves_alone_what_fails() -> None:
-    """A trial without numbers ranks below all others."""
-    late = tried("tpe", 60, fails="memory")[-20:]
-    assert sum(values["cache"] == "memory" for values in late) <= 6
-
-
-def test_the_same_seed_makes_the_same_proposals() -> None:
-    """And another one others."""
-    assert tried("random", 10) == tried("random", 10)
-    assert tried("random", 10) != tried("random", 10, seed=1)
-    assert tried("tpe", 15) == tried("tpe", 15)
-
-
 @pytest.mark.parametrize("name", ["tpe", "random"])
 def test_only_points_that_may_be_tried_are_proposed(name: str) -> None:
     """Feasibility is the search's; where nothing is left, there is no proposal."""
@@ -121,44 +105,6 @@ def test_any_sampler_of_optuna_learns(sampler: BaseSampler) -> None:
     early, late = (sum(map(score, half)) for half in (points[:10], points[-10:]))
     assert late > 1.15 * early
     assert tried(sampler, 40) == points
-
-
-def test_a_sampler_that_ends_has_no_more_proposals() -> None:
-    """A grid is tried once, but for today's config, and then nothing else."""
-    grid = GridSampler({"batch": [0, 3], "cache": [0, 1], "workers": [0, 5]}, seed=0)
-    points = tried(grid, 20)
-    assert len({SPACE.name(values) for values in points}) == len(points) == 7
-    assert {values["workers"] for values in points} == {1, 6}
-
-
-class Noting(RandomSampler):
-    """Random sampler that notes what becomes of its trials, and is not copied."""
-
-    def __init__(self) -> None:
-        super().__init__(seed=0)
-        self.told: list[tuple[TrialState, Sequence[float] | None]] = []
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        """Note the result."""
-        self.told.append((state, values))
-
-
-def test_a_sampler_is_told_what_became_of_its_own_trials() -> None:
-    """A score, a trial without one, and a point that the search did not try, which has nothing held against it."""
-    sampler = Noting()
-    other = OtherSampler(sampler, SPACE, 0)
-    known = named(observation(SPACE, 0.0))
-    endings: list[dict[str, object]] = [{"scores": (0.2,)}, {"endings": (Ending.CRASHED,)}, {}]
-    for ending in endings:
-        proposal = other.next_trial(known, BASELINE, anything)
-        assert proposal is not None
-        name = SPACE.name(proposal.values)
-        known[name] = replace(Observation(name=name, values=proposal.values), **ending)  # type: ignore[arg-type]
-    other.next_trial(known, BASELINE, anything)
-    assert sampler.told == [(TrialState.COMPLETE, [0.2]), (TrialState.PRUNED, None), (TrialState.FAIL, None)]
 
 
 def test_samplers_have_names_and_nothing_else_is_one() -> None:

@@ -12,6 +12,7 @@ import yaml
 from autotune.clock import VirtualClock
 from autotune.errors import AutotuneError
 from autotune.events import Event, PhaseChanged, TrialEnded
+from autotune.measure.probe import GpuProbe
 from autotune.records import Purpose, SearchResult, TrialRecord
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
@@ -96,6 +97,7 @@ def search_simulated(
     validate_s: float | None = None,
     race_s: float | None = 0.0,
     warm_start: WarmStart | None = None,
+    gpus: GpuProbe | None = None,
     told: Callable[[Event], None] = lambda _event: None,
     joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
 ) -> Searched:
@@ -118,7 +120,7 @@ def search_simulated(
         validate_s=validate_s,
         race_s=race_s,
         warm_start=warm_start or WarmStart(),
-        instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
+        instruments=lambda: Instruments(SimulatedHostProbe(simulator), gpus),
     )
     tuner = Tuner(parts, [events.append, told])
     result: SearchResult | None = None

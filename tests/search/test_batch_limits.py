@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from autotune.config.typed import read_typed
-from autotune.errors import ConfigError
 from autotune.records import Purpose
 from autotune.search.batch_limits import growth_remark, limited
 from autotune.search.init_plan import plan_init
@@ -75,12 +74,6 @@ def test_the_same_training_leaves_the_batch_alone(config: Path) -> None:
     problem = limited(problem_of(config, FOUND), same_training=True, batch="8x")
     assert problem.space.choices["data.batch_size"] == (8,)
     assert problem.batch_remark is None
-
-
-def test_what_is_typed_and_no_limit(config: Path) -> None:
-    """A library's user gets an error to catch."""
-    with pytest.raises(ConfigError, match="'most' is no limit of the batch"):
-        limited(problem_of(config, FOUND), batch="most")
 
 
 def test_init_lists_what_a_search_would_try(config: Path) -> None:

@@ -6,20 +6,16 @@ from itertools import product
 
 import pytest
 
-from autotune.records import Gpu, Machine, MovedKey, Ratio, Scalar, TrialRecord, Values
+from autotune.records import Machine, Ratio, Scalar, TrialRecord, Values
 from autotune.search.worth import changes_worth
 from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
-from autotune.study.summary import changes_of, with_moved_keys
+from autotune.study.summary import changes_of
 from tests.runs import MakeTrial, knob
 
 SPACE = Space(
-    knobs=(
-        knob("data.batch", 8, 16, 32, label=Label.BATCH),
-        knob("data.workers", 1, 2),
-        knob("train.xla", False, True),
-    )
+    knobs=(knob("data.batch", 8, 16, 32, label=Label.BATCH), knob("data.workers", 1, 2), knob("train.xla", False, True))
 )
 BASELINE = SPACE.baseline
 WORTH: dict[tuple[str, Scalar], float] = {
@@ -54,12 +50,6 @@ def test_known_effects_are_found(make_trial: MakeTrial, noise: float) -> None:
     assert len({change.group for change in changes}) == 3
 
 
-def test_a_change_is_named_with_both_its_values_and_its_label() -> None:
-    """The table can say from what to what, and what it means for the training."""
-    batch = changes_of(BASELINE, BEST, SPACE)[0]
-    assert (batch.old, batch.new, batch.label) == (8, 32, "batch")
-
-
 def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTrial) -> None:
     """Changes that the trials cannot separate form one group with their common effect."""
     together = {**BASELINE, "data.workers": 2, "train.xla": True}
@@ -75,29 +65,11 @@ def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTria
     assert batch_worth.ratio == pytest.approx(2.0, rel=0.1)
 
 
-def test_unchanged_knobs_are_not_listed(make_trial: MakeTrial) -> None:
-    """Only what a point changes is a change."""
-    trials = _everything(make_trial)
-    assert changes_worth(trials, BASELINE, BASELINE, SPACE, sd=0.08) == ()
-    assert [c.path for c in changes_worth(trials, BASELINE, {**BASELINE, "train.xla": True}, SPACE, sd=0.08)] == [
-        "train.xla"
-    ]
-
-
 def test_what_no_run_shows_is_not_known(make_trial: MakeTrial) -> None:
     """A change that no comparable trial had has no worth, instead of a made-up 1.00."""
     trials = [make_trial(BASELINE, 50.0), make_trial({**BASELINE, "data.batch": 16}, 65.0), make_trial(BEST, None)]
     assert {change.worth for change in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08)} == {None}
     assert {change.worth for change in changes_worth([], BASELINE, BEST, SPACE, sd=0.08)} == {None}
-
-
-def test_runs_of_another_space_are_no_evidence(make_trial: MakeTrial) -> None:
-    """A trial with other knobs is left out instead of being read as a trial of today's values."""
-    other = make_trial({**BASELINE, "train.xla": True, "train.old": 1}, 5000.0)
-    trials = [make_trial(BASELINE, 50.0), other, make_trial({**BASELINE, "train.xla": True}, 40.0)]
-    (change,) = changes_worth(trials, BASELINE, {**BASELINE, "train.xla": True}, SPACE, sd=0.08)
-    assert change.worth is not None
-    assert 0.7 < change.worth.ratio < 1.0
 
 
 def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: MakeTrial) -> None:
@@ -108,15 +80,6 @@ def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: M
     trials.append(make_trial({**BASELINE, "data.batch": 32}, 80.0))
     worths = [c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, whole=confirmed)]
     assert confirmed not in worths
-
-
-def test_the_worth_depends_on_the_record_alone(make_trial: MakeTrial) -> None:
-    """The same trials say the same after `apply`, or with other domains: the present space only gives the labels."""
-    trials = _everything(make_trial, 0.05)
-    applied = Space(knobs=tuple(knob(path, value) for path, value in BEST.items()))
-    before = changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08)
-    after = changes_worth(trials, BASELINE, BEST, applied, sd=0.08)
-    assert [change.worth for change in before] == [change.worth for change in after]
 
 
 def test_what_a_change_needs_is_not_taken_back_alone(make_trial: MakeTrial) -> None:
@@ -138,14 +101,6 @@ def test_what_a_change_needs_is_not_taken_back_alone(make_trial: MakeTrial) -> N
     assert worths["graph"] is not None
     assert worths["xla"].ratio == pytest.approx(1.5, rel=0.03)
     assert worths["graph"].ratio == pytest.approx(1.8, rel=0.03)
-
-
-def test_what_every_trial_had_is_not_known(make_trial: MakeTrial) -> None:
-    """Where no trial gave numbers without a change there is nothing to compare with."""
-    trials = [make_trial(BASELINE, None), make_trial(BEST, 90.0), make_trial({**BEST, "data.batch": 16}, 80.0)]
-    worths = {change.path: change.worth for change in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08)}
-    assert worths["train.xla"] is None
-    assert worths["data.batch"] is not None
 
 
 def test_a_value_that_is_no_number_is_no_evidence(make_trial: MakeTrial) -> None:
@@ -173,20 +128,3 @@ def test_the_effective_batch_is_told_with_the_change() -> None:
         assert told["batch_size_per_gpu"].startswith(said)
         assert (told["batch_size_per_gpu"] == "") is keep
         assert told["bucket_by_length"] == ""
-
-
-def test_a_placement_and_its_buffer_are_taken_back_together(make_trial: MakeTrial) -> None:
-    """Without the placement the buffer has no effect; and the key that moves with the placement is told."""
-    config: dict[str, Scalar] = {"data_gpu": None, "model_gpu": None, "pipeline_buffer_size": 16}
-    gpus = tuple(Gpu(name="A10", uuid=uuid, memory_bytes=2**34) for uuid in ("GPU-0", "GPU-1"))
-    machine = Machine(cpu_cores=2, cpu_model="x", memory_bytes=2**33, gpus=gpus)
-    space, _ = build_space(config, None, machine, {})
-    apart: Values = {"model_gpu": 1, "pipeline_buffer_size": 16}
-    best: Values = {"model_gpu": 1, "pipeline_buffer_size": 4}
-    trials = [make_trial(values, speed) for values, speed in ((space.baseline, 50), (apart, 80), (best, 100))]
-    rated = changes_worth(trials, space.baseline, best, space, sd=0.02)
-    worths = {change.path: change.worth.ratio for change in rated if change.worth}
-    assert worths == {"model_gpu": pytest.approx(2.0, rel=0.1), "pipeline_buffer_size": pytest.approx(1.25, rel=0.1)}
-    changes = with_moved_keys(changes_of(space.baseline, best, space), space)
-    along = {change.path: change.along for change in changes}
-    assert along == {"model_gpu": (MovedKey(path="data_gpu", old=None, new=0),), "pipeline_buffer_size": ()}

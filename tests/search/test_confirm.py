@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.records import GpuFigures, PooledGpu, PooledGpus, TrialRecord
+from autotune.records import TrialRecord
 from autotune.search.confirm import (
     Candidate,
     ConfirmationBasis,
@@ -20,7 +20,7 @@ from autotune.search.confirm import (
     plan_confirmation,
     reserved_s,
 )
-from autotune.search.schedule import CAUTION, confirming_window_s, verdict_s
+from autotune.search.schedule import CAUTION
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, named, observation
 
@@ -39,13 +39,6 @@ def test_each_pair_has_all_and_neighbours_run_in_opposite_order(pairs: int, arms
     assert len(set(turns)) == 1
 
 
-def test_who_starts_is_a_matter_of_chance_and_of_the_seed() -> None:
-    """Each side starts about as often over many searches; one seed always gives one order."""
-    starts = [next(pair_order(4, random.Random(seed)))[1] for seed in range(400)]
-    assert 150 < sum(starts) < 250
-    assert list(pair_order(4, random.Random(7))) == list(pair_order(4, random.Random(7)))
-
-
 SPACE = Space(knobs=(knob("n", 0, 1, 2, 3),))
 BASELINE = point_name(SPACE.baseline)
 
@@ -54,11 +47,6 @@ def _better(**believed: float) -> list[Candidate]:
     observations = [observation(SPACE, 0.0), *(observation(SPACE, 0.0, n=int(name[1:])) for name in believed)]
     beliefs = {one.name: belief for one, belief in zip(observations, [0.0, *believed.values()], strict=True)}
     return better_than_baseline(named(*observations), beliefs, SPACE)
-
-
-def test_finalists_are_ranked_by_expected_gain() -> None:
-    """The best comes first, with its expected gain; a point worse than the baseline is no finalist."""
-    assert [(one.observation.values["n"], one.gain) for one in _better(n1=0.1, n2=0.3, n3=-0.1)] == [(2, 0.3), (1, 0.1)]
 
 
 def test_of_points_that_cannot_be_told_apart_the_one_with_the_fewest_changes_comes_first() -> None:
@@ -71,11 +59,6 @@ def test_of_points_that_cannot_be_told_apart_the_one_with_the_fewest_changes_com
     assert [candidate.observation for candidate in ranked] == [simple, near, simplest]
 
 
-def test_without_numbers_of_the_baseline_nothing_is_better() -> None:
-    """No point can be better than an unknown one."""
-    assert better_than_baseline(named(observation(SPACE, 0.5, n=1)), {observation(SPACE, n=1).name: 0.5}, SPACE) == []
-
-
 def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_is_time_for() -> None:
     """Pairs are as many as would show the gain; below 2 % only as many as an answer needs."""
     large, small, tiny = (_better(n1=gain)[0] for gain in (0.7, 0.1, 0.01))
@@ -83,25 +66,6 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
     assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 12
     assert pairs_wanted(small, 0.08, 60.0, budget_s=1200) == 8
     assert pairs_wanted(tiny, 0.08, 10.0, budget_s=1800) == 4
-
-
-def _speedy(*speeds: float) -> Candidate:
-    """Make a candidate with a large gain in score, faster than the baseline by so much, in ln speed."""
-    baseline = replace(observation(SPACE, *[0.0] * 8), ln_speeds=(0.0, 0.01) * 4)
-    candidate = replace(observation(SPACE, 0.7, n=1), ln_speeds=speeds)
-    return better_than_baseline(named(baseline, candidate), {baseline.name: 0.0, candidate.name: 0.7}, SPACE)[0]
-
-
-def test_a_point_that_is_hardly_faster_wants_pairs_that_show_it_is_no_slower() -> None:
-    """A busier GPU is shown by four pairs, that it costs no speed by more."""
-
-    def pairs(*speeds: float) -> int:
-        return pairs_wanted(_speedy(*speeds), 0.08, 10.0, budget_s=1800)
-
-    assert pairs() == 4  # nothing is known of its speed
-    assert pairs(0.5) == 4
-    assert 4 < pairs(0.05) <= pairs(0.0) == pairs(-0.01) == 12
-    assert pairs_wanted(_speedy(0.0), 0.08, 60.0, budget_s=900) == 6
 
 
 def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
@@ -125,16 +89,6 @@ def quick(make_trial: MakeTrial) -> list[TrialRecord]:
     return [make_trial(values, 1.0, duration_s=5.0) for values in (SPACE.baseline, {"n": 1}, {"n": 2})]
 
 
-def test_a_confirmation_is_affordable_up_to_the_last_second(quick: list[TrialRecord]) -> None:
-    """Four pairs of ten seconds fit into forty seconds, not into less."""
-    better, basis = _better(n1=0.7), _basis(quick)
-    plan = plan_confirmation(better, basis, left_s=40.0)
-    assert plan is not None
-    assert (plan.candidate, plan.pairs, plan.rest_s(0)) == (better[0], 4, 40.0)
-    assert plan_confirmation(better, basis, left_s=39.99) is None
-    assert plan_confirmation([], basis, left_s=1000.0) is None
-
-
 def test_pairs_are_even_and_no_more_than_fit(quick: list[TrialRecord]) -> None:
     """A large gain gets six pairs where there is time, to show how large it is."""
 
@@ -145,21 +99,6 @@ def test_pairs_are_even_and_no_more_than_fit(quick: list[TrialRecord]) -> None:
 
     assert [pairs(left_s) for left_s in (59.99, 60.0, 79.99, 1000.0)] == [4, 6, 6, 6]
     assert [pairs(left_s, 0.1) for left_s in (79.99, 80.0, 119.99, 120.0, 1000.0)] == [6, 8, 10, 12, 12]
-
-
-def test_the_rest_of_a_confirmation_is_what_its_other_trials_take(quick: list[TrialRecord]) -> None:
-    """Each trial leaves time for all those after it, with their longer windows."""
-    plan = plan_confirmation(_better(n1=0.7), _basis(quick, wished_window_s=20.0), left_s=1e6)
-    assert plan is not None
-    assert (plan.longer_s, plan.trial_s) == (18.0, 23.0)
-    assert [plan.rest_s(done) for done in (0, 1, 2 * plan.pairs)] == [12 * 23.0, 11 * 23.0, 0.0]
-
-
-def test_time_is_kept_for_the_pairs_of_the_best_point(quick: list[TrialRecord]) -> None:
-    """With some caution, and with the longer windows that show what a GPU does."""
-    better = _better(n1=0.7)
-    assert reserved_s(better, _basis(quick), left_s=1000.0) == pytest.approx(CAUTION * 4 * 10.0)
-    assert reserved_s(better, _basis(quick, wished_window_s=20.0), left_s=1000.0) == pytest.approx(CAUTION * 8 * 23.0)
 
 
 def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: MakeTrial) -> None:
@@ -177,59 +116,7 @@ def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: M
     assert plan_confirmation(small, basis, left_s=65.0) is None
 
 
-def test_a_sequential_confirmation_looks_after_whole_rounds(make_trial: MakeTrial) -> None:
-    """Looks come after each ABBA but the last one; with a fixed number there are none."""
-    trials = [make_trial(values, 1.0, duration_s=12.0) for values in (SPACE.baseline, {"n": 1})]
-    dear = plan_confirmation(_better(n1=0.7), replace(_basis(trials), budget_s=600.0), left_s=300.0)
-    cheap = plan_confirmation(_better(n1=0.7), _basis(trials), left_s=300.0)
-    assert dear is not None
-    assert cheap is not None
-    assert [done for done in range(1, 13) if dear.is_look(done)] == [4, 8]
-    assert not any(cheap.is_look(done) for done in range(1, 13))
-
-
-def test_no_time_is_kept_for_a_confirmation_that_there_will_not_be(quick: list[TrialRecord]) -> None:
-    """Nothing is better, or by less than 2 %, or it cannot be confirmed any more."""
-    basis = _basis(quick)
-    least = math.log(1.02)
-    assert reserved_s([], basis, left_s=1000.0) == 0.0
-    assert reserved_s(_better(n1=least), basis, left_s=1000.0) == 0.0
-    assert reserved_s(_better(n1=least + 1e-9), basis, left_s=1000.0) > 0.0
-    assert reserved_s(_better(n1=0.7), basis, left_s=39.99) == 0.0
-    assert reserved_s(_better(n1=0.7), basis, left_s=40.0) > 0.0
-
-
 def _basis(trials: Sequence[TrialRecord], *, wished_window_s: float = 0.0) -> ConfirmationBasis:
     return ConfirmationBasis(
         trials=trials, baseline=BASELINE, sd=0.08, usual_window_s=2.0, wished_window_s=wished_window_s, budget_s=1e6
     )
-
-
-def _pooled(*periods_s: float | None, scored: bool = True, samples: int = 60) -> PooledGpus:
-    figures = GpuFigures(uuid="GPU", name="H100")
-    gpus = (PooledGpu(figures=figures, scored=scored, text="", samples=samples, period_s=p) for p in periods_s)
-    return PooledGpus(devices=tuple(gpus))
-
-
-def test_a_verdict_on_a_gpu_takes_20_seconds_or_three_periods() -> None:
-    """The longest period of the scored GPUs counts; none where nothing is measured."""
-    assert verdict_s(_pooled(None)) == 20.0
-    assert verdict_s(_pooled(2.0, 10.0)) == 30.0
-    assert verdict_s(_pooled(10.0, scored=False)) == 0.0
-    assert verdict_s(_pooled(None, samples=0)) == 0.0
-    assert verdict_s(None) == 0.0
-
-
-def test_confirming_trials_are_as_long_as_there_is_time_for() -> None:
-    """Confirming trials get at most a share of the budget, never more than is left, never less than others."""
-
-    def window_s(*, left_s: float = 1e6, budget_s: float = 1e6, wished_s: float = 20.0) -> float:
-        return confirming_window_s(2.0, wished_s, 5.0, 8, left_s=left_s, budget_s=budget_s)
-
-    assert window_s() == 20.0
-    assert window_s(wished_s=0.0) == 2.0
-    assert window_s(left_s=10.0) == 2.0
-    assert 2.0 < window_s(budget_s=300.0) < 20.0
-    for left_s in (60.0, 100.0, 150.0):
-        run_s = window_s(left_s=left_s) - 2.0 + 5.0
-        assert 8 * run_s <= left_s

@@ -11,7 +11,6 @@ from autotune.space.space import Space
 from tests.runs import knob
 
 SPACE = Space(knobs=(knob("batch", 8, 16, 32, 64), knob("workers", 1, 2, 4), knob("xla", False, True)))
-TODAY = SPACE.baseline
 BEST: Values = {"batch": 32, "workers": 2, "xla": True}
 SMALLER: Values = {**BEST, "batch": 8}
 
@@ -48,47 +47,3 @@ def test_trials_of_its_own_outweigh_the_model() -> None:
     (ratio,) = speed_ratios(measured, BEST, [SMALLER], SPACE, sd=0.05)
     assert ratio.ratio == pytest.approx(math.e, rel=0.1)
     assert ratio.high / ratio.low < guessed.high / guessed.low
-
-
-def test_a_knob_without_effect_has_a_ratio_of_one() -> None:
-    """The interval includes 1, and reaches not far."""
-    (ratio,) = speed_ratios(_trials(sd=0.02), BEST, [{**BEST, "workers": 1}], SPACE, sd=0.02)
-    assert ratio.low < 1.0 < ratio.high
-    assert ratio.high < 1.15
-
-
-def test_the_same_trials_give_the_same_ratios() -> None:
-    """Nothing is drawn at random, and one ratio does not depend on which others are asked for."""
-    trials = _trials(sd=0.05)
-    (alone,) = speed_ratios(trials, BEST, [SMALLER], SPACE, sd=0.05)
-    both = speed_ratios(trials, BEST, [SMALLER, TODAY], SPACE, sd=0.05)
-    assert both == speed_ratios(trials, BEST, [SMALLER, TODAY], SPACE, sd=0.05)
-    assert both[0] == pytest.approx(alone)
-
-
-def test_a_trial_that_something_slowed_down_does_not_count() -> None:
-    """One of three at half the speed: the other two say how fast the point is."""
-    slowed = [*_trials(), *[(SMALLER, _speed(SMALLER))] * 2]
-    (usual,) = speed_ratios(slowed, BEST, [SMALLER], SPACE, sd=0.05)
-    (ratio,) = speed_ratios([*slowed, (SMALLER, _speed(SMALLER) - 0.7)], BEST, [SMALLER], SPACE, sd=0.05)
-    assert ratio == usual
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_trials_give_a_wide_interval(count: int) -> None:
-    """Of a gain of a third that one trial of each side shows, no more is claimed than that."""
-    trials = [(BEST, 0.3), (TODAY, 0.0), (TODAY, 0.0)][:count]
-    (ratio,) = speed_ratios(trials, BEST, [TODAY], SPACE, sd=0.08)
-    assert 0.9 < ratio.ratio < 1.4
-    assert ratio.high / ratio.low > 1.3
-
-
-def test_many_points_are_more_than_the_model_takes_and_those_asked_for_stay() -> None:
-    """Of 1,000 points the most alike count; one far away counts if it is asked for."""
-    space = Space(knobs=tuple(knob(name, *range(10)) for name in "abc"))
-    points: list[Values] = [space.at((i, j, k)) for i in range(10) for j in range(10) for k in range(10)]
-    trials = [(values, 0.1 * int(values["a"] or 0)) for values in points] * 3
-    far = space.at((9, 9, 9))
-    (near_ratio, far_ratio) = speed_ratios(trials, space.at((0, 0, 0)), [space.at((5, 0, 0)), far], space, sd=0.02)
-    assert near_ratio.ratio == pytest.approx(math.exp(-0.5), rel=0.03)
-    assert far_ratio.ratio == pytest.approx(math.exp(-0.9), rel=0.03)

@@ -74,22 +74,6 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
 
 
-def test_an_inert_knob_is_found_once(findings: Findings, problem: Problem, learn: Learn) -> None:
-    """The search begins anew without it then; that need not be done again."""
-    learn(80.0)
-    learn(80.0, batch_size=32)
-    assert "data.batch_size" in findings.inert
-    trials = [learn(80.0, batch_size=32)]
-    assert not findings.find_inert(trials, {}, space=problem.space, sd=0.08)
-
-
-def test_the_output_of_a_failed_trial_is_no_evidence(findings: Findings, learn: Learn) -> None:
-    """The trial may have failed before it read its config."""
-    for workers in (1, 2, 2):
-        learn(None, "num_workers: 1\n", num_workers=workers)
-    assert findings.inert == {}
-
-
 def test_a_batch_size_that_is_not_heeded(findings: Findings, learn: Learn) -> None:
     """Each step has as many samples as before, with four times the batch size."""
     learn(80.0)
@@ -111,18 +95,6 @@ def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn)
     (said,) = findings.cautions
     assert said.startswith("data.batch_size is 8, but each step held 16 samples")
     assert list(findings.remarks) == [said]
-
-
-def test_losses_are_those_of_the_first_good_trial_of_the_baseline(findings: Findings, learn: Learn) -> None:
-    """A point's own losses are compared with them."""
-    learn(100.0, batch_size=32)
-    learn(None, purpose=Purpose.BASELINE)
-    assert findings.baseline_losses is None
-    learn(100.0, purpose=Purpose.BASELINE)
-    first = findings.baseline_losses
-    assert first is not None
-    learn(100.0, purpose=Purpose.BASELINE)
-    assert findings.baseline_losses is first
 
 
 def test_side_effects_are_looked_for_after_the_first_trials_only(findings: Findings, tmp_path: Path) -> None:

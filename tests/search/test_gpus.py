@@ -103,14 +103,6 @@ def test_the_environment_of_the_trials_decides_not_that_of_the_search_alone(ask:
     assert ask(env=env, more="    env: {CUDA_VISIBLE_DEVICES: 1}")["trial"]["uuids"] == UUIDS[1:2]
 
 
-def test_all_gpus_that_some_point_may_use_are_watched(ask: Ask) -> None:
-    """A tuned CUDA_VISIBLE_DEVICES names more GPUs than the baseline uses."""
-    more = '        autotune.env.CUDA_VISIBLE_DEVICES: ["0", "1"]\n    env: {CUDA_VISIBLE_DEVICES: "1"}'
-    told = ask(Scenario(gpus=(Gpu(),) * 3), more=more)
-    assert told["trial"]["uuids"] == UUIDS[1:2]
-    assert sorted(told["watched"]) == UUIDS[:2]
-
-
 def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
     """CUDA would train on the CPU without a word."""
     told = ask(env={"CUDA_VISIBLE_DEVICES": "7"})
@@ -120,21 +112,6 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
         "CUDA_VISIBLE_DEVICES=7 names 7, and this machine has 2, numbered 0 to 1: training would run without a GPU"
     )
     assert "Name one that is there" in remedy
-
-
-def test_a_list_that_is_cut_short_is_a_remark(ask: Ask) -> None:
-    """The GPUs before the wrong entry are used."""
-    told = ask(env={"CUDA_VISIBLE_DEVICES": "1,7"})
-    assert told["trial"]["uuids"] == UUIDS[1:2]
-    (remark,) = told["remarks"]
-    assert remark.endswith("CUDA shows only the GPUs before it")
-
-
-def test_hidden_gpus_are_why_nothing_is_measured(ask: Ask) -> None:
-    """An empty list is a wish, no mistake."""
-    told = ask(env={"CUDA_VISIBLE_DEVICES": ""})
-    assert (told["watched"], told["remarks"]) == ([], [])
-    assert told["why_no_gpu"] == "CUDA_VISIBLE_DEVICES= hides every GPU"
 
 
 def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
@@ -151,13 +128,6 @@ def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
     assert "--allow-busy-gpu" in remedy
 
 
-def test_a_gpu_that_no_trial_uses_may_be_busy(ask: Ask) -> None:
-    """Only GPUs that count are looked at."""
-    busy = Gpu(busy_percent=40, processes=(Process(pid=1, memory_bytes=5 << 30, share=1.0),))
-    told = ask(Scenario(gpus=(Gpu(), busy)), look=True, env={"CUDA_VISIBLE_DEVICES": "0"})
-    assert (told["busy"], told["refused"]) == ([], None)
-
-
 def test_a_study_is_one_of_the_gpus_that_trials_see(ask: Ask) -> None:
     """One card of a kind is as good as another; one is not two, and none is none, wherever that is said."""
     seen = ("0", "1", "0,1", "")
@@ -170,10 +140,3 @@ def test_a_study_is_one_of_the_gpus_that_trials_see(ask: Ask) -> None:
     assert len({names["0"], names["0,1"], names[""]}) == 3
     assert names["0,1"] == ask()["study"]
     assert {which: told["study"] for which, told in section.items()} == names
-
-
-def test_a_study_on_one_card_is_not_that_of_an_unlike_one(ask: Ask) -> None:
-    """The machine has both; a trial sees one."""
-    unlike = Scenario(gpus=(Gpu(), Gpu(name="NVIDIA A10", memory_total_bytes=24 << 30)))
-    studies = {ask(unlike, env={"CUDA_VISIBLE_DEVICES": which})["study"] for which in ("0", "1", "0,1", "1,0")}
-    assert len(studies) == 4

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from autotune.records import Ending, Gpu, Machine, Scalar
-from autotune.search.warm_start import MOST_IMPORTED_POINTS, imported_points, memory_hints, nearest
-from autotune.space.knob import InertUnder, Label
+from autotune.search.warm_start import MOST_IMPORTED_POINTS, imported_points, memory_hints
+from autotune.space.knob import Label
 from autotune.space.space import Space
 from autotune.study.profiles import Hardware, Likeness, ProfilePoint, Sibling
 from tests.runs import knob
@@ -35,36 +35,12 @@ def _values(*found: Sibling) -> list[object]:
     return [dict(point.values) for point in imported_points(SPACE, found, MACHINE, memory_margin=0.08)]
 
 
-@pytest.mark.parametrize(
-    ("value", "choice"),
-    [(16, 16), (24, 32), (22, 16), (1000, 64), (1, 8), (12.0, 16), ("16", None), (True, None), (None, None)],
-)
-def test_a_number_takes_the_nearest_choice_by_ratio(value: Scalar, choice: Scalar) -> None:
-    """Ladders of two machines differ; what is no number has no place on one."""
-    index = nearest(SPACE.knobs[0], value)
-    assert (None if index is None else SPACE.knobs[0].choices[index]) == choice
-
-
-def test_a_value_without_a_place_leaves_its_knob_as_it_is() -> None:
-    """Unknown words and missing knobs take today's value; the rest of the point is worth its trial."""
-    assert _values(_sibling(({**POINT, "data.cache": "disk"}, 0.5))) == [{**POINT, "data.cache": "none"}]
-    assert _values(_sibling(({"data.num_workers": 4}, 0.5))) == [{**SPACE.baseline, "data.num_workers": 4}]
-
-
 def test_a_key_of_another_name_is_known_by_its_kind() -> None:
     """Where each side has one knob of a kind, it is the same one."""
     kinds = {"loader.workers": "workers", "train.bs": "batch_size", "x": None}
     point: dict[str, Scalar] = {"loader.workers": 4, "train.bs": 64, "x": 5}
     assert _values(_sibling((point, 0.5), kinds=kinds)) == [
         {"data.batch_size": 64, "data.num_workers": 4, "data.cache": "none"}
-    ]
-
-
-def test_what_is_the_same_here_is_tried_once_and_todays_values_never() -> None:
-    """Two points beyond the ladder are one, and today's config is measured anyway."""
-    far, farther = {**POINT, "data.num_workers": 8}, {**POINT, "data.num_workers": 16}
-    assert _values(_sibling((far, 0.5), (farther, 0.4), (dict(SPACE.baseline), 0.3))) == [
-        {**POINT, "data.num_workers": 4}
     ]
 
 
@@ -79,13 +55,6 @@ def test_siblings_take_turns_nearest_first() -> None:
         for w in (1, 4)
     ]
     assert len(imported_points(SPACE, many, MACHINE, memory_margin=0.08)) == MOST_IMPORTED_POINTS
-
-
-def test_less_alike_trainings_give_fewer_points() -> None:
-    """Of one that only has the same knobs the best point alone is worth a trial."""
-    points = [({**POINT, "data.batch_size": size}, 0.1) for size in (16, 32, 64)]
-    assert len(_values(_sibling(*points))) == 3
-    assert len(_values(_sibling(*points, likeness=Likeness.SAME_KNOBS))) == 1
 
 
 @pytest.mark.parametrize(("here", "counts"), [(24, True), (40, True), (80, False), (None, False)])
@@ -127,13 +96,3 @@ def test_as_many_workers_as_cores_become_as_many_as_there_are_here() -> None:
     assert _values(_sibling(({**POINT, "data.num_workers": 1}, 0.5), hardware=few)) == [
         {**POINT, "data.num_workers": 1}
     ]
-
-
-def test_an_imported_value_without_effect_here_stays_as_it_is_today() -> None:
-    """There the buffer's depth had one: another placement was possible."""
-    inert = InertUnder(path="data.cache", values=("none",))
-    workers = replace(SPACE.knob("data.num_workers"), inert_under=inert)
-    space = replace(SPACE, knobs=(SPACE.knobs[0], workers, SPACE.knobs[2]))
-    sibling = _sibling(({**POINT, "data.cache": "disk"}, 2.0))
-    (point,) = imported_points(space, [sibling], MACHINE, memory_margin=0.08)
-    assert point.values == {"data.batch_size": 32, "data.num_workers": 1, "data.cache": "none"}

@@ -87,17 +87,6 @@ def test_a_section_that_the_trainer_could_not_be_tried_with_gets_a_file_of_its_o
     assert searched(config).study == rejected.problem.study
 
 
-def test_the_config_is_read_where_it_is(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative path from another directory: the section, the state and the command fit."""
-    monkeypatch.chdir(config.parent.parent)
-    relative = Path(config.parent.name, config.name)
-    one = init_plan(relative, sys.executable, "train.py", f"--config={relative}")
-    assert one.edit.path == relative
-    assert one.problem.command == (sys.executable, "train.py", "--config={config}")
-    assert one.problem.state.path == config.parent / ".autotune"
-    assert not list(config.parent.glob(".autotune"))
-
-
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("where", ["in it", "beside it"])
 def test_there_is_one_section(config: Path, separate: bool, where: str) -> None:
@@ -186,10 +175,7 @@ def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     ("name", "words", "why"),
-    [
-        ("there.yaml", ("t.py", "--a=1"), "not overwritten"),
-        ("nowhere/new.yaml", ("t.py", "--a=1"), "no such folder"),
-    ],
+    [("there.yaml", ("t.py", "--a=1"), "not overwritten"), ("nowhere/new.yaml", ("t.py", "--a=1"), "no such folder")],
 )
 def test_flags_that_make_no_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: tuple[str, ...], why: str
@@ -217,21 +203,6 @@ def test_of_a_command_without_flags_the_environment_may_vary(
     assert names == set(problem.settings.section.env) - {"KIND"}
     assert ("TF_XLA_FLAGS" in names) is ("tensorflow" in script)
     problem.require_runnable()
-
-
-def test_a_config_that_is_not_there_may_be_meant_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a trainer that reads none."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="no such file") as caught:
-        plan_init(Path("new.yaml"), read_typed((sys.executable, "t.py")), separate=False, state_dir=None)
-    assert "--from-flags" in str(caught.value.remedy)
-
-
-@pytest.mark.parametrize("separate", [False, True])
-def test_only_a_section_in_the_trainers_config_says_that_trials_do_not_see_it(config: Path, separate: bool) -> None:
-    """A file of its own is not the trainer's."""
-    one = plan_init(config, read_typed(COMMAND), separate=separate, state_dir=None)
-    assert ("its trials get this file without it" in one.edit.new) is not separate
 
 
 @pytest.mark.skipif(not CONFIGS, reason="the collection of real configs is not here")

@@ -59,15 +59,6 @@ def test_the_side_that_is_not_the_limit_is_left_alone(
     assert not found.allows({**SPACE.baseline, min(paths): 2})
 
 
-def test_where_both_may_gain_nothing_is_left_alone(make_trial: MakeTrial) -> None:
-    """A bound above 2 % on both sides says nothing, nor does the trial of another point or machine."""
-    assert left_alone([phased(make_trial, free_data=1.3, free_step=1.2)], SPACE, "today", "") is None
-    limited = phased(make_trial, free_data=1.0, free_step=3.0)
-    assert left_alone([limited], SPACE, "another", "") is None
-    assert left_alone([limited], SPACE, "today", "another") is None
-    assert left_alone([], SPACE, "today", "") is None
-
-
 def step_bound(config: Mapping[str, Any]) -> Training:
     """Train so that the step is the limit, with data that is there long before; a larger batch pays."""
     batch = config["data"]["batch_size"]

@@ -1,11 +1,10 @@
 """Searches beside other machines on the same study, in virtual time: what is left to them, and when one leaves."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from autotune.clock import VirtualClock
-from autotune.events import Event, TrialEnded, TrialStarted
+from autotune.events import Event, TrialEnded
 from autotune.records import MACHINE, Purpose, TrialRecord, Values
 from autotune.search.problem import Problem
 from autotune.study.claims import Claim, Owner
@@ -116,36 +115,6 @@ def test_points_that_others_measure_are_left_to_them(search: Search, make_trial:
     assert all(trial.search == "joint" for trial in searched.trials)
 
 
-def test_a_cache_that_others_turn_may_be_left_alone_here(search: Search, make_trial: MakeTrial) -> None:
-    """One pass takes too long here, while another machine is at a point with the cache: the search goes on."""
-    other, begun = Other("a", make_trial), []
-
-    def begins(event: Event) -> None:
-        if isinstance(event, TrialStarted) and "data.cache" in event.changes and not begun:
-            begun.append(other.begins({**GOOD, "data.cache": "memory"}))
-
-    searched = search(
-        lambda config: replace(plain(config), epoch=100_000), budget_s=200, joins=joining(other), told=begins
-    )
-    assert begun
-    assert "caches stay as they are" in searched.said()
-    assert searched.of(Purpose.EXPLORE)
-    assert searched.tuner.ended_by is None
-
-
-def test_a_cache_is_filled_on_one_machine_alone(search: Search, make_trial: MakeTrial) -> None:
-    """As long as nobody has seen what a cache gains, the one that finds out is enough."""
-    other = Other("a", make_trial)
-
-    def begins() -> None:
-        other.begins({**GOOD, "data.cache": "memory"})
-
-    searched = search(plain, budget_s=200, joins=joining(other, first=begins))
-    tried = [trial.values["data.cache"] for trial in searched.of(Purpose.EXPLORE)]
-    assert tried
-    assert set(tried) == {"none"}
-
-
 def test_what_others_have_measured_is_not_tried_again(search: Search, make_trial: MakeTrial) -> None:
     """Their trials count as if they had been made here, on the scale of this machine."""
     other = Other("a", make_trial)
@@ -176,20 +145,6 @@ def test_a_point_that_another_confirms_is_confirmed_here_too(search: Search, mak
     confirmed = [trial.values for trial in searched.of(Purpose.CONFIRM)]
     assert GOOD in confirmed
     assert BEST not in confirmed
-
-
-def test_who_has_much_more_time_goes_on_exploring(search: Search, make_trial: MakeTrial) -> None:
-    """A search of five minutes does not end one of half an hour."""
-    other = Other("a", make_trial)
-
-    def confirms() -> None:
-        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
-        other.has_measured(GOOD, 615.0)
-        other.study.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
-
-    searched = search(plain, budget_s=300, joins=joining(other, budget_s=100.0), told=after(4, confirms))
-    assert len(searched.of(Purpose.EXPLORE)) > 3
-    assert BEST in [trial.values for trial in searched.of(Purpose.CONFIRM)]
 
 
 def test_a_third_machine_does_not_confirm(search: Search, make_trial: MakeTrial) -> None:
@@ -257,30 +212,3 @@ def test_a_slow_machine_leaves_and_says_how_slow(search: Search, make_trial: Mak
 
     searched = search(plain, budget_s=600, joins=joining(other, first=measured))
     assert "of its speed on a" in searched.tuner.left_because
-
-
-def test_a_machine_that_is_a_little_slower_stays(search: Search, make_trial: MakeTrial) -> None:
-    """So do machines of one class differ."""
-    other = Other("a", make_trial)
-
-    def measured() -> None:
-        other.has_measured(other.problem.space.baseline, 1.2 * 285.0, Purpose.BASELINE)
-
-    assert search(plain, budget_s=200, joins=joining(other, first=measured)).tuner.left_because == ""
-
-
-def test_failures_of_a_failing_machine_do_not_count_at_once(search: Search, make_trial: MakeTrial) -> None:
-    """What failed on the machine that broke is tried elsewhere all the same."""
-    other = Other("a", make_trial)
-
-    def failed() -> None:
-        space = other.problem.space
-        other.has_measured(space.baseline, 285.0, Purpose.BASELINE)
-        for values in (GOOD, BEST):
-            record = make_trial(
-                values, None, search="joint", point=space.name(values), conditions={MACHINE: "b", "host": "b"}
-            )
-            other.study.finish(other.begins(values), replace(record, detail="OSError"))
-
-    searched = search(plain, budget_s=200, joins=joining(other, first=failed))
-    assert BEST in [trial.values for trial in searched.of(Purpose.EXPLORE)]

@@ -1,6 +1,5 @@
 """Preflight of init: a trial of a real trainer shows its steps, and whether it reads its copy of the config."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,27 +75,6 @@ def test_a_config_that_nobody_opens(folder: Path, guard: Guard) -> None:
     assert preflight.steps >= 3
 
 
-def test_to_look_at_a_config_is_not_to_read_it(folder: Path, guard: Guard) -> None:
-    """Existence or age of a file tells a trainer nothing of its values."""
-    preflight = preflight_of(folder, guard, "import os\nos.stat(sys.argv[1])\nopen(sys.argv[1]).close()\n" + TRAINS)
-    assert preflight.reached is Reached.NOT_READ
-
-
-def test_a_child_may_read_it(folder: Path, guard: Guard) -> None:
-    """A launcher passes the path on."""
-    script = "import subprocess\nsubprocess.run(['cat', sys.argv[1]], check=True)\n"
-    assert preflight_of(folder, guard, script + TRAINS).reached is Reached.READ
-
-
-def test_values_on_the_command_line_are_there(folder: Path, guard: Guard) -> None:
-    """Nothing has to be read then."""
-    preflight = preflight_of(
-        folder, guard, "assert sys.argv[1] == '--batch=4'\n" + TRAINS, command="--batch={batch_size}"
-    )
-    assert preflight.reached is Reached.ON_THE_COMMAND_LINE
-    assert preflight.steps >= 3
-
-
 @pytest.mark.parametrize(
     ("script", "ending"),
     [
@@ -131,32 +109,6 @@ def test_a_trainer_that_rejects_unknown_keys_fails_with_the_section_only(
         assert "TypeError: unexpected keys ['autotune', 'batch_size', 'out_dir']" in preflight.detail
     else:
         assert (preflight.steps >= 3, preflight.ending) == (True, Ending.STOPPED)
-
-
-def test_a_trainer_that_takes_the_section_is_stopped_at_its_first_step(folder: Path, guard: Guard) -> None:
-    """One step shows it; the next ones, for which this trainer takes for ever, are not waited for."""
-    preflight = preflight_of(folder, guard, READS + "step(samples=1)\ntime.sleep(1e6)\n", with_section=True)
-    assert (preflight.steps, preflight.ending, preflight.reached) == (1, Ending.STOPPED, Reached.READ)
-
-
-@pytest.fixture
-def unnoting_disk(tmp_path: Path) -> Iterator[Path]:
-    """Real file system that does not note reads; skipped where one may not be mounted."""
-    place = tmp_path / "noatime disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "noatime", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-def test_a_disk_that_does_not_note_reads(
-    unnoting_disk: Path, guard: Guard, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer is unknown there, and nothing else is claimed."""
-    monkeypatch.setenv("AUTOTUNE_DIR", str(unnoting_disk / "state"))
-    assert preflight_of(folder, guard, READS + TRAINS).reached is Reached.UNKNOWN
 
 
 def test_a_trainer_in_plain_python_is_not_waited_for_until_the_limit(

@@ -88,17 +88,6 @@ def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(searc
     assert not answer.may_learn_more_slowly
 
 
-def test_samples_that_are_seen_again_tell_nothing_without_a_held_out_loss(search: Search) -> None:
-    """A training loss that is lower then may be memory."""
-    answer = raced(search, learning(as_much)).answer
-    assert answer.race is not None
-    assert answer.race.winner.learning is Learning.UNKNOWN
-    assert answer.race.winner.at_equal_time is not None
-    assert answer.race.winner.at_equal_time.high < 0.0
-    assert "no held-out loss is reported" in answer.race.winner.why
-    assert answer.may_learn_more_slowly
-
-
 def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(search: Search) -> None:
     """As of an augmentation that a cache has frozen, along with a larger batch; it is never applied without a yes."""
 
@@ -148,11 +137,7 @@ def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_lear
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"race_s": 0.0}, "--no-race"),
-        ({"budget_s": 600.0}, "a search of less than 15m"),
-    ],
+    ("options", "why"), [({"race_s": 0.0}, "--no-race"), ({"budget_s": 600.0}, "a search of less than 15m")]
 )
 def test_an_answer_that_was_not_raced_says_why(search: Search, options: dict[str, Any], why: str) -> None:
     """And is not applied without a yes."""
@@ -160,13 +145,6 @@ def test_an_answer_that_was_not_raced_says_why(search: Search, options: dict[str
     assert searched.of(Purpose.RACE) == []
     assert why in searched.answer.why_not_raced
     assert searched.answer.may_learn_more_slowly
-
-
-def test_without_a_loss_there_is_no_race(search: Search) -> None:
-    """And that is said."""
-    searched = raced(search, plain)
-    assert searched.of(Purpose.RACE) == []
-    assert "no loss that can be seen" in searched.answer.why_not_raced
 
 
 def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -> None:
@@ -186,52 +164,3 @@ def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -
     assert asked.answer.race is not None
     assert asked.answer.race.winner.learning is Learning.FASTER
     assert asked.answer.race.cautions == ()
-
-
-def test_what_is_called_the_same_training_and_repeats_its_samples_is_found(search: Search) -> None:
-    """Its loss falls faster with each sample than it should."""
-    config = CONFIG.replace("        data.batch_size: [8, 32]\n", "")
-
-    def repeating(config: Mapping[str, Any]) -> Training:
-        is_second = config["data"]["num_workers"] == 2
-        training = learning(lambda _config: 8.0 if is_second else 1.0)(config)
-        return replace(training, step_s=training.step_s / (1.5 if is_second else 1.0))
-
-    answer = raced(search, repeating, config=config, race_s=RACE_S).answer
-    assert answer.race is not None
-    (caution,) = answer.race.cautions
-    assert "called the same training" in caution
-    assert answer.race.winner.learning is Learning.MEMORISES
-    assert answer.may_learn_more_slowly
-    assert any("called the same training" in said for said in answer.cautions)
-
-
-def test_a_winner_whose_loss_becomes_no_number_loses(search: Search) -> None:
-    """In the race; short trials had not come so far."""
-
-    def trainer(config: Mapping[str, Any]) -> Training:
-        training = learning(as_much)(config)
-        assert callable(training.loss)
-        of_step = training.loss
-        if config["data"]["batch_size"] == 8:
-            return training
-        return replace(training, loss=lambda step: of_step(step) if step < 400 else float("nan"))
-
-    answer = raced(search, trainer).answer
-    assert answer.race is not None
-    assert (answer.race.winner.learning, answer.race.winner.diverged) == (Learning.SLOWER, True)
-
-
-def test_a_loss_that_is_summed_over_the_batch_is_not_compared(search: Search) -> None:
-    """It is four times as high from the start."""
-
-    def trainer(config: Mapping[str, Any]) -> Training:
-        training = learning(as_much)(config)
-        assert callable(training.loss)
-        of_step = training.loss
-        return replace(training, loss=lambda step: config["data"]["batch_size"] * of_step(step))
-
-    answer = raced(search, trainer).answer
-    assert answer.race is not None
-    assert answer.race.winner.learning is Learning.UNKNOWN
-    assert "sum over the batch" in answer.race.why_unknown

@@ -1,23 +1,15 @@
 """The wall, the expected duration of trials, and the end of exploring."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
-
-import pytest
 
 from autotune.clock import VirtualClock
-from autotune.records import Ending, TrialRecord, Values
+from autotune.records import TrialRecord, Values
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.search.schedule import (
-    FOR_CONFIRMATION,
     MOSTLY_TRIED,
     STOPPING_S,
     Budget,
-    design_points,
     expected_trial_s,
-    never_trains,
-    nothing_works,
     pair_s,
     trials_ahead,
     why_exploring_ends,
@@ -48,26 +40,6 @@ def test_a_trial_is_expected_to_take_as_long_as_its_point_did(make_trial: MakeTr
     assert expected_trial_s(trials, point_name(OTHER)) == 30.0
     assert expected_trial_s(trials) == expected_trial_s(trials, "never measured") == 21.0
     assert pair_s(trials, point_name(BASELINE), point_name(OTHER)) == 42.0
-
-
-def test_failures_tell_only_where_there_is_nothing_better(make_trial: MakeTrial) -> None:
-    """A crash after a second says little about how long a good trial takes."""
-    crashes = [make_trial(OTHER, None, duration_s=1.0)] * 5
-    assert expected_trial_s([*crashes, make_trial(BASELINE, 50.0, duration_s=20.0)]) == 20.0
-    assert expected_trial_s(crashes) == 1.0
-    assert expected_trial_s([]) == pytest.approx(10.0)
-
-
-def test_the_slow_start_of_the_first_trial_is_not_expected_again(make_trial: MakeTrial) -> None:
-    """The first trial of a search imports and reads for the first time; the next one of the same point will not."""
-    slow, quick = make_trial(BASELINE, 50.0, duration_s=12.0), make_trial(OTHER, 50.0, duration_s=5.0)
-    assert slow.measurement
-    assert quick.measurement
-    slow = replace(slow, measurement=replace(slow.measurement, first_step_s=8.0))
-    quick = replace(quick, measurement=replace(quick.measurement, first_step_s=1.0))
-    assert expected_trial_s([slow], point_name(BASELINE)) == 12.0
-    assert expected_trial_s([slow, quick], point_name(BASELINE)) == 5.0
-    assert expected_trial_s([quick, slow], point_name(BASELINE)) == 12.0
 
 
 def _ends(
@@ -104,56 +76,8 @@ def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: Make
     assert [trials_ahead(trials, left_s) for left_s in (-1.0, 0.0, 25.0, 100.0, 1e6)] == [0.0, 0.0, 2.5, 10.0, 10.0]
 
 
-def test_a_search_may_be_told_to_use_its_budget(make_trial: MakeTrial) -> None:
-    """A proposal without any promise is tried if the rest need not promise anything; the time ends all the same."""
-    trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
-    proposal = Proposal(values=OTHER, gain=0.0)
-    ends = partial(why_exploring_ends, trials, proposal, SPACE, tried_share=1.0)
-    assert ends(left_s=10.0) == "nothing left to try promises a gain"
-    assert ends(left_s=10.0, worth_the_rest=0.0) == ""
-    assert ends(left_s=9.99, worth_the_rest=0.0) == FOR_CONFIRMATION
-
-
 def test_a_promise_is_not_believed_before_most_points_were_tried(make_trial: MakeTrial) -> None:
     """Of a large space the model knows some part; half of the points is what it takes."""
     trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
     assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED) == "nothing left to try promises a gain"
     assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED - 0.01) == ""
-
-
-def test_exploring_ends_where_there_is_nothing_to_propose(make_trial: MakeTrial) -> None:
-    """But that no trial works comes first: it is what the user has to mend."""
-    trials = [make_trial(BASELINE, 50.0)]
-    ends = partial(why_exploring_ends, proposal=None, space=SPACE, tried_share=1.0, left_s=1e6)
-    assert ends(trials).startswith("every combination was tried")
-    crashes = [make_trial(OTHER, None) for _ in range(5)]
-    assert ends(crashes) == "5 trials in a row gave no numbers"
-
-
-def test_a_search_gives_up_after_five_failures(make_trial: MakeTrial) -> None:
-    """Four may be an accident of the points, and one trial with numbers is reason enough to go on."""
-    crashes = [make_trial(OTHER, None) for _ in range(5)]
-    assert not nothing_works([])
-    assert not nothing_works(crashes[:4])
-    assert nothing_works(crashes)
-    assert not nothing_works([*crashes, make_trial(BASELINE, 50.0)])
-
-
-@pytest.mark.parametrize("ending", [Ending.NEVER_STARTED, Ending.OBSERVER_MISSING])
-def test_two_trials_without_a_step_are_enough_to_give_up(make_trial: MakeTrial, ending: Ending) -> None:
-    """No other values would make steps seen; a crash may be the fault of the values."""
-    silent = [make_trial(BASELINE, None, ending=ending) for _ in range(2)]
-    assert not never_trains(silent[:1])
-    assert never_trains(silent)
-    assert nothing_works(silent)
-    assert not never_trains([*silent, make_trial(BASELINE, None)])
-
-
-def test_the_initial_design_grows_with_the_budget_and_the_space(make_trial: MakeTrial) -> None:
-    """A part of all trials that there is time for, at most ten, and fewer in a small space."""
-    trials = [make_trial({}, 100.0)]
-    trial_s = trials[0].duration_s
-    assert design_points(trials, 5000, 19 * trial_s) == 3
-    assert design_points(trials, 5000, 59 * trial_s) == 9
-    assert design_points(trials, 5000, 10_000 * trial_s) == 10
-    assert design_points(trials, 12, 10_000 * trial_s) == 1

@@ -156,14 +156,6 @@ def test_modules_of_a_src_layout_and_scripts_around_a_trainer_count(here: Path) 
     assert set(code(here, ("./run.sh", "{config}")).digests()) == {"run.sh"}
 
 
-def test_nothing_is_said_to_differ_where_nothing_is_known(here: Path) -> None:
-    """A program without a script."""
-    unknown = code(here, ("trainer", "{config}"))
-    assert unknown.digests() == unknown.facts() == {}
-    assert why_code_differs(unknown.facts(), code(here).facts()) is None
-    assert code(here).changed({}) == ()
-
-
 def test_odd_sources_do_not_stop_it(here: Path) -> None:
     """A script that is no Python, modules that import each other, and hundreds of them."""
     (here / "loader.py").write_text("import train\nimport loader\nfrom ..... import x\n")

@@ -17,8 +17,6 @@ from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity, Verdict
 from autotune.sampler.config_sampler import ConfigSampler
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.known import Study
-from autotune.search.schedule import MOSTLY_TRIED
-from autotune.search.tuner import WARM_UP_FROM_S
 from autotune.study.summary import judged_finalists
 from autotune.testing.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in
@@ -69,31 +67,6 @@ def test_another_sampler_finds_it_too(search: Search, sampler: SamplerChoice) ->
     assert searched.answer.best is not None
     assert searched.answer.best.values["data.batch_size"] == 32
     assert searched.took_s <= 600
-
-
-def test_a_budget_that_will_not_do_for_a_confirmation_is_said_to_be_one(search: Search, searched: Searched) -> None:
-    """The remark comes as soon as the duration of a trial is known."""
-    assert "none can be confirmed in this search" in search(plain, budget_s=6).said().splitlines()[0]
-    assert "none can be confirmed" not in searched.said()
-
-
-def test_the_baseline_comes_first(searched: Searched) -> None:
-    """The user's own config is measured before anything else is tried: all else is compared with it."""
-    purposes = [trial.purpose for trial in searched.trials if trial.validity is not Validity.COLD]
-    assert purposes[0] is Purpose.BASELINE
-    assert purposes.count(Purpose.BASELINE) == 1
-    assert purposes[1] is Purpose.EXPLORE
-    assert searched.trials[0].values == {"data.batch_size": 8, "data.num_workers": 1, "data.cache": "none"}
-
-
-@pytest.mark.parametrize(("budget_s", "warm_ups"), [(WARM_UP_FROM_S - 1, 0), (WARM_UP_FROM_S, 1)])
-def test_a_first_trial_warms_the_machine_up_if_there_is_time(search: Search, budget_s: float, warm_ups: int) -> None:
-    """This trial reads the data into the page cache, is short, and its numbers count for nothing."""
-    searched = search(plain, budget_s=budget_s)
-    baseline = searched.of(Purpose.BASELINE)
-    assert len(baseline) == 1 + warm_ups
-    assert [trial.validity for trial in baseline] == [Validity.COLD] * warm_ups + [Validity.GOOD]
-    assert all(trial.comparable is None for trial in baseline[:warm_ups])
 
 
 def test_the_confirmation_is_made_of_whole_interleaved_pairs(searched: Searched) -> None:
@@ -162,15 +135,6 @@ def test_the_budget_is_a_wall(search: Search, trainer: Trainer, budget_s: float)
     assert (searched.result is None) is (searched.error is not None)
 
 
-def test_a_budget_too_short_for_one_trial_says_so(search: Search) -> None:
-    """The error names the budget as the reason, and the remedy."""
-    searched = search(_slow, budget_s=20)
-    assert searched.error is not None
-    assert "budget of 20s" in searched.error.message
-    assert searched.error.remedy is not None
-    assert len(searched.trials) == 1
-
-
 def test_it_gives_up_where_nothing_works(search: Search) -> None:
     """Five trials that all crash are enough to know; the error names how they ended, the first one is kept to show."""
     searched = search(crashing, budget_s=1800)
@@ -210,14 +174,6 @@ def test_a_config_that_fails_is_no_baseline(search: Search) -> None:
     assert answer.best is not None
     assert answer.best.values["data.batch_size"] == 32
     assert answer.speedup is None
-
-
-def test_a_trainer_that_never_trains_is_given_up_soon(search: Search) -> None:
-    """Other values would make no steps seen: two starts are waited for, and the rest of the budget is the user's."""
-    searched = search(lambda config: replace(plain(config), start_s=inf), budget_s=3000)
-    assert [trial.ending for trial in searched.trials] == [Ending.NEVER_STARTED] * 2
-    assert searched.took_s < 3 * 60
-    assert "none of" in str(searched.error)
 
 
 def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
@@ -264,15 +220,6 @@ def test_a_cache_that_pays_after_the_first_pass_is_found(search: Search) -> None
     assert answer.best.values == {"data.batch_size": 32, "data.num_workers": 2, "data.cache": "memory"}
 
 
-def test_a_point_that_never_starts_costs_no_more_than_its_timeout(search: Search) -> None:
-    """The point is named, and the rest of the budget goes on."""
-    searched = search(_silent, budget_s=600)
-    silent = [trial for trial in searched.trials if trial.ending is Ending.NEVER_STARTED]
-    assert silent
-    assert all(trial.duration_s <= 61 for trial in silent)
-    assert searched.answer.baseline is not None
-
-
 def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
     """A second search finds the trials of the first, measures the baseline anew, and explores nothing twice."""
     first = search(plain, budget_s=60)
@@ -286,12 +233,6 @@ def test_the_same_command_goes_on_where_it_stopped(search: Search) -> None:
     assert not explored & {trial.point for trial in second.of(Purpose.EXPLORE)}
     assert second.answer.verdict is Verdict.BETTER
     assert second.answer.trials == len(second.trials)
-
-
-def test_one_seed_is_one_search(search: Search, searched: Searched) -> None:
-    """The choices of the search can be repeated."""
-    other = search(plain, budget_s=300)
-    assert [trial.values for trial in searched.trials] == [trial.values for trial in other.trials]
 
 
 def test_whoever_watches_is_told_everything(searched: Searched) -> None:
@@ -343,95 +284,6 @@ def test_a_point_that_loses_its_loss_has_diverged(search: Search) -> None:
     assert found.answer.best.values["data.batch_size"] <= 8
 
 
-def test_out_of_memory_at_the_baselines_batch_does_not_end_the_search(search: Search) -> None:
-    """The baseline's batch works: the failure was of something else, and other combinations are tried."""
-
-    def two_workers_are_too_many(config: Mapping[str, Any]) -> Training:
-        if config["data"]["num_workers"] == 2:
-            return Training(steps=0, exit_code=1, stderr="RuntimeError: CUDA out of memory")
-        return plain(config)
-
-    answer = search(two_workers_are_too_many, budget_s=300).answer
-    assert answer.best is not None
-    assert answer.best.values["data.batch_size"] == 32
-
-
-def test_a_point_that_stopped_working_is_not_repeated_for_ever(search: Search) -> None:
-    """Trials that fail count against the six that a point may have."""
-    made = iter(range(10_000))
-
-    def breaks(config: Mapping[str, Any]) -> Training:
-        broken = next(made) > 11 and config["data"]["batch_size"] == 32
-        return crashing(config) if broken else plain(config)
-
-    searched = search(breaks, budget_s=100)
-    repeats = [trial.point for trial in searched.trials if trial.purpose is Purpose.REPEAT]
-    assert max(repeats.count(point) for point in repeats) <= 6
-
-
-def test_trials_that_never_started_are_not_recorded(search: Search) -> None:
-    """The wall in the middle of a confirmation does not record the trials still planned as killed."""
-    made = iter(range(10_000))
-
-    def slows_down(config: Mapping[str, Any]) -> Training:
-        return replace(plain(config), start_s=1.0 if next(made) < 14 else 12.0)
-
-    searched = search(slows_down, budget_s=100)
-    assert len(searched.trials) == len(searched.simulator.plans)
-
-
-def test_a_crash_before_the_cache_is_warm_is_a_crash(search: Search) -> None:
-    """Such a crash is no reason to leave caches alone."""
-
-    def crashes_with_two_workers(config: Mapping[str, Any]) -> Training:
-        return crashing(config) if config["data"]["num_workers"] == 2 else plain(config)
-
-    searched = search(crashes_with_two_workers, budget_s=300)
-    assert "caches stay as they are" not in searched.said()
-    assert any(trial.comparable and trial.values["data.cache"] == "memory" for trial in searched.trials)
-    assert all(trial.validity is Validity.UNMEASURED for trial in searched.trials if trial.ending is Ending.CRASHED)
-
-
-@pytest.mark.services
-def test_a_point_that_never_starts_does_not_eat_the_budget(search: Search) -> None:
-    """Five minutes of silence are not waited for again and again if all others start in a second."""
-
-    def two_workers_hang(config: Mapping[str, Any]) -> Training:
-        return replace(plain(config), start_s=inf) if config["data"]["num_workers"] == 2 else plain(config)
-
-    searched = search(two_workers_hang, budget_s=1800, config=BIG.replace("timeout_s: 60", "timeout_s: 300"))
-    assert sum(trial.duration_s for trial in searched.trials if trial.ending is Ending.NEVER_STARTED) < 900
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.services) for seed in (1, 2))])
-def test_a_gain_that_cannot_be_shown_is_not_confirmed_for_ever(search: Search, seed: int) -> None:
-    """Knobs that do nothing do not get most of ten minutes of pairs."""
-    searched = search(dull, budget_s=600, config=BIG, seed=seed)
-    assert len(searched.of(Purpose.CONFIRM)) <= 2 * 12
-
-
-def test_a_candidate_that_is_worth_nothing_does_not_cut_the_exploring_short(search: Search) -> None:
-    """Time kept back for a confirmation stays below half of the budget."""
-    searched = search(dull, budget_s=300, config=BIG)
-    confirming = sum(trial.duration_s for trial in searched.of(Purpose.CONFIRM))
-    assert confirming <= 150
-
-
-def test_a_later_search_without_time_does_not_deny_what_is_known(search: Search) -> None:
-    """A point known to be faster is the candidate, also if this search could only measure the baseline."""
-    first = search(plain, budget_s=60)
-    assert first.answer.verdict is Verdict.BETTER
-    assert "nothing that was tried is faster" not in search(plain, budget_s=12).answer.why
-
-
-def test_trials_too_short_to_measure_are_shown(search: Search) -> None:
-    """The error points at what is printed, so there is something to print; and it does not take twenty trials."""
-    searched = search(lambda _config: Training(steps=9), budget_s=1800, config=BIG)
-    assert searched.error is not None
-    assert searched.tuner.failures
-    assert len(searched.trials) <= 8
-
-
 def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) -> None:
     """The half that failed is measured once more, so that its pair is complete."""
     made = 0
@@ -457,72 +309,6 @@ def test_a_crash_in_the_confirmation_does_not_cost_the_answer(search: Search) ->
     assert searched.answer.verdict is Verdict.BETTER
 
 
-def test_a_config_that_always_fails_in_its_confirmation_is_given_up(search: Search) -> None:
-    """Two failures in a row are no accident: no further trial of the confirmation is made."""
-    made, good_trials = 0, 1_000
-
-    def tired(config: Mapping[str, Any]) -> Training:
-        nonlocal made
-        made += 1
-        return crashing(config) if made > good_trials and config["data"]["batch_size"] == 32 else plain(config)
-
-    quiet = search(tired, budget_s=300)
-    made, good_trials = 0, len(quiet.trials) - len(quiet.of(Purpose.CONFIRM))
-    searched = search(tired, budget_s=300, fresh=True)
-    confirming = searched.of(Purpose.CONFIRM)
-    assert [trial.ending for trial in confirming[-2:]] == [Ending.CRASHED, Ending.CRASHED]
-    assert confirming[-2].point == confirming[-1].point
-    assert len(confirming) <= 3
-    assert searched.answer.verdict is Verdict.NO_CHANGE
-
-
-def test_configs_whose_caches_cannot_fill_are_compared_as_if_they_were_full(search: Search) -> None:
-    """The baseline caches, and one pass takes hours: the cost of loading now is nothing then, so a larger batch leads.
-
-    As it is now, while loading is what takes the time, the second worker would look best. What full caches really make
-    of it no trial has shown, so it is not called better, and the interval holds it.
-    """
-
-    def cached(config: Mapping[str, Any]) -> Training:
-        data = config["data"]
-        compute_s = 0.002 + 0.0005 * data["batch_size"]
-        load_s = 0.02 * data["batch_size"] / data["num_workers"]
-        return Training(
-            samples=data["batch_size"],
-            step_s=compute_s,
-            first_pass_step_s=compute_s + load_s,
-            wait_fraction=0.0,
-            first_pass_wait_fraction=load_s / (compute_s + load_s),
-            noise=0.02,
-            epoch=1_000_000,
-        )
-
-    searched = search(cached, budget_s=300, config=CONFIG.replace("cache: none", "cache: memory"))
-    answer = searched.answer
-    assert "they are compared without the time they wait for data" in searched.said()
-    assert answer.verdict is Verdict.NO_CHANGE
-    assert answer.candidate is not None
-    assert answer.candidate.values["data.batch_size"] == 32
-    assert answer.speedup is not None
-    assert answer.speedup.low < (32 / 0.018) / (8 / 0.006) < answer.speedup.high
-    assert "caches take longer to fill than there was time" in answer.why
-
-
-@pytest.mark.services
-def test_a_trial_that_was_cut_short_as_hopeless_is_learned_from(search: Search) -> None:
-    """A value that makes training far slower is tried once or twice, and not in half of the space."""
-    config = BIG.replace("data.cache: [none, memory]", "data.cache: [none, memory]\n        data.slow: [false, true]")
-    config = config.replace("cache: none\n", "cache: none\n    slow: false\n", 1)
-
-    def slowed(config: Mapping[str, Any]) -> Training:
-        training = plain(config)
-        return replace(training, step_s=training.step_s * (10 if config["data"]["slow"] else 1))
-
-    searched = search(slowed, budget_s=600, config=config)
-    slow = [trial for trial in searched.trials if trial.values["data.slow"]]
-    assert len(slow) <= 0.2 * len(searched.trials)
-
-
 def test_the_gain_of_ten_more_minutes_is_estimated_at_the_end(search: Search) -> None:
     """A large space that was hardly looked at promises more than one that was tried out."""
     little, all_of_it = search(plain, budget_s=90, config=BIG).answer, search(plain, budget_s=900).answer
@@ -530,29 +316,6 @@ def test_the_gain_of_ten_more_minutes_is_estimated_at_the_end(search: Search) ->
     assert all_of_it.gain_of_ten_minutes is not None
     assert 0.0 <= all_of_it.gain_of_ten_minutes < 0.05
     assert little.gain_of_ten_minutes > all_of_it.gain_of_ten_minutes
-
-
-def test_only_a_space_that_is_known_makes_a_search_end_early(search: Search) -> None:
-    """It ends once most points were tried and promise nothing; in a large space the time is used."""
-    small, large = search(plain, budget_s=1200), search(dull, budget_s=300, config=BIG)
-    assert small.tuner.state.tried_share >= MOSTLY_TRIED > large.tuner.state.tried_share
-    assert "nothing left to try promises a gain" in small.said()
-    assert small.took_s < 600
-    assert "the rest of the budget is for the confirmation" in large.said()
-
-
-def test_in_a_short_budget_something_is_tried_and_confirmed(search: Search) -> None:
-    """The first trial starts slowly; that does not make the search believe that there is no time for anything."""
-    made = 0
-
-    def slow_at_first(config: Mapping[str, Any]) -> Training:
-        nonlocal made
-        made += 1
-        return replace(plain(config), start_s=5.0 if made == 1 else 1.0)
-
-    searched = search(slow_at_first, budget_s=60)
-    assert len(searched.of(Purpose.EXPLORE)) >= 3
-    assert searched.answer.verdict is Verdict.BETTER
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -590,27 +353,6 @@ def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_sam
     assert (judgement.speed, judgement.score) == (searched.answer.speedup, searched.answer.score_ratio)
     ((_, before),) = judged_finalists(records[:-1], records[0].search, EFFECTIVE_UTILIZATION)
     assert before is None
-
-
-def test_where_starts_are_cheap_the_ratio_is_measured_with_all_pairs(searched: Searched) -> None:
-    """Nothing is saved by an interval that is wider than need be."""
-    assert len(searched.of(Purpose.CONFIRM)) >= 12
-    assert not any(PAIRS_PLANNED in trial.conditions for trial in searched.trials)
-
-
-def test_while_nothing_is_better_a_short_budget_is_used_to_go_on_trying(search: Search) -> None:
-    """Time too short to confirm another point is spent on exploring: the next search knows what it showed."""
-    searched = search(dull, budget_s=30, config=BIG)
-    assert searched.answer.verdict is Verdict.NO_CHANGE
-    assert searched.took_s > 20
-    assert "for the time that is left" not in searched.said()
-
-
-def test_after_a_few_trials_no_gain_is_estimated(search: Search) -> None:
-    """The gain of more time is unknown after two or three trials, and not said."""
-    searched = search(dull, budget_s=20, config=BIG)
-    assert len(searched.trials) < 10
-    assert searched.answer.gain_of_ten_minutes is None
 
 
 @pytest.mark.parametrize("trials", [2, 4])
@@ -673,17 +415,6 @@ def test_a_full_disk_or_memory_leaves_the_answer_so_far(search: Search, error: E
     assert searched.answer.trials == 4
     assert searched.tuner.ended_by is not None
     assert searched.tuner.ended_by.remedy
-
-
-def test_trouble_before_any_number_is_an_error(search: Search) -> None:
-    """No answer can be given then."""
-
-    def ends(event: Event) -> None:
-        if isinstance(event, TrialStarted):
-            raise TrialError("no room")
-
-    searched = search(plain, budget_s=300, told=ends)
-    assert str(searched.error) == "no room"
 
 
 def test_an_answer_that_the_space_does_not_have_is_not_given(search: Search) -> None:

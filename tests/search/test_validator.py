@@ -82,15 +82,6 @@ def test_the_winner_is_trained_through_an_epoch_an_evaluation_and_a_checkpoint(s
     assert answer.validation.overall_ratio == pytest.approx(answer.validation.speed_ratio, rel=0.2)
 
 
-def test_a_trainer_that_never_comes_to_them_is_trained_for_the_time(search: Search) -> None:
-    """It says so."""
-    answer = validated(search, lambda config: replace(plain(config), epoch=None)).answer
-    assert answer.verdict is Verdict.BETTER
-    assert answer.validation is not None
-    assert answer.validation.trained_s == pytest.approx(VALIDATE_S, abs=1.0)
-    assert answer.validation.epoch_ends == answer.validation.evaluations == answer.validation.checkpoints == 0
-
-
 @pytest.mark.parametrize("breaks", BREAKS)
 def test_what_breaks_makes_way_for_the_next_best(search: Search, breaks: str) -> None:
     """The larger batch is faster and was confirmed; the second worker is what remains."""
@@ -133,14 +124,6 @@ def test_another_error_or_a_sooner_one_is_held_against_the_winner(search: Search
     assert "today's config itself crashed" in broken.validation.remarks[0]
 
 
-def test_what_cannot_be_compared_is_said(search: Search) -> None:
-    """Losses below 0, or that stop being reported, do not go the way of today's."""
-    answer = validated(search, lambda config: replace(whole(config), loss=lambda step: -1.0 - step)).answer
-    assert answer.validation is not None
-    assert answer.validation.loss_ratio is None
-    assert any("could not be compared" in remark for remark in answer.validation.remarks)
-
-
 def test_an_answer_whose_validation_is_missing_says_so_from_the_record(search: Search) -> None:
     """As after a kill in the middle of it: whoever reads the record has to know that it was asked for."""
 
@@ -169,22 +152,6 @@ def test_without_time_for_another_the_answer_says_what_broke(search: Search) -> 
     assert "broke in a longer training" in answer.why
     assert answer.validation is not None
     assert said in answer.validation.broke[0]
-
-
-def test_the_wall_holds_and_an_answer_that_was_not_validated_says_so(search: Search) -> None:
-    """A validation that does not fit any more is left out."""
-    searched = validated(search, whole, budget_s=80.0, validate_s=20.0)
-    assert searched.took_s <= 80.0
-    unvalidated = any("not validated" in caution for caution in searched.answer.cautions)
-    assert unvalidated is (searched.answer.verdict is Verdict.BETTER and searched.answer.validation is None)
-
-
-def test_nothing_is_validated_without_being_asked_for_or_without_a_winner(search: Search) -> None:
-    """The time is for what pays."""
-    assert search(whole, budget_s=BUDGET_S).of(Purpose.VALIDATE) == []
-    dull = validated(search, lambda _config: replace(whole({"data": {"batch_size": 8, "num_workers": 1}})), fresh=True)
-    assert dull.answer.verdict is Verdict.NO_CHANGE
-    assert dull.of(Purpose.VALIDATE) == []
 
 
 def test_the_next_search_leaves_a_point_that_broke_alone(search: Search) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 from autotune.events import Remark, TrialEnded
 from autotune.records import Gpu, Machine, Purpose
 from autotune.search.problem import Problem, open_problem
-from autotune.search.warm_start import WarmStart, keep_profile, profile_of, warm_start
+from autotune.search.warm_start import keep_profile, profile_of, warm_start
 from autotune.study.profiles import INDEX, ProfileIndex, ProfilePoint
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import Training
 from tests.runs import named, observation
-from tests.search.simulated import CONFIG, Search, Searched, plain
+from tests.search.simulated import Search, Searched, plain
 
 GIB = 1 << 30
 OTHER = Machine(
@@ -100,25 +100,3 @@ def test_a_study_leaves_its_profile_in_the_record_and_beside_it(search: Search) 
     assert str(Path.cwd()) not in text
     assert problem.journal is not None
     assert '"profile"' in problem.journal.read_text()
-
-
-def test_nothing_is_begun_with_where_nothing_is_known(search: Search) -> None:
-    """Neither without studies, nor with a study's own profile."""
-    searched = search(plain, budget_s=120)
-    assert warm_start(_problem()) == WarmStart()
-    problem = _problem()
-    profile = profile_of(problem, [], searched.tuner.state.better(), 0.1, "")
-    ProfileIndex(problem.storage, problem.state.studies).keep(profile)
-    assert warm_start(_problem()) == WarmStart()
-    assert WarmStart().sentence == ""
-
-
-def test_the_training_is_known_on_a_machine_where_other_knobs_turn(search: Search) -> None:
-    """The same file on a machine with other domains is the same training; an edited key makes it a like one."""
-    search(plain, budget_s=60)
-    assert _problem().training == _problem(OTHER).training
-    assert _problem().study != _problem(OTHER).study
-    Path("config.yaml").write_text("epochs: 5\n" + CONFIG)
-    edited = _problem().training
-    Path("config.yaml").write_text(CONFIG)
-    assert _problem().training != edited

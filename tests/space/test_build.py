@@ -26,11 +26,6 @@ def _placed(data: Scalar, model: Scalar, machine: Machine) -> Space:
     return build_space({"data.data_gpu": data, "model_gpu": model}, None, machine, {})[0]
 
 
-def _skipped(config: dict[str, Scalar], domains: dict[str, tuple[Scalar, ...]] | None = None) -> dict[str, str]:
-    """Return the keys that are left out, with the reason."""
-    return {skipped.path: skipped.why for skipped in build_space(config, domains, _machine(), {})[1]}
-
-
 def _keys(space: Space, path: str, value: Scalar) -> dict[str, Scalar]:
     """Return the config's keys and values with one knob changed."""
     return space.keys({**space.baseline, path: value})
@@ -53,12 +48,6 @@ def test_what_is_for_validation_is_no_knob(section: str) -> None:
     assert [(one.path, "validation" in one.why) for one in skipped] == [(f"{section}.batch_size", True)]
 
 
-def test_who_lists_a_validation_key_gets_it() -> None:
-    """The user's own list of knobs is taken as it is."""
-    space, skipped = build_space({"eval.batch_size": 4}, {"eval.batch_size": (4, 8)}, _machine(), {})
-    assert (list(space.baseline), skipped) == (["eval.batch_size"], ())
-
-
 def test_a_switch_moves_its_likes_though_they_are_not_listed() -> None:
     """One XLA switch on and one off is a config that nobody means."""
     config: dict[str, Scalar] = {"data.enable_xla": False, "training.enable_xla_compilation": False}
@@ -66,12 +55,6 @@ def test_a_switch_moves_its_likes_though_they_are_not_listed() -> None:
     space, _ = build_space(config, {path: (False, True)}, _machine(), {})
     assert _keys(space, path, True) == {path: True, "data.enable_xla": True}
     assert _keys(space, path, False) == config
-
-
-def test_switches_that_differ_in_the_baseline_are_left_apart() -> None:
-    """The baseline point must stay what the config says."""
-    config: dict[str, Scalar] = {"a.use_xla": False, "b.use_xla": True}
-    assert "differs" in _skipped(config)["b.use_xla"]
 
 
 PLACEMENTS = {None: None, 1: 0, 0: 1}
@@ -102,29 +85,7 @@ def test_a_placement_is_one_knob_that_writes_both_keys(
 
 
 @pytest.mark.parametrize(
-    ("data", "model", "tried"),
-    [(None, None, {None: None, 1: 0}), (0, 1, {1: 0, None: None}), (1, 0, {0: 1, None: None}), (0, 0, {0: 0, 1: 0})],
-)
-def test_alike_gpus_are_tried_one_way_round(data: Scalar, model: Scalar, tried: dict[Scalar, Scalar]) -> None:
-    """Of two equals either may train: it makes no difference."""
-    knob = _placed(data, model, _machine(gpus=2)).knob("model_gpu")
-    assert {choice: knob.keys(choice)["data.data_gpu"] for choice in knob.choices} == tried
-
-
-def test_a_placement_stays_the_same_point_whichever_is_todays() -> None:
-    """`apply` makes another one the baseline, and the trials on record keep their meaning."""
-    spaces = [_placed(data, model, _machine(gpus=("A10", "H200"))) for data, model in ((None, None), (0, 1), (1, 0))]
-    for choice in PLACEMENTS:
-        assert len({space.name({"model_gpu": choice}) for space in spaces}) == 1
-
-
-@pytest.mark.parametrize(
-    ("domain", "tried"),
-    [
-        ((None, 0, 1), PLACEMENTS),
-        ((None, 1), {None: None, 1: 0}),
-        ((None, 2), {None: None, 2: 0}),
-    ],
+    ("domain", "tried"), [((None, 0, 1), PLACEMENTS), ((None, 1), {None: None, 1: 0}), ((None, 2), {None: None, 2: 0})]
 )
 def test_the_users_own_placements_are_whole_pairs(domain: tuple[Scalar, ...], tried: dict[Scalar, Scalar]) -> None:
     """A list of GPUs for the model is taken as it is, also where no GPU is seen; the data's moves with it."""
@@ -162,22 +123,6 @@ def test_a_buffer_between_gpus_exists_only_where_there_are_two() -> None:
     assert why == "pipeline_buffer_size has no effect with model_gpu: None"
     together = space.with_heuristic({"model_gpu": 1, "pipeline_buffer_size": 4}, "model_gpu", None)
     assert together == space.baseline
-
-
-def test_a_buffer_between_gpus_stays_where_todays_placement_has_none_and_is_fixed() -> None:
-    """There is nothing to turn, and the reason is said."""
-    config: dict[str, Scalar] = {"data_gpu": None, "model_gpu": None, "pipeline_buffer_size": 16}
-    space, skipped = build_space(config, None, _machine(gpus=2), {"model_gpu": "it is fixed by set:"})
-    assert "pipeline_buffer_size" in {knob.path for knob in space.knobs}  # of a pair that is not whole nothing is known
-    space, skipped = build_space(config, None, _machine(gpus=1), {})
-    assert space.knobs == ()
-    assert "data and model share one" in {one.path: one.why for one in skipped}["pipeline_buffer_size"]
-
-
-def test_a_buffer_without_a_pair_of_gpus_is_a_knob_by_itself() -> None:
-    """Other trainers place data and model by themselves."""
-    space, _ = build_space({"pipeline_buffer_size": 16}, None, _machine(gpus=2), {})
-    assert space.why_infeasible({"pipeline_buffer_size": 4}) is None
 
 
 @pytest.mark.parametrize(
@@ -228,14 +173,6 @@ def test_accumulation_makes_up_for_another_batch() -> None:
     assert space.same_training().knob("data.batch_size") == knob
 
 
-def test_a_batch_that_nothing_divides_is_said() -> None:
-    """A prime batch without accumulation has no other size."""
-    config: dict[str, Scalar] = {"batch_size": 7, "grad_accum": 1}
-    space, skipped = build_space(config, {"batch_size": (7, 14)}, _machine(), {}, keep_effective_batch=True)
-    assert space.knobs == ()
-    assert "divides" in skipped[0].why
-
-
 @pytest.mark.parametrize(
     ("config", "domains", "refused", "why"),
     [
@@ -254,25 +191,6 @@ def test_an_effective_batch_that_cannot_be_kept_is_an_error(config, domains, ref
     assert caught.value.remedy
 
 
-def test_without_a_batch_to_change_there_is_nothing_to_keep() -> None:
-    """Also where the batch is the effective one itself."""
-    space, _ = build_space({"num_workers": 1}, None, _machine(), {}, keep_effective_batch=True)
-    assert list(space.baseline) == ["num_workers"]
-    space, skipped = build_space({"global_batch_size": 8}, None, _machine(), {}, keep_effective_batch=True)
-    assert space.knobs == ()
-    assert "effective batch itself" in skipped[0].why
-
-
-def test_a_narrowed_knob_takes_along_what_moves_with_it() -> None:
-    """Leaving choices out leaves the same pairs of values."""
-    config: dict[str, Scalar] = {"batch_size": 8, "grad_accum": 4}
-    knob = _knob(config, "batch_size", keep_effective_batch=True)
-    fewer = knob.narrowed([32, 8])
-    assert fewer.keys(32) == knob.keys(32) == {"batch_size": 32, "grad_accum": 1}
-    with pytest.raises(ValueError, match="not among"):
-        fewer.keys(16)
-
-
 def test_what_moves_with_a_batch_is_part_of_the_point() -> None:
     """The same batch accumulated twice as often is another training, and never pooled with the first."""
     spaces = [
@@ -284,25 +202,3 @@ def test_what_moves_with_a_batch_is_part_of_the_point() -> None:
     assert spaces[0].is_named(names[0], {"batch_size": 4})
     assert not spaces[1].is_named(names[0], {"batch_size": 4})
     assert not spaces[0].is_named(names[0], {"batch_size": 5})
-
-
-def test_the_gpu_of_the_data_is_part_of_the_point() -> None:
-    """Both on one GPU, and the data on another: two points, though the model's GPU is the same."""
-    apart, together = (_placed(data, 1, _machine(gpus=2)) for data in (0, 1))
-    assert apart.name({"model_gpu": 1}) != together.name({"model_gpu": 1})
-
-
-def test_a_number_without_end_is_no_known_knob() -> None:
-    """Whatever the key is called: no batch and no pool of workers is that large."""
-    config: dict[str, Scalar] = {"batch_size": 10**500, "num_workers": 2**40, "accum_steps": 10**500, "prefetch": 2}
-    space, _ = build_space(config, None, _machine(), {})
-    assert list(space.baseline) == ["prefetch"]
-
-
-@pytest.mark.parametrize("domain", [("small", "large"), (None, 16), (True, False), (8.5, 16.5), (0, 8)])
-def test_a_batch_of_words_is_a_knob_of_the_users_own(domain: tuple[Scalar, ...]) -> None:
-    """Code that computes with batch sizes cannot use words, and does not try."""
-    space, _ = build_space({"batch_size": 4, "accum_steps": 2}, {"batch_size": domain}, _machine(), {})
-    knob = space.knob("batch_size")
-    assert (knob.kind, knob.label) == (None, Label.UNKNOWN)
-    assert set(domain) < set(knob.choices)

@@ -3,8 +3,8 @@
 import pytest
 
 from autotune.records import Gpu, Machine, Scalar, Values
-from autotune.space.catalog import known_knob
-from autotune.space.find import build_space, why_not_turned
+from autotune.space.catalog import known_knob, why_not_turned
+from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
 
@@ -98,13 +98,6 @@ def test_what_workers_do_needs_workers(path: str, value: Scalar) -> None:
     assert space.with_heuristic(space.baseline, path, value) == {**config, path: value, "num_workers": 4}
     without = _space(config, listed={path: (config[path], value)})
     assert without.knobs == ()
-
-
-def test_the_workers_of_the_same_section_count() -> None:
-    """A loader of another section has nothing to do with it."""
-    config: dict[str, Scalar] = {"a.num_workers": 0, "b.num_workers": 2, "b.persistent_workers": False}
-    space = _space(config)
-    assert space.why_infeasible({**config, "b.persistent_workers": True}) is None
 
 
 def test_debugging_is_only_ever_turned_off() -> None:

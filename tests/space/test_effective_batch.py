@@ -29,13 +29,6 @@ def test_larger_sizes_are_left_out_and_smaller_ones_stay(
     assert whole.with_batch_up_to(factor).knob("num_workers") == whole.knob("num_workers")
 
 
-@pytest.mark.parametrize("name", ["per_device_train_batch_size", "global_batch_size", "micro_batch_size"])
-def test_a_batch_that_is_accumulated_is_limited_by_its_own_ratio(name: str) -> None:
-    """The accumulated steps stay, and so the effective batch grows as the size does."""
-    config: Config = {name: 8, "gradient_accumulation_steps": 4}
-    assert _space(config).with_batch_up_to(4.0).knob(name).choices == (4, 8, 16, 32)
-
-
 def test_what_leaves_the_effective_batch_as_it_is_is_not_limited() -> None:
     """Sizes that accumulation or the trainer itself makes up for, and that of validation."""
     kept = _space({"batch_size": 8, "grad_accum": 16}, {"batch_size": (8, 64)}, keep=True)
@@ -71,9 +64,5 @@ def test_a_fixed_batch_stays_a_knob() -> None:
     """So that the study is the same; what shares a batch is not turned either."""
     whole = _space({"batch_size": 8, "bucket_by_length": False, "mixed_precision": "float32", "num_workers": 1})
     space = whole.with_batch_fixed()
-    assert space.choices == {
-        **whole.choices,
-        "batch_size": (8,),
-        "bucket_by_length": (False,),
-    }
+    assert space.choices == {**whole.choices, "batch_size": (8,), "bucket_by_length": (False,)}
     assert space.knob("batch_size").heuristic_values == ()

@@ -3,7 +3,6 @@
 import pytest
 
 from autotune.records import Gpu, Machine, Scalar
-from autotune.space.catalog import KNOWN_KNOBS
 from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
@@ -30,14 +29,6 @@ CONFIG: dict[str, Scalar] = {
 
 def _space_of(config: dict[str, Scalar], machine: Machine = CPU_ONLY) -> Space:
     return build_space(config, None, machine, {})[0]
-
-
-def test_known_knobs_are_found_by_name_in_any_section() -> None:
-    """Knobs come from the names of keys; what is no knob stays alone."""
-    paths = {knob.path for knob in _space_of(CONFIG).knobs}
-    assert "data.batch_size" in paths
-    assert "training.enable_xla_compilation" in paths
-    assert "training.learning_rate" not in paths
 
 
 def test_the_machine_shapes_the_domains() -> None:
@@ -94,12 +85,6 @@ def test_types_of_numbers_are_spelled_as_the_config_spells_them(
         assert space.knob("dtype").choices == choices
 
 
-def test_torch_compile_is_turned_where_there_is_a_gpu() -> None:
-    """Elsewhere it needs a compiler and half a minute for little gain."""
-    assert build_space({"compile": False}, None, ONE_GPU, {})[0].knob("compile").choices == (False, True)
-    assert build_space({"compile": False}, None, CPU_ONLY, {})[0].knobs == ()
-
-
 def test_same_training_freezes_batch_and_precision() -> None:
     """``--same-training`` keeps every key in its points, so that it shares the study's record."""
     space = _space_of(CONFIG).same_training()
@@ -129,24 +114,6 @@ def test_points_are_named_by_their_values_alone() -> None:
     assert point_name({"a": 1}) != point_name({"a": True})
 
 
-@pytest.mark.parametrize("row", KNOWN_KNOBS, ids=lambda row: row.kind)
-def test_every_known_knob_speaks_to_the_user(row: object) -> None:
-    """Each row has names to be found by and a sentence to be explained with."""
-    assert row.names  # type: ignore[attr-defined]
-    assert row.sentence[0].islower()  # type: ignore[attr-defined]
-    assert not row.sentence.endswith(".")  # type: ignore[attr-defined]
-
-
-def test_a_cache_that_is_no_knob_settles_every_point() -> None:
-    """If the config caches and that is not searched, every trial has to wait for the first pass all the same."""
-    config: dict[str, Scalar] = {"data.cache": "memory", "data.batch_size": 8}
-    space, _ = build_space(config, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
-    assert space.settles({"data.batch_size": 16})
-    uncached, _ = build_space({**config, "data.cache": "none"}, {"data.batch_size": (8, 16)}, CPU_ONLY, {})
-    assert not uncached.settles({"data.batch_size": 16})
-    assert not space.without_settling().settles({"data.batch_size": 16})
-
-
 def test_a_cache_that_takes_too_long_to_fill_stays_as_it_is() -> None:
     """The cache is not turned off either: without one, anything looks fast beside a cache that is being filled."""
     domain = {"data.cache": ("none", "memory", "disk"), "data.batch_size": (8, 16)}
@@ -154,12 +121,3 @@ def test_a_cache_that_takes_too_long_to_fill_stays_as_it_is() -> None:
     assert cached.without_settling().knob("data.cache").choices == ("memory",)
     uncached, _ = build_space({"data.cache": "none", "data.batch_size": 8}, domain, CPU_ONLY, {})
     assert uncached.without_settling().knob("data.cache").choices == ("none",)
-
-
-def test_points_can_be_told_by_numbers() -> None:
-    """Each value's position among its choices, and back; what is no point has no numbers."""
-    space, _ = build_space({"a": 1, "b": "x"}, {"a": (1, 2, 4), "b": ("x", "y")}, CPU_ONLY, {})
-    assert space.indices({"a": 4, "b": "y"}) == (2, 1)
-    assert space.at((2, 1)) == {"a": 4, "b": "y"}
-    with pytest.raises(ValueError, match="not a point"):
-        space.indices({"a": 3, "b": "y"})

@@ -31,9 +31,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
     """Print the time of one choice for records of these lengths.
 
     Args:
-        config: The config whose space is searched.
         lengths: Numbers of trials in the record, ascending.
-        seed: Seed of the points.
 
     Raises:
         AutotuneError: The config cannot be used.

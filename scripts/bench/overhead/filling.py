@@ -90,7 +90,6 @@ class MadeUpTrial:
     """Trial that nobody has made, and what a search tells its study about it.
 
     Attributes:
-        record: The trial.
         score: Its score over the baseline's; None if it failed.
         speeds: Its speed over time, in samples per second.
     """
@@ -215,8 +214,6 @@ def fill(storages: Sequence[Storage], name: str, count: int) -> Iterator[int]:
 
     Args:
         storages: The storages, in which there is no study of this name.
-        name: The study.
-        count: Number of trials.
 
     Raises:
         StudyError: A storage cannot be used.
@@ -272,11 +269,7 @@ def clear(storage: Storage, name: str) -> None:
 
 
 class MemoryJournal:
-    """Storage of one study in a journal in memory; see `Storage`, and `JournalFile` for the methods that Optuna calls.
-
-    Attributes:
-        entries: The journal's entries.
-    """
+    """Storage of one study in a journal in memory; see `Storage`, and `JournalFile` for what Optuna calls."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -327,10 +320,7 @@ def _append(folder: JournalFolder, name: str, entries: Sequence[dict[str, Any]],
     """Append the entries of some trials to a journal.
 
     Args:
-        folder: The journal's folder.
-        name: The study.
         entries: The entries; the first makes the study.
-        first: Number of trials that the journal has.
     """
     path = folder.path(name)
     folder.connect(name)
@@ -390,12 +380,7 @@ def _rows(trials: dict[int, FrozenTrial]) -> dict[str, list[dict[str, Any]]]:
             for key, value in trial.user_attrs.items()
         ],
         "trial_intermediate_values": [
-            {
-                "trial_id": number,
-                "step": step,
-                "intermediate_value": value,
-                "intermediate_value_type": "FINITE",
-            }
+            {"trial_id": number, "step": step, "intermediate_value": value, "intermediate_value_type": "FINITE"}
             for number, trial in trials.items()
             for step, value in trial.intermediate_values.items()
         ],

@@ -48,8 +48,6 @@ def process_cost(
     Args:
         command: Returns its command line; it may write into the folder that it is given.
         start_s: Length of a short run, which covers the start.
-        seconds: Additional length of the long run.
-        env: Added to the environment.
 
     Raises:
         TrialError: The process ended by itself.
@@ -89,11 +87,8 @@ def measure_collector(
     """Measure the collector on the GPUs of this machine.
 
     Args:
-        seconds: Time for which its process is watched.
         config: A config to train with; None leaves the effect on training out.
         pairs: Pairs of trainings, with and without the collector.
-        train_s: Time for which the speed of each is measured.
-        state_dir: As for the search.
 
     Returns:
         The result, as Markdown.
@@ -207,9 +202,6 @@ _LOG = {"FORCE_COLOR": "", "NO_COLOR": "1"}
 
 def measure_monitor(*, seconds: float) -> str:
     """Measure the monitor's CPU time.
-
-    Args:
-        seconds: Time for which it is watched.
 
     Returns:
         The result, as Markdown.

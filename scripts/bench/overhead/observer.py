@@ -112,11 +112,9 @@ def benchmark_observer(*, python: str, styles: Sequence[str], pairs: int, steps:
     """Print the table of accuracy and overhead.
 
     Args:
-        python: The interpreter that has the frameworks.
         styles: Styles to run; an empty list means all whose framework this interpreter has (found out by trying).
         pairs: Number of pairs of trainings, one observed and one not, that alternate in one process; the median
             difference of their blocks is the cost of a step.
-        steps: Steps in a block.
     """
     clock = SystemClock()
     rows: list[tuple[str, ...]] = []

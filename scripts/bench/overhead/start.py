@@ -62,11 +62,6 @@ class _StopAfterSteps:
 def measure_start(config: Path, *, trials: int, state_dir: Path | None) -> None:
     """Measure both kinds of trials and print their times.
 
-    Args:
-        config: The config.
-        trials: Number of trials of each kind.
-        state_dir: As for the search.
-
     Raises:
         AutotuneError: The config or its command cannot be used, or a trial ended before its 11th step.
     """
@@ -131,12 +126,7 @@ def _stamped(plan: TrialPlan) -> TrialPlan:
     what = ("-m", command.module) if command.module is not None else (command.script or "",)
     argv = (command.interpreter, *command.options, str(_STAMPED_MAIN), *what, *command.arguments)
     return TrialPlan(
-        trial_id=plan.trial_id,
-        folder=plan.folder,
-        argv=argv,
-        cwd=plan.cwd,
-        env=plan.env,
-        config_text=plan.config_text,
+        trial_id=plan.trial_id, folder=plan.folder, argv=argv, cwd=plan.cwd, env=plan.env, config_text=plan.config_text
     )
 
 

@@ -47,8 +47,6 @@ class _Writing:
     """Costs of writing trials.
 
     Attributes:
-        begin_ms: Times of beginning a trial.
-        finish_ms: Times of finishing it.
         bytes_each: Growth of the storage's file for each; None where there is no file.
     """
 
@@ -70,7 +68,6 @@ def measure_storages(addresses: Sequence[StorageAddress], *, trials: int) -> str
 
     Args:
         addresses: The storages. What is written there is deleted in the end.
-        trials: Number of trials in the large study.
 
     Returns:
         The result, as Markdown.

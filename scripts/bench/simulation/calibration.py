@@ -59,9 +59,6 @@ class Grid:
     """Measured points of the reference trainer.
 
     Attributes:
-        options: Options of each point.
-        samples_per_s: Geometric mean of the trials of each point.
-        trials: Number of trials of all points together.
         trial_spread: Median over the points of the ratio of the fastest trial to the slowest.
     """
 
@@ -81,9 +78,7 @@ class Agreement:
     """Agreement of predictions and measurements.
 
     Attributes:
-        rank_correlation: Spearman's rank correlation.
         median_error: Median error of the prediction, relative to the measurement.
-        worst_error: Largest error.
     """
 
     rank_correlation: float

@@ -50,15 +50,11 @@ class Hardware:
     """Parameters of a machine.
 
     Attributes:
-        cores: Number of CPU cores.
         core_speed: Speed of one core, relative to the one that the costs in `Workload` refer to.
-        memory_bytes: Memory of the host.
         gpus: Number of GPUs; 0: the step runs on the CPU.
-        gpu_memory_bytes: Memory of one GPU.
         float16_speed: Speed of matrix operations in float16, relative to float32.
         bfloat16_speed: Speed of matrix operations in bfloat16, relative to float32.
         copy_bytes_per_s: Bandwidth from the host to a GPU, and between GPUs.
-        disk_bytes_per_s: Bandwidth of the disk that holds caches.
     """
 
     cores: int
@@ -77,13 +73,8 @@ class Workload:
     """Parameters of a trainer and its data; CPU times are those of one core of speed 1.
 
     Attributes:
-        dataset_samples: Samples in an epoch.
-        sample_bytes: Size of a finished sample of mean length.
         longest: Length of the longest sample, relative to the mean; 1: all alike.
-        python_s: CPU time to load a sample in Python.
-        native_s: CPU time to load it inside the framework.
         locked_share: Fraction of `python_s` that holds Python's lock; 0 where workers are processes.
-        read_wait_s: Time that loading a sample waits for storage.
         cached_share: Fraction of the loading that is left with a warm cache.
         batch_s: CPU time to put a batch together, whatever its size, by one thread.
         step_s: Time of the device for a sample of mean length, in float32. On a CPU, of one core.
@@ -92,15 +83,8 @@ class Workload:
         half_share: On a GPU, fraction of the step that 16 bits speed up.
         xla_time: Time of the device with XLA, relative to without.
         eager_launch_s: CPU time to start the operations of a step one by one.
-        graph_launch_s: CPU time to start them from a graph.
-        xla_launch_s: CPU time to start them with XLA.
         gpu_transform_s: Time of the GPU to transform a sample before the step.
         model_bytes: Memory of weights, gradients and optimizer state.
-        activation_bytes: Activations of a sample of mean length.
-        host_bytes: Host memory of the process without data and workers.
-        worker_bytes: Host memory of each worker process.
-        trace_s: CPU time to trace the step.
-        compile_s: CPU time to compile it with XLA.
     """
 
     dataset_samples: int
@@ -165,19 +149,14 @@ class Pace:
 
     Attributes:
         load_s: Time of the loader alone for a batch, once caches are warm.
-        compute_s: Time of a step whose data is there.
         step_s: Mean time of a step with its loading, once caches are warm.
         first_pass_step_s: Mean time of a step with its loading during the first epoch.
-        epoch_steps: Steps of an epoch.
         epoch_gap_s: Extra time of its first step.
         samples_per_s: Long-run throughput; 0 where memory does not suffice.
-        wait_fraction: Fraction of the step that it waits for data.
         first_pass_wait_fraction: The same fraction before caches are filled.
         gpu_utilization: Fraction of the time that the GPU works; 0 without one.
-        cpu_cores: Number of busy cores.
         first_step_s: Time of the very first step.
         gpu_bytes: Peak GPU memory; 0 without a GPU.
-        host_bytes: Peak host memory.
         needs_gpu_memory: True if the GPU has less than that.
         needs_host_memory: True if the host has less than that.
     """
@@ -201,13 +180,7 @@ class Pace:
 
 
 def predict(options: Options, workload: Workload, hardware: Hardware) -> Pace:
-    """Predict the speed of a training.
-
-    Args:
-        options: The values of its knobs.
-        workload: The trainer and its data.
-        hardware: The machine.
-    """
+    """Predict the speed of a training."""
     batch = options.batch_size
     cold_s, cold_cpu_s = _loader(options, workload, hardware, warm=False)
     load_s, load_cpu_s = _loader(options, workload, hardware, warm=True)
@@ -358,11 +331,7 @@ class SimulatedMachine:
     """Machine with its visible conditions and its true speed.
 
     Attributes:
-        name: Name in tables.
-        machine: Conditions that a search knows of.
-        hardware: Hardware that decides its speed.
         import_s: Time to import the trainer's frameworks in a fresh process.
-        fork_s: Time to fork a process that has imported them.
     """
 
     name: str

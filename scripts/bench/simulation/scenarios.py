@@ -110,12 +110,8 @@ class Draw:
 
     Attributes:
         baseline: Values of its baseline, by kind of knob.
-        searched: Kinds of the knobs that are searched.
-        workload: Parameters of the model.
         setup_s: Time from the end of imports to the start of the first step.
         habits: Variation of its steps; the other fields come from the model.
-        drift: Drift of the machine.
-        traps: Combinations that break it.
     """
 
     baseline: Kinds
@@ -361,13 +357,8 @@ class Scenario:
     """One config of one trainer on one machine, with the truth about it.
 
     Attributes:
-        seed: Its number.
-        family: Kind of bottleneck at the baseline.
-        machine_name: Name of the machine in tables.
         machine: Conditions that a search knows of; for `autotune.search.problem.open_problem`.
         config_text: The config, with the trainer's command and the domains of its knobs.
-        place: The simulated machine.
-        training: The simulated training.
         null: True if all points are as fast as the baseline.
     """
 

@@ -52,12 +52,7 @@ _Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Search that was made.
-
-    Attributes:
-        piece: What was to be done.
-        answers: What came of it.
-    """
+    """Search that was made."""
 
     piece: Piece
     answers: Answers
@@ -85,15 +80,7 @@ def regrets_table(searches: Sequence[Search], trials: int) -> str:
     for method, found in regrets.items():
         values = np.array(list(found.values()))
         close = np.mean(values <= 0.05)
-        rows.append(
-            [
-                method,
-                str(len(values)),
-                *regret_cells(values),
-                f"{close:.0%}",
-                f"{first[method]:.0%}",
-            ]
-        )
+        rows.append([method, str(len(values)), *regret_cells(values), f"{close:.0%}", f"{first[method]:.0%}"])
     return markdown_table(
         ["method", "searches", "median regret", "mean", "p90", "within 5 %", "first in mean (bootstrap)"], rows
     )
@@ -236,12 +223,8 @@ def benchmark_tables(
     """Make the missing searches, and print the report.
 
     Args:
-        folder: Folder of the tables.
-        seeds: Seeds.
-        trials: Numbers of trials after which the answer counts.
         methods: Names of the methods; empty for all that can be used here.
         noises: Names of the noises; empty for all.
-        jobs: Number of processes.
         out: Folder of the results; an existing one is gone on with.
 
     Raises:

@@ -49,8 +49,6 @@ class TrialsBudget(Budget):
     """Budget of a number of trials.
 
     Args:
-        clock: The simulation's clock.
-        trials: Number of trials.
         beyond: Number of trials that seem to be there beyond these, and vanish when they are made: what a tuner would
             keep for its confirmation.
         runner: Runner of the trials, which has a plan for each.
@@ -93,8 +91,6 @@ class Answers:
 
     Attributes:
         regrets: Regret of the answer after so many trials, by that number.
-        trials: Trials that were made.
-        failed: Those of them that gave no number.
         cpu_s: CPU time of the search, its simulated trials included.
     """
 
@@ -135,8 +131,6 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
     """Make the searches of one method.
 
     Args:
-        method: Its name.
-        trainer: The trainer.
         trials: Numbers of trials after which the answer counts. For our tuner each is a search of its own, which plans
             for so many; the peers do not plan.
         folder: Folder for all files; must not exist yet.
@@ -200,12 +194,6 @@ class Piece:
     """One search to make.
 
     Attributes:
-        method: Name of the method.
-        table: Name of the table.
-        digest: Hash of the table's content.
-        noise: Name of the noise.
-        start: Name of the start.
-        seed: Seed of the noise and the method.
         trials: Numbers of trials after which the answer counts, ascending.
     """
 

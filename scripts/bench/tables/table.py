@@ -47,7 +47,6 @@ class Option:
     """Option of the system.
 
     Attributes:
-        name: Name of its column.
         choices: All values in the table; ascending if they are ordered.
         ordered: True for numbers, False for categories, which are texts.
     """
@@ -195,7 +194,6 @@ class Noise:
     Attributes:
         spread: Standard deviation of ln speed between trials of one point, in two modes.
         slow_trials: Share of the trials that something slows down as a whole ...
-        slow_speed: ... to this relative speed.
         drift: Drift of the machine; None for none.
     """
 
@@ -233,14 +231,7 @@ ValueError: this combination of options is not supported
 
 @dataclass(frozen=True, kw_only=True)
 class TableTrainer:
-    """Trainer of one table, with the config that a search begins with.
-
-    Attributes:
-        table: The table.
-        start: Combination that the config holds.
-        noise: Name of the noise.
-        seed: Seed of noise and methods.
-    """
+    """Trainer of one table, with the config that a search begins with."""
 
     table: Table
     start: Row
@@ -297,8 +288,6 @@ class TableTrainer:
 
         Args:
             clock: Virtual clock, advanced by the runner.
-            seed: Seed of the noise.
-            fresh_processes: Makes no difference here.
         """
         noise = NOISES[self.noise]
         rng = np.random.default_rng((seed, 1, 0))
