@@ -3,6 +3,8 @@
 import contextlib
 import os
 import stat
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -252,3 +254,20 @@ def _is_ours_alone(folder: Path) -> bool:
     except OSError:
         return True  # it cannot be made, and the store will say so
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def write_whole(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file aside and move it into place: nobody reads half of it, and the last of several writers wins.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.writelines(parts)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise

@@ -1,12 +1,12 @@
 """Phases of a trial: their order, their length, and what is kept for them."""
 
-import itertools
-import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from autotune.trainee.batch import MOST_KEPT, KeptBatches, in_new_containers
-from autotune.trainee.phases import LOAD, PHASE_VARIABLE, REPLAY, TRAIN, Schedule, phase_length_s
+from autotune.trainee.batch import in_new_containers
+from autotune.trainee.phases import LOAD, REPLAY, TRAIN, Schedule, framework_settings
 
 
 class Clock:
@@ -119,38 +119,21 @@ def test_a_phase_that_cannot_be_is_left_out() -> None:
     assert clock.steps(80) == []
 
 
-@pytest.mark.parametrize(("text", "length_s"), [("2.0", 2.0), ("0", None), ("-1", None), ("inf", None), ("x", None)])
-def test_the_length_comes_from_the_environment(
-    text: str, length_s: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A number that is no length asks for no phases, as no number does."""
-    monkeypatch.setenv(PHASE_VARIABLE, text)
-    assert phase_length_s() == length_s
-    monkeypatch.delenv(PHASE_VARIABLE)
-    assert phase_length_s() is None
-
-
-@pytest.mark.parametrize("added", [1, 2, 3, 4, 5, 9, 100, 1000])
-def test_kept_batches_are_few_and_evenly_spread(added: int) -> None:
-    """At most four, the first among them, at the same distance from each other, over at least half of all."""
-    kept: KeptBatches = KeptBatches(lambda batch: batch)
-    for number in range(added):
-        kept.add(number)
-    assert min(added, 2) <= len(kept) <= MOST_KEPT
-    batches = [kept.next() for _ in range(len(kept))]
-    assert len({later - earlier for earlier, later in itertools.pairwise(batches)}) <= 1
-    assert batches[0] == 0
-    assert batches[-1] >= math.floor((added - 1) / 2)
-    assert [kept.next() for _ in batches] == batches
-
-
 def test_a_trainer_may_take_apart_what_it_is_given() -> None:
     """Containers are new each time, whatever is in them the same."""
-    kept, array = KeptBatches(in_new_containers), object()
+    array = object()
     batch = {"x": array, "more": [(array, {"y": array})]}
-    kept.add(batch)
-    batch.clear()
-    for _ in range(3):
-        given = kept.next()
-        assert given == {"x": array, "more": [(array, {"y": array})]}
-        del given["x"], given["more"][0][1]["y"]
+    given = in_new_containers(batch)
+    assert given == batch
+    del given["x"], given["more"][0][1]["y"]
+    assert batch == {"x": array, "more": [(array, {"y": array})]}
+
+
+def test_settings_are_those_of_loaded_frameworks_that_say_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is imported for it; what raises in this version, or is no plain value, is left out."""
+    for name in ("tensorflow", "keras", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert framework_settings() == {}
+    torch = SimpleNamespace(get_num_threads=lambda: 3, get_num_interop_threads=lambda: object())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert framework_settings() == {"torch.threads": 3}

@@ -1,11 +1,22 @@
-"""Tests of the marks on training steps."""
+"""Tests of the marks on training steps, and of the borders between these."""
 
 from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
 
-from autotune.trainee.step_profile_torch import BACKWARD, COPY, DATA, FORWARD, LOSS, OPTIMIZER, REST, StepMarks
+from autotune.trainee.step_profile_torch import (
+    BACKWARD,
+    COPY,
+    DATA,
+    FORWARD,
+    LOSS,
+    OPTIMIZER,
+    REST,
+    Borders,
+    StepMarks,
+    times_ms,
+)
 
 
 class Trainer:
@@ -29,8 +40,8 @@ class Trainer:
 
     def times_ms(self) -> dict[str, float]:
         """Return the times of the phases of the step, which ends."""
-        times_ms = self.marks.cut().times_ms(lambda begin, end: end - begin)
-        return {phase: time_ms for phase, time_ms in times_ms.items() if time_ms}
+        times = times_ms(self.marks.cut(), lambda begin, end: end - begin)
+        return {phase: time_ms for phase, time_ms in times.items() if time_ms}
 
 
 @pytest.fixture
@@ -144,3 +155,34 @@ def test_no_time_is_lost_or_counted_twice(trainer: Trainer) -> None:
 
     nested(2)
     assert sum(trainer.times_ms().values()) == trainer.now_ms
+
+
+CRITIC, MAKER, RARE = 1, 2, 3
+LOADER = 0
+
+
+@pytest.mark.parametrize(
+    ("turn", "steps"),
+    [
+        ([LOADER, MAKER], 10),
+        ([LOADER, LOADER, LOADER, MAKER], 10),  # accumulated batches
+        ([LOADER, CRITIC, MAKER], 10),  # two models that are trained against each other
+        ([LOADER, CRITIC, LOADER, CRITIC, LOADER, CRITIC, MAKER], 30),  # a batch for each update
+        ([CRITIC, CRITIC, CRITIC, MAKER], 10),  # without a loader, the optimizer with the fewest updates
+        ([CRITIC, MAKER], 10),
+    ],
+)
+@pytest.mark.parametrize("first", [[], [RARE]])
+def test_a_step_ends_at_a_fetch_after_an_update_or_else_at_an_update(
+    turn: list[int], steps: int, first: list[int]
+) -> None:
+    """Of ten turns of a loop, after 20 others; an optimizer that hardly ever steps must not hold up the others."""
+    borders = Borders()
+
+    def make(turn: list[int]) -> int:
+        return sum(borders.updated(one) if one else borders.fetches() for one in turn)
+
+    make(first + 20 * turn)
+    borders.settle()
+    make(turn)
+    assert make(10 * turn) == steps
