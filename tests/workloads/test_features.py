@@ -11,7 +11,7 @@ from autotune.tf import pipeline
 from autotune.tf.options import Cache
 from autotune.workloads.tts import batches, features
 from autotune.workloads.tts.config import DataConfig, TrainerConfig
-from autotune.workloads.tts.ljspeech import SAMPLE_RATE, Clip, crop, read_clips
+from autotune.workloads.tts.ljspeech import SAMPLE_RATE, Clip, read_clips
 from autotune.workloads.tts.model import Speech, l1_loss
 
 
@@ -85,17 +85,6 @@ def test_padding_does_not_change_what_is_trained(limits: dict[str, int], corpus:
             losses.append(float(l1_loss(predicted, batch["mel"], batch["mel_length"])))
         np.testing.assert_array_equal(one["mel_length"], other["mel_length"])
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_long_clips_are_cropped_by_the_one_rule(corpus: Path) -> None:
-    """The loader's features have the lengths of `crop`, and are the beginning of the whole clip."""
-    clips = read_clips(corpus)
-    whole = load_all(clips, config(corpus, max_text_length=10_000, max_mel_frames=10_000).data)
-    cut = load_all(clips, config(corpus, max_text_length=30, max_mel_frames=200).data)
-    for clip, one, other in zip(clips, whole, cut, strict=True):
-        text, frames = crop(len(clip.text), len(one["mel"]), max_text=30, max_frames=200)
-        np.testing.assert_array_equal(other["text"], one["text"][:text])
-        np.testing.assert_array_equal(other["mel"], one["mel"][:frames])
 
 
 def test_buckets_waste_less_on_padding(corpus: Path) -> None:

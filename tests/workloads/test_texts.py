@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from autotune.workloads.tts import texts
 from autotune.workloads.tts.config import DataConfig, TrainerConfig
 from autotune.workloads.tts.ljspeech import InputError, encode, read_clips
-from autotune.workloads.tts.texts import cardinal, encode_spoken, language_of, normalize, ordinal
+from autotune.workloads.tts.texts import cardinal, language_of, normalize, ordinal
 
 
 def test_real_texts_are_spoken_as_their_readers_did(speech: Path) -> None:
@@ -48,12 +48,6 @@ def test_every_number_has_words(number: int) -> None:
         assert set(words) <= set("abcdefghijklmnopqrstuvwxyz -")
 
 
-@given(line=st.text(max_size=40))
-def test_no_text_is_too_strange(line: str) -> None:
-    """Whatever is written, symbol numbers come out."""
-    encode_spoken(line)
-
-
 @pytest.mark.parametrize(
     ("language", "text"),
     [
@@ -75,9 +69,7 @@ def test_other_languages_keep_their_numbers() -> None:
     assert normalize("Das Maß ist 12 und nicht 5") == "Das Maß ist 12 und nicht 5"
 
 
-@pytest.mark.parametrize(
-    "keys", [{}, {"text_workers": 2}, {"text_cache": True}, {"text_workers": 2, "text_cache": True}]
-)
+@pytest.mark.parametrize("keys", [{}, {"text_workers": 2, "text_cache": True}])
 @pytest.mark.parametrize("normalized", [False, True])
 def test_workers_and_cache_change_no_clip(
     normalized: bool, keys: dict[str, object], written_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
