@@ -39,20 +39,6 @@ def test_the_warm_up_is_three_steps_at_least() -> None:
     assert clock.steps(1) == [REPLAY]
 
 
-def test_a_step_that_traces_prolongs_the_warm_up() -> None:
-    """Three steps of which the last takes three times as long are followed by a fourth."""
-    clock = Clock()
-    clock.steps(3)
-    assert clock.steps(1, each_s=0.3) == []
-    assert clock.steps(1) == [REPLAY]
-
-
-def test_the_warm_up_of_uneven_steps_ends() -> None:
-    """Steps that get longer and longer are warm after ten."""
-    clock = Clock()
-    assert [clock.steps(1, each_s=3.0**number) for number in range(11)] == [[]] * 10 + [[REPLAY]]
-
-
 def test_phases_follow_each_other_for_ever() -> None:
     """Training comes after drawing, which empties the buffers, and not after replay, which leaves them full."""
     clock = Clock().warmed_up()
@@ -92,21 +78,6 @@ def test_drawing_needs_three_batches_and_its_length_in_time_of_drawing() -> None
     clock.schedule.drew(0.1)
     assert clock.schedule.has_drawn_enough
     assert clock.steps(1) == [TRAIN]
-
-
-def test_a_loader_that_gives_nothing_does_not_hold_the_phases_up() -> None:
-    """Passes of one batch never let any be drawn; four times the length later, training follows."""
-    clock = Clock().warmed_up()
-    clock.steps(16, each_s=0.125)
-    assert clock.steps(63, each_s=0.125) == []
-    assert clock.steps(1, each_s=0.125) == [TRAIN]
-
-
-def test_a_batch_that_takes_very_long_is_enough() -> None:
-    """Of batches of 8 s there is one."""
-    schedule = Schedule(2.0)
-    schedule.drew(8.0)
-    assert schedule.has_drawn_enough
 
 
 def test_a_phase_that_cannot_be_is_left_out() -> None:

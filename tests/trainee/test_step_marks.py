@@ -95,12 +95,6 @@ def test_a_pass_within_a_pass_is_part_of_it(trainer: Trainer) -> None:
     assert trainer.times_ms() == {FORWARD: 3, BACKWARD: 12}
 
 
-def test_a_backward_pass_within_a_forward_pass_is_one(trainer: Trainer) -> None:
-    """A wrapper of several devices may have the whole step within its call."""
-    trainer.does(FORWARD, lambda: trainer.does(BACKWARD, ms=2), lambda: trainer.does(OPTIMIZER, ms=4), ms=1)
-    assert trainer.times_ms() == {FORWARD: 1, BACKWARD: 2, OPTIMIZER: 4}
-
-
 def test_each_of_several_backward_passes_has_its_loss(trainer: Trainer) -> None:
     """Gradients may be accumulated."""
     for _ in range(3):
@@ -109,13 +103,6 @@ def test_each_of_several_backward_passes_has_its_loss(trainer: Trainer) -> None:
         trainer.does(BACKWARD, ms=4)
         trainer.between(8)
     assert trainer.times_ms() == {FORWARD: 3, LOSS: 6, BACKWARD: 12, REST: 24}
-
-
-def test_a_forward_pass_without_backward_has_no_loss(trainer: Trainer) -> None:
-    """What follows is the rest."""
-    trainer.does(FORWARD, ms=1)
-    trainer.between(2)
-    assert trainer.times_ms() == {FORWARD: 1, REST: 2}
 
 
 def test_a_copy_that_is_none_leaves_no_mark(trainer: Trainer) -> None:
