@@ -44,10 +44,6 @@ class Trainer:
         """Steps an optimizer."""
         self.loop.recorded.append((StepMaker.updated,))
 
-    def call(self, key: str = "forward") -> None:
-        """Calls a function that does not train."""
-        self.loop.idled(key, self.loop.fetch_begins())
-
     def seen(self) -> list[TraineeEvent]:
         """All that was reported, when the process has ended."""
         self.loop.ends()
@@ -87,7 +83,6 @@ def test_batches_that_are_not_trained_on_are_a_pause(trainer: Trainer) -> None:
         trainer.exhaust()
         for _ in range(3):
             trainer.fetch(VALIDATION)
-            trainer.call()
         trainer.exhaust(VALIDATION)
     events = trainer.seen()
     assert [event.kind for event in sorted(events, key=lambda event: event.t_s)] == [
@@ -253,19 +248,6 @@ def test_a_loader_in_the_background_does_not_make_the_steps(trainer: Trainer) ->
     for _ in range(5):
         trainer.train(samples=8)
     assert kinds(trainer.seen()) == ["step"] * 5
-
-
-def test_many_calls_that_do_not_train_are_validation(trainer: Trainer) -> None:
-    """Without visible fetches, validation is more calls in a row than there are between the steps."""
-    for number in range(6):
-        trainer.call("augment")
-        trainer.train(samples=8)
-        if number == 3:
-            for _ in range(10):
-                trainer.call("validate")
-    events = trainer.seen()
-    assert kinds(events).count("step") == 6
-    assert kinds(events).count("eval") == 1
 
 
 def test_steps_of_one_execution_share_its_time(trainer: Trainer) -> None:
