@@ -61,14 +61,6 @@ def test_no_prefetch_is_none() -> None:
         assert len(source.loaded) <= 2 * batches + 2
 
 
-def test_prefetch_goes_ahead_by_itself() -> None:
-    """With a prefetch of 3, four batches are made for the one that was asked for."""
-    source = Source()
-    iterator = iter(source.build(prefetch_batches=3))
-    next(iterator)
-    assert source.eight_loaded.wait(timeout=60)
-
-
 def test_each_pass_holds_every_example_once_in_another_order() -> None:
     """The order is drawn anew for each pass, and follows from the seed."""
     passes = np.reshape(numbers(Source().build(), 3 * EXAMPLES // 2), (3, EXAMPLES)).tolist()

@@ -178,26 +178,6 @@ def test_an_error_in_the_features_reaches_the_trainer_after_the_batches_before_i
     assert "_compute" in "".join(traceback.format_tb(raised.value.__traceback__))
 
 
-def test_an_error_of_the_loader_reaches_the_trainer() -> None:
-    """It is the one that reading without a second device would raise."""
-
-    def unreadable(number: np.int64) -> np.int64:
-        if number == 2:
-            raise OSError("no such clip")
-        return number
-
-    dataset = batches(9).map(
-        lambda batch: {
-            **batch,
-            "work": tf.ensure_shape(tf.numpy_function(unreadable, [batch["work"] - 1], tf.int64), []),
-        }
-    )
-    with TwoStageFeed(dataset, noisy, APART, BufferOptions(), work="work") as feed:
-        assert numbers(itertools.islice(feed, 2)) == [0, 1]
-        with pytest.raises(tf.errors.UnknownError, match="no such clip"):
-            next(feed)
-
-
 def test_it_can_be_closed_while_the_trainer_waits() -> None:
     """By another thread, in the middle of a feature function: the trainer sees the end of the data."""
     inside, go_on = threading.Event(), threading.Event()

@@ -62,18 +62,6 @@ def test_what_lies_between_forward_and_backward_is_the_loss(trainer: Trainer) ->
     assert trainer.times_ms() == {DATA: 1, FORWARD: 4, LOSS: 8, BACKWARD: 16, OPTIMIZER: 64, REST: 34}
 
 
-def test_what_lies_between_two_forward_passes_is_forward(trainer: Trainer) -> None:
-    """A model may be called layer by layer; a loss that is a module is told from it."""
-    trainer.does(FORWARD, ms=1)
-    trainer.between(2)
-    trainer.does(FORWARD, ms=4)
-    trainer.does(LOSS, ms=8)
-    trainer.does(FORWARD, ms=16)
-    trainer.between(32)
-    trainer.does(BACKWARD, ms=64)
-    assert trainer.times_ms() == {FORWARD: 23, LOSS: 40, BACKWARD: 64}
-
-
 def test_a_closure_is_not_counted_twice(trainer: Trainer) -> None:
     """The passes that an optimizer has made are no part of its step, gradients set to zero in between are."""
 
@@ -93,16 +81,6 @@ def test_a_pass_within_a_pass_is_part_of_it(trainer: Trainer) -> None:
     trainer.does(FORWARD, lambda: trainer.does(LOSS, ms=2), ms=1)
     trainer.does(BACKWARD, lambda: trainer.does(FORWARD, ms=8), ms=4)
     assert trainer.times_ms() == {FORWARD: 3, BACKWARD: 12}
-
-
-def test_each_of_several_backward_passes_has_its_loss(trainer: Trainer) -> None:
-    """Gradients may be accumulated."""
-    for _ in range(3):
-        trainer.does(FORWARD, ms=1)
-        trainer.between(2)
-        trainer.does(BACKWARD, ms=4)
-        trainer.between(8)
-    assert trainer.times_ms() == {FORWARD: 3, LOSS: 6, BACKWARD: 12, REST: 24}
 
 
 def test_a_copy_that_is_none_leaves_no_mark(trainer: Trainer) -> None:

@@ -94,13 +94,6 @@ def test_another_source_is_another_cache(module: str, project: Project, tmp_path
     assert TokenCache(tmp_path, project.load().tokens).path != before
 
 
-def test_what_is_named_counts_too(project: Project) -> None:
-    """Settings and versions of libraries are part of the fingerprint."""
-    tokens = project.load().tokens
-    assert fingerprint(tokens, {"library": "1.0"}) == fingerprint(tokens, {"library": "1.0"})
-    assert fingerprint(tokens, {"library": "1.0"}) != fingerprint(tokens, {"library": "1.1"})
-
-
 def test_imports_inside_a_package_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative imports and imports of submodules count; an unrelated module of the package does not."""
     package = tmp_path / "my_package"
