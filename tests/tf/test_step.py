@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autotune.tf.optimizer import Adam
 from autotune.tf.options import Precision, StepOptions
-from autotune.tf.step import TrainStep
+from autotune.tf.step import Adam, TrainStep
 
 SIGNATURE = {"x": tf.TensorSpec([None, 4], tf.float32), "y": tf.TensorSpec([None], tf.float32)}
 

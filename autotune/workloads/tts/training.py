@@ -13,11 +13,10 @@ import tensorflow as tf
 
 from autotune.tf import pipeline, runtime
 from autotune.tf.feed import BatchFeed, Feed, accelerator
-from autotune.tf.optimizer import Adam
 from autotune.tf.options import PipelineOptions
 from autotune.tf.pipeline import applied
 from autotune.tf.runtime import Placement, place
-from autotune.tf.step import Batch, TrainStep, summary
+from autotune.tf.step import Adam, Batch, TrainStep, summary
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.trainee import announce, epoch_end, mark, step
 from autotune.workloads.tts import batches
