@@ -55,11 +55,11 @@ class CompiledStepsObserver(Observer):
         if len(at) != 1:
             return args
         iterator = args[at[0]]
-        turn = phased.asks(iterator, data_of(iterator), functools.partial(self._prepare, phased, iterator))
-        if turn is not None and turn.phase == REPLAY and turn.data.stand_in is not None:
-            return (*args[: at[0]], turn.data.stand_in, *args[at[0] + 1 :])
-        if turn is not None and turn.phase == LOAD:
-            self._draw(phased, iterator, turn.data)
+        request = phased.asks(iterator, data_of(iterator), functools.partial(self._prepare, phased, iterator))
+        if request is not None and request.phase == REPLAY and request.data.stand_in is not None:
+            return (*args[: at[0]], request.data.stand_in, *args[at[0] + 1 :])
+        if request is not None and request.phase == LOAD:
+            self._draw(phased, iterator, request.data)
         return args
 
     def _draw(self, phased: PhasedLoop, iterator: Any, data: Data) -> None:

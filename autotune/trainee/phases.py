@@ -135,8 +135,8 @@ class _Pass:
     is_trained_on = False
 
 
-class Turn(NamedTuple):
-    """Fetch of a loop that is trained on.
+class Request(NamedTuple):
+    """Request for a batch that is trained on.
 
     Attributes:
         phase: The phase that it belongs to; None during the warm-up.
@@ -284,25 +284,25 @@ class PhasedLoop:
 
         @functools.wraps(original)
         def fetch(*args: Any, **kwargs: Any) -> Any:
-            turn = None
+            request = None
             try:
                 is_ours = is_plain() and self.is_open
                 if is_ours:
-                    turn = self.asks(args[0], data_of(args[0]), lambda data: bool(data.kept), is_recorded=True)
-                    if turn is not None and turn.phase == REPLAY and turn.data.kept:
-                        turn.data.kept.rotate(-1)
-                        return renewed(turn.data.kept[-1])
+                    request = self.asks(args[0], data_of(args[0]), lambda data: bool(data.kept), is_recorded=True)
+                    if request is not None and request.phase == REPLAY and request.data.kept:
+                        request.data.kept.rotate(-1)
+                        return renewed(request.data.kept[-1])
             except Exception as error:
                 self.failed(error)
                 is_ours = False
             if not is_ours:
                 return original(*args, **kwargs)
             with self.inside():
-                if turn is not None and turn.phase == LOAD:
-                    return self.draw(turn.data, functools.partial(original, *args, **kwargs), ends, arrays_of)
+                if request is not None and request.phase == LOAD:
+                    return self.draw(request.data, functools.partial(original, *args, **kwargs), ends, arrays_of)
                 batch = original(*args, **kwargs)
-            if turn is not None:
-                self.attempt(lambda: turn.data.kept.append(renewed(batch)))
+            if request is not None:
+                self.attempt(lambda: request.data.kept.append(renewed(batch)))
             return batch
 
         return fetch
@@ -324,7 +324,7 @@ class PhasedLoop:
 
     def asks(
         self, iterator: Any, data: Any, prepare: Callable[[Data], object], is_recorded: bool = False
-    ) -> Optional[Turn]:
+    ) -> Optional[Request]:
         """Process the request for a batch.
 
         Args:
@@ -332,7 +332,7 @@ class PhasedLoop:
             is_recorded: True if the loop records the fetch, and knows only then that the step before it has ended.
 
         Returns:
-            The turn, if the request is one that phases may replace.
+            The request, if it is one that phases may replace.
         """
         self._is_recorded = is_recorded and not self._loop.is_suspended and self._loop.report.is_ours
         of, one = self._data.of(data), self._passes.of(iterator)
@@ -352,7 +352,7 @@ class PhasedLoop:
                 if self._schedule.following != REPLAY or prepare(of):
                     self._begin_phase()
         phase = self._schedule.phase
-        return None if phase == LOAD and self._schedule.has_drawn_enough else Turn(of, phase)
+        return None if phase == LOAD and self._schedule.has_drawn_enough else Request(of, phase)
 
     def _begin_phase(self) -> None:
         if self._schedule.following == TRAIN:
