@@ -148,7 +148,6 @@ class PipelineOptions:
             length with any.
         one_shape: Pad every feature to the longest there can be, in buckets too: for a pipeline over two devices, see
             `autotune.tf.two_stage`.
-        prefetch_to_device: Copy the next batch to the accelerator while the present one is trained on.
         seed: Seed of the order of the examples, which differs in each pass and depends on nothing else here but
             ``buckets`` and ``throughput``.
         throughput: Leave to tf.data what `autotune.tf.pipeline.for_throughput` says: examples come in the order
@@ -162,7 +161,6 @@ class PipelineOptions:
     fixed_length: bool = False
     buckets: int = 1
     one_shape: bool = False
-    prefetch_to_device: bool = False
     seed: int = 0
     throughput: bool = False
 

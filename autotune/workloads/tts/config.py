@@ -107,7 +107,6 @@ class TrainerConfig:
             fixed_length=self.data.pad_to_fixed_length,
             buckets=BUCKETS if self.data.bucket_by_length else 1,
             one_shape=self.data.data_gpu is not None,
-            prefetch_to_device=self.data.prefetch_to_gpu,
             seed=seed,
             throughput=self.data.throughput_options,
         )
