@@ -6,11 +6,9 @@ order, the first batch does not wait for a whole pass, and entries from a killed
 needs a shuffle buffer of the whole data behind it to give the same order.)
 """
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 import struct
 import threading
 import zlib
@@ -21,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from autotune.tf.options import cache_home
+from autotune.tf.options import cache_home, write_whole
 
 Features = dict[str, tf.Tensor]
 Load = Callable[[tf.Tensor], Features]
@@ -96,17 +94,9 @@ class DiskStore:
         return bytes(body) if intact else b""
 
     def _write(self, index: np.int64, entry: bytes) -> None:
-        path = self.path(int(index))
-        aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with aside.open("wb") as file:
-                file.write(self._header(int(index), memoryview(entry)))
-                file.write(entry)
-            aside.replace(path)
+            write_whole(self.path(int(index)), (self._header(int(index), memoryview(entry)), entry))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                aside.unlink()
             if not self._warned.is_set():
                 self._warned.set()
                 _log.warning("the feature cache cannot be written, training goes on without: %s", error)

@@ -3,6 +3,8 @@
 import contextlib
 import os
 import stat
+import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -146,7 +148,6 @@ class PipelineOptions:
             length with any.
         one_shape: Pad every feature to the longest there can be, in buckets too: for a pipeline over two devices, see
             `autotune.tf.two_stage`.
-        prefetch_to_device: Copy the next batch to the accelerator while the present one is trained on.
         seed: Seed of the order of the examples, which differs in each pass and depends on nothing else here but
             ``buckets`` and ``throughput``.
         throughput: Leave to tf.data what `autotune.tf.pipeline.for_throughput` says: examples come in the order
@@ -160,7 +161,6 @@ class PipelineOptions:
     fixed_length: bool = False
     buckets: int = 1
     one_shape: bool = False
-    prefetch_to_device: bool = False
     seed: int = 0
     throughput: bool = False
 
@@ -252,3 +252,20 @@ def _is_ours_alone(folder: Path) -> bool:
     except OSError:
         return True  # it cannot be made, and the store will say so
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
+
+
+def write_whole(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file aside and move it into place: nobody reads half of it, and the last of several writers wins.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with aside.open("wb") as file:
+            file.writelines(parts)
+        aside.replace(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise

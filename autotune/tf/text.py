@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import ast
 import binascii
-import contextlib
 import hashlib
 import importlib.util
 import json
 import logging
+import multiprocessing
 import operator
 import os
-import queue
-import select
 import signal
-import subprocess
 import sys
 import threading
 import traceback
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import connection
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import ModuleType
+from typing import Any
 
-from autotune.tf.options import TextOptions
+from autotune.tf.options import TextOptions, write_whole
 
 Tokens = list[int]
 PrepareLine = Callable[[str], Sequence[int]]
@@ -68,16 +68,14 @@ def prepare(
 
 def _prepare_distinct(lines: Sequence[str], prepare_line: PrepareLine, options: TextOptions) -> Iterator[Tokens]:
     size = options.chunk_lines
-    chunks = [lines[start : start + size] for start in range(0, len(lines), size)]
-    workers = min(options.workers, len(chunks))
+    workers = min(options.workers, -(-len(lines) // size))
     if workers <= 1:
         yield from (as_tokens(prepare_line(line)) for line in lines)
     elif options.threads:
         with ThreadPoolExecutor(workers, thread_name_prefix="text") as pool:
             yield from pool.map(lambda line: as_tokens(prepare_line(line)), lines)
     else:
-        for chunk in in_processes(chunks, prepare_line, workers):
-            yield from chunk
+        yield from _in_processes(lines, prepare_line, workers, size)
 
 
 FORMAT_VERSION = 1
@@ -126,17 +124,10 @@ class TokenCache:
 
         A failure to do so is logged and is not an error of the training.
         """
-        aside = self.path.with_name(f".{self.path.name}.{os.getpid()}.{threading.get_ident()}")
+        entries = [self._head(), *self._others, *(self._entry(_key(line), values) for line, values in tokens.items())]
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with aside.open("wb") as file:
-                file.write(self._head() + b"\n")
-                file.writelines(entry + b"\n" for entry in self._others)
-                file.writelines(self._write(_key(line), values) + b"\n" for line, values in tokens.items())
-            aside.replace(self.path)
+            write_whole(self.path, (entry + b"\n" for entry in entries))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                aside.unlink()
             _log.warning("the cache of prepared texts cannot be written, training goes on without: %s", error)
 
     def _entries(self) -> Iterator[bytes]:
@@ -151,7 +142,7 @@ class TokenCache:
     def _head(self) -> bytes:
         return json.dumps({"tokens": FORMAT_VERSION, "of": self._whose}).encode()
 
-    def _write(self, key: bytes, tokens: Sequence[int]) -> bytes:
+    def _entry(self, key: bytes, tokens: Sequence[int]) -> bytes:
         packed = pack(tokens)
         return b" ".join((key, self._checksum(key, packed), packed))
 
@@ -164,130 +155,46 @@ def _key(line: str) -> bytes:
     return hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
 
 
-_BOOT = (
-    "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from autotune.tf.text import serve; serve(*sys.argv[2:])"
-)
-
-
 class TextWorkerError(RuntimeError):
     """Failure of a worker process, or of the function in it; the message says which, and on which line."""
 
 
-def in_processes(
-    chunks: Sequence[Sequence[str]], function: Callable[[str], Sequence[int]], workers: int
-) -> Iterator[list[list[int]]]:
-    """Yield the tokens of each chunk of lines, in the order of the chunks.
-
-    Args:
-        function: Prepares one line; a function at the top of a module that can be imported.
-
-    Raises:
-        ValueError: The function cannot be found by its name, see `name_of`.
-        TextWorkerError: A worker ended before its work was done, or the function failed in it.
-    """
+def _in_processes(lines: Sequence[str], function: PrepareLine, workers: int, chunk_lines: int) -> Iterator[Tokens]:
+    """Yield the tokens of each line, prepared in fresh interpreters that end with this process."""
     module, name = name_of(function)
     if module == "__main__":
         raise ValueError(f"{name} is in the main script, which no other process can import: move it to a module")
-    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-    started: list[_Worker] = []
-
-    def prepare(chunk: Sequence[str]) -> list[list[int]]:
-        worker = idle.get()
-        try:
-            return worker.prepare(chunk)
-        finally:
-            idle.put(worker)  # also a dead one: the next use says so, and no thread waits for ever
-
-    threads = ThreadPoolExecutor(workers, thread_name_prefix="text-worker")
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
+    main = sys.modules["__main__"]
     try:
-        for _ in range(workers):
-            started.append(_Worker(module, name))
-            idle.put(started[-1])
-        yield from threads.map(prepare, chunks)
+        sys.modules["__main__"] = ModuleType("__main__")  # else each worker would execute the trainer's script
+        try:
+            prepared = pool.map(partial(_prepared, function), lines, chunksize=chunk_lines)
+        finally:
+            sys.modules["__main__"] = main
+        yield from prepared
+    except BrokenProcessPool as error:
+        raise TextWorkerError("a worker process for text preparation ended before its work was done") from error
     finally:
-        # In this order: a thread that waits for a worker ends with it, also after ^C.
-        threads.shutdown(wait=False, cancel_futures=True)
-        for worker in started:
-            worker.kill()
-        threads.shutdown()
-        for worker in started:
-            worker.close()
+        for worker in set(multiprocessing.active_children()) - before:
+            worker.kill()  # whatever it is busy with
+        pool.shutdown(cancel_futures=True)
 
 
-class _Worker:
-    """One process, which prepares one chunk at a time."""
-
-    def __init__(self, module: str, name: str) -> None:
-        # -P: nothing in the working directory is taken for a module of the standard library.
-        command = (sys.executable, "-P", "-c", _BOOT, json.dumps(list(map(str, sys.path))), module, name)
-        # A process group of its own: ^C goes to the trainer alone, which ends its workers.
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input: BinaryIO = self._process.stdin  # type: ignore[assignment]  # buffered, of bytes
-        self._output: BinaryIO = self._process.stdout  # type: ignore[assignment]
-
-    def prepare(self, lines: Sequence[str]) -> list[list[int]]:
-        try:
-            self._input.write(json.dumps(lines).encode() + b"\n")
-            self._input.flush()
-            answer = self._output.readline()
-        except OSError:
-            answer = b""
-        if not answer.endswith(b"\n"):
-            raise TextWorkerError(self._ending())
-        content = json.loads(answer)
-        if "error" in content:
-            raise TextWorkerError(f"text preparation failed: {content['error']}")
-        return [unpack(packed.encode()) for packed in content["tokens"]]
-
-    def _ending(self) -> str:
-        """Return how the process ended, after it has closed its pipe."""
-        try:
-            code = self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            return "a worker process for text preparation closed its pipe"
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"a worker process for text preparation {how} before its work was done"
-
-    def kill(self) -> None:
-        """End it, whatever it is busy with, and reap it."""
-        self._process.kill()
-        self._process.wait()
-
-    def close(self) -> None:
-        """Close the pipes, once no thread uses them."""
-        with contextlib.suppress(OSError):  # what was not written has no reader any more
-            self._input.close()
-        self._output.close()
+def _begin_worker() -> None:
+    """Have this process end at once when the trainer has, whatever the function is busy with; ^C is the trainer's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    trainer = multiprocessing.parent_process()
+    assert trainer is not None
+    threading.Thread(target=lambda: (connection.wait([trainer.sentinel]), os._exit(1)), daemon=True).start()
 
 
-def serve(module: str, name: str) -> None:
-    """Prepare what comes through standard input: the whole life of a worker."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the function prints is no answer
-    threading.Thread(target=_end_with_trainer, daemon=True).start()
-    function = None
-    for request in sys.stdin.buffer:
-        line = None
-        try:
-            function = function or getattr(import_module(module), name)
-            tokens = []
-            for line in json.loads(request):
-                tokens.append(pack(as_tokens(function(line))).decode())
-            answer: dict[str, Any] = {"tokens": tokens}
-        except Exception:  # noqa: BLE001  # the top of a process: all of it is told to the trainer
-            answer = {"error": f"{line!r}\n{traceback.format_exc()}" if line is not None else traceback.format_exc()}
-        answers.write(json.dumps(answer).encode() + b"\n")
-        answers.flush()
-
-
-def _end_with_trainer() -> None:
-    """End this process at once when the trainer has closed the pipe, whatever the function is busy with."""
-    poll = select.poll()
-    poll.register(0, 0)  # no event but the hang-up, which is always told
-    poll.poll()
-    os._exit(1)
+def _prepared(function: PrepareLine, line: str) -> Tokens:
+    try:
+        return as_tokens(function(line))
+    except BaseException as error:  # all of it is told to the trainer, an exit too
+        raise TextWorkerError(f"text preparation failed: {line!r}\n{traceback.format_exc()}") from error
 
 
 # Fingerprint of a function by content: its source and that of the modules it is built on.
@@ -310,12 +217,9 @@ def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> 
     file = getattr(sys.modules[module], "__file__", None)
     if file is None or not file.endswith(".py"):
         raise ValueError(f"{name} of {module} cannot be cached: there is no source that tells what it does")
-    sources = {}
-    for imported, path in _modules(module, Path(file)):
-        sources[imported] = hashlib.sha256(path.read_bytes()).hexdigest()
     content = {
         "function": f"{module}:{name}",
-        "sources": sources,
+        "sources": {one: hashlib.sha256(path.read_bytes()).hexdigest() for one, path in _modules(module, Path(file))},
         "python": sys.version_info[:3],
         "depends_on": depends_on,
     }

@@ -59,16 +59,14 @@ class TwoStageFeed(BatchFeed):
     Args:
         batches: Dataset of batches as the host reads them, in fixed shapes.
         work: The feature *of the host's batches* that counts the valid work, see `autotune.tf.feed.Feed`.
-        declared: Shapes and dtypes that the features must have; None takes what they are.
         first_number: Number of the first batch, for a training that is resumed: the steps that it has done.
 
     Attributes:
         depth: Batches that the buffer holds.
 
     Raises:
-        ValueError: A device is not there; a shape is not fixed, or not the declared one; the features are no tensors by
-            name; the buffer's bytes hold not even one batch; or something else in this process divides the work over
-            the devices.
+        ValueError: A device is not there; a shape is not fixed; the features are no tensors by name; the buffer's bytes
+            hold not even one batch; or something else in this process divides the work over the devices.
     """
 
     def __init__(
@@ -79,14 +77,12 @@ class TwoStageFeed(BatchFeed):
         options: BufferOptions,
         *,
         work: str,
-        declared: Signature | None = None,
         first_number: int = 0,
     ) -> None:
         refuse_other_ways()
         require_there(placement)
         function = _compiled(features, batches.element_spec, placement.data)
         self.element_spec = _fixed("feature", _outputs(function))
-        _require_declared(self.element_spec, declared)
         self.device = placement.model
         self.depth = options.depth(_batch_bytes(self.element_spec))
         self._warmup_batches = options.warmup_batches
@@ -119,7 +115,7 @@ class TwoStageFeed(BatchFeed):
             if self._last is not None:
                 self._running.put(self._last)
                 self._last = None
-            with self._model_clock.waiting_for_input():
+            with self._model_clock.counting("input_s"):
                 if self._begun is None:
                     self._computed.wait_for_items(self._warmup_batches)
                 batch = self._ready.get()
@@ -203,18 +199,16 @@ def _compute(
     fetched: BatchBuffer[_Batch], function: Any, device: str, computed: BatchBuffer[_Batch], clock: StageClock
 ) -> None:
     """Compute the features of all batches: the one thread that computes on the data device."""
-    spec = _outputs(function)
     while True:
-        with clock.waiting_for_input():
+        with clock.counting("input_s"):
             batch = fetched.get()
         if batch is None:
             return
-        with clock.busy(), tf.device(device):
+        with clock.counting("busy_s"), tf.device(device):
             tensors, number = function(batch.tensors, batch.number)
             number.numpy()
-        _require_as_traced(tensors, spec)
         clock.batches += 1
-        with clock.waiting_for_room():
+        with clock.counting("room_s"):
             computed.put(_Batch(tensors=tensors, number=number, work=batch.work))
         del batch, tensors, number  # else they live, in memory of the device, until the next ones are there
 
@@ -263,20 +257,12 @@ def _end(buffers: Sequence[BatchBuffer[Any]], threads: Sequence[threading.Thread
 
 
 def _tensors(made: object) -> Tensors:
-    """Return what a feature function made as tensors by name.
-
-    Raises:
-        ValueError: It is something else.
-    """
     if not isinstance(made, dict) or not made or not all(isinstance(name, str) for name in made):
         raise ValueError(f"features must return a dict of tensors by name, got {type(made).__name__}: {made!r:.80}")
-    tensors = {}
-    for name, value in made.items():
-        try:
-            tensors[name] = tf.convert_to_tensor(value)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"feature {name!r} is no dense tensor but {type(value).__name__}") from error
-    return tensors
+    try:
+        return {name: tf.convert_to_tensor(value) for name, value in made.items()}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"features must be dense tensors: {error}") from error
 
 
 def _outputs(function: Any) -> Signature:
@@ -294,27 +280,6 @@ def _fixed(what: str, signature: Signature) -> Signature:
         if spec.dtype == tf.string and what == "feature":
             raise ValueError(f"feature {name!r} is text, which no GPU holds: encode it as numbers")
     return dict(signature)
-
-
-def _require_declared(made: Signature, declared: Signature | None) -> None:
-    if declared is None:
-        return
-    for name in sorted(declared.keys() | made.keys()):
-        if made.get(name) is None or declared.get(name) is None:
-            raise ValueError(f"feature {name!r} is {'not made' if name in declared else 'not declared'}")
-        if (made[name].shape, made[name].dtype) != (declared[name].shape, declared[name].dtype):
-            raise ValueError(f"feature {name!r} is {_shown(made[name])}, declared as {_shown(declared[name])}")
-
-
-def _require_as_traced(made: Tensors, spec: Signature) -> None:
-    """See to it that the shapes are what they were said to be, which Python inside of a graph need not keep to."""
-    for name, tensor in made.items():
-        if tensor.shape != spec[name].shape:
-            raise ValueError(f"feature {name!r} has shape {tensor.shape}, not {spec[name].shape} as its function said")
-
-
-def _shown(spec: tf.TensorSpec) -> str:
-    return f"{spec.dtype.name}{list(spec.shape)}"
 
 
 def _batch_bytes(signature: Signature) -> int:
@@ -411,30 +376,14 @@ class StageClock:
 
     def __init__(self) -> None:
         self.batches = 0
-        self.busy_s = 0.0
-        self.input_s = 0.0
-        self.room_s = 0.0
+        self.busy_s = self.input_s = self.room_s = 0.0
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Count what is inside as work."""
+    def counting(self, name: str) -> Iterator[None]:
+        """Add the time of what is inside to the attribute of that name."""
         started_s = time.monotonic()
         yield
-        self.busy_s += time.monotonic() - started_s
-
-    @contextmanager
-    def waiting_for_input(self) -> Iterator[None]:
-        """Count what is inside as waiting for the stage before."""
-        started_s = time.monotonic()
-        yield
-        self.input_s += time.monotonic() - started_s
-
-    @contextmanager
-    def waiting_for_room(self) -> Iterator[None]:
-        """Count what is inside as waiting for the stage after."""
-        started_s = time.monotonic()
-        yield
-        self.room_s += time.monotonic() - started_s
+        setattr(self, name, getattr(self, name) + time.monotonic() - started_s)
 
     def times(self) -> StageTimes:
-        return StageTimes(batches=self.batches, busy_s=self.busy_s, input_s=self.input_s, room_s=self.room_s)
+        return StageTimes(**vars(self))

@@ -115,40 +115,6 @@ def _scalar(value: Any) -> Any:
     return value if is_float and shape is not None and not callable(shape) and len(shape) == 0 else None
 
 
-MOST_KEPT = 4
-
-
-class KeptBatches:
-    """Two to four of the batches that were added, at even distances: batches may differ in length, and so in time.
-
-    The arrays themselves are kept, where and as they are, in containers of their own, from which a trainer may take
-    things. A step that changes an array in place, as some PyTorch trainers do, will be given the changed one: its time
-    is the same, whatever becomes of its loss.
-    """
-
-    def __init__(self, renewed: Callable[[Any], Any]) -> None:
-        self._renewed = renewed
-        self._batches: list[Any] = []
-        self._added, self._distance, self._handed_out = 0, 1, 0
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def add(self, batch: Any) -> None:
-        if self._added % self._distance == 0:
-            if len(self._batches) == MOST_KEPT:
-                del self._batches[1::2]
-                self._distance *= 2
-            if self._added % self._distance == 0:
-                self._batches.append(self._renewed(batch))
-        self._added += 1
-
-    def next(self) -> Any:
-        """Return the next of the kept batches, for ever in turn."""
-        self._handed_out += 1
-        return self._renewed(self._batches[(self._handed_out - 1) % len(self._batches)])
-
-
 def in_new_containers(batch: Any) -> Any:
     """Return the same arrays in copies of the tuples, lists and mappings around them."""
     if type(batch) is dict:

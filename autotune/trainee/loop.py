@@ -124,11 +124,6 @@ class Loop:
         if is_synced or end_s >= self.digest_due_s:
             self.digest()
 
-    def idled(self, key: Any, begin_s: float) -> None:
-        """Record the end of a call of a compiled function that does not train."""
-        if not self.is_suspended:
-            self.recorded.append((StepMaker.idled, key, begin_s, time.monotonic()))
-
     def ran_out_of_memory(self, error: str) -> None:
         """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite."""
         now_s = time.monotonic()

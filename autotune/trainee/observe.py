@@ -36,8 +36,8 @@ OBSERVERS = {
 
 PHASED_OBSERVERS = {
     "tensorflow": ("phased_tensorflow.CompiledStepsObserver",),
-    "autotune.tf.feed": ("observe_feeds.FeedObserver",),
-    "autotune.tf.two_stage": ("observe_feeds.TwoStageFeedObserver",),
+    "autotune.tf.feed": ("phased_tensorflow.FeedObserver",),
+    "autotune.tf.two_stage": ("phased_tensorflow.TwoStageFeedObserver",),
 }
 """The same, of what is observed only in a trial that is taken through phases, before all else."""
 
@@ -66,8 +66,11 @@ def install() -> None:
             for observer in observers.get(framework, ()):
                 instrumentation.attempt(framework, add, observer)
 
+    def add_phases() -> None:
+        phased.append(part("phases.PhasedLoop")(loop, instrumentation, float(os.environ["AUTOTUNE_PHASE_S"])))
+
     if folder and "AUTOTUNE_PHASE_S" in os.environ:
-        instrumentation.attempt("phases", lambda: phased.extend(part("phases.phased_loops")(loop, instrumentation)))
+        instrumentation.attempt("phases", add_phases)
     hook = Hook(dict.fromkeys([*OBSERVERS, *(PHASED_OBSERVERS if phased else ())], observe))
     installed.append(instrumentation)
     hook.install()

@@ -35,9 +35,7 @@ class SessionObserver(Observer):
         (key, trains), begin_s, feed = token
         if trains and isinstance(error, self._out_of_range):
             self.loop.report.mark("epoch_end", time.monotonic())
-        elif error is None and not trains:
-            self.loop.idled(key, begin_s)
-        elif error is None:
+        elif error is None and trains:
             now_s = time.monotonic()
             if now_s >= self.loop.report.loss_due_s:
                 self.loop.report.loss(now_s, loss_in(result))

@@ -144,7 +144,6 @@ class TensorFlowObserver(Observer):
         elif not known.trains:
             if known.fetches:
                 self.loop.aggregated.skip(now_s)
-            self.loop.idled(known, begin_s)
         else:
             if now_s >= self.loop.report.loss_due_s:
                 self._see_loss(now_s, result)

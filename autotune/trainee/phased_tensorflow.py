@@ -1,21 +1,22 @@
-"""Phases of TensorFlow's compiled steps that fetch from an iterator among their arguments, as Keras's ``fit`` has them.
+"""Phases of TensorFlow's compiled steps that fetch from an iterator among their arguments, and of the feeds of `tf/`.
 
-Nothing inside of a compiled step can be changed, but its argument can: in `REPLAY` it is given an iterator of the same
-type over a few kept batches, and for `LOAD` batches are drawn before it is called.
+Nothing inside of a compiled step, such as that of Keras's ``fit``, can be changed, but its argument can: in `REPLAY` it
+is given an iterator of the same type over a few kept batches, and for `LOAD` batches are drawn before it is called.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
 import time
 from importlib import import_module
 from typing import Any, Callable
 
-from autotune.trainee.batch import MOST_KEPT
+from autotune.trainee.batch import in_new_containers
 from autotune.trainee.observer import Observer
-from autotune.trainee.phases import LOAD, REPLAY, Data, PhasedLoop
+from autotune.trainee.phases import LOAD, MOST_KEPT, REPLAY, Data, PhasedLoop
 from autotune.trainee.tensorflow_graphs import FUNCTION_CALL, data_of, eager_check, out_of_range
 
 
@@ -54,11 +55,11 @@ class CompiledStepsObserver(Observer):
         if len(at) != 1:
             return args
         iterator = args[at[0]]
-        turn = phased.asks(iterator, data_of(iterator), functools.partial(self._prepare, phased, iterator))
-        if turn is not None and turn.phase == REPLAY and turn.data.stand_in is not None:
-            return (*args[: at[0]], turn.data.stand_in, *args[at[0] + 1 :])
-        if turn is not None and turn.phase == LOAD:
-            self._draw(phased, iterator, turn.data)
+        request = phased.asks(iterator, data_of(iterator), functools.partial(self._prepare, phased, iterator))
+        if request is not None and request.phase == REPLAY and request.data.stand_in is not None:
+            return (*args[: at[0]], request.data.stand_in, *args[at[0] + 1 :])
+        if request is not None and request.phase == LOAD:
+            self._draw(phased, iterator, request.data)
         return args
 
     def _draw(self, phased: PhasedLoop, iterator: Any, data: Data) -> None:
@@ -105,3 +106,28 @@ def _iterator_over(batches: list[Any], element_spec: Any) -> Any:
         options.autotune.enabled = options.experimental_optimization.inject_prefetch = False  # nothing to be waited for
         in_turn = functools.reduce(lambda first, second: first.concatenate(second), alike)
         return iter(in_turn.repeat().with_options(options))
+
+
+class FeedObserver(Observer):
+    """Phases of the feed of `autotune.tf`, which counts the work in a batch beside the fetch: both go together."""
+
+    place = "autotune.tf.feed:Feed.__next__"
+
+    def install(self) -> None:
+        if self.phased is not None:
+            self.attempt(self.place, functools.partial(self._follow, self.phased))
+
+    def _follow(self, phased: PhasedLoop, owner: Any, name: str) -> None:
+        fetch = phased.around_fetch(
+            getattr(owner, name),
+            lambda feed: feed,
+            renewed=lambda one: dataclasses.replace(one, batch=in_new_containers(one.batch), wait_s=0.0),
+            arrays_of=lambda fetched: fetched.batch,
+        )
+        self.instrumentation.put(owner, name, fetch)
+
+
+class TwoStageFeedObserver(FeedObserver):
+    """Phases of the feed that loads in two stages."""
+
+    place = "autotune.tf.two_stage:TwoStageFeed.__next__"

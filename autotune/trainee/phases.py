@@ -1,8 +1,9 @@
 """Phases of a trial: plain training, training on a few kept batches, and drawing batches without training.
 
-With the variable ``AUTOTUNE_PHASE_S`` the observer takes a trial through these in turn, for ever: `REPLAY` shows the
-speed of the steps if data cost nothing, `LOAD` that of the loader alone, `TRAIN` that of both together. `TRAIN` comes
-after `LOAD` and not after `REPLAY`, which leaves all buffers of the loader full: training would look too fast.
+With the variable ``AUTOTUNE_PHASE_S``, the seconds of one phase, the observer takes a trial through these in turn, for
+ever: `REPLAY` shows the speed of the steps if data cost nothing, `LOAD` that of the loader alone, `TRAIN` that of both
+together. `TRAIN` comes after `LOAD` and not after `REPLAY`, which leaves all buffers of the loader full: training would
+look too fast.
 
 Only fetches from what is trained on are replaced: data whose batches were fetched before each of the last works, in a
 pass that has been worked on since it began. So the first batch of each pass is the trainer's own, and validation,
@@ -15,39 +16,27 @@ import contextlib
 import functools
 import math
 import os
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
 from autotune.trainee import stream
-from autotune.trainee.batch import BatchSizes, KeptBatches, in_new_containers
-from autotune.trainee.framework_settings import settings_in_force
+from autotune.trainee.batch import BatchSizes, in_new_containers
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import AggregatedSteps, Loop
 from autotune.trainee.report import Memory
 from autotune.trainee.steps import StepMaker
-
-PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
-"""Seconds of one phase; without it, a trial has none."""
 
 REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"
 
 LEAST = 3
 """Steps in a phase, or batches in `LOAD`; also the steps of the warm-up that are not counted to learn what trains."""
 
-
-def phase_length_s() -> Optional[float]:
-    """Return the seconds of one phase that the environment asks for; None if it asks for no phases."""
-    return _seconds(PHASE_VARIABLE) or None
-
-
-def _seconds(variable: str) -> Optional[float]:
-    try:
-        length_s = float(os.environ.get(variable, ""))
-    except ValueError:
-        return None
-    return length_s if 0.0 <= length_s < math.inf else None
+MOST_KEPT = 4
+"""Batches that `REPLAY` goes over: they may differ in length, and so in time."""
 
 
 class Schedule:
@@ -71,15 +60,11 @@ class Schedule:
         self._drawn_s = 0.0
 
     def step(self, now_s: float) -> bool:
-        """Process the border between two steps.
-
-        Returns:
-            True if the next phase is due; `begin` begins it.
-        """
+        """Process the border between two steps; return True if the next phase is due, which `begin` begins."""
         self._steps += 1
+        passed_s = now_s - self._begin_s
         if self.phase is None:
             return self._is_warm(now_s)
-        passed_s = now_s - self._begin_s
         if self.phase == LOAD:
             return self.has_drawn_enough or passed_s >= 4.0 * self._length_s
         if self.following == self.phase:
@@ -105,8 +90,7 @@ class Schedule:
     def following(self) -> str:
         """Phase after the present one."""
         at = -1 if self.phase is None else ORDER.index(self.phase)
-        following = (ORDER[(at + further) % len(ORDER)] for further in range(1, len(ORDER) + 1))
-        return next(phase for phase in following if phase not in self._left_out)
+        return next(phase for phase in (ORDER * 2)[at + 1 :] if phase not in self._left_out)
 
     def drew(self, duration_s: float) -> None:
         """Add the time of one batch that was drawn in `LOAD`."""
@@ -129,28 +113,30 @@ class Data:
     """Data that batches are fetched from.
 
     Attributes:
-        kept: Its batches to be handed out again.
+        kept: Its latest batches, to be handed out again. The arrays themselves are kept, where and as they are, in
+            containers of their own, from which a trainer may take things. A step that changes an array in place will
+            be given the changed one: its time is the same, whatever becomes of its loss.
         sizes: Counts the samples in its batches.
         stand_in: Iterator over kept batches for a compiled step; None while there is none.
     """
 
     def __init__(self) -> None:
-        self.kept: Optional[KeptBatches] = None
+        self.kept: deque[Any] = deque(maxlen=MOST_KEPT)
         self.sizes = BatchSizes()
         self.stand_in: Any = None
 
-    def keep(self, batch: Any, renewed: Callable[[Any], Any]) -> None:
-        """Add a batch to those of which some are handed out again."""
-        self.kept = KeptBatches(renewed) if self.kept is None else self.kept
-        self.kept.add(batch)
+    def drop(self) -> None:
+        """Drop what was kept."""
+        self.kept.clear()
+        self.stand_in = None
 
 
 class _Pass:
     is_trained_on = False
 
 
-class Turn(NamedTuple):
-    """Fetch of a loop that is trained on.
+class Request(NamedTuple):
+    """Request for a batch that is trained on.
 
     Attributes:
         phase: The phase that it belongs to; None during the warm-up.
@@ -172,6 +158,7 @@ class PhasedLoop:
 
     Args:
         loop: The loop, before any framework is observed.
+        length_s: Seconds of one phase.
 
     Attributes:
         is_on: True until phases are given up for good.
@@ -188,17 +175,15 @@ class PhasedLoop:
         self._before: frozenset[_Pass] = frozenset()  # of the round before
         self._since_work = 0  # fetches
         self._sync: Optional[Callable[[], object]] = None
-        self._rounds: list[frozenset[Data]] = []
+        self._rounds: deque[frozenset[Data]] = deque(maxlen=LEAST)
         self._trained: frozenset[Data] = frozenset()
         self._always: Optional[Data] = None
-        self._blind_works = 0  # since the last fetch
-        self._unlike_rounds = 0
-        self._is_new_round = False
-        self._is_recorded = False
-        chunk_s = _seconds("AUTOTUNE_PHASE_CHUNK_S")  # of drawing that one line reports; 0 for a line a batch
-        # A reader cuts off the beginning, when buffers were still full.
-        self._chunk_s = 0.25 if chunk_s is None else chunk_s
-        self._chunk = [0.0, 0.0, 0.0]  # seconds, batches, samples
+        self._unknown = 0
+        self._is_new_round = self._is_recorded = False
+        # Of drawing that one line reports; 0 for a line a batch. A reader cuts off the beginning, when buffers were
+        # still full.
+        self._chunk_s = float(os.environ.get("AUTOTUNE_PHASE_CHUNK_S", 0.25))
+        self._chunk = 0.0, 0, 0.0  # seconds, batches, samples
         self._unwritten: list[tuple[str, float, dict[str, Any]]] = []
         loop.recorded = _Recorded(self)
 
@@ -228,21 +213,16 @@ class PhasedLoop:
             self._loop.recorded.append((lambda _steps: self._write(),))
 
     def worked(self, thread: Optional[int] = None) -> None:
-        """Process work on what was fetched; further work on the same batches changes nothing.
-
-        Args:
-            thread: Thread that worked; None if unknown.
-        """
+        """Process work of a thread on what was fetched; further work on the same batches changes nothing."""
         if self.is_on:
             self.attempt(self._worked, thread)
 
     def _worked(self, thread: Optional[int]) -> None:
+        self._unknown += not self._trained
         if not self._round:
-            self._blind_works += not self._trained
-            if self._blind_works > _MOST_UNKNOWN:
+            if self._unknown > _MOST_UNKNOWN:
                 self._leave_out_both(_BLIND)
             return
-        self._blind_works = 0
         # The loop gives up its own where the trainer reports the steps, who need not know of the phases.
         self._sync = self._loop.sync or self._sync
         fetched, self._round, self._since_work = self._round, {}, 0
@@ -252,20 +232,19 @@ class PhasedLoop:
         if thread is not None and any(data in self._trained and by != thread for data, by in fetched.values()):
             why = "between the loader and the step, batches pass through a thread of the trainer's own"
             self.leave_out(REPLAY, why)
-        self._rounds = [*self._rounds[1 - LEAST :], frozenset(data for data, _ in fetched.values())]
+        self._rounds.append(frozenset(data for data, _ in fetched.values()))
         common = frozenset.intersection(*self._rounds)
         # Validation may come in each of these rounds, where passes are short.
         if len(self._rounds) == LEAST and common and not (self._trained and self._trained <= common):
             self._learn(common)
         self._is_new_round = True
-        self._unlike_rounds += not self._trained
-        if not self._trained and self._unlike_rounds > _MOST_UNKNOWN:
+        if not self._trained and self._unknown > _MOST_UNKNOWN:
             self._leave_out_both("steps take their batches from one dataset or another")
 
     def _confirm(self, fetched: dict[_Pass, Data]) -> None:
         """Learn which passes are trained on: not one over the same data that comes between two steps."""
         for one, data in fetched.items():
-            is_alone = not any(other is data and another is not one for another, other in fetched.items())
+            is_alone = list(fetched.values()).count(data) == 1
             one.is_trained_on |= is_alone or one in self._before
         self._before = frozenset(fetched)
         if sum(one.is_trained_on and data in self._trained for one, data in fetched.items()) > 1:
@@ -278,7 +257,7 @@ class PhasedLoop:
         if len(trained) > 1:
             self.leave_out(LOAD, "a step takes batches from several datasets")
         for data in self._trained - trained:
-            data.kept = data.stand_in = None
+            data.drop()
         self._trained = trained
 
     # Fetches.
@@ -305,24 +284,25 @@ class PhasedLoop:
 
         @functools.wraps(original)
         def fetch(*args: Any, **kwargs: Any) -> Any:
-            turn = None
+            request = None
             try:
                 is_ours = is_plain() and self.is_open
                 if is_ours:
-                    turn = self.asks(args[0], data_of(args[0]), lambda data: bool(data.kept), is_recorded=True)
-                    if turn is not None and turn.phase == REPLAY and turn.data.kept:
-                        return turn.data.kept.next()
+                    request = self.asks(args[0], data_of(args[0]), lambda data: bool(data.kept), is_recorded=True)
+                    if request is not None and request.phase == REPLAY and request.data.kept:
+                        request.data.kept.rotate(-1)
+                        return renewed(request.data.kept[-1])
             except Exception as error:
                 self.failed(error)
                 is_ours = False
             if not is_ours:
                 return original(*args, **kwargs)
             with self.inside():
-                if turn is not None and turn.phase == LOAD:
-                    return self.draw(turn.data, functools.partial(original, *args, **kwargs), ends, arrays_of)
+                if request is not None and request.phase == LOAD:
+                    return self.draw(request.data, functools.partial(original, *args, **kwargs), ends, arrays_of)
                 batch = original(*args, **kwargs)
-            if turn is not None:
-                self.attempt(turn.data.keep, batch, renewed)
+            if request is not None:
+                self.attempt(lambda: request.data.kept.append(renewed(batch)))
             return batch
 
         return fetch
@@ -344,7 +324,7 @@ class PhasedLoop:
 
     def asks(
         self, iterator: Any, data: Any, prepare: Callable[[Data], object], is_recorded: bool = False
-    ) -> Optional[Turn]:
+    ) -> Optional[Request]:
         """Process the request for a batch.
 
         Args:
@@ -352,7 +332,7 @@ class PhasedLoop:
             is_recorded: True if the loop records the fetch, and knows only then that the step before it has ended.
 
         Returns:
-            The turn, if the request is one that phases may replace.
+            The request, if it is one that phases may replace.
         """
         self._is_recorded = is_recorded and not self._loop.is_suspended and self._loop.report.is_ours
         of, one = self._data.of(data), self._passes.of(iterator)
@@ -366,22 +346,20 @@ class PhasedLoop:
         if self._is_new_round:
             self._is_new_round = False
             if self._schedule.step(time.monotonic()):
-                if (
-                    self._sync is not None
-                ):  # all work of the phase is done, so that the sum of its steps' times is right
+                if self._sync is not None:  # the work of the phase is done, and the sum of its steps' times right
                     self._sync()
                     self._say("sync")
                 if self._schedule.following != REPLAY or prepare(of):
                     self._begin_phase()
         phase = self._schedule.phase
-        return None if phase == LOAD and self._schedule.has_drawn_enough else Turn(of, phase)
+        return None if phase == LOAD and self._schedule.has_drawn_enough else Request(of, phase)
 
     def _begin_phase(self) -> None:
         if self._schedule.following == TRAIN:
             for data in self._trained:
-                data.kept = data.stand_in = None
+                data.drop()
         if self._schedule.phase is None:
-            self._say("in_force", settings=settings_in_force())
+            self._say("in_force", settings=framework_settings())
         self._say("phase", phase=self._schedule.begin(time.monotonic()))
         if not self._is_recorded:
             self._loop.aggregated.skip(time.monotonic())
@@ -417,19 +395,19 @@ class PhasedLoop:
 
     def _drew(self, duration_s: float, data: Data, arrays_of: Callable[[Any], Any], fetched: Any) -> bool:
         self._schedule.drew(duration_s)
-        samples = data.sizes.of(arrays_of(fetched))
-        amounts = duration_s, 1, math.nan if samples is None else samples
-        self._chunk = [before + more for before, more in zip(self._chunk, amounts)]  # noqa: B905 -- Python 3.9
+        drawn_s, batches, samples = self._chunk
+        count = data.sizes.of(arrays_of(fetched))
+        self._chunk = drawn_s + duration_s, batches + 1, samples + (math.nan if count is None else count)
         if self._chunk[0] >= self._chunk_s:
             self._stop_drawing()
         return not self._schedule.has_drawn_enough
 
     def _stop_drawing(self) -> None:
         duration_s, batches, samples = self._chunk
-        self._chunk = [0.0, 0.0, 0.0]
+        self._chunk = 0.0, 0, 0.0
         if batches:
             known = None if math.isnan(samples) else samples
-            self._say("load", duration_s=round(duration_s, 6), batches=int(batches), samples=known)
+            self._say("load", duration_s=round(duration_s, 6), batches=batches, samples=known)
 
     # Reports.
 
@@ -448,16 +426,13 @@ class PhasedLoop:
     def leave_out(self, phase: str, why: str) -> None:
         """Leave out a phase from now on, and report the reason."""
         if self._schedule.leave_out(phase):
-            self._unphased(f"{phase}: {why}")
+            self._loop.report.line("unphased", time.monotonic(), text=f"{phase}: {why}")
             if self._schedule.phase == phase:
                 self._begin_phase()
 
     def _leave_out_both(self, why: str) -> None:
         self.leave_out(REPLAY, why)
         self.leave_out(LOAD, why)
-
-    def _unphased(self, text: str) -> None:
-        self._loop.report.line("unphased", time.monotonic(), text=text)
 
     def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
         """Call a function of ours and return its result; None after an error, which ends the phases."""
@@ -476,13 +451,8 @@ class PhasedLoop:
             self._write()
             if self._schedule.phase is not None:
                 self._loop.report.line("phase", time.monotonic(), phase=TRAIN)
-            self._unphased(f"the observer has given up phases: {type(error).__name__}: {error}")
-
-
-def phased_loops(loop: Loop, instrumentation: Instrumentation) -> list[PhasedLoop]:
-    """Return a loop that is taken through phases, if the environment asks for it: before a framework is observed."""
-    length_s = phase_length_s()
-    return [] if length_s is None else [PhasedLoop(loop, instrumentation, length_s)]
+            why = f"the observer has given up phases: {type(error).__name__}: {error}"
+            self._loop.report.line("unphased", time.monotonic(), text=why)
 
 
 class _Recorded(list):  # type: ignore[type-arg]
@@ -496,3 +466,42 @@ class _Recorded(list):  # type: ignore[type-arg]
         """Append an event: a function of the step maker with its arguments."""
         super().append(event)
         self._phased.attempt(self._phased.recorded, event)
+
+
+def framework_settings() -> dict[str, Any]:
+    """Return the settings of the loaded frameworks as ``<framework>.<setting>``: numbers, texts and booleans."""
+    found: dict[str, Any] = {}
+    for name, readers in _SETTINGS.items():
+        for setting, read in readers.items() if name in sys.modules else ():
+            with contextlib.suppress(Exception):  # another version, or another backend
+                value = read(sys.modules[name])
+                if isinstance(value, (bool, int, float, str)) and value != "":
+                    found[f"{name}.{setting}"] = value
+    return found
+
+
+def _memory_growth(tensorflow: Any) -> Any:
+    gpus = tensorflow.config.list_physical_devices("GPU")
+    return all(tensorflow.config.experimental.get_memory_growth(gpu) for gpu in gpus) if gpus else None
+
+
+_SETTINGS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "tensorflow": {
+        "intra_op_threads": lambda it: it.config.threading.get_intra_op_parallelism_threads(),
+        "inter_op_threads": lambda it: it.config.threading.get_inter_op_parallelism_threads(),
+        "runs_eagerly": lambda it: it.config.functions_run_eagerly(),
+        "jit": lambda it: it.config.optimizer.get_jit(),
+        "gpus": lambda it: len(it.config.list_logical_devices("GPU")),
+        "memory_growth": _memory_growth,
+        "tf32": lambda it: it.config.experimental.tensor_float_32_execution_enabled(),
+    },
+    "keras": {"precision": lambda it: it.config.dtype_policy().name, "backend": lambda it: it.config.backend()},
+    "torch": {
+        "threads": lambda it: it.get_num_threads(),
+        "interop_threads": lambda it: it.get_num_interop_threads(),
+        "gpus": lambda it: it.cuda.device_count() if it.cuda.is_initialized() else 0,
+        "float32_matmul_precision": lambda it: it.get_float32_matmul_precision(),
+        "cudnn_benchmark": lambda it: it.backends.cudnn.benchmark,
+    },
+}
+"""Framework, by the name it is imported by → its settings and how each is read."""

@@ -1,13 +1,14 @@
 """Phases of a step of PyTorch, by marks around the functions that begin and end them.
 
-Between stretches with marks, modules and tensors are as PyTorch made them. A compiled module is marked as a whole: what
-is traced meanwhile does not see the marks. PyTorch's hooks are used for optimizers alone: global hooks of modules cost
-3 to 4 µs a module, where a wrapper of the call costs 1 µs, and have compiled modules traced anew; its profiler adds a
-fifth to a step of small operations.
+Stretches of steps with marks and without take turns; in between, modules and tensors are as PyTorch made them. A
+compiled module is marked as a whole: what is traced meanwhile does not see the marks. PyTorch's hooks are used for
+optimizers alone: global hooks of modules cost 3 to 4 µs a module, where a wrapper of the call costs 1 µs, and have
+compiled modules traced anew; its profiler adds a fifth to a step of small operations.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, Optional
 
 from autotune.trainee import stream
 from autotune.trainee.batch import BatchSizes
@@ -34,35 +35,43 @@ def profile_torch(profiler: StepProfiler, _instrumentation: Instrumentation) -> 
 
 
 class _TorchProfile:
-    """Profile of the steps of this process; its own instrumentation ends it after too many errors."""
+    """Profile of the steps of the thread that trains; its own instrumentation ends it after too many errors."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._torch: Any = sys.modules["torch"]
-        # In code that is compiled, this is True for the compiler, which then sees nothing of the marks.
-        self._is_compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", bool)
-        self._originals: list[tuple[Any, str, Any]] = []
         self._instrumentation = Instrumentation(self._note)
-        self._thread: Optional[int] = None  # that trains
+        self._thread: Optional[int] = None
+        self._is_over = False
+        self._originals: list[tuple[Any, str, Any]] = []  # of what is marked in this stretch
+        # What the step is of.
         self._optimizers: dict[int, Any] = {}
-        self._depths: list[int] = []  # of the optimizers' steps that have begun
-        self._steps = MarkedSteps(self._clock, self._switch, self._finished)
-        self._is_inside = False  # the call of a module
         self._modules: dict[int, Any] = {}  # that were called
         self._models: list[Any] = []  # those of them that have parameters
-        self._places = TensorPlaces()
-        self._compiled: set[str] = set()
+        self._ways: set[str] = set()
         self._autocast: set[str] = set()
+        self._places = TensorPlaces()
         self._sizes = BatchSizes()
         self._batch_size: Optional[int] = None
+        # The step that is under way, and the stretch that it is in.
+        self._borders = Borders()
+        self._marks: Optional[StepMarks] = None  # from the warm-up on
+        self._is_marking = self._is_inside = False  # the latter: the call of a module
+        self._is_disturbed = True  # it does not count
+        self._update_depth = -1
+        self._fetches = 0
+        self._begin_s = self._stretch_s = time.monotonic()
+        self._stretch: Optional[list[Step]] = None  # None before its first step begins
+        self._stretches: dict[bool, list[list[Step]]] = {True: [], False: []}  # with marks, and without
+        self._held: list[tuple[float, float]] = []
+        self._counted = [0, 0]  # steps, and their fetches
 
     def install(self) -> None:
         """Put marks around the functions that are called a few times in a step."""
         torch, instrumentation = self._torch, self._instrumentation
         loaders, optimizers = import_module("torch.utils.data.dataloader"), import_module("torch.optim.optimizer")
         scaler = getattr(import_module("torch.amp"), "GradScaler", None) or torch.cuda.amp.GradScaler
-
-        backward, update = (functools.partial(self._begins_phase, phase) for phase in (BACKWARD, OPTIMIZER))
+        backward, update = (functools.partial(self._begin_of, phase) for phase in (BACKWARD, OPTIMIZER))
         for owner, name, begin, end in (
             (loaders._BaseDataLoaderIter, "__next__", self._fetch_begins, self._fetch_ends),
             (loaders.DataLoader, "__iter__", self._disturbed, None),
@@ -74,7 +83,7 @@ class _TorchProfile:
             (torch.nn.utils, "clip_grad_value_", update, self._end),
             (scaler, "unscale_", update, self._end),
             (scaler, "update", update, self._end),
-            (scaler, "step", update, self._scaled_step_ends),
+            (scaler, "step", update, self._end),
         ):
             instrumentation.attempt(f"torch: {name}", instrumentation.around, owner, name, begin, end)
         optimizers.register_optimizer_step_pre_hook(instrumentation.guarded(self._update_begins))
@@ -87,8 +96,8 @@ class _TorchProfile:
             self._stop()
 
     def _stop(self) -> None:
-        self._steps.is_over = True
-        self._switch(False)
+        self._is_over, self._is_marking = True, False
+        self._switch()
 
     def _note(self, text: str) -> None:
         if self._instrumentation.on:
@@ -99,100 +108,129 @@ class _TorchProfile:
 
     @property
     def _is_ours(self) -> bool:
-        return not self._steps.is_over and threading.get_ident() == self._thread
+        return not self._is_over and threading.get_ident() == self._thread
 
-    # Borders.
+    # Borders of the step.
 
     def _update_begins(self, optimizer: Any, *_arguments: Any) -> None:
-        if self._thread is None and not self._steps.is_over:
+        if self._thread is None:
             self._begins(optimizer)
         if self._is_ours:
             self._optimizers.setdefault(id(optimizer), optimizer)
-            self._depths.append(self._begin(OPTIMIZER))
-
-    def _update_ends(self, optimizer: Any, *_arguments: Any) -> None:
-        if self._is_ours:
-            if self._depths:
-                self._end(self._depths.pop())
-            self._steps.updated(id(optimizer))
-
-    def _scaled_step_ends(self, depth: int, _result: Any, _error: Optional[BaseException]) -> None:
-        self._end(depth)
-        self._steps.updated(None)
-
-    def _fetch_begins(self, args: Any, kwargs: Any) -> Any:
-        if not self._is_ours:
-            return None
-        self._depths.clear()
-        self._steps.fetches()
-        return self._begin(DATA)
-
-    def _fetch_ends(self, depth: int, batch: Any, error: Optional[BaseException]) -> None:
-        self._end(depth)
-        if error is not None:
-            self._steps.is_disturbed = True
-        elif self._steps.is_marking and self._batch_size is None:
-            self._batch_size = self._sizes.of(batch)
-
-    def _disturbed(self, args: Any, kwargs: Any) -> None:
-        """Leave out the present step."""
-        if self._is_ours:
-            self._steps.is_disturbed = True
+            self._update_depth = self._begin(OPTIMIZER)
 
     def _begins(self, optimizer: Any) -> None:
         """Begin with the first update, if the steps can be profiled."""
         self._thread = threading.get_ident()
         devices = {p.device for group in optimizer.param_groups for p in group["params"]}
         others = sorted({device.type for device in devices} - {"cpu", "cuda"})
-        self._steps.is_over = True
+        self._is_over = True
         if others:
             refuse(f"steps of PyTorch are profiled on CPUs and CUDA devices, not on {', '.join(others)}")
         elif len([device for device in devices if device.type == "cuda"]) > 1:
             refuse("the step is spread over several devices")
         else:
-            self._steps.is_over = False
+            self._is_over = False
             stream.mark("note", text=BEGINS)
 
-    # Phases.
+    def _update_ends(self, optimizer: Any, *_arguments: Any) -> None:
+        if not self._is_ours:
+            return
+        self._end(self._update_depth)
+        is_border, steps, passed_s = self._borders.updated(id(optimizer)), self._borders.steps, self._passed_s
+        if is_border:
+            self._border()
+        elif self._marks is None and ((steps >= 20 and passed_s >= 4.0) or (steps >= 4 and passed_s >= 30.0)):  # warm
+            self._borders.settle()
+            device = next((p.device for p in self._parameters if p.device.type == "cuda"), None)
+            self._marks = StepMarks(time.perf_counter if device is None else functools.partial(self._event, device))
+            self._begin_s = time.monotonic()
 
-    def _begins_phase(self, phase: str, args: Any, kwargs: Any) -> Optional[int]:
+    def _fetch_begins(self, args: Any, kwargs: Any) -> Any:
+        if not self._is_ours:
+            return None
+        if self._borders.fetches():
+            self._border()
+        self._fetches += 1
+        return self._begin(DATA)
+
+    def _fetch_ends(self, depth: int, batch: Any, error: Optional[BaseException]) -> None:
+        self._end(depth)
+        if error is not None:
+            self._is_disturbed = True
+        elif self._is_marking and self._batch_size is None:
+            self._batch_size = self._sizes.of(batch)
+
+    def _disturbed(self, args: Any, kwargs: Any) -> None:
+        if self._is_ours:
+            self._is_disturbed = True
+
+    @property
+    def _passed_s(self) -> float:
+        return time.monotonic() - self._begin_s
+
+    def _border(self) -> None:
+        """End a step, and with it perhaps its stretch, or the profile."""
+        if self._marks is None:
+            return
+        step, fetches, self._fetches = self._marks.cut(), self._fetches, 0
+        if self._stretch is None:
+            self._stretch, self._stretch_s = [], time.monotonic()
+        elif not self._is_disturbed:
+            self._stretch.append(step)
+            self._counted = [self._counted[0] + 1, self._counted[1] + fetches]
+        self._is_disturbed = False
+        steps, passed_s = len(self._stretch), time.monotonic() - self._stretch_s
+        is_long = self._passed_s > 150.0  # the profile, however few steps there were
+        if steps >= 60 or (steps >= 6 and passed_s >= 0.75) or (steps >= 2 and passed_s >= 5.0):
+            self._stretches[self._is_marking].append(self._stretch)
+            if self._is_marking:
+                self._held.append((self._stretch_s, time.monotonic()))
+            self._stretch, self._is_marking = None, not self._is_marking
+            self._switch()
+        if is_long or len(self._stretches[True]) == 12:
+            self._stop()
+            self._write()
+
+    # Phases within it.
+
+    def _begin_of(self, phase: str, args: Any, kwargs: Any) -> Optional[int]:
         return self._begin(phase) if self._is_ours else None
 
     def _begin(self, phase: str) -> int:
-        marks = self._steps.marks
-        return marks.begin(phase) if self._steps.is_marking and marks is not None else -1
+        return self._marks.begin(phase) if self._is_marking and self._marks is not None else -1
 
     def _end(self, depth: int, *_ending: Any) -> None:
         """End a phase; what began without marks has none."""
-        marks = self._steps.marks
-        if depth >= 0 and self._steps.is_marking and marks is not None:
-            marks.end(depth)
+        if depth >= 0 and self._is_marking and self._marks is not None:
+            self._marks.end(depth)
 
-    def _switch(self, on: bool) -> None:
-        """Have calls of modules, and copies to other devices, marked from now on, or no longer."""
+    def _switch(self) -> None:
+        """Have calls of modules, and copies to other devices, marked in a stretch with marks, and in no other."""
         while self._originals:
             owner, name, original = self._originals.pop()
             if original is None:  # inherited
                 delattr(owner, name)
             else:
                 setattr(owner, name, original)
-        if on:
-            torch = self._torch
+        if self._is_marking:
+            tensor = self._torch.Tensor
             for owner, name, begin, end in (
-                (torch.nn.Module, "__call__", self._module_begins, self._module_ends),
-                (torch.Tensor, "to", self._copy_begins, self._copy_ends),
-                (torch.Tensor, "cuda", self._copy_begins, self._copy_ends),
-                (torch.autocast, "__enter__", self._autocast_begins, self._end),
+                (self._torch.nn.Module, "__call__", self._module_begins, self._module_ends),
+                (tensor, "to", self._copy_begins, self._copy_ends),
+                (tensor, "cuda", self._copy_begins, self._copy_ends),
             ):
                 self._originals.append((owner, name, vars(owner).get(name)))
                 setattr(owner, name, self._marked(getattr(owner, name), begin, end))
 
     def _marked(
-        self, original: Any, begin: Callable[[Any, Any, Any], Optional[int]], end: Callable[[int, Any, Any], None]
+        self, original: Any, begin: Callable[[Any, Any], Optional[int]], end: Callable[[int, Any, Any], None]
     ) -> Callable[..., Any]:
         """Return a method that many calls in a step go through, with `end` after it unless `begin` returns None."""
-        is_compiling, failed = self._is_compiling, self._instrumentation.failed
-        get_thread, thread, guarded_end = threading.get_ident, self._thread, self._instrumentation.guarded(end)
+        # In code that is compiled, this is True for the compiler, which then sees nothing of the marks.
+        is_compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", bool)
+        failed, guarded_end = self._instrumentation.failed, self._instrumentation.guarded(end)
+        get_thread, thread = threading.get_ident, self._thread
 
         @functools.wraps(original)
         def marked(one: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,7 +238,7 @@ class _TorchProfile:
                 return original(one, *args, **kwargs)
             depth = result = None
             try:
-                depth = begin(one, args, kwargs)
+                depth = begin(one, (args, kwargs))
             except Exception as error:
                 failed(error)
             if depth is None:
@@ -213,48 +251,45 @@ class _TorchProfile:
 
         return marked
 
-    def _module_begins(self, module: Any, args: Any, kwargs: Any) -> Optional[int]:
-        """Begin the call of a module, if it lies in no other."""
-        phase = None if self._is_inside else self._phase_of(module, args, kwargs)
-        if phase is None:
+    def _module_begins(self, module: Any, arguments: Any) -> Optional[int]:
+        """Begin the call of a module, if it lies in no other and is a loss or has parameters."""
+        if self._is_inside:
+            return None
+        is_loss = isinstance(module, self._torch.nn.modules.loss._Loss)
+        if not is_loss and id(module) not in self._modules:
+            self._modules[id(module)] = module  # kept, for the id to stay its own
+            if next(module.parameters(), None) is not None:
+                self._meet(module, arguments)
+        if not is_loss and all(module is not model for model in self._models):
             return None
         self._is_inside = True
-        return self._begin(phase)
+        return self._begin(LOSS if is_loss else FORWARD)
 
     def _module_ends(self, depth: int, module: Any, result: Any) -> None:
         self._is_inside = False
         self._end(depth)
 
-    def _phase_of(self, module: Any, args: Any, kwargs: Any) -> Optional[str]:
-        if isinstance(module, self._torch.nn.modules.loss._Loss):
-            return LOSS
-        if id(module) not in self._modules:
-            self._modules[id(module)] = module  # kept, for the id to stay its own
-            if next(module.parameters(), None) is not None:
-                self._models.append(module)
-                is_compiled = hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
-                self._compiled.add("torch.compile" if is_compiled else "eager")
-                if self._torch.cuda.is_available():
-                    self._places.add_call(module, (args, kwargs))
-        return FORWARD if any(module is model for model in self._models) else None
+    def _meet(self, model: Any, arguments: Any) -> None:
+        """Note at the first call of a model how it is executed, in which precision, and where its tensors are."""
+        torch = self._torch
+        self._models.append(model)
+        is_compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+        self._ways.add("torch.compile" if is_compiled else "eager")
+        with contextlib.suppress(Exception):  # before PyTorch 2.4 there was a function for each device
+            for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+                self._autocast.add(str(torch.get_autocast_dtype(device)).removeprefix("torch."))
+        if torch.cuda.is_available():
+            self._places.add_call(model, arguments)
 
-    def _copy_begins(self, tensor: Any, args: Any, kwargs: Any) -> Optional[int]:
-        marks = self._steps.marks
-        return marks.begin(COPY) if marks is not None and marks.is_between else None
+    def _copy_begins(self, tensor: Any, arguments: Any) -> Optional[int]:
+        return self._begin(COPY) if self._marks is not None and self._marks.is_between else None
 
     def _copy_ends(self, depth: int, tensor: Any, copy: Any) -> None:
         """End a copy, which is one if the result lies on another device."""
-        marks = self._steps.marks
-        assert marks is not None
-        if copy is None or copy.device == tensor.device:
-            marks.cancel(depth)
+        if self._marks is not None and (copy is None or copy.device == tensor.device):
+            self._marks.cancel(depth)
         else:
-            marks.end(depth)
-
-    def _autocast_begins(self, autocast: Any, args: Any, kwargs: Any) -> None:
-        """Note the precision of automatic mixed precision."""
-        if getattr(autocast, "_enabled", False):
-            self._autocast.add(str(getattr(autocast, "fast_dtype", "")).removeprefix("torch."))
+            self._end(depth)
 
     # Result.
 
@@ -262,53 +297,66 @@ class _TorchProfile:
     def _parameters(self) -> list[Any]:
         return [p for one in self._optimizers.values() for group in one.param_groups for p in group["params"]]
 
-    def _clock(self) -> Clock:
-        """Return the clock of the parameters' device: events of its stream, or the host's clock."""
-        cuda = self._torch.cuda
-        device = next((p.device for p in self._parameters if p.device.type == "cuda"), None)
-        if device is None:
-            return HOST_CLOCK
+    def _event(self, device: Any) -> Any:
+        """Return an event of the device's present stream: the clock of what runs there."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        if not self._torch.cuda.is_current_stream_capturing():
+            event.record(self._torch.cuda.current_stream(device))
+        return event
 
-        def now() -> Any:
-            event = cuda.Event(enable_timing=True)
-            if not cuda.is_current_stream_capturing():
-                event.record(cuda.current_stream(device))
-            return event
-
-        return Clock(str(device), now, lambda begin, end: begin.elapsed_time(end), lambda: cuda.synchronize(device))
-
-    def _finished(self, result: dict[str, Any]) -> None:
+    def _write(self) -> None:
         try:
-            write_result(self._folder, result if "error" in result else {**result, **self._of(result)})
+            write_result(self._folder, self._result())
         except Exception as error:
             try_to_write_error(self._folder, f"{type(error).__name__}: {error}")
         for kept in (self._modules, self._models, self._optimizers):
             kept.clear()
 
-    def _of(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Return what the step is of, and the reasons for phases that are missing."""
-        has_gpu = self._torch.cuda.is_available()
-        why_not = {}
-        if not self._models:
-            why = "no call of a module was seen: it is compiled together with other code, or there is none"
-            why_not = {FORWARD: why, LOSS: why}
-        if COPY not in result["marked_ms"]:
+    def _result(self) -> dict[str, Any]:
+        cuda, has_gpu = self._torch.cuda, self._torch.cuda.is_available()
+        device = next((p.device for p in self._parameters if p.device.type == "cuda"), None)
+        if device is not None:
+            cuda.synchronize(device)
+
+        def elapsed_ms(begin: Any, end: Any) -> float:
+            return float(1000 * (end - begin) if device is None else begin.elapsed_time(end))
+
+        marked, plain = (
+            [times_ms(step, elapsed_ms) for stretch in self._stretches[way] for step in stretch]
+            for way in (True, False)
+        )
+        if min(len(marked), len(plain)) < 5:
+            return {"error": "too few steps without a checkpoint or the begin of a pass over data"}
+        phases = [name for name in marked[0] if name == REST or any(step[name] for step in marked)]
+        unmarked = "no call of a module was seen: it is compiled together with other code, or there is none"
+        why_not = {} if self._models else {FORWARD: unmarked, LOSS: unmarked}
+        if COPY not in phases:
             why_not[COPY] = "no copy of a tensor was seen" if has_gpu else "there is no GPU"
-        if DATA not in result["marked_ms"]:
+        if DATA not in phases:
             why_not[DATA] = "no fetch from a DataLoader was seen in the thread that trains"
         for optimizer in self._optimizers.values() if has_gpu else ():
             self._places.add_optimizer(optimizer)
-        batches = result["batches_a_step"]
-        precision = " and ".join(sorted({str(p.dtype).removeprefix("torch.") for p in self._parameters}))
-        autocast = [f"autocast to {' and '.join(sorted(self._autocast))}"] if self._autocast else []
-        several = [f"{batches:.3g} batches a step"] if batches > 1.2 else []  # about one otherwise
+        steps, fetches = self._counted
+        ways = [*sorted(self._ways), _listed(str(p.dtype).removeprefix("torch.") for p in self._parameters)]
+        if self._autocast:
+            ways.append(f"autocast to {_listed(self._autocast)}")
+        if fetches / steps > 1.2:  # about one otherwise
+            ways.append(f"{round(fetches / steps, 3):.3g} batches a step")
         return {
             "of": _names(self._models),
-            "compiled": ", ".join([*sorted(self._compiled), precision, *autocast, *several]),
+            "compiled": ", ".join(ways),
+            "device": "CPU" if device is None else str(device),
             "batch_size": self._batch_size,
+            "held": self._held,
+            "marked_ms": {name: [round(step[name], 4) for step in marked] for name in phases},
+            "plain_ms": [round(sum(step.values()), 4) for step in plain],
             "why_not": why_not,
             "places": self._places.rows(),
         }
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(sorted(set(names)))
 
 
 def _names(models: list[Any]) -> str:
@@ -322,25 +370,8 @@ def _names(models: list[Any]) -> str:
     return f"PyTorch's {', '.join(names[:3])}{more}" if names else "a step of PyTorch"
 
 
-class Clock(NamedTuple):
-    """Clock of the device that a step runs on.
-
-    Attributes:
-        elapsed_ms: Returns the milliseconds between two moments, once `wait` has returned.
-    """
-
-    device: str
-    now: Callable[[], Any]
-    elapsed_ms: Callable[[Any, Any], float]
-    wait: Callable[[], object]
-
-
-HOST_CLOCK = Clock("CPU", time.perf_counter, lambda begin, end: 1000 * (end - begin), lambda: None)
-"""Clock of a step that is over when its functions return."""
-
-
 class Borders:
-    """Borders between the steps of a training."""
+    """Borders between the steps of a training: fetches after an update, or where there are none, updates."""
 
     def __init__(self) -> None:
         self._updates: dict[int, int] = {}  # of each optimizer, the one that made the last update last
@@ -360,16 +391,11 @@ class Borders:
         fewest = min(regular, key=self._updates.__getitem__)
         self._border_optimizer = None if 2 * self._at_fetches > self._updates[fewest] else fewest
 
-    def updated(self, optimizer: Optional[int]) -> bool:
-        """Process an update; return True if a step is over.
-
-        Args:
-            optimizer: Which; None for one that was skipped.
-        """
+    def updated(self, optimizer: int) -> bool:
+        """Process an update; return True if a step is over."""
         self._is_updated = True
-        if optimizer is not None:
-            self._updates[optimizer] = self._updates.pop(optimizer, 0) + 1
-        return optimizer is not None and optimizer == self._border_optimizer
+        self._updates[optimizer] = self._updates.pop(optimizer, 0) + 1
+        return optimizer == self._border_optimizer
 
     def fetches(self) -> bool:
         """Process the begin of a fetch; return True if a step is over."""
@@ -378,144 +404,19 @@ class Borders:
         return was_updated and self._border_optimizer is None
 
 
-_LONGEST_S = 150.0  # of the profile, however few steps there were
-
-
-class MarkedSteps:
-    """Steps of a training, in stretches with marks and without in turn.
-
-    Args:
-        clock: Returns the clock to use, at the first stretch.
-        mark: Called with True to have the step's phases marked, and with False for that to end.
-        finished: Called with the result.
-
-    Attributes:
-        is_disturbed: True if the present step is to be left out.
-    """
-
-    def __init__(
-        self, clock: Callable[[], Clock], mark: Callable[[bool], object], finished: Callable[[dict[str, Any]], object]
-    ) -> None:
-        self._make_clock = clock
-        self._switch_marks = mark
-        self._finished = finished
-        self._clock = HOST_CLOCK
-        self._borders = Borders()
-        self._begin_s = time.monotonic()
-        self._held: list[tuple[float, float]] = []
-        self._stretch_s = 0.0  # its begin
-        self._stretch: list[MarkedStep] = []  # its steps
-        self._stretches: dict[bool, list[list[MarkedStep]]] = {True: [], False: []}  # with marks, and without
-        self._fetches = self._all_fetches = self._all_steps = 0
-        self.is_disturbed = True
-        self.marks: Optional[StepMarks] = None
-        self.is_marking = False
-        self.is_over = False
-
-    def updated(self, optimizer: Optional[int]) -> None:
-        """Process an update of an optimizer; None for one that was skipped."""
-        is_border, steps, passed_s = self._borders.updated(optimizer), self._borders.steps, self._passed_s()
-        if is_border:
-            self._border()
-        elif self.marks is None and ((steps >= 20 and passed_s >= 4.0) or (steps >= 4 and passed_s >= 30.0)):  # warm
-            self._borders.settle()
-            self._clock = self._make_clock()
-            self.marks = StepMarks(self._clock.now)
-            self._begin_s = time.monotonic()
-
-    def fetches(self) -> None:
-        """Process the begin of a fetch."""
-        if self._borders.fetches():
-            self._border()
-        self._fetches += 1
-
-    def _passed_s(self) -> float:
-        return time.monotonic() - self._begin_s
-
-    def _border(self) -> None:
-        if self.marks is None:
-            return
-        step, fetches = self.marks.cut(), self._fetches
-        is_first, self._fetches = not self._stretch_s, 0
-        self._stretch_s = self._stretch_s or time.monotonic()
-        if not self.is_disturbed and not is_first:
-            self._stretch.append(step)
-            self._all_fetches += fetches
-            self._all_steps += 1
-        self.is_disturbed = False
-        steps, passed_s = len(self._stretch), time.monotonic() - self._stretch_s
-        if steps >= 60 or (steps >= 6 and passed_s >= 0.75) or (steps >= 2 and passed_s >= 5.0):
-            self._next_stretch()
-        elif self._passed_s() > _LONGEST_S:
-            self._end()
-
-    def _next_stretch(self) -> None:
-        self._stretches[self.is_marking].append(self._stretch)
-        self._stretch = []
-        if self.is_marking:
-            self._held.append((self._stretch_s, time.monotonic()))
-        self._stretch_s = 0.0
-        if len(self._stretches[True]) == 12 or self._passed_s() > _LONGEST_S:
-            self._end()
-        else:
-            self.is_marking = not self.is_marking
-            self._switch_marks(self.is_marking)
-
-    def _end(self) -> None:
-        self.is_over = True
-        self.is_marking = False
-        self._switch_marks(False)
-        self._clock.wait()
-        self._finished(self._result())
-
-    def _result(self) -> dict[str, Any]:
-        marked, plain = (
-            [step.times_ms(self._clock.elapsed_ms) for stretch in self._stretches[way] for step in stretch]
-            for way in (True, False)
-        )
-        if min(len(marked), len(plain)) < 5:
-            return {"error": "too few steps without a checkpoint or the begin of a pass over data"}
-        phases = [name for name in marked[0] if name == REST or any(times_ms[name] for times_ms in marked)]
-        return {
-            "device": self._clock.device,
-            "held": self._held,
-            "marked_ms": {name: [round(times_ms[name], 4) for times_ms in marked] for name in phases},
-            "plain_ms": [round(sum(times_ms.values()), 4) for times_ms in plain],
-            "batches_a_step": round(self._all_fetches / self._all_steps, 3),
-        }
-
+Step = list[tuple[Any, str]]
+"""Moments of a step, as the clock gives them (numbers, or events of an accelerator), each with the phase that begins
+there; the last one is its end."""
 
 _UNSETTLED = "unsettled"  # after a forward pass: part of that if another one follows, else of the loss
 
 
-class Mark(NamedTuple):
-    """Moment at which a phase begins.
-
-    Attributes:
-        at: The moment, as the clock gives it: a number, or an event of an accelerator.
-    """
-
-    at: Any
-    phase: str
-
-
-class MarkedStep(NamedTuple):
-    """Marks of one step, in their order."""
-
-    marks: list[Mark]
-    end: Any
-
-    def times_ms(self, elapsed_ms: Callable[[Any, Any], float]) -> dict[str, float]:
-        """Return the time of each phase.
-
-        Args:
-            elapsed_ms: Returns the milliseconds between two moments.
-        """
-        times_ms = dict.fromkeys((*PHASES, REST), 0.0)
-        ends = [*(mark.at for mark in self.marks[1:]), self.end]
-        for mark, end in zip(self.marks, ends):  # noqa: B905 -- Python 3.9 has no strict
-            times_ms[REST if mark.phase == _UNSETTLED else mark.phase] += elapsed_ms(mark.at, end)
-        return times_ms
+def times_ms(step: Step, elapsed_ms: Callable[[Any, Any], float]) -> dict[str, float]:
+    """Return the time of each phase of a step, given a function for the milliseconds between two moments."""
+    found = dict.fromkeys((*PHASES, REST), 0.0)
+    for place, (begin, phase) in enumerate(step[:-1], start=1):
+        found[REST if phase == _UNSETTLED else phase] += elapsed_ms(begin, step[place][0])
+    return found
 
 
 class StepMarks:
@@ -529,14 +430,10 @@ class StepMarks:
         self._now = now
         self._phases: list[str] = []  # within one another
         self._unsettled_at: Optional[int] = None  # number of phases around a forward pass whose backward is to come
-        self._marks = [Mark(now(), REST)]
+        self._marks: Step = [(now(), REST)]
 
     def begin(self, phase: str) -> int:
-        """Begin a phase within the present one.
-
-        Returns:
-            What ends it.
-        """
+        """Begin a phase within the present one; return what ends it."""
         depth = len(self._phases)
         around = self._phases[-1] if depth else REST
         # These have no parts: a backward pass computes forward passes again to save memory.
@@ -567,26 +464,25 @@ class StepMarks:
         """True if a copy would not be part of another phase."""
         return not self._phases or self._phases[-1] == OPTIMIZER
 
-    def cut(self) -> MarkedStep:
+    def cut(self) -> Step:
         """End a step and begin the next one; return the marks of that which has ended."""
         self._phases.clear()
         self._unsettled_at = None
-        now = self._now()
-        step = MarkedStep(self._marks, now)
-        self._marks = [Mark(now, REST)]
+        step = [*self._marks, (self._now(), REST)]
+        self._marks = step[-1:]
         return step
 
     def _mark(self, phase: str) -> None:
-        if phase != self._marks[-1].phase:
-            self._marks.append(Mark(self._now(), phase))
+        if phase != self._marks[-1][1]:
+            self._marks.append((self._now(), phase))
 
     def _settle(self) -> None:
         """Say of the times between forward passes and this backward pass what they belong to."""
         self._unsettled_at = None
-        last = max((number for number, mark in enumerate(self._marks) if mark.phase == FORWARD), default=-1)
-        for number, mark in enumerate(self._marks):
-            if mark.phase == _UNSETTLED:
-                self._marks[number] = Mark(mark.at, FORWARD if number < last else LOSS)
+        last = max((number for number, (_, phase) in enumerate(self._marks) if phase == FORWARD), default=-1)
+        for number, (at, phase) in enumerate(self._marks):
+            if phase == _UNSETTLED:
+                self._marks[number] = at, FORWARD if number < last else LOSS
 
 
 class TensorPlaces:

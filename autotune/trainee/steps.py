@@ -120,7 +120,6 @@ class StepMaker:
         self._fetching_thread: Optional[int] = None
         self._key: Any = None  # which work makes the steps of a loop without fetches
         self._surprises = 0
-        self._usual_idle_calls = 3  # of a function that does not train, between two steps, are no validation
         self._is_told_unseen = False
         # The batches that wait.
         self._sources: list[Source] = []  # in the order of their first fetch in this round
@@ -137,9 +136,6 @@ class StepMaker:
         self._trained_s = 0.0
         self._pause_begin_s: Optional[float] = None
         self._pause_end_s: Optional[float] = None  # None: where the step begins
-        self._idle_key: Any = None
-        self._idle_begin_s = 0.0
-        self._idle_calls = 0
 
     def take(self, recorded: Sequence[tuple[Any, ...]]) -> None:
         """Process recorded events: functions of this class with their arguments."""
@@ -211,10 +207,6 @@ class StepMaker:
         self, key: Any, begin_s: float, end_s: float, samples: Optional[float], is_whole: bool, thread: Optional[int]
     ) -> None:
         """Process work, see `Loop.worked`."""
-        self._idle_key = None
-        if self._pause_begin_s is None:
-            self._usual_idle_calls = max(self._usual_idle_calls, self._idle_calls)
-        self._idle_calls = 0
         if thread is not None and self._thread is None:
             self._thread = thread
             if self._fetching_thread != thread:
@@ -240,17 +232,6 @@ class StepMaker:
     def updated(self) -> None:
         """Process a step of an optimizer, in frameworks where all of them are seen."""
         self._has_optimizer = self._is_updated = True
-
-    def idled(self, key: Any, begin_s: float, end_s: float) -> None:
-        """Process a call that does not train; an unusual number of them between two steps is validation."""
-        if self.is_fetching or self._key is None:
-            return
-        self._trained_s = end_s
-        if key != self._idle_key:
-            self._idle_key, self._idle_calls, self._idle_begin_s = key, 0, begin_s
-        self._idle_calls += 1
-        if self._idle_calls == 2 * self._usual_idle_calls and self._pause_begin_s is None:
-            self._pause_begin_s = self._idle_begin_s
 
     def always_trains(self, now_s: float) -> None:
         """Process the end of visible work: all batches of what was fetched from last are trained on."""

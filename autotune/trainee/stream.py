@@ -75,17 +75,20 @@ class Stream:
     """
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._file: Optional[_File] = None
-        self._looked = False
+        self._path: Optional[str] = None  # of the open file
+        self._fd: Optional[int] = None
+        self._looked = self._is_listed = False  # the latter: the trainer's files are
         self.pace: Optional[Pace] = None
         self.source: Optional[str] = None
 
     def forget(self) -> None:
         """Drop the parent's file in a forked child, which opens its own if it makes a step."""
-        self._close()
-        self._lock = threading.Lock()  # the parent's may be held by a thread that does not exist here
-        self._looked, self.pace, self.source = False, None, None
+        self._let_go()
+        self._begin()  # with another lock: the parent's may be held by a thread that does not exist here
 
     def announce(self, source: str, devices: Optional[Iterable[str]] = None) -> None:
         """Open the file and write its header, once; once more where a trainer takes over from the observer."""
@@ -96,34 +99,36 @@ class Stream:
             try:
                 if is_first:
                     self._open(source)
-                if self._file is not None:
+                if self._path is not None or self.pace is not None:
                     self.source = source
-                    self._file.append(_header(source, devices))
-                    if source == OBSERVER:  # until there is a step: a trainer may look at its descriptors, or close all
-                        self._file.let_go()
-                elif self.pace is not None:
-                    self.source = source
-                    if takes_over:
-                        self.pace.restart(source)
+                self._append(_header(source, devices))
+                if source == OBSERVER:  # until there is a step: a trainer may look at its descriptors, or close all
+                    self._let_go()
+                if self.pace is not None and takes_over:
+                    self.pace.restart(source)
             except Exception:
-                self._close()
+                self._path = None
             self._looked = True  # only now: other threads wait for the file instead of losing their steps
 
     def _open(self, source: str) -> None:
         folder, watched = os.environ.get(TRIAL_DIR_VARIABLE), os.environ.get(WATCH_DIR_VARIABLE)
-        if folder:
-            self._file = _File(folder)
-        elif watched:
+        if watched and not folder:
             from autotune.trainee.pace import Pace
 
             self.pace = Pace(watched, source)
+        for n in range(100 if folder else 0):  # a pid comes back after exec; more is something else going wrong
+            path = os.path.join(os.path.abspath(folder or ""), f"steps.{os.getpid()}.{n}.jsonl")
+            with contextlib.suppress(FileExistsError):
+                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+                self._path = path
+                return
 
     @property
     def is_open(self) -> bool:
         """True if reports will be written; looks for the trial at the first call."""
         if not self._looked:
             self.announce("step")
-        return self._file is not None or self.pace is not None
+        return self._path is not None or self.pace is not None
 
     @property
     def is_observed(self) -> bool:
@@ -138,56 +143,28 @@ class Stream:
 
     def write_steps(self, lines: str) -> None:
         """Append the lines of steps; before the first ones those that name the trainer's files, loaded by now."""
-        if self._file is not None and not self._file.is_listed:
-            self._file.is_listed = True
+        if self._path is not None and not self._is_listed:
+            self._is_listed = True
             for paths in _own_files():
                 self.write("files", paths=paths)
         self._append(lines)
 
     def _append(self, lines: str) -> None:
+        """Append whole lines; the first failure closes the stream."""
+        if self._path is None:
+            return
         try:
-            if self._file is not None:
-                self._file.append(lines)
-        except Exception:  # the first failure closes the stream
-            self._close()
+            data = (lines + "\n").encode()
+            if self._fd is None:
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # A short write means a full disk: going on would bury the torn line in the middle of the file.
+            if os.write(self._fd, data) != len(data):
+                raise OSError("the disk is full")
+        except Exception:
+            self._path = None
+            self._let_go()
 
-    def _close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.let_go()
-
-
-class _File:
-    """File of a stream in this folder.
-
-    Raises:
-        OSError: It cannot be made.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self.is_listed = False  # whether the trainer's files are
-        self._fd: Optional[int] = None
-        for n in range(100):  # a pid comes back after exec; more than this is something else going wrong
-            with contextlib.suppress(FileExistsError):
-                self._path = os.path.join(os.path.abspath(folder), f"steps.{os.getpid()}.{n}.jsonl")
-                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                return
-        raise FileExistsError(folder)
-
-    def append(self, lines: str) -> None:
-        """Append whole lines.
-
-        Raises:
-            OSError: That was not possible.
-        """
-        data = (lines + "\n").encode()
-        if self._fd is None:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        # A short write means a full disk: going on would bury the torn line in the middle of the file.
-        if os.write(self._fd, data) != len(data):
-            raise OSError("the disk is full")
-
-    def let_go(self) -> None:
+    def _let_go(self) -> None:
         """Close the descriptor until there is more to be written."""
         fd, self._fd = self._fd, None
         if fd is not None:

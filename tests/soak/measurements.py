@@ -337,37 +337,7 @@ def _blocks(data: Path) -> Callable[[bool], float]:
 
 # Warm imports
 
-COMPUTATIONS = {
-    "numba": "import numba\nvalue = numba.njit(lambda x: x * x + 1)(3)",
-    "librosa": "import librosa, numpy\nvalue = float(librosa.feature.rms(y=numpy.ones(4096)).sum())",
-    "scipy": "import scipy.linalg, scipy.optimize, scipy.signal, scipy.sparse.csgraph\n"
-    "value = [scipy.linalg.det([[2.0, 1.0], [1.0, 3.0]]), scipy.signal.get_window('hann', 5).tolist()]",
-    "sklearn": "from sklearn.linear_model import LinearRegression\n"
-    "value = round(float(LinearRegression().fit([[0.0], [1.0]], [1.0, 3.0]).coef_[0]), 6)",
-    "pandas": "import pandas\nvalue = pandas.DataFrame({'a': [1, 1, 2], 'b': [3, 4, 5]}).groupby('a').b.sum().tolist()",
-    "torch": "import torch\nfrom torch import nn\ntorch.manual_seed(0)\n"
-    "loss = nn.Linear(4, 2)(torch.ones(3, 4)).square().sum()\nloss.backward()\nvalue = round(loss.item(), 5)",
-    "torchvision": "import torch, torchvision\n"
-    "value = torchvision.ops.nms(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.ones(1), 0.5).tolist()",
-    "lightning": "import lightning, torch\nclass Model(lightning.LightningModule):\n"
-    "    def __init__(self):\n        super().__init__()\n        self.layer = torch.nn.Linear(2, 1)\n"
-    "    def training_step(self, batch, index):\n        return self.layer(batch).sum()\n"
-    "    def configure_optimizers(self):\n        return torch.optim.SGD(self.parameters(), 0.1)\n"
-    "model = Model()\n"
-    "lightning.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,\n"
-    "    enable_model_summary=False, accelerator='cpu').fit(model, torch.utils.data.DataLoader(torch.ones(8, 2)))\n"
-    "value = model.global_step",
-    "transformers": "import torch\nfrom transformers import BertConfig, BertModel, Trainer, TrainingArguments\n"
-    "torch.manual_seed(0)\n"
-    "config = BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)\n"
-    "value = [list(BertModel(config)(torch.ones(1, 4, dtype=torch.long))[0].shape), Trainer.__module__]",
-    "jax": "import jax\nvalue = float(jax.jit(jax.grad(lambda x: x * x))(3.0))",
-    "tensorflow": "import tensorflow as tf\nvalue = float(tf.function(lambda x: x * x)(tf.constant(3.0)))",
-    "keras": "import keras, numpy\nmodel = keras.Sequential([keras.layers.Dense(1, kernel_initializer='ones')])\n"
-    "model.compile('sgd', 'mse')\n"
-    "value = round(float(model.fit(numpy.ones((4, 2)), numpy.ones(4), verbose=0).history['loss'][0]), 5)",
-    "cv2": "import cv2, numpy\nvalue = int(cv2.resize(numpy.full((4, 4), 7, 'uint8'), (2, 2)).sum())",
-}
+COMPUTATIONS: dict[str, str] = yaml.safe_load(Path(__file__).with_name("computations.yaml").read_text())
 """Import of each package, and a small computation with it, as a trainer's code."""
 
 # The rest of the trainer's code: it writes what it finds into a file of the trial's folder.

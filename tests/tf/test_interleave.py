@@ -90,12 +90,3 @@ def test_records_become_batches_like_other_examples(shards: list[Path]) -> None:
     (batch,) = dataset.take(1)
     assert dataset.element_spec["characters"].shape == (4, 5)
     np.testing.assert_array_equal(batch["characters"][1], [ord("1"), ord("."), ord("0"), 0, 0])
-
-
-@pytest.mark.parametrize("numbers", [{"open_files": 0}, {"open_files": 1, "block_records": 0}])
-def test_impossible_numbers_are_refused(numbers: dict[str, int], shards: list[Path]) -> None:
-    """Numbers below 1 and an empty list of files say so at once."""
-    with pytest.raises(ValueError, match="at least 1"):
-        interleaved(shards, tf.data.TFRecordDataset, **numbers)
-    with pytest.raises(ValueError, match="got 0 files"):
-        interleaved([], tf.data.TFRecordDataset, open_files=1)

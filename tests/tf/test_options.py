@@ -6,11 +6,7 @@ import sys
 import pytest
 
 from autotune.tf.options import (
-    BufferOptions,
     DeviceOptions,
-    PipelineOptions,
-    Precision,
-    RuntimeOptions,
     StepOptions,
 )
 
@@ -19,27 +15,6 @@ def test_xla_without_graph_mode_is_refused() -> None:
     """The message says what is missing."""
     with pytest.raises(ValueError, match="graph mode"):
         StepOptions(graph=False, xla=True)
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: PipelineOptions(batch_size=0), "batch_size"),
-        (lambda: PipelineOptions(batch_size=1, parallel_calls=0), "parallel_calls"),
-        (lambda: PipelineOptions(batch_size=1, prefetch_batches=-1), "prefetch_batches"),
-        (lambda: RuntimeOptions(intra_op_threads=-1), "intra_op_threads"),
-        (lambda: DeviceOptions(data_gpu=-1, model_gpu=0), "data_gpu"),
-        (lambda: DeviceOptions(data_gpu=0, model_gpu=1, model_gpu_memory_mb=-1), "model_gpu_memory_mb"),
-        (lambda: BufferOptions(batches=0), "pipeline_buffer_size"),
-        (lambda: BufferOptions(batches=-2), "pipeline_buffer_size"),
-        (lambda: BufferOptions(megabytes=-1), "pipeline_buffer_mb"),
-        (lambda: BufferOptions(warmup_batches=-1), "pipeline_warmup_batches"),
-    ],
-)
-def test_impossible_numbers_are_named(make: object, name: str) -> None:
-    """An option out of range is refused by its name."""
-    with pytest.raises(ValueError, match=name):
-        make()
 
 
 @pytest.mark.parametrize(
@@ -60,18 +35,7 @@ def test_half_a_pair_of_devices_is_refused(options: dict[str, int], said: str) -
         DeviceOptions(**options)
 
 
-def test_limits_are_by_gpu() -> None:
-    """A GPU that does both has the one limit that is set."""
-    assert DeviceOptions(data_gpu=1, model_gpu=0, data_gpu_memory_mb=100).limits_mb == {1: 100}
-    assert DeviceOptions(data_gpu=0, model_gpu=0, model_gpu_memory_mb=200).limits_mb == {0: 200}
-
-
 def test_checking_settings_does_not_load_tensorflow() -> None:
     """A wrong setting is answered before the seconds that the import takes."""
     script = "import sys, autotune.tf.options; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
-
-
-def test_precisions_name_what_they_compute_in() -> None:
-    """The names are Keras's, the dtype is what follows the prefix."""
-    assert [precision.compute_dtype for precision in Precision] == ["float32", "float16", "bfloat16"]

@@ -61,14 +61,6 @@ def test_no_prefetch_is_none() -> None:
         assert len(source.loaded) <= 2 * batches + 2
 
 
-def test_prefetch_goes_ahead_by_itself() -> None:
-    """With a prefetch of 3, four batches are made for the one that was asked for."""
-    source = Source()
-    iterator = iter(source.build(prefetch_batches=3))
-    next(iterator)
-    assert source.eight_loaded.wait(timeout=60)
-
-
 def test_each_pass_holds_every_example_once_in_another_order() -> None:
     """The order is drawn anew for each pass, and follows from the seed."""
     passes = np.reshape(numbers(Source().build(), 3 * EXAMPLES // 2), (3, EXAMPLES)).tolist()
@@ -125,18 +117,6 @@ def test_a_cache_entry_that_is_not_whole_is_rebuilt(damage: str, tmp_path: Path)
     assert victim.read_bytes() == good
 
 
-def test_entries_do_not_move_between_caches(tmp_path: Path) -> None:
-    """A file copied from a cache that depends on other things is foreign there."""
-    one, other = DiskStore(tmp_path / "one"), DiskStore(tmp_path / "other")
-    numbers(Source().build(one), 5)
-    for number in range(EXAMPLES):
-        other.path(number).parent.mkdir(exist_ok=True)
-        other.path(number).write_bytes(one.path(number).read_bytes())
-    source = Source()
-    numbers(source.build(other), 5)
-    assert set(source.loaded) == set(range(EXAMPLES))
-
-
 def test_a_cache_that_cannot_be_written_does_not_stop_training(
     small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,13 +148,6 @@ def test_the_folder_of_a_cache_follows_what_it_depends_on(tmp_path: Path, monkey
     assert cache_folder({"clips": 1}, near=config) == tmp_path / "said" / folder.name
 
 
-def test_batches_are_full_whatever_the_size_of_the_data() -> None:
-    """A batch may hold more than a whole pass."""
-    (batch,) = Source().build(batch_size=64).take(1)
-    assert batch["number"].shape == (64,)
-    assert set(np.bincount(batch["number"].numpy())) <= {6, 7}
-
-
 def test_fixed_length_makes_static_shapes() -> None:
     """Every batch has one shape, known before the first; without, a batch is as long as its longest."""
     fixed, free = Source().build(fixed_length=True), Source().build()
@@ -196,13 +169,6 @@ def test_buckets_hold_like_lengths() -> None:
             assert len({(length - 1) // 4 for length in lengths}) == 1
             top = 4 * ((max(lengths) - 1) // 4 + 1)
             assert batch["values"].shape == (2, top if fixed else max(lengths))
-
-
-def test_parallel_calls_are_calls_and_threads() -> None:
-    """The width of the loader and its pool of threads are both what is asked for."""
-    dataset = Source().build(parallel_calls=3)
-    assert dataset.options().threading.private_threadpool_size == 3
-    assert numbers(dataset, 10) == numbers(Source().build(parallel_calls=1), 10)
 
 
 def test_throughput_gives_up_the_order_and_nothing_else() -> None:

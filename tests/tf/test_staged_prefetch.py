@@ -6,11 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-import tensorflow as tf
-
-from autotune.tf.feed import staged_prefetch
-
 ROOT = Path(__file__).resolve().parents[2]
 
 # Two logical devices have to be asked for before TensorFlow starts: in a process of its own.
@@ -70,10 +65,3 @@ def test_each_stage_holds_its_own_batches() -> None:
         assert device.endswith("CPU:1")
         assert complete
         assert ahead == 1 + sum(stages.values())  # one is in hand
-
-
-@pytest.mark.parametrize("stages", [{"host_batches": -1}, {"device_batches": 0}, {"ready_batches": -1}])
-def test_impossible_buffers_are_refused(stages: dict[str, int]) -> None:
-    """A buffer of less than none, or a device that nothing is copied to, is refused at once."""
-    with pytest.raises(ValueError, match="must be at least"):
-        staged_prefetch(tf.data.Dataset.range(1), "/CPU:0", **stages)

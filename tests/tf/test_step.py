@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from autotune.tf.optimizer import Adam
 from autotune.tf.options import Precision, StepOptions
-from autotune.tf.step import LossScale, TrainStep
+from autotune.tf.step import Adam, TrainStep
 
 SIGNATURE = {"x": tf.TensorSpec([None, 4], tf.float32), "y": tf.TensorSpec([None], tf.float32)}
 
@@ -90,19 +89,6 @@ def test_gradients_out_of_range_are_skipped_and_the_scale_halved(xla: bool) -> N
     assert (line.weights.numpy() != before).any()
 
 
-def test_the_scale_grows_after_a_row_of_good_updates() -> None:
-    """It doubles after exactly the interval, and a bad update starts the row anew."""
-    scale = LossScale(initial=8.0)
-    good, bad = tf.constant(True), tf.constant(False)
-    for _ in range(LossScale.GROWTH_INTERVAL - 1):
-        scale.update(good)
-    assert float(scale.scale) == 8.0
-    scale.update(good)
-    assert float(scale.scale) == 16.0
-    scale.update(bad)
-    assert float(scale.scale) == 8.0
-
-
 def test_a_variable_that_the_loss_does_not_see_is_named() -> None:
     """Instead of an error from the depths of the optimizer."""
     line = Line(StepOptions())
@@ -110,9 +96,3 @@ def test_a_variable_that_the_loss_does_not_see_is_named() -> None:
     step = TrainStep(line.loss, [line.weights, stray], line.optimizer, StepOptions(), SIGNATURE)
     with pytest.raises(ValueError, match="does not depend on stray"):
         step(batch(2))
-
-
-def test_only_float16_is_scaled() -> None:
-    """bfloat16 has the range of float32 and needs no scale."""
-    assert Line(StepOptions(precision=Precision.MIXED_BFLOAT16)).step.loss_scale is None
-    assert Line(StepOptions()).step.loss_scale is None

@@ -2,8 +2,6 @@
 
 from dataclasses import fields
 
-import pytest
-
 from autotune.tf.options import Cache, PipelineOptions, RuntimeOptions, StepOptions, TextOptions
 from autotune.tf.step import summary
 
@@ -25,11 +23,3 @@ def test_every_option_is_named_with_its_value() -> None:
     for said in ("workers 3,", "cache disk,", "fixed_length yes,", "throughput no", "precision float32"):
         assert said in one_line
     assert len([line for line in text.splitlines() if not line.startswith(" ")]) == len(records)
-
-
-def test_named_values_are_taken_as_they_are() -> None:
-    """A mapping is a section too; something else is refused."""
-    assert summary(tf_data={"autotune": "false", "threads": 2}) == "tf_data  autotune false, threads 2"
-    assert summary() == ""
-    with pytest.raises(TypeError, match="expected a record of options"):
-        summary(pipeline=3)

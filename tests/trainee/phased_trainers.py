@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -267,8 +268,8 @@ def main() -> None:
     parser.add_argument("--break", dest="broken", action="store_true", help="have the observer's phases fail")
     arguments = parser.parse_args()
     if arguments.broken:
-        broken = sys.modules["_autotune_trainee.batch"].KeptBatches
-        broken.next = lambda self: self.there_is_no_such_thing
+        fails = {"rotate": property(lambda self: self.there_is_no_such_thing)}
+        sys.modules["_autotune_trainee.phases"].deque = type("Broken", (deque,), fails)  # type: ignore[attr-defined]
     framework = "torch" if arguments.styles[0].startswith("torch") else "keras"
     __import__(framework)
     for style in arguments.styles:

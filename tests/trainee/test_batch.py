@@ -36,12 +36,6 @@ def test_samples_are_the_leading_dimension(batch: Any, expected: int | None, sam
     assert sizer(batch, expected)(batch) == samples
 
 
-def test_a_smaller_batch_is_smaller() -> None:
-    """The method found from one batch holds for the next."""
-    size = sizer((X, Y))
-    assert size((X[:5], Y[:5])) == 5
-
-
 def test_a_batch_that_is_unlike_the_one_before_is_looked_at_anew() -> None:
     """A function may be called in more ways than one; none of them is an error."""
     sizes = BatchSizes()

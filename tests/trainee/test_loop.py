@@ -44,10 +44,6 @@ class Trainer:
         """Steps an optimizer."""
         self.loop.recorded.append((StepMaker.updated,))
 
-    def call(self, key: str = "forward") -> None:
-        """Calls a function that does not train."""
-        self.loop.idled(key, self.loop.fetch_begins())
-
     def seen(self) -> list[TraineeEvent]:
         """All that was reported, when the process has ended."""
         self.loop.ends()
@@ -78,15 +74,6 @@ def test_a_batch_that_is_trained_on_is_a_step(trainer: Trainer) -> None:
     assert all(event.wait_s is not None for event in events[:3])
 
 
-def test_several_works_on_one_batch_are_one_step(trainer: Trainer) -> None:
-    """Two networks that train on the same batch do not count it twice."""
-    for _ in range(3):
-        trainer.fetch()
-        trainer.train("discriminator")
-        trainer.train("generator")
-    assert kinds(trainer.seen()) == ["step"] * 3
-
-
 def test_batches_that_are_not_trained_on_are_a_pause(trainer: Trainer) -> None:
     """Validation after each epoch makes no steps; the pause is told before the step that it would have spoiled."""
     for _ in range(2):
@@ -96,7 +83,6 @@ def test_batches_that_are_not_trained_on_are_a_pause(trainer: Trainer) -> None:
         trainer.exhaust()
         for _ in range(3):
             trainer.fetch(VALIDATION)
-            trainer.call()
         trainer.exhaust(VALIDATION)
     events = trainer.seen()
     assert [event.kind for event in sorted(events, key=lambda event: event.t_s)] == [
@@ -108,28 +94,6 @@ def test_batches_that_are_not_trained_on_are_a_pause(trainer: Trainer) -> None:
         "step",
         "epoch_end",
     ]
-
-
-def test_a_batch_of_validation_now_and_then_is_a_pause_too(trainer: Trainer) -> None:
-    """Also where it comes in the midst of an epoch, from an iterator that never ends."""
-    for number in range(6):
-        trainer.fetch()
-        trainer.train()
-        if number == 2:
-            trainer.fetch(VALIDATION, samples=100)
-    events = trainer.seen()
-    assert [event.samples for event in events if event.kind == "step"] == [8.0] * 6
-    assert kinds(events).count("eval") == 1
-
-
-def test_what_comes_before_training_is_nothing(trainer: Trainer) -> None:
-    """To count the data, or to adapt a layer to it, is no training."""
-    for _ in range(20):
-        trainer.fetch()
-    trainer.exhaust()
-    trainer.fetch()
-    trainer.train()
-    assert kinds(trainer.seen()) == ["step"]
 
 
 def test_a_loop_that_fetches_ahead_loses_no_step(trainer: Trainer) -> None:
@@ -276,17 +240,6 @@ def test_another_loop_may_follow(trainer: Trainer) -> None:
     assert samples.count(2.0) >= 20
 
 
-def test_fetches_may_begin_after_other_steps(trainer: Trainer) -> None:
-    """A warm-up with made-up data does not mix with the loop over the real data."""
-    for _ in range(3):
-        trainer.train(samples=2)
-    for _ in range(3):
-        trainer.fetch(samples=8)
-        trainer.train()
-    events = trainer.seen()
-    assert [(event.kind, event.samples) for event in events] == [("step", 2.0)] * 3 + [("step", 8.0)] * 3
-
-
 def test_a_loader_in_the_background_does_not_make_the_steps(trainer: Trainer) -> None:
     """Fetches of another thread are not waits of the loop."""
     loader = threading.Thread(target=lambda: [trainer.fetch() for _ in range(4)])
@@ -295,40 +248,6 @@ def test_a_loader_in_the_background_does_not_make_the_steps(trainer: Trainer) ->
     for _ in range(5):
         trainer.train(samples=8)
     assert kinds(trainer.seen()) == ["step"] * 5
-
-
-def test_many_calls_that_do_not_train_are_validation(trainer: Trainer) -> None:
-    """Without visible fetches, validation is more calls in a row than there are between the steps."""
-    for number in range(6):
-        trainer.call("augment")
-        trainer.train(samples=8)
-        if number == 3:
-            for _ in range(10):
-                trainer.call("validate")
-    events = trainer.seen()
-    assert kinds(events).count("step") == 6
-    assert kinds(events).count("eval") == 1
-
-
-def test_calls_that_belong_to_each_step_are_no_validation(trainer: Trainer) -> None:
-    """However many they are, if they are always as many."""
-    for _ in range(6):
-        for _ in range(5):
-            trainer.call("augment")
-        trainer.train(samples=8)
-    assert kinds(trainer.seen()) == ["step"] * 6
-
-
-def test_while_suspended_only_sums_are_taken(trainer: Trainer) -> None:
-    """Fetches inside of Keras's ``fit`` become a step when Keras ends one."""
-    trainer.loop.is_suspended = True
-    trainer.fetch(samples=6)
-    trainer.train()
-    trainer.exhaust()
-    trainer.loop.aggregated.ended(1.0)
-    trainer.loop.is_suspended = False
-    (step,) = trainer.seen()
-    assert (step.t_s, step.samples) == (1.0, 6.0)
 
 
 def test_steps_of_one_execution_share_its_time(trainer: Trainer) -> None:
@@ -343,20 +262,6 @@ def test_steps_of_one_execution_share_its_time(trainer: Trainer) -> None:
     assert [step.t_s for step in steps] == [10.0, 11.0, 12.0, 13.0, 14.0]
     assert [step.wait_s for step in steps] == [0.5] * 5
     assert [step.samples for step in steps] == [8.0] * 5
-
-
-def test_what_is_fetched_in_a_pause_is_not_counted(trainer: Trainer) -> None:
-    """Neither the fetches nor the time of a validation go into the steps after it."""
-    aggregated = trainer.loop.aggregated
-    aggregated.add(0.1, 8)
-    aggregated.ended(1.0)
-    begin_s = trainer.loop.pause_begins()
-    aggregated.add(100.0, 1000)
-    trainer.loop.pause_ends("eval", begin_s)
-    aggregated.add(0.1, 8)
-    aggregated.ended(2.0)
-    steps = [event for event in trainer.seen() if event.kind == "step"]
-    assert [(step.wait_s, step.samples) for step in steps] == [(0.1, 8.0)] * 2
 
 
 def test_a_pause_within_a_pause_is_one(trainer: Trainer) -> None:
@@ -417,13 +322,3 @@ def test_compiled_steps_without_any_fetch_are_told_once_and_at_once(trainer: Tra
     assert event.kind == "unseen"
     assert event.text is not None
     assert "tf.data" in event.text
-
-
-def test_compiled_steps_on_fetched_batches_are_seen(trainer: Trainer) -> None:
-    """Each fetch is a step from there on; that a second function is traced later changes nothing."""
-    trainer.fetch()
-    trainer.loop.always_trains()
-    for _ in range(3):
-        trainer.fetch()
-    trainer.loop.always_trains()
-    assert kinds(trainer.seen()) == ["step"] * 4

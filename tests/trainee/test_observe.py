@@ -66,13 +66,6 @@ def test_another_sitecustomize_is_executed(run, shows: Path, tmp_path: Path, opt
     assert [event.kind for event in seen.events] == ["start"]
 
 
-def test_without_another_sitecustomize_there_is_none(run, shows: Path) -> None:
-    """Ours leaves no module of that name behind, and no complaint."""
-    seen = run(sys.executable, shows)
-    assert "sitecustomize" not in json.loads(seen.stdout)["modules"]
-    assert seen.folder.stderr.read_text() == ""
-
-
 def test_the_error_of_another_sitecustomize_is_the_users(run, shows: Path, tmp_path: Path) -> None:
     """It is told as the interpreter always tells it, and the observer is there all the same."""
     mine = tmp_path / "mine"
@@ -87,21 +80,6 @@ def test_the_error_of_another_sitecustomize_is_the_users(run, shows: Path, tmp_p
 def test_an_interpreter_that_keeps_us_out_is_noticed(run, shows: Path, option: str) -> None:
     """There is no header, which is how it can be told."""
     assert run(sys.executable, option, shows).events == []
-
-
-def test_processes_of_a_run_that_train_nothing_write_nothing(run, tmp_path: Path) -> None:
-    """One header is enough; workers, forked or spawned, and other programs add no files."""
-    script = tmp_path / "starts.py"
-    script.write_text(
-        "import multiprocessing, subprocess, sys\n"
-        "def work(number):\n    return number\n"
-        "if __name__ == '__main__':\n"
-        "    for way in ('fork', 'spawn'):\n"
-        "        with multiprocessing.get_context(way).Pool(2) as pool:\n"
-        "            assert pool.map(work, [1, 2]) == [1, 2]\n"
-        "    subprocess.run([sys.executable, '-c', 'pass'], check=True)\n"
-    )
-    assert len(list(run(sys.executable, script).folder.path.glob("steps.*"))) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(run, tmp_path: Path) -> None:

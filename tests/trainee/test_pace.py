@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,16 +48,6 @@ def test_pauses_are_counted_and_left_out(tmp_path: Path) -> None:
     assert (line["evals"], line["checkpoints"], line["epochs"]) == (1, 1, 1)
 
 
-def test_the_ends_of_very_short_epochs_stay(tmp_path: Path) -> None:
-    """Where each step is an epoch, its time is all that there is to see."""
-    report = Pace(str(tmp_path), "step")
-    for number in range(12):
-        report.step(float(number))
-        report.mark("epoch_end")
-    (line,) = _lines(tmp_path)
-    assert (line["steps"], line["train_s"], line["epochs"]) == (10, 10.0, 10)
-
-
 def test_however_long_it_trains_three_parts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first part stays, of the others the last two; eight processes together stay below 10 MB."""
     assert pace.MOST_PROCESSES * 3 * pace.PART_BYTES < 10e6
@@ -86,18 +75,6 @@ def test_a_ninth_process_takes_the_place_of_one_that_has_ended(tmp_path: Path) -
     (tmp_path / f"pace.{os.getpid()}.0.0.jsonl").rename(tmp_path / f"pace.{os.getppid()}.7.0.jsonl")
     with pytest.raises(OSError, match="enough"):
         Pace(str(tmp_path), "step")
-
-
-def test_a_folder_that_vanishes_ends_the_report_only(tmp_path: Path) -> None:
-    """No step raises, and nothing is made anew in its place."""
-    folder = tmp_path / "training"
-    folder.mkdir()
-    report = Pace(str(folder), "step")
-    shutil.rmtree(folder)
-    for number in range(50):
-        report.step(float(number))
-    report.flush()
-    assert not folder.exists()
 
 
 _TRAINER = """

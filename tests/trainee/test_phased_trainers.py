@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.records import TraineeEvent, TrialPhase
-from autotune.trainee.phases import PHASE_VARIABLE
+from autotune.records import PHASE_VARIABLE, TraineeEvent, TrialPhase
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
 from tests.trainee.conftest import Observed, interpreter_with, observe_run

@@ -1,12 +1,12 @@
 """Phases of a trial: their order, their length, and what is kept for them."""
 
-import itertools
-import math
+import sys
+from types import SimpleNamespace
 
 import pytest
 
-from autotune.trainee.batch import MOST_KEPT, KeptBatches, in_new_containers
-from autotune.trainee.phases import LOAD, PHASE_VARIABLE, REPLAY, TRAIN, Schedule, phase_length_s
+from autotune.trainee.batch import in_new_containers
+from autotune.trainee.phases import LOAD, REPLAY, TRAIN, Schedule, framework_settings
 
 
 class Clock:
@@ -37,20 +37,6 @@ def test_the_warm_up_is_three_steps_at_least() -> None:
     assert clock.steps(3) == []
     assert clock.schedule.phase is None
     assert clock.steps(1) == [REPLAY]
-
-
-def test_a_step_that_traces_prolongs_the_warm_up() -> None:
-    """Three steps of which the last takes three times as long are followed by a fourth."""
-    clock = Clock()
-    clock.steps(3)
-    assert clock.steps(1, each_s=0.3) == []
-    assert clock.steps(1) == [REPLAY]
-
-
-def test_the_warm_up_of_uneven_steps_ends() -> None:
-    """Steps that get longer and longer are warm after ten."""
-    clock = Clock()
-    assert [clock.steps(1, each_s=3.0**number) for number in range(11)] == [[]] * 10 + [[REPLAY]]
 
 
 def test_phases_follow_each_other_for_ever() -> None:
@@ -94,21 +80,6 @@ def test_drawing_needs_three_batches_and_its_length_in_time_of_drawing() -> None
     assert clock.steps(1) == [TRAIN]
 
 
-def test_a_loader_that_gives_nothing_does_not_hold_the_phases_up() -> None:
-    """Passes of one batch never let any be drawn; four times the length later, training follows."""
-    clock = Clock().warmed_up()
-    clock.steps(16, each_s=0.125)
-    assert clock.steps(63, each_s=0.125) == []
-    assert clock.steps(1, each_s=0.125) == [TRAIN]
-
-
-def test_a_batch_that_takes_very_long_is_enough() -> None:
-    """Of batches of 8 s there is one."""
-    schedule = Schedule(2.0)
-    schedule.drew(8.0)
-    assert schedule.has_drawn_enough
-
-
 def test_a_phase_that_cannot_be_is_left_out() -> None:
     """The others follow each other; where none is left but training, that goes on without end."""
     clock = Clock().warmed_up()
@@ -119,38 +90,21 @@ def test_a_phase_that_cannot_be_is_left_out() -> None:
     assert clock.steps(80) == []
 
 
-@pytest.mark.parametrize(("text", "length_s"), [("2.0", 2.0), ("0", None), ("-1", None), ("inf", None), ("x", None)])
-def test_the_length_comes_from_the_environment(
-    text: str, length_s: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A number that is no length asks for no phases, as no number does."""
-    monkeypatch.setenv(PHASE_VARIABLE, text)
-    assert phase_length_s() == length_s
-    monkeypatch.delenv(PHASE_VARIABLE)
-    assert phase_length_s() is None
-
-
-@pytest.mark.parametrize("added", [1, 2, 3, 4, 5, 9, 100, 1000])
-def test_kept_batches_are_few_and_evenly_spread(added: int) -> None:
-    """At most four, the first among them, at the same distance from each other, over at least half of all."""
-    kept: KeptBatches = KeptBatches(lambda batch: batch)
-    for number in range(added):
-        kept.add(number)
-    assert min(added, 2) <= len(kept) <= MOST_KEPT
-    batches = [kept.next() for _ in range(len(kept))]
-    assert len({later - earlier for earlier, later in itertools.pairwise(batches)}) <= 1
-    assert batches[0] == 0
-    assert batches[-1] >= math.floor((added - 1) / 2)
-    assert [kept.next() for _ in batches] == batches
-
-
 def test_a_trainer_may_take_apart_what_it_is_given() -> None:
     """Containers are new each time, whatever is in them the same."""
-    kept, array = KeptBatches(in_new_containers), object()
+    array = object()
     batch = {"x": array, "more": [(array, {"y": array})]}
-    kept.add(batch)
-    batch.clear()
-    for _ in range(3):
-        given = kept.next()
-        assert given == {"x": array, "more": [(array, {"y": array})]}
-        del given["x"], given["more"][0][1]["y"]
+    given = in_new_containers(batch)
+    assert given == batch
+    del given["x"], given["more"][0][1]["y"]
+    assert batch == {"x": array, "more": [(array, {"y": array})]}
+
+
+def test_settings_are_those_of_loaded_frameworks_that_say_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is imported for it; what raises in this version, or is no plain value, is left out."""
+    for name in ("tensorflow", "keras", "torch"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert framework_settings() == {}
+    torch = SimpleNamespace(get_num_threads=lambda: 3, get_num_interop_threads=lambda: object())
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert framework_settings() == {"torch.threads": 3}

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import subprocess
 import sys
@@ -13,12 +12,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autotune.records import TraineeEvent
 from autotune.trainee import stream
-from autotune.trainee.stream import Step, announce, epoch_end, mark, step
+from autotune.trainee.stream import announce, epoch_end, mark, step
 from autotune.trial.step_files import StepReader
 
 # Python 3.12 warns of forking once any other test of this process has started threads; the child only writes a line.
@@ -54,17 +51,6 @@ def read_back(folder: Path) -> list[TraineeEvent]:
     return [event for event in StepReader(folder).poll() if event.kind != "files"]
 
 
-def test_a_step_is_one_line_after_the_header(trial_dir: Path) -> None:
-    """The first report opens the stream; what is known is on the line, what is not is absent."""
-    before_s = time.monotonic()
-    step(samples=8, wait_s=0.25, work=4520)
-    header, line = lines(trial_dir)
-    assert (header["v"], header["pid"], header["clock"], header["source"]) == (1, os.getpid(), "monotonic", "step")
-    assert [file.name for file in trial_dir.iterdir()] == [f"steps.{os.getpid()}.0.jsonl"]
-    assert before_s <= line.pop("t_s") + 1e-6 <= time.monotonic() + 1e-3
-    assert line == {"k": "step", "samples": 8, "wait_s": 0.25, "work": 4520}
-
-
 def test_the_tuner_reads_what_the_trainer_writes(trial_dir: Path) -> None:
     """Every kind of line arrives as an event, with its numbers."""
     announce("test", devices=["GPU-1"])
@@ -87,28 +73,6 @@ def test_a_with_statement_is_one_step_stamped_at_its_end(trial_dir: Path) -> Non
     (line,) = lines(trial_dir)[1:]
     assert line["t_s"] >= within_s - 1e-6
     assert (line["samples"], line["loss"]) == (8, 2.0)
-
-
-def test_a_step_that_raised_is_not_reported(trial_dir: Path) -> None:
-    """The exception goes on to the trainer, and no step is claimed."""
-    with pytest.raises(ZeroDivisionError), step(samples=8):
-        raise ZeroDivisionError
-    assert len(lines(trial_dir)) == 1
-
-
-@given(loss=st.floats(allow_nan=True, allow_infinity=True))
-def test_any_loss_survives_the_wire(loss: float) -> None:
-    """NaN and infinities travel in valid JSON and come back as what they are."""
-    text = stream.json_number(loss)
-    back = float(json.loads(text, parse_constant=pytest.fail))
-    assert back == loss or (math.isnan(back) and math.isnan(loss))
-
-
-def test_a_value_that_is_no_number_does_not_break_the_step(trial_dir: Path) -> None:
-    """A value that is no number becomes null; the step still counts."""
-    step(samples="eight", loss=[1, 2], wait_s=0.5)
-    (line,) = lines(trial_dir)[1:]
-    assert (line["samples"], line["loss"], line["wait_s"]) == (None, None, 0.5)
 
 
 def test_outside_a_run_nothing_is_written_and_nothing_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,28 +119,6 @@ def test_a_forked_child_writes_its_own_file(trial_dir: Path) -> None:
         if event.kind == "step":
             by_pid.setdefault(event.pid, []).append(event.samples)
     assert by_pid == {os.getpid(): [1.0, 3.0], child: [2.0]}
-
-
-@forks_on_purpose
-def test_a_child_forked_before_the_run_was_known_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warm interpreter that took no part in a run forks one that does."""
-    step(samples=1)
-    child = os.fork()
-    if child == 0:
-        os.environ[stream.TRIAL_DIR_VARIABLE] = str(tmp_path)
-        step(samples=2)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-    assert [file.name for file in tmp_path.iterdir()] == [f"steps.{child}.0.jsonl"]
-
-
-def test_a_pid_that_wrote_before_gets_the_next_number(trial_dir: Path) -> None:
-    """The process goes on in a new file after an exec, and the old one stays."""
-    old = trial_dir / f"steps.{os.getpid()}.0.jsonl"
-    old.write_text("old\n")
-    step(samples=1)
-    assert old.read_text() == "old\n"
-    assert (trial_dir / f"steps.{os.getpid()}.1.jsonl").exists()
 
 
 def test_a_folder_that_is_gone_is_no_error(trial_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -249,43 +191,6 @@ def test_gpus_named_by_uuid_are_in_the_header(trial_dir: Path, monkeypatch: pyte
     assert (header["devices"], header["source"]) == (["GPU-a1", "MIG-b2"], "test")
 
 
-def test_it_can_be_copied_next_to_a_trainer(trial_dir: Path, tmp_path: Path) -> None:
-    """The stream module alone works under another name, in an interpreter that has no autotune."""
-    (tmp_path / "_autotune_trainee.py").write_bytes(Path(stream.__file__).read_bytes())
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-I",
-            "-S",
-            "-c",
-            "import sys; sys.path.insert(0, '.'); import _autotune_trainee as t; t.step()",
-        ],
-        cwd=tmp_path,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0
-    assert [event.kind for event in read_back(trial_dir)] == ["start", "step"]
-
-
-def test_a_step_held_back_keeps_its_own_time(trial_dir: Path) -> None:
-    """Keeping the object delays the line, not the stamp."""
-    held = step(samples=1)
-    assert isinstance(held, Step)
-    later_s = time.monotonic()
-    del held
-    assert lines(trial_dir)[1]["t_s"] <= later_s + 1e-6
-
-
-def test_a_note_arrives_as_one_clean_line(trial_dir: Path) -> None:
-    """A note for people is printable, of one line, and of a length that fits on a screen."""
-    mark("note", text="add\nthis\x1b[31m line " + "x" * 300)
-    (note,) = [event for event in read_back(trial_dir) if event.kind == "note"]
-    assert note.text is not None
-    assert note.text.startswith("add this[31m line xxx")
-    assert len(note.text) == 200
-
-
 def test_a_trainer_takes_over_from_the_observer(trial_dir: Path) -> None:
     """The file is opened by the observer; the trainer's first word adds a header, with what the trainer knows."""
     announce(stream.OBSERVER)
@@ -317,7 +222,6 @@ def test_the_trainers_own_files_are_named_before_its_first_step(
     step()
     events = StepReader(trial_dir).poll()
     named = [path for event in events for path in event.paths]
-    assert set(own) <= set(named)
+    assert sorted(path for path in named if path in own) == sorted(own)
     assert not any("site-packages" in path or path == json.__file__ for path in named)
-    assert len(named) == len(set(named))
     assert [event.kind for event in events].count("step") == 2

@@ -11,7 +11,7 @@ from autotune.tf import pipeline
 from autotune.tf.options import Cache
 from autotune.workloads.tts import batches, features
 from autotune.workloads.tts.config import DataConfig, TrainerConfig
-from autotune.workloads.tts.ljspeech import SAMPLE_RATE, Clip, crop, read_clips
+from autotune.workloads.tts.ljspeech import Clip, read_clips
 from autotune.workloads.tts.model import Speech, l1_loss
 
 
@@ -33,16 +33,6 @@ def test_both_loaders_give_the_same_spectrograms(speech: Path) -> None:
         np.testing.assert_array_equal(one["text"], other["text"])
         assert one["mel_length"] == len(one["mel"]) == features.frame_count(clip.samples)
         assert other["mel_length"] == one["mel_length"]
-
-
-def test_a_tone_is_where_its_frequency_is() -> None:
-    """A pure tone lights the band whose centre is nearest, and the silent parts are at the floor."""
-    at_s = np.arange(SAMPLE_RATE) / SAMPLE_RATE
-    mel = features.log_mel((np.sin(2 * np.pi * 1000.0 * at_s) * 20000).astype(np.int16))
-    # Slaney's scale puts 1000 Hz at mel 15; 81 equal steps lead from 0 to the mel of 8000 Hz.
-    top = 15.0 + np.log(8.0) / (np.log(6.4) / 27.0)
-    assert abs(mel[40].argmax() - (15.0 / top * 81 - 1)) <= 0.5
-    assert mel[40, -1] == pytest.approx(np.log(features.FLOOR), abs=3.0)
 
 
 @pytest.mark.parametrize("samples", [1, 2, 255, 512, 513, 1024])
@@ -85,30 +75,6 @@ def test_padding_does_not_change_what_is_trained(limits: dict[str, int], corpus:
             losses.append(float(l1_loss(predicted, batch["mel"], batch["mel_length"])))
         np.testing.assert_array_equal(one["mel_length"], other["mel_length"])
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_long_clips_are_cropped_by_the_one_rule(corpus: Path) -> None:
-    """The loader's features have the lengths of `crop`, and are the beginning of the whole clip."""
-    clips = read_clips(corpus)
-    whole = load_all(clips, config(corpus, max_text_length=10_000, max_mel_frames=10_000).data)
-    cut = load_all(clips, config(corpus, max_text_length=30, max_mel_frames=200).data)
-    for clip, one, other in zip(clips, whole, cut, strict=True):
-        text, frames = crop(len(clip.text), len(one["mel"]), max_text=30, max_frames=200)
-        np.testing.assert_array_equal(other["text"], one["text"][:text])
-        np.testing.assert_array_equal(other["mel"], one["mel"][:frames])
-
-
-def test_buckets_waste_less_on_padding(corpus: Path) -> None:
-    """Batches of like length hold more valid frames per frame."""
-    clips = read_clips(corpus)
-
-    def valid_share(settings: TrainerConfig) -> float:
-        taken = list(stream(settings, clips).take(12))
-        return sum(int(tf.reduce_sum(batch["mel_length"])) for batch in taken) / sum(
-            batch["mel"].shape[0] * batch["mel"].shape[1] for batch in taken
-        )
-
-    assert valid_share(config(corpus, bucket_by_length=True)) > valid_share(config(corpus)) + 0.1
 
 
 def test_a_disk_cache_depends_on_data_and_features(

@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from autotune.workloads.tts import texts
 from autotune.workloads.tts.config import DataConfig, TrainerConfig
-from autotune.workloads.tts.ljspeech import InputError, encode, read_clips
-from autotune.workloads.tts.texts import cardinal, encode_spoken, language_of, normalize, ordinal
+from autotune.workloads.tts.ljspeech import encode, read_clips
+from autotune.workloads.tts.texts import normalize
 
 
 def test_real_texts_are_spoken_as_their_readers_did(speech: Path) -> None:
@@ -41,43 +39,12 @@ def test_numbers_and_abbreviations_are_spoken(written: str, spoken: str) -> None
     assert normalize(written) == spoken
 
 
-@given(number=st.integers(0, 10**15 - 1))
-def test_every_number_has_words(number: int) -> None:
-    """No digit is left in a number up to a thousand billions, nor in its ordinal."""
-    for words in (cardinal(number), ordinal(number)):
-        assert set(words) <= set("abcdefghijklmnopqrstuvwxyz -")
-
-
-@given(line=st.text(max_size=40))
-def test_no_text_is_too_strange(line: str) -> None:
-    """Whatever is written, symbol numbers come out."""
-    encode_spoken(line)
-
-
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("en", "has never been surpassed."),
-        ("en", "No. 5"),
-        ("de", "Der Druck ist nicht mit 12 zu vergleichen"),
-        ("fr", "la lettre que les imprimeurs ont choisie pour le livre"),
-        ("es", "los libros de la imprenta y el papel"),
-        ("it", "il libro che non è come gli altri"),
-    ],
-)
-def test_languages_are_told_by_their_function_words(language: str, text: str) -> None:
-    """English is assumed where there is little to go by."""
-    assert language_of(text) == language
-
-
 def test_other_languages_keep_their_numbers() -> None:
     """English words do not get into a German line."""
     assert normalize("Das Maß ist 12 und nicht 5") == "Das Maß ist 12 und nicht 5"
 
 
-@pytest.mark.parametrize(
-    "keys", [{}, {"text_workers": 2}, {"text_cache": True}, {"text_workers": 2, "text_cache": True}]
-)
+@pytest.mark.parametrize("keys", [{}, {"text_workers": 2, "text_cache": True}])
 @pytest.mark.parametrize("normalized", [False, True])
 def test_workers_and_cache_change_no_clip(
     normalized: bool, keys: dict[str, object], written_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -94,17 +61,6 @@ def test_workers_and_cache_change_no_clip(
         )
         assert clips == plain  # made-up texts have no numbers
     assert (tmp_path / "cache").exists() is chosen.data.text_cache
-
-
-def test_a_failed_worker_names_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error says which key to lower."""
-
-    def fail(*_arguments: object, **_keys: object) -> None:
-        raise texts.TextWorkerError("a worker was killed")
-
-    monkeypatch.setattr(texts.text, "prepare", fail)
-    with pytest.raises(InputError, match=r"data\.text_workers: a worker was killed\nfewer need less memory"):
-        texts.prepare_texts(config(), tmp_path / "config.yaml", ["a"])
 
 
 def config(**data: object) -> TrainerConfig:

@@ -1,6 +1,7 @@
 """Batches of the trainer: from the clips on disk to a feed of padded batches of text and spectrograms."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
     """
     with tf.device("CPU:0"):  # where the pipeline runs, also when there is a GPU
         texts, frames = _cropped(clips, data)
-        spectrogram = _native(clips) if data.use_tf_native_loading else _in_numpy(clips)
+        spectrogram = _spectrogram(clips, data)
     text_of = in_graph("text", lambda index: texts[index])
 
     def load(index: tf.Tensor) -> Features:
@@ -60,7 +61,7 @@ def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
     """
     with tf.device("CPU:0"):
         texts, frames = _cropped(clips, data)
-        sound = _native_sound(clips) if data.use_tf_native_loading else _sound_in_numpy(clips)
+        sound = _sound(clips, data)
 
     def load(index: tf.Tensor) -> Features:
         text = tf.cast(texts[index], tf.int64)
@@ -122,37 +123,27 @@ def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, 
     return texts, tf.constant([frames for _, frames in kept], tf.int32)
 
 
-def _native(clips: Sequence[Clip]) -> ByIndex:
-    sound, spectrogram = _native_sound(clips), in_graph("spectrogram", features.log_mel_tf)
-    return lambda index: spectrogram(sound(index))
-
-
-def _native_sound(clips: Sequence[Clip]) -> ByIndex:
-    paths = tf.constant([str(clip.wav) for clip in clips])
-    offsets = tf.constant([clip.offset_bytes for clip in clips], tf.int32)
-    sizes = tf.constant([2 * clip.samples for clip in clips], tf.int32)
-
-    read = in_graph("read", lambda path: tf.io.read_file(path))
-
-    def decode(data: tf.Tensor, offset: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
-        return tf.io.decode_raw(tf.strings.substr(data, offset, size), tf.int16, little_endian=True)
-
-    decoded = in_graph("decode", decode)
-    return lambda index: decoded(read(paths[index]), offsets[index], sizes[index])
-
-
-def _in_numpy(clips: Sequence[Clip]) -> ByIndex:
+def _spectrogram(clips: Sequence[Clip], data: DataConfig) -> ByIndex:
+    if data.use_tf_native_loading:
+        sound, native = _sound(clips, data), in_graph("spectrogram", features.log_mel_tf)
+        return lambda index: native(sound(index))
     read, spectrogram = in_python("read", _read), in_python("spectrogram", features.log_mel)
     return lambda index: tf.numpy_function(lambda number: spectrogram(read(clips[number])), [index], tf.float32)
 
 
-def _sound_in_numpy(clips: Sequence[Clip]) -> ByIndex:
-    read = in_python("read", _read)
+def _sound(clips: Sequence[Clip], data: DataConfig) -> ByIndex:
+    if not data.use_tf_native_loading:
+        read = in_python("read", _read)
+        in_numpy = partial(tf.numpy_function, lambda number: read(clips[number]), Tout=tf.int16)
+        return lambda index: tf.ensure_shape(in_numpy([index]), [None])
+    paths = tf.constant([str(clip.wav) for clip in clips])
+    places = tf.constant([[clip.offset_bytes, 2 * clip.samples] for clip in clips], tf.int32)
 
-    def sound(index: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.numpy_function(lambda number: read(clips[number]), [index], tf.int16), [None])
+    def decode(content: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+        return tf.io.decode_raw(tf.strings.substr(content, place[0], place[1]), tf.int16, little_endian=True)
 
-    return sound
+    native, decoded = in_graph("read", lambda path: tf.io.read_file(path)), in_graph("decode", decode)
+    return lambda index: decoded(native(paths[index]), places[index])
 
 
 def _read(clip: Clip) -> npt.NDArray[np.int16]:

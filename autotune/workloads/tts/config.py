@@ -1,12 +1,10 @@
 """Reader of the trainer's config: every key is known, typed, and checked before TensorFlow is imported."""
 
 import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
 
+import msgspec
 import yaml
 
 from autotune.tf.options import (
@@ -109,7 +107,6 @@ class TrainerConfig:
             fixed_length=self.data.pad_to_fixed_length,
             buckets=BUCKETS if self.data.bucket_by_length else 1,
             one_shape=self.data.data_gpu is not None,
-            prefetch_to_device=self.data.prefetch_to_gpu,
             seed=seed,
             throughput=self.data.throughput_options,
         )
@@ -159,76 +156,25 @@ def read_config(path: Path) -> TrainerConfig:
         ) from error
     if not isinstance(content, dict):
         raise InputError("holds no sections", where=str(path), remedy=f"it needs {', '.join(SECTIONS)}")
-    sections = {name: section for name, section in content.items() if name != "autotune"}
-    for name in sections:
-        if name not in SECTIONS:
-            raise _unknown(path, str(name), SECTIONS)
-    data = _section(path, "data", DataConfig, sections)
-    training = _section(path, "training", TrainingConfig, sections)
-    runtime = _section(path, "runtime", RuntimeConfig, sections)
-    config = TrainerConfig(data=data, training=training, runtime=runtime)
+    sections = {str(name): section or {} for name, section in content.items() if name != "autotune"}
+    known = list(SECTIONS) + [f"{name}.{item.name}" for name, kind in SECTIONS.items() for item in fields(kind)]
+    for name, section in sections.items():
+        keys = section if isinstance(section, dict) else ()
+        for key in (name, *(f"{name}.{key}" for key in keys)):
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                remedy = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+                raise InputError(f"unknown key {key}", where=str(path), remedy=remedy)
     try:
+        # Not strict: YAML 1.1 calls 1e-4 a string.
+        config = msgspec.convert(sections, TrainerConfig, strict=False)
         config.device_options(), config.buffer_options()
     except ValueError as error:
-        key = str(error).split(maxsplit=1)[0]
-        section = next(name for name, kind in SECTIONS.items() if key in {item.name for item in fields(kind)})
-        raise InputError(f"{section}.{error}", where=str(path), remedy="change the value") from error
-    return config
-
-
-T = TypeVar("T")
-
-
-def _section(path: Path, name: str, kind: type[T], sections: Mapping[str, Any]) -> T:
-    given = sections.get(name) or {}
-    if not isinstance(given, dict):
+        text, _, place = str(error).partition(" - at `$.")
+        key = text.split(maxsplit=1)[0]
+        named = place.rstrip("`") or next(name.partition(".")[0] for name in known if name.endswith(f".{key}"))
+        said = f"{named}.{text}" if named in SECTIONS and f"{named}.{key}" in known else f"{named}: {text}"
         raise InputError(
-            f"{name}: must hold keys, got {given!r}", where=str(path), remedy=f"see the keys of {kind.__name__}"
-        )
-    known = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]  # all three are dataclasses
-    values = {}
-    for key, value in given.items():
-        if key not in known:
-            raise _unknown(path, f"{name}.{key}", [f"{name}.{other}" for other in known])
-        values[key] = _typed(path, f"{name}.{key}", value, known[key].type)
-    try:
-        return kind(**values)
-    except TypeError as error:  # the one key without a default
-        raise InputError("data.dataset_path is missing", where=str(path), remedy="say where the clips are") from error
-    except ValueError as error:
-        raise InputError(f"{name}.{error}", where=str(path), remedy="change the value") from error
-
-
-def _typed(path: Path, key: str, value: Any, kind: Any) -> Any:
-    try:
-        if kind is bool and isinstance(value, bool):
-            return value
-        if kind == int | None and value is None:
-            return None
-        if kind in (int, int | None) and isinstance(value, int) and not isinstance(value, bool):
-            return value
-        if kind is float and not isinstance(value, bool):
-            return float(value)  # 1e-4 is a string in YAML 1.1
-        if kind is str and isinstance(value, str) and value:
-            return value
-        if isinstance(kind, type) and issubclass(kind, StrEnum):
-            return kind(value)
-    except (TypeError, ValueError):
-        pass
-    wanted = _CALLED[kind] if kind in _CALLED else " or ".join(kind)
-    raise InputError(f"{key}: expected {wanted}, got {value!r}", where=str(path), remedy="change the value")
-
-
-_CALLED = {
-    bool: "true or false",
-    int: "a whole number",
-    int | None: "a whole number or null",
-    float: "a number",
-    str: "a text",
-}
-
-
-def _unknown(path: Path, key: str, known: Any) -> InputError:
-    near = difflib.get_close_matches(key, list(known), n=1)
-    remedy = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-    return InputError(f"unknown key {key}", where=str(path), remedy=remedy)
+            said, where=str(path), remedy="change the value: autotune's configs/config.yaml shows them"
+        ) from error
+    return config

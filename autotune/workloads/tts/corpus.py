@@ -2,10 +2,9 @@
 
     python -m autotune.workloads.tts.corpus --out data/quickstart
 
-A text of common words is spoken letter by letter: a glottal buzz of wandering pitch through three
-formants for vowels and voiced consonants, shaped noise for the others, silence for spaces and stops (the
-source-filter model, Fant 1960). Nobody would call it speech, but length goes with text, and what is heard
-with what is written, so a model can learn it. The same arguments give the same bytes.
+A text of common words is spoken letter by letter: three tones at the formants of a vowel or voiced consonant, with more
+or less noise, and silence for spaces and stops. Nobody would call it speech, but length goes with text, and what is
+heard with what is written, so a model can learn it. The same arguments give the same bytes.
 """
 
 import argparse
@@ -13,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import wave
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,6 @@ import numpy.typing as npt
 from autotune.workloads.tts.ljspeech import SAMPLE_RATE, InputError
 
 CLIPS = 64
-_FRAME = 512
-_HOP = _FRAME // 2
 _WORDS = """
     the of and to in that was his it with as had for by on not at which from her but they were this have an one are
     their been would said there what when who more no out so up into them some could time only other then about such
@@ -32,30 +29,17 @@ _WORDS = """
 """.split()  # noqa: SIM905  # a paragraph reads better than eighty quoted words
 
 
-@dataclass(frozen=True)
-class _Sound:
-    """Sound of a letter: formants in Hz, share of voice (the rest is noise), loudness, length."""
-
-    formants: tuple[float, float, float]
-    voiced: float
-    loudness: float
-    seconds: float
-
-
-def _sounds() -> dict[str, _Sound]:
+def _sounds() -> dict[str, tuple[tuple[float, ...], float, float, float]]:
+    """Return the sound of each letter: formants in Hz, share of voice (the rest is noise), loudness, seconds."""
     vowels = {"a": (730, 1090, 2440), "e": (530, 1840, 2480), "i": (270, 2290, 3010), "o": (570, 840, 2410)}
     vowels |= {"u": (300, 870, 2240), "y": (390, 1990, 2550)}  # Peterson and Barney 1952
-    sounds = {letter: _Sound(formants, 1.0, 1.0, 0.095) for letter, formants in vowels.items()}
-    for place, letter in enumerate("lmnrwjbdgvz"):
-        sounds[letter] = _Sound((250.0 + 30 * place, 1000.0 + 140 * place, 2300.0 + 60 * place), 0.85, 0.5, 0.065)
-    for place, letter in enumerate("ptkqcxfhs"):
-        sounds[letter] = _Sound((900.0 + 350 * place, 2500.0 + 400 * place, 4500.0 + 350 * place), 0.0, 0.35, 0.07)
-    silence = (500.0, 1500.0, 2500.0)
-    return (
-        sounds
-        | {" ": _Sound(silence, 0.0, 0.003, 0.04), ",": _Sound(silence, 0.0, 0.003, 0.16)}
-        | {".": _Sound(silence, 0.0, 0.003, 0.25)}
-    )
+    silence = (500, 1500, 2500)
+    return {
+        **{letter: (formants, 1.0, 1.0, 0.095) for letter, formants in vowels.items()},
+        **{c: ((250 + 30 * n, 1000 + 140 * n, 2300 + 60 * n), 0.85, 0.5, 0.065) for n, c in enumerate("lmnrwjbdgvz")},
+        **{c: ((900 + 350 * n, 2500 + 400 * n, 4500 + 350 * n), 0.0, 0.35, 0.07) for n, c in enumerate("ptkqcxfhs")},
+        **{c: (silence, 0.0, 0.003, seconds) for c, seconds in ((" ", 0.04), (",", 0.16), (".", 0.25))},
+    }
 
 
 def write_corpus(folder: Path, *, clips: int = CLIPS, seed: int = 0) -> bool:
@@ -108,49 +92,22 @@ def _text(random: np.random.Generator) -> str:
 
 def _speak(text: str, random: np.random.Generator) -> npt.NDArray[np.int16]:
     table = _sounds()
-    spoken = [table[letter] for letter in text.lower() if letter in table]
+    formants, voiced, loudness, seconds = zip(*(table[letter] for letter in text.lower()), strict=True)
     pace = random.normal(1.0, 0.05)
-    frames_each = [
-        max(1, round(sound.seconds * pace * random.normal(1.0, 0.12) * SAMPLE_RATE / _HOP)) for sound in spoken
-    ]
-
-    def track(values: list[float]) -> npt.NDArray[np.float64]:
-        """Return one value per frame, gliding from one letter to the next."""
-        steps = np.repeat(np.asarray(values, np.float64), frames_each)
-        return np.convolve(np.pad(steps, 1, mode="edge"), [0.25, 0.5, 0.25], mode="valid")
-
-    loudness = track([sound.loudness for sound in spoken])
-    voiced = track([sound.voiced for sound in spoken])
-    formants = np.stack([track([sound.formants[n] for sound in spoken]) for n in range(3)], axis=-1)
-    shape = _formant_filter(formants)
-
-    frames = len(loudness)
-    samples = (frames + 1) * _HOP
-    at = np.arange(frames) * _HOP / SAMPLE_RATE
-    pitch_hz = (
-        190.0 + 25.0 * np.sin(2.0 * np.pi * at / random.uniform(1.5, 3.0)) - 4.0 * at + random.normal(0.0, 2.0, frames)
+    lengths = np.maximum(100, SAMPLE_RATE * pace * np.array(seconds) * random.normal(1.0, 0.12, len(seconds))).astype(
+        int
     )
-    phase = 2.0 * np.pi * np.cumsum(np.interp(np.arange(samples), np.arange(frames) * _HOP, pitch_hz)) / SAMPLE_RATE
-    buzz = np.where(phase % (2.0 * np.pi) < 2.0 * np.pi * pitch_hz.mean() / SAMPLE_RATE, 6.0, 0.0)  # a pulse per period
-    noise = random.normal(0.0, 0.5, samples)
 
-    window = np.hanning(_FRAME + 1)[:-1]
-    cut = np.lib.stride_tricks.sliding_window_view
-    source = cut(buzz, _FRAME)[::_HOP] * voiced[:, None] + cut(noise, _FRAME)[::_HOP] * (1.0 - voiced[:, None])
-    filtered = np.fft.irfft(np.fft.rfft(source * window) * shape) * loudness[:, None]
-    sound = np.zeros(samples)
-    for number, frame in enumerate(filtered):  # overlap-add
-        sound[number * _HOP : number * _HOP + _FRAME] += frame
-    sound += random.normal(0.0, 2e-4, samples)  # the room
+    def track(values: Sequence[float]) -> npt.NDArray[np.float64]:
+        """Return one value per sample, gliding within 10 ms from one letter to the next."""
+        glide = np.hanning(SAMPLE_RATE // 100)
+        return np.convolve(np.repeat(np.asarray(values, float), lengths), glide / glide.sum(), mode="same")
+
+    tones = [np.sin(2.0 * np.pi * np.cumsum(track(hz)) / SAMPLE_RATE) for hz in zip(*formants, strict=True)]
+    voice, noise = sum(tones), random.normal(0.0, 0.5, lengths.sum())
+    share = track(voiced)
+    sound = track(loudness) * (share * voice + (1.0 - share) * noise) + random.normal(0.0, 2e-4, lengths.sum())
     return np.asarray(np.round(sound / np.abs(sound).max() * 0.7 * 32767), np.int16)
-
-
-def _formant_filter(formants: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the gain by frame and frequency bin: a resonance at each formant, and 6 dB less per octave."""
-    hz = np.linspace(0.0, SAMPLE_RATE / 2, _FRAME // 2 + 1)
-    width = 60.0 + 0.06 * formants
-    resonances = 1.0 / (1.0 + ((hz - formants[:, :, None]) / width[:, :, None]) ** 2)
-    return np.asarray(resonances.sum(axis=1) / (1.0 + hz / 1000.0) + 0.003)
 
 
 def main() -> int:

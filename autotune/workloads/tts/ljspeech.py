@@ -4,10 +4,11 @@ Everything is checked here, before the first process of the pipeline: a broken l
 the start, not after an hour of training.
 """
 
-import struct
+import wave
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 SAMPLE_RATE = 22050
 SYMBOLS = " !\"'(),-.:;?abcdefghijklmnopqrstuvwxyz"
@@ -15,8 +16,6 @@ VOCABULARY = len(SYMBOLS) + 1  # 0 is padding
 _NUMBERS = {character: number for number, character in enumerate(SYMBOLS, start=1)}
 TokensOf = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 """Function from texts to their symbol numbers."""
-
-_PCM = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +111,7 @@ def _read_clip(folder: Path, parts: list[str], text: tuple[int, ...], where: str
     try:
         stat = wav.stat()
         with wav.open("rb") as file:
-            offset, samples = find_samples(file.read(4096), stat.st_size)
+            offset, samples = find_samples(file, stat.st_size)
     except OSError as error:
         raise InputError(
             f"cannot be read: {error.strerror}", where=f"{wav} ({where})", remedy="restore the file"
@@ -126,50 +125,28 @@ def _read_clip(folder: Path, parts: list[str], text: tuple[int, ...], where: str
     )
 
 
-def find_samples(start: bytes, size: int) -> tuple[int, int]:
-    """Find the samples in a WAV file.
+def find_samples(file: BinaryIO, size: int) -> tuple[int, int]:
+    """Return the offset of the first sample in a WAV file in bytes, and the number of samples.
 
     Args:
-        start: First bytes of the file, enough to hold all chunks ahead of the samples.
-
-    Returns:
-        Offset of the first sample in bytes, and the number of samples.
+        size: Length of the file in bytes.
 
     Raises:
         ValueError: The file is truncated, or no mono 16-bit PCM at the right rate.
     """
-    if len(start) < 12 or start[:4] != b"RIFF" or start[8:12] != b"WAVE":
-        raise ValueError("is not a WAV file")
-    at, described = 12, False
-    while at + 8 <= len(start):
-        name, length = struct.unpack_from("<4sI", start, at)
-        at += 8
-        if name == b"fmt " and at + 16 <= len(start):
-            _check_format(start[at : at + length])
-            described = True
-        elif name == b"data":
-            if not described:
-                raise ValueError("has its samples before their format")
-            if at + length > size:
-                raise ValueError(f"is cut short: {at + length} bytes announced, {size} there")
-            if length < 2:
-                raise ValueError("holds no samples")
-            return at, length // 2
-        at += length + length % 2  # chunks are padded to even length
-    raise ValueError("has no samples in its first 4096 bytes")
-
-
-def _check_format(chunk: bytes) -> None:
-    kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", chunk)
-    # WAVE_FORMAT_EXTENSIBLE: the real format is the first word of the sub-format
-    if kind == 0xFFFE and len(chunk) >= 26:
-        (kind,) = struct.unpack_from("<H", chunk, 24)
-    if kind != _PCM or bits != 16:
-        raise ValueError(f"is not 16-bit PCM: format {kind}, {bits} bits")
-    if channels != 1:
-        raise ValueError(f"is not mono: {channels} channels")
-    if rate != SAMPLE_RATE:
-        raise ValueError(f"is not sampled at {SAMPLE_RATE} Hz: {rate} Hz")
+    try:
+        with wave.open(file) as sound:
+            channels, width, rate, samples, *_ = sound.getparams()
+            offset = file.tell()
+    except (wave.Error, EOFError) as error:
+        raise ValueError(f"is not a WAV file of PCM: {error or 'it ends too early'}") from error
+    if (channels, width, rate) != (1, 2, SAMPLE_RATE):
+        raise ValueError(f"is not mono, 16 bits, {SAMPLE_RATE} Hz: {channels} channels, {8 * width} bits, {rate} Hz")
+    if samples < 1:
+        raise ValueError("holds no samples")
+    if offset + 2 * samples > size:
+        raise ValueError(f"is cut short: {offset + 2 * samples} bytes announced, {size} there")
+    return offset, samples
 
 
 class InputError(Exception):

@@ -8,9 +8,8 @@ import sys
 
 import tensorflow as tf
 
-from autotune.tf.optimizer import Adam
 from autotune.tf.options import Precision, StepOptions
-from autotune.tf.step import TrainStep
+from autotune.tf.step import Adam, TrainStep
 from autotune.trainee.step_profile import Timing
 from autotune.trainee.step_profile_tensorflow import copied, parts_of_train_step
 from autotune.workloads.tts.features import N_MELS

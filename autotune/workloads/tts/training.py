@@ -13,11 +13,10 @@ import tensorflow as tf
 
 from autotune.tf import pipeline, runtime
 from autotune.tf.feed import BatchFeed, Feed, accelerator
-from autotune.tf.optimizer import Adam
 from autotune.tf.options import PipelineOptions
 from autotune.tf.pipeline import applied
 from autotune.tf.runtime import Placement, place
-from autotune.tf.step import Batch, TrainStep, summary
+from autotune.tf.step import Adam, Batch, TrainStep, summary
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.trainee import announce, epoch_end, mark, step
 from autotune.workloads.tts import batches
@@ -66,10 +65,14 @@ def train(
         print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
         print(_summary(config, options, dataset, feed), flush=True)
 
-        loop = _Loop(feed, train_step, checkpoints, clips=len(clips), batch_size=options.batch_size)
-        loop.run(
+        _train(
+            feed,
+            train_step,
+            checkpoints,
             last_step=math.inf if steps is None else steps,
-            epochs=config.training.epochs if epochs is None else epochs,
+            last_clip=len(clips) * (config.training.epochs if epochs is None else epochs),
+            epoch_clips=len(clips),
+            batch_size=options.batch_size,
             checkpoint_every_steps=config.training.checkpoint_every_steps,
         )
         if isinstance(feed, TwoStageFeed):
@@ -148,64 +151,49 @@ def loss_of(model: Speech) -> Callable[[Batch], tf.Tensor]:
     return loss
 
 
-class _Loop:
-    """Training loop.
+def _train(
+    feed: BatchFeed,
+    train_step: TrainStep,
+    checkpoints: Checkpoints,
+    *,
+    last_step: float,
+    last_clip: int,
+    epoch_clips: int,
+    batch_size: int,
+    checkpoint_every_steps: int,
+) -> None:
+    """Train until a step or a clip, whichever comes first; report each step, and print a line now and then.
 
     Args:
-        checkpoints: Checkpoints, with the progress that the loop goes on from.
-        clips: Number of clips in one pass over the data.
+        epoch_clips: Clips in one pass over the data.
+        checkpoint_every_steps: 0 saves no checkpoint before the end.
     """
-
-    def __init__(
-        self, feed: BatchFeed, train_step: TrainStep, checkpoints: Checkpoints, *, clips: int, batch_size: int
-    ) -> None:
-        self._feed = feed
-        self._train_step = train_step
-        self._checkpoints = checkpoints
-        self._progress = checkpoints.progress
-        self._clips = clips
-        self._batch_size = batch_size
-        self._shown_s = 0.0
-        self._waited_s = 0.0
-
-    def run(self, *, last_step: float, epochs: int, checkpoint_every_steps: int) -> None:
-        """Train until a step or a pass over the data, whichever comes first; 0 saves no checkpoint before the end."""
-        self._shown_s = time.monotonic()
-        while self._progress.steps < last_step and self._progress.clips < self._clips * epochs:
-            self._step()
-            self._checkpoints.save_if_new(checkpoint_every_steps)
-        self._checkpoints.save_if_new()
-
-    def _step(self) -> None:
-        """Train on one batch, and report that."""
-        fetched = next(self._feed)
-        loss = self._train_step(fetched.batch)
-        passes_before = self._progress.clips // self._clips
-        self._progress.steps += 1
-        self._progress.clips += self._batch_size
-        self._waited_s += fetched.wait_s
-        loss_value = float(loss) if self._progress.steps % REPORT_EVERY == 0 else None
-        step(samples=self._batch_size, wait_s=fetched.wait_s, loss=loss_value, work=fetched.work)
-        for _ in range(self._progress.clips // self._clips - passes_before):
+    progress = checkpoints.progress
+    shown_s, waited_s = time.monotonic(), 0.0
+    while progress.steps < last_step and progress.clips < last_clip:
+        fetched = next(feed)
+        loss = train_step(fetched.batch)
+        passes_before = progress.clips // epoch_clips
+        progress.steps += 1
+        progress.clips += batch_size
+        waited_s += fetched.wait_s
+        is_shown = progress.steps % REPORT_EVERY == 0
+        loss_value = float(loss) if is_shown else None
+        step(samples=batch_size, wait_s=fetched.wait_s, loss=loss_value, work=fetched.work)
+        for _ in range(progress.clips // epoch_clips - passes_before):
             epoch_end()
-        if loss_value is not None:
-            self._show(loss_value)
-
-    def _show(self, loss: float) -> None:
-        """Print a line on the steps since the last one."""
-        mark("sync")
-        now_s = time.monotonic()
-        passed_s = now_s - self._shown_s
-        print(
-            f"step {self._progress.steps}  epoch {self._progress.clips / self._clips:.2f}  loss {loss:.4f}  "
-            f"{REPORT_EVERY * self._batch_size / passed_s:.1f} clips/s  "
-            f"waiting for data {self._waited_s / passed_s:.0%}",
-            flush=True,
-        )
-        self._shown_s, self._waited_s = now_s, 0.0
-
-
-KEEP_CHECKPOINTS = 3
+        if is_shown:
+            mark("sync")
+            now_s = time.monotonic()
+            passed_s = now_s - shown_s
+            print(
+                f"step {progress.steps}  epoch {progress.clips / epoch_clips:.2f}  loss {loss_value:.4f}  "
+                f"{REPORT_EVERY * batch_size / passed_s:.1f} clips/s  waiting for data {waited_s / passed_s:.0%}",
+                flush=True,
+            )
+            shown_s, waited_s = now_s, 0.0
+        checkpoints.save_if_new(checkpoint_every_steps)
+    checkpoints.save_if_new()
 
 
 class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
@@ -219,8 +207,7 @@ class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         super().__init__()
         self._steps = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._clips = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.steps = 0
-        self.clips = 0
+        self.steps = self.clips = 0
 
     def load(self) -> None:
         """Restore the state from a loaded checkpoint."""
@@ -256,7 +243,7 @@ class Checkpoints:
                 where=folder,
                 remedy="name a folder that can be written",
             ) from error
-        self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=KEEP_CHECKPOINTS)
+        self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=3)
         self._saved_at = 0
 
     def resume(self) -> None:
@@ -275,10 +262,8 @@ class Checkpoints:
 
     def save_if_new(self, every_steps: int = 1) -> None:
         """Save at steps that are a multiple of this number, unless this step is saved already; 0 never saves."""
-        if every_steps and self.progress.steps % every_steps == 0 and self.progress.steps > self._saved_at:
-            self._save()
-
-    def _save(self) -> None:
+        if not every_steps or self.progress.steps % every_steps or self.progress.steps <= self._saved_at:
+            return
         started_s = time.monotonic()
         self.progress.store()
         path = self._manager.save(checkpoint_number=self.progress.steps)
