@@ -103,3 +103,11 @@ def test_sigterm_at_the_question(project: Path) -> None:
     assert code == 143
     assert NEXT in screen
     assert batch_size(project) == "4"
+
+
+def test_apply_writes_without_asking(project: Path) -> None:
+    """As it did before there was a question."""
+    code, screen = found(project, b"n\n", "--apply")
+    assert code == 0, screen
+    assert "[y/N]" not in screen
+    assert batch_size(project) == "64"

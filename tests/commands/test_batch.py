@@ -62,3 +62,14 @@ def test_what_is_no_limit_is_wrong_usage(project: Path, autotune: Autotune, writ
     assert done.returncode == 2
     assert "--batch" in done.stderr
     assert not (project / ".autotune").exists()
+
+
+def test_a_dry_run_shows_the_limit(found_by_name: Path, autotune: Autotune) -> None:
+    """The table has the sizes that are left, and the sentence says where the others are."""
+    assert re.search(r"data.batch_size +4 +2, 4, 8, 16 ", tried(autotune))
+    assert "--batch free searches up to 64." in tried(autotune)
+    free = tried(autotune, "--batch=free")
+    assert re.search(r"data.batch_size +4 +2, 4, 8, 16, 32, 64 ", free)
+    assert "searched up to" not in free
+    assert re.search(r"data.batch_size +4 +2, 4, 8 ", tried(autotune, "--batch", "2x"))
+    assert "data.batch_size stays 4, because of batch: same." in tried(autotune, "--batch", "same")

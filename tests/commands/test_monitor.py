@@ -16,7 +16,7 @@ import pytest
 from tests.commands.conftest import answered
 from tests.fake_nvml.busy_writer import BusyWriter
 from tests.fake_nvml.library import FakeGpu
-from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
+from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Scenario, Square
 
 STARVED = Scenario(gpus=(Gpu(busy_percent=Square(2, 40, period_s=2.0)),))
 MEANING = "the step waits for data at a regular beat: more prefetch, more workers or a cache"
@@ -206,3 +206,20 @@ def test_a_reader_that_goes_away_is_no_crash(fake_gpu: Machine) -> None:
         process.stdout.close()
         assert process.wait(timeout=60) in (0, 1)
         assert process.stderr.read() == ""
+
+
+def test_an_instance_of_a_gpu_has_no_utilization(fake_gpu: Machine) -> None:
+    """Utilization is shown as not measured, with the reason; never as 0 %."""
+    cut = Gpu(mig=True, mig_instances=(MigInstance(busy_percent=50), MigInstance(busy_percent=50)))
+    machine = fake_gpu(Scenario(gpus=(cut,)), began_s_ago=30.0)
+    reading = objects(machine.env, "--for", "1s")[-2]
+    assert [gpu["label"] for gpu in reading["gpus"]] == ["GPU 0 MIG 0", "GPU 0 MIG 1"]
+    for gpu in reading["gpus"]:
+        assert (gpu["utilization"], gpu["minute_utilization"], gpu["verdict"]) == (None, None, None)
+        assert "does not report utilization" in gpu["why_no_utilization"]
+    done = monitor(machine.env, "--for", "1s")
+    assert "utilization not measured" in done.stdout
+    assert " 0 %" not in done.stdout
+    empty = monitor(fake_gpu(Scenario(gpus=(Gpu(mig=True),))).env)
+    assert empty.returncode == 1
+    assert "MIG" in empty.stderr

@@ -106,3 +106,9 @@ def test_what_ran_out_of_memory_elsewhere_is_a_doubt_and_no_verdict() -> None:
     assert not doubtful(batch=32)
     assert not doubtful(batch=64, precision="mixed_float16")
     assert not doubtful(observation(SPACE, 0.3, batch=64), batch=128)
+
+
+def test_the_margin_stays_free() -> None:
+    """A point that would fit but for less than the margin is ruled out: 22.5 of 24 GiB."""
+    seen = _used(gpu_gib=6, batch=8), _used(gpu_gib=11.5, batch=16)
+    assert _why_not(*seen, batch=32) == "a batch of 32 would need some 22.5 GiB of GPU memory"

@@ -425,3 +425,9 @@ def test_an_answer_that_the_space_does_not_have_is_not_given(search: Search) -> 
     later = search(plain, budget_s=20.0, config=CONFIG.replace("[8, 32]", "[8, 9]")).answer
     assert later.best is not None
     assert later.best.values["data.batch_size"] != 32
+
+
+def test_one_seed_is_one_search(search: Search, searched: Searched) -> None:
+    """The choices of the search can be repeated."""
+    other = search(plain, budget_s=300)
+    assert [trial.values for trial in searched.trials] == [trial.values for trial in other.trials]

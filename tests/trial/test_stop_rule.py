@@ -217,3 +217,11 @@ def test_a_validation_trial_goes_on_through_all_milestones() -> None:
     quick.at(1.0, "step", "epoch_end", "eval", "checkpoint")
     assert quick.steps(190, 0.1) is None
     assert quick.steps(20, 0.1) is Stop.ENOUGH
+
+
+def test_a_trial_that_mostly_validates_is_judged_by_what_it_has() -> None:
+    """Few of its steps are free of pauses; they are not waited for without end."""
+    trial = Watched(max_s=10.0, goal=WindowGoal(min_s=8.0, min_steps=10, target_s=0.0))
+    stops = [trial.at(1.0 + 0.5 * number, "step", *["eval"] * (number % 5 > 0)) for number in range(100)]
+    assert stops.index(Stop.ENOUGH) == 60
+    assert not trial.watch.is_uncounted
