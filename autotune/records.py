@@ -36,6 +36,8 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0 + 1e-6)]  # a mean of shares may co
 Shares = Annotated[float, Meta(ge=0.0, le=1e6)]  # sums over processes, whose kernels may run at the same time
 Cores = Annotated[float, Meta(ge=0.0, le=1e6)]
 Loss = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Text = Annotated[str, Meta(max_length=1_000)]
+Window = tuple[Moment, Annotated[float, Meta(le=1e12)], float]
 """Numbers of a record with their least and their most, which are checked where one is read back."""
 
 Values = Mapping[str, Scalar]
@@ -350,7 +352,7 @@ class GpuMeasurement:
 
     figures: GpuFigures
     scored: bool = True
-    busy_windows: tuple[tuple[float, float, float], ...] = ()
+    busy_windows: Annotated[tuple[Window, ...], Meta(max_length=1_000_000)] = ()
     role: GpuRole | None = None
 
     def __post_init__(self) -> None:
@@ -399,7 +401,7 @@ class Measurement:
     gpu_memory_bytes: Bytes | None = None
     filled_samples_per_s: Rate | None = None
     energy_per_sample_j: Energy | None = None
-    gpus: tuple[GpuMeasurement, ...] = ()
+    gpus: Annotated[tuple[GpuMeasurement, ...], Meta(max_length=256)] = ()
     stages: PipelineTimes | None = None
 
     @property
@@ -466,7 +468,7 @@ class LossCurve:
         samples: Samples that training had gone through by each end; empty where its steps do not tell them.
     """
 
-    ends_s: tuple[float, ...]
+    ends_s: Annotated[tuple[float, ...], Meta(max_length=10_000)]
     losses: tuple[float, ...]
     samples: tuple[float, ...] = ()
 
@@ -560,7 +562,7 @@ class TrialRecord:
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     validation: Validation | None = None
     race: RaceLeg | None = None
-    code: Mapping[str, str] = field(default_factory=dict)
+    code: Annotated[Mapping[Text, Text], Meta(max_length=1_000)] = field(default_factory=dict)
 
     def shares_code_with(self, other: "TrialRecord") -> bool:
         """Return whether all files that both trials loaded were the same."""

@@ -23,7 +23,7 @@ from autotune.records import (
     Validation,
 )
 from autotune.space.space import Space
-from autotune.study.optuna_trials import attributes_of, record_of
+from autotune.study.entry import attributes_of, record_of
 from autotune.study.summary import latest_search, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 

@@ -67,7 +67,7 @@ def waiting(tmp_path: Path) -> bytes:
     study, path = opened(tmp_path), tmp_path / "s.pending"
     finish = study._trials.finish
     seen = []
-    study._trials.finish = lambda claim, finished: (seen.append(path.read_bytes()), finish(claim, finished))[1]  # type: ignore[method-assign, func-returns-value]
+    study._trials.finish = lambda finished: (seen.append(path.read_bytes()), finish(finished))[1]  # type: ignore[method-assign, func-returns-value]
     study.finish(study.begin(VALUES, CHOICES), replace(record(), detail="waited"), score=1.0)
     study.close()
     (tmp_path / "studies" / "s.journal").unlink()

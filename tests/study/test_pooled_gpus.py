@@ -8,7 +8,7 @@ import pytest
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpus
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from tests.runs import MakeTrial, gpu, on_gpu
-from tests.study.storages import journal_study
+from tests.study.storages import append, journal_study
 
 POINT = {"batch": 8}
 OTHER = {"batch": 16}
@@ -149,6 +149,6 @@ def test_windows_that_cannot_be_are_refused() -> None:
 def test_driver_windows_come_back_from_the_record(make_trial: MakeTrial, tmp_path: Path) -> None:
     """A later search, or `status`, pools what was measured."""
     study = journal_study(tmp_path / "s.journal")
-    written = study.append(on_gpu(make_trial(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
+    written = append(study, on_gpu(make_trial(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
     (read,) = journal_study(tmp_path / "s.journal").records()
     assert read == written

@@ -16,7 +16,7 @@ from autotune.space.space import Space, point_name
 from autotune.study.answer import judged_finalists, pairs_of
 from autotune.study.summary import latest_search, pooled, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
-from tests.study.storages import journal_study
+from tests.study.storages import append, journal_study
 
 SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
 BASELINE = SPACE.baseline
@@ -482,5 +482,5 @@ def test_a_study_of_the_first_format_still_has_its_answer(tmp_path: Path) -> Non
         Verdict.BETTER,
         {"data.num_workers": 2, "data.batch_size": 64},
     )
-    study.append(records[-1])
+    append(study, records[-1])
     assert len(journal_study(path).records()) == 13

@@ -15,13 +15,12 @@ from autotune.records import Scalar
 from autotune.search.problem import Problem, open_problem, this_machine
 from autotune.study.claims import RENEWAL_S
 from autotune.study.members import Member
-from autotune.study.portable import PortableFile, StudyName
 from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
 from autotune.study.storage.address import SaidAddress, address_of, said_by_environment
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.storage import Storage
-from autotune.study.travel import export_study, members_of
+from autotune.study.travel import PortableFile, StudyName, export_study
 from autotune.trial.owner import is_gone
 from autotune.trial.state_folder import StateFolder
 
@@ -240,6 +239,6 @@ def _require_idle(place: Place, name: str, clock: Clock) -> None:
 def _members(place: Place, name: str) -> list[Member]:
     study = Study(name, place.storage, reads_only=True)
     try:
-        return members_of(study)
+        return study.members()
     finally:
         study.close()

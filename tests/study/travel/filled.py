@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from autotune.clock import SystemClock
 from autotune.records import Scalar, TrialRecord
 from autotune.study.claims import Owner
-from autotune.study.portable import PortableFile, StudyName
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
+from autotune.study.travel import PortableFile, StudyName
 
 NAME = "config-0123abcd-4567-89ef"
 CHOICES: dict[str, tuple[Scalar, ...]] = {

@@ -6,19 +6,20 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import optuna
 import pytest
+from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
 from autotune.measure.score import THROUGHPUT
 from autotune.records import Purpose, TrialRecord
 from autotune.sampler.observations import Observations
 from autotune.space.space import Space
+from autotune.study.entry import attributes_of
 from autotune.study.optuna_trials import OptunaTrials
-from autotune.study.pending import FinishedTrial
-from autotune.study.portable import VERSION
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
-from autotune.study.travel import export_study, import_files
+from autotune.study.travel import VERSION, export_study, import_files
 from tests.postgresql import Server
 from tests.runs import MakeTrial, knob
 from tests.study.test_storages import at
@@ -140,9 +141,11 @@ def test_a_file_says_nothing_of_processes_and_folders(tmp_path: Path, make_trial
 def test_a_trial_that_was_written_without_a_uuid_travels_once(tmp_path: Path, make_trial: MakeTrial) -> None:
     """Trials of early studies have no name: they get one by what they hold, and are not doubled at home."""
     storage, other = at("journal:studies", tmp_path), at("journal:other", tmp_path)
-    study = Study(NAME, storage, owner=OWNER)
-    study.append(make_trial(VALUES, 60.0, ended_utc="2026-01-01T00:00:00+00:00"))
-    study.close()
+    connection = storage.connect(NAME)
+    attributes = attributes_of(make_trial(VALUES, 60.0, ended_utc="2026-01-01T00:00:00+00:00"))
+    study = optuna.create_study(storage=connection.storage, study_name=NAME, direction="maximize")
+    study.add_trial(optuna.trial.create_trial(value=60.0, user_attrs=attributes))
+    connection.close()
     file = tmp_path / "study.jsonl"
     content = exported(storage, file)
     assert import_files([file], whichever, other).added == 1
@@ -182,7 +185,7 @@ def test_one_bad_file_among_good_ones_stops_all(tmp_path: Path, make_trial: Make
         ({"format": "other"}, "not a study that travels"),
         ({"study": "../../etc-01234567-0123-0123"}, "name"),
         ({"study": "config"}, "name"),
-        ({"trials": 10**9}, "number of its trials"),
+        ({"trials": 10**9}, "trials"),
         ({"trials": 2}, "cut off, or was changed"),
         ({"version": True}, "version"),
     ],
@@ -249,15 +252,15 @@ def test_an_import_that_was_cut_is_made_again(
     storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
     fill(storage, some(make_trial))
     content = exported(storage, tmp_path / "study.jsonl")
-    add, added = OptunaTrials.add_imported, []
+    add, added = OptunaTrials.add, []
 
-    def cut(trials: OptunaTrials, finished: FinishedTrial) -> None:
+    def cut(trials: OptunaTrials, finished: FrozenTrial) -> None:
         if len(added) == 2:
             raise KeyboardInterrupt
-        added.append(finished.uuid)
+        added.append(finished)
         add(trials, finished)
 
-    monkeypatch.setattr(OptunaTrials, "add_imported", cut)
+    monkeypatch.setattr(OptunaTrials, "add", cut)
     with pytest.raises(KeyboardInterrupt):
         import_files([tmp_path / "study.jsonl"], whichever, target)
     monkeypatch.undo()
