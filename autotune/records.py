@@ -29,12 +29,8 @@ Length = Annotated[float, Meta(ge=1e-9, le=1e12)]
 Moment = Annotated[float, Meta(ge=-1e12, le=1e12)]  # a trainer may say that its step was before its start
 Rate = Annotated[float, Meta(ge=1e-30, le=1e18)]  # so that no ratio of two leaves what a float can hold
 Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
-Growth = Annotated[float, Meta(ge=0.0, le=2.0**60)]
-Energy = Annotated[float, Meta(ge=0.0)]
-Variation = Annotated[float, Meta(ge=0.0, le=1e9)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0 + 1e-6)]  # a mean of shares may come to more than 1 by rounding
 Shares = Annotated[float, Meta(ge=0.0, le=1e6)]  # sums over processes, whose kernels may run at the same time
-Cores = Annotated[float, Meta(ge=0.0, le=1e6)]
 Loss = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Text = Annotated[str, Meta(max_length=1_000)]
 Window = tuple[Moment, Annotated[float, Meta(le=1e12)], float]
@@ -390,17 +386,17 @@ class Measurement:
     window_s: Length
     steps: PositiveCount
     samples_per_s: Rate
-    cv: Variation | None
+    cv: Amount | None
     step_p50_s: Time
     step_p95_s: Time
     data_wait_fraction: Share | None
     first_step_s: Moment
-    cpu_cores: Cores | None = None
+    cpu_cores: Shares | None = None
     peak_memory_bytes: Bytes | None = None
     gpu_utilization: Share | None = None
     gpu_memory_bytes: Bytes | None = None
     filled_samples_per_s: Rate | None = None
-    energy_per_sample_j: Energy | None = None
+    energy_per_sample_j: Amount | None = None
     gpus: Annotated[tuple[GpuMeasurement, ...], Meta(max_length=256)] = ()
     stages: PipelineTimes | None = None
 
@@ -452,8 +448,8 @@ class Validation:
     speed_ratio: Amount | None = None
     overall_ratio: Amount | None = None
     loss_ratio: Amount | None = None
-    memory_growth_bytes_per_s: Growth | None = None
-    gpu_memory_growth_bytes_per_s: Growth | None = None
+    memory_growth_bytes_per_s: Amount | None = None
+    gpu_memory_growth_bytes_per_s: Amount | None = None
     broke: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -954,11 +950,11 @@ class SearchResult:
     why: str
     baseline: Side | None
     best: Side | None
-    candidate: Side | None
-    speedup: Ratio | None
-    score_ratio: Ratio | None
-    smallest_gain: float | None
-    same_training: tuple[Side, float] | None
+    candidate: Side | None = None
+    speedup: Ratio | None = None
+    score_ratio: Ratio | None = None
+    smallest_gain: float | None = None
+    same_training: tuple[Side, float] | None = None
     trials: int
     outcomes: Mapping[str, int]
     changes: Sequence[Change]
