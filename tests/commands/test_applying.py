@@ -13,7 +13,7 @@ from autotune.errors import ConfigError, TrialError
 from autotune.report.console import text_console
 from autotune.search.known import changes_from_now
 from autotune.search.problem import open_problem
-from autotune.testing.storage_contract import record
+from tests.study.storages import record
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,9 @@ from autotune.study.claims import Claim, Owner
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
-from autotune.testing.storage_contract import VALUES, record
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.postgresql import PASSWORD, Server
-from tests.study.test_storages import at
+from tests.study.storages import VALUES, at, record
 
 _PROGRAM = shutil.which("optuna-dashboard", path=str(Path(sys.executable).parent))
 

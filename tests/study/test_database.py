@@ -18,9 +18,8 @@ from autotune.errors import StorageAway, StudyError
 from autotune.search.problem import open_problem
 from autotune.study.record import Study
 from autotune.study.storage.database import Database
-from autotune.testing.storage_contract import CHOICES, VALUES, record
 from tests.postgresql import Server
-from tests.study.test_storages import at
+from tests.study.storages import CHOICES, VALUES, at, record
 
 
 def opened(folder: Path) -> Study:

@@ -11,9 +11,8 @@ from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import StorageAway, StudyError
 from autotune.study.claims import Owner
 from autotune.study.record import Study
-from autotune.testing.storage_contract import CHOICES, VALUES, record
 from tests.postgresql import Server, running_server, small_disk
-from tests.study.test_storages import at
+from tests.study.storages import CHOICES, VALUES, at, record
 
 pytestmark = pytest.mark.services
 

@@ -19,9 +19,8 @@ from autotune.study.claims import LEASE_S, NOBODY, Owner
 from autotune.study.pending import PendingTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import Connection, Storage
-from autotune.testing.storage_contract import CHOICES, VALUES, record
+from tests.study.storages import CHOICES, VALUES, at, record
 from tests.study.test_members import member
-from tests.study.test_storages import at
 
 
 class Remote:

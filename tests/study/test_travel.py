@@ -22,8 +22,7 @@ from autotune.study.storage.storage import Storage
 from autotune.study.travel import VERSION, export_study, import_files
 from tests.postgresql import Server
 from tests.runs import MakeTrial, knob
-from tests.study.test_storages import at
-from tests.study.travel.filled import CHOICES, NAME, OWNER, VALUES, fill, records_of, whichever
+from tests.study.storages import CHOICES, NAME, OWNER, VALUES, at, fill, records_of, whichever
 
 DATABASES = itertools.count()
 
