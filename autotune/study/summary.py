@@ -326,7 +326,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         why = _why_unconfirmed(len(finalist.pairs) if finalist else 0)
     else:
         is_filling = any(trial.measurement and trial.measurement.filled_samples_per_s for trial in searched.good)
-        why = why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
+        why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
         if judgement.better and finalist and finalist.broke:
             why += ", but it broke in a longer training"
     is_raced_or_alike = race is not None or not changes_training(one.label for one in changes)
@@ -377,7 +377,7 @@ def _why_unconfirmed(pairs: int) -> str:
     return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
 
 
-def why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
+def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
     """Return what pairs show, without a full stop.
 
     Args:
