@@ -18,7 +18,7 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from autotune.clock import SystemClock
 from autotune.records import Ending, Scalar, Validity
@@ -26,7 +26,6 @@ from autotune.study.claims import Claim, Owner
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
-from tests.commands.conftest import CONFIG, TRAINER
 from tests.postgresql import PASSWORD, Server
 from tests.study.storages import VALUES, at, record
 
@@ -45,13 +44,6 @@ CHOICES: dict[str, tuple[Scalar, ...]] = {
     "x.on": (False, True),
     "x.rate": (1e-4, 0.01, 0.1),
 }
-_KNOBS = (
-    "knobs:\n"
-    "        data.cache: [none, memory]\n"
-    "        data.shuffle: [false, true]\n"
-    "        data.rate: {low: 0.1, high: 10.0, log: true}\n"
-)
-_SECTION = "data:\n    cache: none\n    shuffle: false\n    rate: 1.0\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,63 +254,13 @@ def test_a_study_is_shown_while_it_goes_on(place: Place, hostile: Path) -> None:
             assert all(isfinite(one) and one >= 0 for one in found.values())
             assert found["data.batch_size"] > found["x.on"]
 
+            status, _ = dashboard.ask(f"{page}/note", "PUT", {"version": 1, "body": "a faster disk since noon"})
+            assert status == 204  # what is written there does the search no harm
             finish(study, running)
             values = dashboard.until(lambda: dashboard.get(page)["trials"][12].get("values"))
             assert values == [2.25]
             command = psutil.Process(dashboard.process.pid).cmdline()
     assert not [argument for argument in command if PASSWORD in argument]
-
-
-@pytest.mark.parametrize("hostile", ["sp ace"], indirect=True)
-def test_a_note_does_no_harm(place: Place, hostile: Path) -> None:
-    """What is written in the dashboard stands beside the trials, and a search that goes on can go on."""
-    with opened(place.storage) as study:
-        finish(study, begin(study, 0))
-        with running_dashboard(place, hostile) as dashboard:
-            (listed,) = dashboard.get("/api/studies")["study_summaries"]
-            page = f"/api/studies/{listed['study_id']}"
-            status, _ = dashboard.ask(f"{page}/note", "PUT", {"version": 1, "body": "a faster disk since noon"})
-            assert status == 204
-            finish(study, begin(study, 1))
-            assert dashboard.until(lambda: len(dashboard.get(page)["trials"]) == 2)
-            assert dashboard.get(page)["note"]["body"] == "a faster disk since noon"
-        finish(study, begin(study, 2))
-    with opened(place.storage) as study:
-        assert [one.number for one in study.records()] == [0, 1, 2]
-
-
-def test_a_search_is_shown(tmp_path: Path) -> None:
-    """A real one, of a trainer that takes numbers, a switch and a category."""
-    (tmp_path / "config.yaml").write_text(
-        (CONFIG % TRAINER).replace("data:\n", _SECTION, 1).replace("knobs:\n", _KNOBS, 1)
-    )
-    autotune = [sys.executable, "-m", "autotune"]
-    searched = subprocess.run(
-        [*autotune, "search", "--config", "config.yaml", "--budget", "30s", "--json"],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_LONG_S,
-        check=False,
-    )
-    assert searched.returncode == 0, searched.stderr
-    journal = Path(json.loads(searched.stdout)["paths"]["journal"])
-    place = Place(storage=at(f"journal:{journal.parent}", tmp_path), argument=str(journal), environment={})
-    with running_dashboard(place, tmp_path) as dashboard:
-        (listed,) = dashboard.get("/api/studies")["study_summaries"]
-        assert listed["study_name"] == journal.stem
-        trials = dashboard.get(f"/api/studies/{listed['study_id']}")["trials"]
-        found = importances(dashboard, listed["study_id"])
-    there = in_storage(place.storage, journal.stem)
-    assert [said_of(trial) for trial in trials] == list(map(shown, there))
-    complete = [trial for trial in there if trial.state is TrialState.COMPLETE]
-    assert len(complete) >= 2
-    assert {trial.state for trial in there} <= {TrialState.COMPLETE, TrialState.FAIL}
-    assert all(len(trial.intermediate_values) > 1 for trial in complete)
-    assert all(trial.duration is not None and trial.duration.total_seconds() > 0.3 for trial in complete)
-    assert found.keys() == {"data.batch_size", "data.num_workers", "data.cache", "data.shuffle", "data.rate"}
-    assert all(map(isfinite, found.values()))
 
 
 def test_the_script_of_the_documentation_runs(
