@@ -99,9 +99,8 @@ Short = Annotated[str, msgspec.Meta(max_length=500)]
 Instant = Annotated[
     str, msgspec.Meta(pattern=r"^2[01]\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)\Z", max_length=40)
 ]
-Whole = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]  # Optuna keeps parameters as floats
 Number = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
-Integer = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
+Integer = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]  # Optuna keeps parameters as floats
 Choice = bool | Integer | Number | Text | None
 Speed = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
 
@@ -269,20 +268,12 @@ def _write(path: Path, study: StudyName, trials: Iterable[PortableTrial]) -> Non
 # A trial as it travels, and the checks of one that came out of a file.
 
 
+_CLAIMED = ("uuid", "machine", "purpose", "sampler")
 _FOLDERS = re.compile(r"(?<![\w.…])(?:~|[A-Za-z]:)?[/\\](?:[^\s:;,'\"()<>|/\\]+[/\\])+")
 
 
-class _Claim(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a claim says that travels."""
-
-    uuid: Uuid
-    machine: Short | msgspec.UnsetType = msgspec.UNSET
-    purpose: Short | msgspec.UnsetType = msgspec.UNSET
-    sampler: Short | msgspec.UnsetType = msgspec.UNSET
-
-
 class _Attributes(msgspec.Struct, kw_only=True):
-    claim: _Claim = msgspec.field(name=CLAIM)
+    claim: dict[Short, Short] = msgspec.field(name=CLAIM)
     record: dict[str, Any] = msgspec.field(name=RECORD)
 
 
@@ -299,34 +290,9 @@ class _Line(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ended: Instant
 
 
-class _Choices(msgspec.Struct, forbid_unknown_fields=True):
-    choices: Annotated[list[Choice], msgspec.Meta(min_length=1)]
-
-
-class _Integers(msgspec.Struct, forbid_unknown_fields=True):
-    low: Whole
-    high: Whole
-    log: bool
-    step: Literal[1]
-
-
-class _Floats(msgspec.Struct, forbid_unknown_fields=True):
-    low: Number
-    high: Number
-    log: bool
-    step: None
-
-
-class _Categorical(msgspec.Struct, tag_field="name", tag="CategoricalDistribution"):
-    attributes: _Choices
-
-
-class _Int(msgspec.Struct, tag_field="name", tag="IntDistribution"):
-    attributes: _Integers
-
-
-class _Float(msgspec.Struct, tag_field="name", tag="FloatDistribution"):
-    attributes: _Floats
+class _Distribution(msgspec.Struct, forbid_unknown_fields=True):
+    name: Literal["CategoricalDistribution", "IntDistribution", "FloatDistribution"]
+    attributes: dict[str, Choice | list[Choice]]
 
 
 def portable_of(trial: FrozenTrial) -> PortableTrial | None:
@@ -346,8 +312,8 @@ def portable_of(trial: FrozenTrial) -> PortableTrial | None:
     )
     # One that was written without a UUID gets one that is the same wherever it is read.
     derived = sha256(json.dumps(attributes_of(record), sort_keys=True).encode()).hexdigest()[:32]
-    about = {name: text for name in ("machine", "purpose", "sampler") if isinstance(text := claim.get(name), str)}
-    claim = {"uuid": claim.get("uuid") or derived, **about}
+    claim = {name: text for name in _CLAIMED if isinstance(text := claim.get(name), str)}
+    claim = {**claim, "uuid": claim.get("uuid") or derived}
     said = line_object(trial)
     lists = marker.get("distributions")
     lists = lists if isinstance(lists, Mapping) else {}
@@ -371,9 +337,10 @@ def _portable_from(said: Any) -> PortableTrial:
     """
     try:
         line = msgspec.convert(said, _Line)
-        claim, record = line.attributes.claim, record_of(0, line.attributes.record)
+        record = record_of(0, line.attributes.record)
+        about = {name: text for name, text in line.attributes.claim.items() if name in _CLAIMED}
         distributions = {path: _distribution(text) for path, text in line.distributions.items()}
-        if claim.uuid != line.uuid:
+        if about.get("uuid") != line.uuid:
             raise ValueError("claim: another trial's")
         if line.values.keys() != distributions.keys():
             raise ValueError("values: not those of the distributions")
@@ -382,7 +349,6 @@ def _portable_from(said: Any) -> PortableTrial:
         started, ended = (datetime.fromisoformat(text).astimezone(UTC) for text in (line.started, line.ended))
         if ended < started:
             raise ValueError("ended before it started")
-        about = msgspec.to_builtins(claim)
         normal = {
             **msgspec.to_builtins(line),
             "distributions": {path: distribution_to_json(one) for path, one in distributions.items()},
@@ -400,10 +366,13 @@ def _portable_from(said: Any) -> PortableTrial:
 
 
 def _distribution(text: str) -> BaseDistribution:
-    said = msgspec.json.decode(text, type=_Categorical | _Int | _Float)
-    if getattr(said.attributes, "log", False):
+    said = msgspec.json.decode(text, type=_Distribution)
+    if said.attributes.get("log") or said.attributes.get("step") not in (None, 1):
         raise ValueError("distributions: not those of a knob")
-    return json_to_distribution(text)
+    found = json_to_distribution(text)
+    if json.loads(distribution_to_json(found)) != json.loads(text):
+        raise ValueError("distributions: not as they are written")
+    return found
 
 
 def _check_values(
