@@ -176,20 +176,13 @@ def test_a_trial_keeps_its_number_through_an_outage(tmp_path: Path) -> None:
     for study in (opened(tmp_path, NOBODY), search_again(tmp_path), opened(tmp_path, NOBODY)):
         assert [(one.number, one.detail) for one in study.records()] == [(0, "0"), (2, "2"), (3, "3"), (4, "4")]
         study.close()
+    trials = optuna.load_study(study_name="s", storage=at("journal:studies", tmp_path).connect("s").storage).trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
+    assert trials[2].intermediate_values == {0: 59.0, 1: 61.0}  # finished where it stood, with all that it showed
+    assert trials[2].user_attrs["samples_per_s"] == 60.0
     study = search_again(tmp_path)
     assert finished(study) == 5
     study.close()
-
-
-@pytest.mark.usefixtures("before_and_in_an_outage")
-def test_a_trial_that_was_running_is_finished_where_it_stands(tmp_path: Path) -> None:
-    """Other tools see it once, with all that it showed."""
-    search_again(tmp_path).close()
-    trials = optuna.load_study(study_name="s", storage=at("journal:studies", tmp_path).connect("s").storage).trials
-    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
-    assert len({trial.user_attrs["claim"]["uuid"] for trial in trials}) == 5
-    assert trials[2].intermediate_values == {0: 59.0, 1: 61.0}
-    assert trials[2].user_attrs["samples_per_s"] == 60.0
 
 
 @pytest.mark.usefixtures("before_and_in_an_outage")
