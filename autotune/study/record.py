@@ -23,10 +23,9 @@ from autotune.clock import SystemClock
 from autotune.errors import StorageAway, StudyError
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.claims import NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner, distribution_of, uuid_of
-from autotune.study.entry import finished_trial
+from autotune.study.entry import PendingTrials, finished_trial
 from autotune.study.members import ATTRIBUTE, Member, Phase, joint_search, members_among
 from autotune.study.optuna_trials import Claimed, OptunaTrials, read_records, starts_of
-from autotune.study.pending import PendingTrials
 from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import Rating, rating_of

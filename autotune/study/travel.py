@@ -41,6 +41,7 @@ from autotune.study.claims import CLAIM, LEASE_S, NOBODY, IsGone, LeaseWatch, Ow
 from autotune.study.entry import (
     IMPORTED,
     RECORD,
+    PendingTrials,
     attributes_of,
     line_object,
     record_of,
@@ -52,7 +53,6 @@ from autotune.study.entry import (
 from autotune.study.identity import FRAMEWORK, frameworks_text
 from autotune.study.members import Member
 from autotune.study.optuna_trials import OptunaTrials
-from autotune.study.pending import PendingTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import DAMAGE, Storage
 from autotune.study.summary import answer_of, summarize

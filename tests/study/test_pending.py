@@ -16,7 +16,7 @@ from autotune.search.known import Study as KnownStudy
 from autotune.search.open import Part, open_search
 from autotune.search.problem import open_problem
 from autotune.study.claims import LEASE_S, NOBODY, Owner
-from autotune.study.pending import PendingTrials
+from autotune.study.entry import PendingTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import Connection, Storage
 from tests.study.storages import CHOICES, VALUES, at, record
