@@ -319,7 +319,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         labels = searched.space.labels_of(candidate.values, searched.baseline.values)
         race = judge_race(searched.trials, candidate.point, changes=labels)
     if chosen is None and withheld:
-        why = f"something is faster, and held back: {withheld[0].why}"
+        why = f"something is faster, and held back: {withheld[0][2]}"
     elif candidate is None:
         why = _why_nothing(searched)
     elif judgement is None:
@@ -422,8 +422,9 @@ def _unvalidated(searched: _Searched, answer: Finalist | None) -> Iterator[str]:
 
 
 def _held_back_text(one: HeldBack, baseline: TrialRecord) -> str:
-    changes = ", ".join(f"{path}={value}" for path, value in _differing(one.finalist, baseline).items())
-    return f"{changes} was confirmed at {one.judgement.speed.ratio:.2f}x, and is held back: {one.why}."
+    finalist, judgement, why = one
+    changes = ", ".join(f"{path}={value}" for path, value in _differing(finalist, baseline).items())
+    return f"{changes} was confirmed at {judgement.speed.ratio:.2f}x, and is held back: {why}."
 
 
 def _differing(finalist: Finalist, baseline: TrialRecord) -> Values:

@@ -249,35 +249,35 @@ class Database:
             with self._reading_lock if reads_only else self._lock:
                 yield
         except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, StorageAway) as error:
-            said = error if isinstance(error, StorageAway) else self._error(error)
-            if isinstance(said, StorageAway):
+            told = error if isinstance(error, StorageAway) else self._error(error)
+            if isinstance(told, StorageAway):
                 self.close()  # the next call connects anew, perhaps to another server
-            raise said from None  # the text of the first has statements and parameters
+            raise told from None  # the text of the first has statements and parameters
         except ImportError as error:
-            is_absent = isinstance(error, ModuleNotFoundError)
-            raise StudyError(
-                f"a package that this database needs {'is not installed' if is_absent else 'cannot be imported'}: "
-                f"{error.name if is_absent else self._said(str(error))}",
-                where=self._address.shown,
-                remedy="Run, in the clone that autotune was installed from: pip install '.[postgresql]'"
-                if is_absent
-                else "If it is psycopg, run: pip install 'psycopg[binary]'; else install that package again.",
-            ) from None
+            if isinstance(error, ModuleNotFoundError):
+                what, remedy = (
+                    "is not installed",
+                    "in the clone that autotune was installed from: pip install '.[postgresql]'",
+                )
+            else:
+                what, remedy = "cannot be imported", "if it is psycopg: pip install 'psycopg[binary]'"
+            named = error.name or self._said(str(error))
+            raise self._unusable(f"a package that this database needs {what}: {named}", f"Run, {remedy}") from None
         except DAMAGE as error:
             # Somebody has deleted or changed what Optuna wrote: it trusts its own tables.
-            raise StudyError(
-                f"the storage holds what cannot be read: {type(error).__name__}: {self._said(str(error))}",
-                where=self._address.shown,
-                remedy="Put a copy of it back, or name another storage.",
-            ) from None
+            said = f"{type(error).__name__}: {self._said(str(error))}"
+            remedy = "Put a copy of it back, or name another storage."
+            raise self._unusable(f"the storage holds what cannot be read: {said}", remedy) from None
         except RuntimeError as error:
             if "schema" not in str(error):
                 raise
-            raise StudyError(
+            raise self._unusable(
                 f"its tables are of another version of Optuna's: {self._said(str(error))}",
-                where=self._address.shown,
-                remedy="Copy it, then run `optuna storage upgrade`, or install the version of Optuna that made it.",
+                "Copy it, then run `optuna storage upgrade`, or install the version of Optuna that made it.",
             ) from None
+
+    def _unusable(self, what: str, remedy: str) -> StudyError:
+        return StudyError(what, where=self._address.shown, remedy=remedy)
 
     def _error(self, error: Exception) -> StudyError:
         cause = _cause(error)
