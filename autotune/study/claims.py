@@ -58,7 +58,7 @@ class Claim:
         uuid: Name of the trial, whatever its number becomes.
         started: Local time of its beginning.
         renewals: Signs of life so far.
-        is_made: Whether the storage has its trial, as far as it has answered.
+        is_made: Whether the storage has its trial, as far as it has answered; None while it was not asked.
     """
 
     number: int
@@ -68,7 +68,7 @@ class Claim:
     uuid: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: datetime = field(default_factory=datetime.now)
     renewals: int = 0
-    is_made: bool = False
+    is_made: bool | None = None
 
     def attribute(self) -> dict[str, Any]:
         return {"uuid": self.uuid, **self.about, "n": self.renewals}

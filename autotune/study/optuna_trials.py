@@ -123,7 +123,8 @@ class OptunaTrials:
             own: UUIDs of the claims of this process.
         """
         self.close_lapsed(own)
-        there = self._trials_of(claim.uuid)
+        there = [] if claim.is_made is None else self._trials_of(claim.uuid)
+        claim.is_made = False
         claim.number = there[0][0] if there else self._create(claim.running_trial())
         claim.is_made = True
 

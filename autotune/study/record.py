@@ -250,7 +250,7 @@ class Study:
     def is_taken(self, claim: Claim) -> bool:
         """Return whether somebody else makes a trial of the same point, and was first; False if that is not known."""
         try:
-            return claim.is_made and self._call(partial(self._trials.is_taken, claim))
+            return bool(claim.is_made) and self._call(partial(self._trials.is_taken, claim))
         except StorageAway:
             return False
 

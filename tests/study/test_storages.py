@@ -169,16 +169,6 @@ class StorageContract:
         assert len(self.trials(tmp_path)) == 2
         assert len(self.study(tmp_path).records()) == 1
 
-    def test_what_does_not_fit_has_an_optuna_study_of_its_own(self, tmp_path: Path) -> None:
-        """A list of categories with a new one; all are one record."""
-        study = self.study(tmp_path)
-        study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
-        wider = {**CHOICES, "data.cache": ("none", "memory", "disk")}
-        study.finish(study.begin({**VALUES, "data.cache": "disk"}, wider), record(), score=1.0)
-        assert len(self.study(tmp_path).records()) == 2
-        assert [trial.params["data.cache"] for trial in self.trials(tmp_path, "s-1~2")] == ["disk"]
-        assert self.opened(tmp_path).latest("s-*") == "s-1"
-
     def test_two_workers_begin_with_lists_of_their_own(self, tmp_path: Path) -> None:
         """Somebody has edited a list in between: the second one goes on beside the first."""
         lists = [CHOICES, {**CHOICES, "data.cache": ("none", "disk")}, {**CHOICES, "data.cache": ("none", "tmpfs")}]
