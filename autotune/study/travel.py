@@ -93,14 +93,13 @@ class StudyName:
 Uuid = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]  # a column of Optuna's tables holds 512
 Text = Annotated[str, msgspec.Meta(max_length=10_000)]
-Fact = Annotated[str, msgspec.Meta(max_length=1000)]
-Facts = dict[Fact, list[bool | int | float | Fact | None]]
+Facts = dict[str, list[bool | int | float | str | None]]
 Short = Annotated[str, msgspec.Meta(max_length=500)]
 Instant = Annotated[
     str, msgspec.Meta(pattern=r"^2[01]\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)\Z", max_length=40)
 ]
 Number = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
-Integer = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]  # Optuna keeps parameters as floats
+Integer = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 Choice = bool | Integer | Number | Text | None
 Speed = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
 
@@ -181,7 +180,8 @@ class PortableFile:
             with open_regular(path.resolve()) as file:
                 size = os.fstat(file.fileno()).st_size
                 if size > _MOST_BYTES:
-                    raise self._error(f"this is no study of ours: {size >> 20} MiB, and {_MOST_BYTES >> 20} are most")
+                    most = f"{size >> 20} MiB, and {_MOST_BYTES >> 20} are the most"
+                    raise self._error(f"this is no study of ours: {most}")
                 self.header = self._header(self._line(file, 1))
                 while line := self._line(file, len(self.trials) + 2):
                     self._add(line, len(self.trials) + 2)
@@ -203,7 +203,7 @@ class PortableFile:
     def _add(self, line: bytes, number: int) -> None:
         try:
             trial = _portable_from(msgspec.json.decode(line))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._error(f"this is not a trial: {ascii(str(error))[1:-1][:120]}", number) from error
         if trial.uuid in self.trials:
             raise self._error(f"trial {trial.uuid} stands there twice", number)
@@ -227,7 +227,7 @@ class PortableFile:
             )
         try:
             header = msgspec.convert(said, Header)
-        except (msgspec.ValidationError, ValueError) as error:
+        except ValueError as error:
             raise self._error(f"its header is damaged: {ascii(str(error))[1:-1][:120]}", 1) from error
         if StudyName.of(header.name) is None:
             raise self._error("the name in it is not one of a study", 1)
@@ -253,7 +253,7 @@ def _write(path: Path, study: StudyName, trials: Iterable[PortableTrial]) -> Non
     lines = [json.dumps(header), *(trial.line for trial in ordered)]
     content = "".join(line + "\n" for line in lines).encode()
     longest = max(map(len, lines))
-    if len(lines) > _MOST_TRIALS or len(content) > _MOST_BYTES or longest >= _MOST_LINE_BYTES:
+    if len(ordered) > _MOST_TRIALS or len(content) > _MOST_BYTES or longest >= _MOST_LINE_BYTES:
         raise StudyError("this study is too large to travel", where=str(path), remedy="Keep it in a database.")
     try:
         replace_durably(path, content)
@@ -310,10 +310,9 @@ def portable_of(trial: FrozenTrial) -> PortableTrial | None:
     claim, marker = (
         dict(some) if isinstance(some := trial.user_attrs.get(name), Mapping) else {} for name in (CLAIM, IMPORTED)
     )
-    # One that was written without a UUID gets one that is the same wherever it is read.
-    derived = sha256(json.dumps(attributes_of(record), sort_keys=True).encode()).hexdigest()[:32]
     claim = {name: text for name in _CLAIMED if isinstance(text := claim.get(name), str)}
-    claim = {**claim, "uuid": claim.get("uuid") or derived}
+    if not claim.get("uuid"):  # it was written without one, and gets one that is the same wherever it is read
+        claim["uuid"] = sha256(json.dumps(attributes_of(record), sort_keys=True).encode()).hexdigest()[:32]
     said = line_object(trial)
     lists = marker.get("distributions")
     lists = lists if isinstance(lists, Mapping) else {}
@@ -372,6 +371,8 @@ def _distribution(text: str) -> BaseDistribution:
     found = json_to_distribution(text)
     if json.loads(distribution_to_json(found)) != json.loads(text):
         raise ValueError("distributions: not as they are written")
+    if isinstance(found, IntDistribution) and max(-found.low, found.high) > 1 << 53:
+        raise ValueError("distributions: out of range")  # Optuna keeps parameters as floats
     return found
 
 
