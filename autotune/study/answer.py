@@ -168,7 +168,6 @@ def held_back(
 
     Args:
         chosen: The one that is the study's answer after it, see `chosen_finalist`; None for none.
-        first: The first trial of the search.
     """
     if standing is None:
         return []
@@ -240,7 +239,6 @@ def judged_finalists(
 
     Args:
         records: The study's record, oldest first.
-        against: Name of the point that they are compared with; None for the baseline.
 
     Returns:
         The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than

@@ -56,8 +56,6 @@ class Claim:
         number: Number that the trial has in the study; for want of an answer from the storage, the next one that is
             free here.
         uuid: Name of the trial, whatever its number becomes.
-        started: Local time of its beginning.
-        renewals: Signs of life so far.
         is_made: Whether the storage has its trial, as far as it has answered; None while it was not asked.
     """
 
@@ -103,9 +101,6 @@ class LeaseWatch:
     A claim has lapsed when its owner is known to be gone, or has given no sign of life for `LEASE_S` on this machine's
     own monotonic clock: the clocks of machines differ. Time in which the storage was away does not count, as nobody
     could write a sign of life, or read it.
-
-    Args:
-        is_gone: Asked about each owner.
     """
 
     def __init__(self, clock: Clock, is_gone: IsGone) -> None:

@@ -72,9 +72,6 @@ def attributes_of(record: TrialRecord) -> dict[str, Any]:
 def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     """Read a trial back.
 
-    Args:
-        attributes: Attributes written there, as JSON gives them.
-
     Raises:
         ValueError: It is none of ours, of another format, or holds what no trial can; with the reason, of one line.
     """
@@ -150,7 +147,6 @@ def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, sp
 
     Args:
         score: Its score over the baseline's; None if it gave no comparable numbers.
-        speeds: Its speed over time, in samples per second.
     """
     trial = claim.running_trial()
     trial.number = claim.number

@@ -51,15 +51,10 @@ class Member:
 
     Attributes:
         search: Name of the joint search that its trials belong to.
-        machine: Name of its machine, see `process.owner.machine_name`.
-        baseline: Name of the point that its config holds.
         about: Its process, see `process.owner.this_process`; ``host`` is for people.
         since_utc: Time at which it joined, by its own wall clock.
         point: Name of the point that it confirms; None before that.
         left_because: Reason for which it left; empty where the study needs no more.
-        renewed_utc: Time of its last sign of life, by its own wall clock.
-        left_s: Time that its budget had left then.
-        n: Number of its signs of life.
     """
 
     uuid: Text
@@ -113,7 +108,6 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
     each other's trials all the same.
 
     Args:
-        new: The member, with the search that it would begin by itself.
         others: Members that are not known to be gone, who joined first in front.
     """
     earlier = (one for one in others if (one.since_utc, one.uuid) < (new.since_utc, new.uuid))

@@ -47,12 +47,7 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True)
 class News:
-    """Writings of others in a study.
-
-    Attributes:
-        ended: Trials that have ended, with their numbers, oldest first.
-        attributes: Attributes of the study, its members among them.
-    """
+    """Writings of others in a study."""
 
     ended: Sequence[tuple[int, FrozenTrial]]
     pending: Sequence[Claimed]
@@ -288,10 +283,6 @@ def starts_of(trials: Sequence[tuple[int, FrozenTrial]], *, always: bool = False
     """Return what orders the trials of a study in which some were imported: their starts in UTC, then their UUIDs.
 
     Numbers tell in which order they were imported, and that shall not matter to a reader.
-
-    Args:
-        trials: Optuna trials with their numbers.
-        always: Whether some were imported earlier.
 
     Returns:
         The keys by number, that of the first trial of a UUID; nothing where none was imported: then numbers do.

@@ -96,8 +96,6 @@ class ProfilePoint:
     Attributes:
         gain: ln score over that of the baseline, as the model of the study believes it.
         sd: Standard deviation of the mean of its trials, in ln score.
-        gpu_memory_bytes: Peak memory in use on its fullest GPU; None if unknown.
-        host_memory_bytes: Peak host memory; None if unknown.
     """
 
     values: Values
@@ -123,7 +121,6 @@ class Profile:
         training: Hash of its training without the machine, see `Problem.training`.
         kinds: Kind of each knob by its path; None for a knob of the user's own.
         points: Its best points that are not alike, best first; empty where today's values were the best.
-        ended_utc: End of its latest search, ISO 8601.
     """
 
     study: Text

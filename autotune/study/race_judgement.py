@@ -391,12 +391,7 @@ def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
 
 
 def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance: float) -> LossDifference:
-    """Return the difference of two configs over the rounds.
-
-    Args:
-        levels: Of each round that of today's config, and that of the other.
-        speed_variance: Variance of the difference by the speeds of like trainings.
-    """
+    """Return the difference of two configs over the rounds."""
     errors = [(today.error or 0.0) ** 2 + (other.error or 0.0) ** 2 for today, other in levels]
     differences = [other.mean - today.mean for today, other in levels]
     # equal configs are called unlike in less than 2.5 %, to either side

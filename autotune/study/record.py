@@ -47,7 +47,6 @@ class Study:
     Args:
         storage: Where it is kept; it is created there if it does not exist.
         pending: File for what a server has not taken yet; None to raise `StorageAway` instead.
-        owner: Who claims trials here.
         reads_only: Whether nothing will be written: then nothing is left beside what is read.
 
     Attributes:
@@ -152,7 +151,6 @@ class Study:
         """Tell the others what this member does, as far as that can be written; nothing for who is none.
 
         Args:
-            point: Name of the point that it confirms; None for none.
             left_because: Reason for which it leaves; empty where the study needs no more.
         """
         if self.member is not None:
@@ -196,9 +194,11 @@ class Study:
             if self._probe.holds(one.uuid) is not False:
                 continue
             # It may have been killed after it had written what is read here: only what comes later counts.
-            before = self._free_locks.get(one.uuid)
-            self._free_locks[one.uuid] = one.n if one.uuid in self._free_locks and before is None else before
-            if before is not None and one.n > before:
+            if one.uuid not in self._free_locks:
+                self._free_locks[one.uuid] = None
+            elif (before := self._free_locks[one.uuid]) is None:
+                self._free_locks[one.uuid] = one.n
+            elif one.n > before:
                 raise StudyError(
                     f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
                     "the journal at once",
@@ -394,12 +394,7 @@ class Study:
             self._away_until_s = self._owner.clock.now_s()
 
     def _call(self, function: Callable[[], _T]) -> _T:
-        """Make a call in the storage's thread; a server has a few seconds to answer.
-
-        Raises:
-            StorageAway: A server did not answer in time, or cannot be reached.
-            StudyError: The storage cannot be used.
-        """
+        """Make a call in the storage's thread; a server has a few seconds to answer."""
         expecting = partial(self._trials.expecting, function)
         if not self._connection.is_remote:
             return self._thread.call(expecting)
@@ -465,7 +460,6 @@ class StorageThread:
     Args:
         regular: Called between calls, every `period_s`, also while there are many; returns whether it has to be called
             again.
-        period_s: Time between two such calls, in seconds.
     """
 
     def __init__(self, name: str, regular: Callable[[], bool], period_s: float) -> None:

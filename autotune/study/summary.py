@@ -77,10 +77,6 @@ class Rating:
     """Worth of each change of a search's answer, largest first, as the search has kept it with the study.
 
     A model was fitted for it; everything else of an answer is worked out from the trials whenever it is asked for.
-
-    Attributes:
-        point: Name of the point whose changes they are.
-        trials: Number of trials of the search at that time.
     """
 
     point: str
@@ -184,7 +180,6 @@ def summarize(
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         excluded: Kinds of change of the training that are out of the question.
         stood: The answer that the study stood by when each search began, see `standing_answers`; None to find out.
-        ratings: What the searches have kept of the worth of each change, by search.
 
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
@@ -221,7 +216,6 @@ def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: O
 
     Args:
         records: The study's record, oldest first.
-        baseline_point: Name of the point that the config holds now.
     """
     search = latest_search(records, objective)
     made = [trial for trial in records if trial.search == search]
@@ -378,12 +372,7 @@ def _why_unconfirmed(pairs: int) -> str:
 
 
 def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
-    """Return what pairs show, without a full stop.
-
-    Args:
-        hosts: Hosts of the machines that made the pairs.
-        is_filling: Whether the caches of the trials were still being filled.
-    """
+    """Return what pairs show, without a full stop."""
     pairs = f"{judgement.pairs} interleaved pairs with today's config"
     if judgement.left_out:
         pairs += (
@@ -564,7 +553,6 @@ def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | N
 
     Args:
         space: The present space; gives the labels.
-        rating: What each change is worth; None where that is not known.
 
     Returns:
         One change for each knob that differs, in the order of the rating.

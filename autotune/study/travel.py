@@ -473,9 +473,6 @@ def contents_of(study: str, storage: Storage, *, pending: Path | None = None) ->
 
     Args:
         pending: File of trials that wait for the storage, see `PendingTrials`.
-
-    Raises:
-        StudyError: It cannot be read.
     """
     opened = _opened(study, storage, reads_only=True)
     try:
@@ -577,9 +574,6 @@ class Repaired:
     """Outcome of a repair.
 
     Attributes:
-        torn_bytes: Bytes of a torn last entry that were cut off.
-        closed: Number of abandoned trials that were closed.
-        going_on: Number of trials that others make.
         interrupted: Number of trials without a record, those that go on included.
         unread: Reason for each trial that cannot be read, by its number.
         doubles: Number of further writings of trials that are there already; readers take one of each.
@@ -605,9 +599,6 @@ def repair_study(
     Args:
         is_gone: Returns whether the owner of a claim is known to have ended.
         watching: Told the number of trials that are watched, before that begins.
-
-    Raises:
-        StudyError: It cannot be read or written.
     """
     study = Study(name, storage, owner=Owner(about={}, is_gone=is_gone, clock=clock))
     try:
@@ -642,11 +633,7 @@ _NO_SPACE = Space(knobs=())  # gives labels alone, which are not shown
 
 @dataclass(frozen=True, kw_only=True)
 class SearchFacts:
-    """Search of a study.
-
-    Attributes:
-        result: Its answer; None if no trial gave numbers.
-    """
+    """Search of a study."""
 
     name: str
     trials: int
@@ -656,15 +643,7 @@ class SearchFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFacts:
-    """Study in short.
-
-    Attributes:
-        last_utc: End of its last trial; None for no trial.
-        hardware: Class of hardware in words, each of several.
-        frameworks: Versions of the frameworks in words, each of several.
-        versions: Versions of this program that made the trials.
-        answer: The answer that counts; None if there is none.
-    """
+    """Study in short."""
 
     name: str
     trials: int
@@ -684,9 +663,6 @@ def describe_study(name: str, storage: Storage, *, objective: Objective | None =
 
     Args:
         objective: Objective of its config; None where that is not known: the usual one.
-
-    Raises:
-        StudyError: It cannot be read.
     """
     study = Study(name, storage, reads_only=True)
     try:

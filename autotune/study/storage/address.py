@@ -52,8 +52,6 @@ class StorageAddress:
     """Address of a storage, which shows no password, whatever prints it.
 
     Attributes:
-        path: Folder of journals, or SQLite's file; None for a server.
-        url: URL of a server, without its password.
         secrets: Passwords that stood in its URL, decoded, by the name that the driver has for each; without one,
             the driver's own files may have it.
         kept_in: File that holds the address; None if it was said itself.
