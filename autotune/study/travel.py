@@ -366,7 +366,8 @@ def _portable_from(said: Any) -> PortableTrial:
 
 def _distribution(text: str) -> BaseDistribution:
     said = msgspec.json.decode(text, type=_Distribution)
-    if said.attributes.get("log") or said.attributes.get("step") not in (None, 1):
+    step = 1 if said.name == "IntDistribution" else None
+    if said.attributes.get("log") or said.attributes.get("step") != step:
         raise ValueError("distributions: not those of a knob")
     found = json_to_distribution(text)
     if json.loads(distribution_to_json(found)) != json.loads(text):
