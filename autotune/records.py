@@ -29,13 +29,11 @@ Length = Annotated[float, Meta(ge=1e-9, le=1e12)]
 Moment = Annotated[float, Meta(ge=-1e12, le=1e12)]  # a trainer may say that its step was before its start
 Rate = Annotated[float, Meta(ge=1e-30, le=1e18)]  # so that no ratio of two leaves what a float can hold
 Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
-Growth = Annotated[float, Meta(ge=0.0, le=2.0**60)]
-Energy = Annotated[float, Meta(ge=0.0)]
-Variation = Annotated[float, Meta(ge=0.0, le=1e9)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0 + 1e-6)]  # a mean of shares may come to more than 1 by rounding
 Shares = Annotated[float, Meta(ge=0.0, le=1e6)]  # sums over processes, whose kernels may run at the same time
-Cores = Annotated[float, Meta(ge=0.0, le=1e6)]
 Loss = Annotated[float, Meta(ge=-1e30, le=1e30)]
+Text = Annotated[str, Meta(max_length=1_000)]
+Window = tuple[Moment, Annotated[float, Meta(le=1e12)], float]
 """Numbers of a record with their least and their most, which are checked where one is read back."""
 
 Values = Mapping[str, Scalar]
@@ -194,7 +192,6 @@ class TraineeEvent:
             with this trainer) and ``in_force`` (what the frameworks are set to); readers ignore kinds they do not know.
             ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
             for.
-        t_s: Time of the event.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
         wait_s: Of a step: seconds that the loop waited for data; None if not known.
         samples: Of a step: valid samples in the batch; None if not known.
@@ -207,9 +204,6 @@ class TraineeEvent:
         stages: Of ``stages``: the times of the pipeline's two stages so far.
         duration_s: Of ``eval``, ``checkpoint`` and ``load``: seconds that it took, up to its time; None if not known.
         phase: Of ``phase``: the phase that begins; None if it is none that is known.
-        batches: Of ``load``: batches that were drawn.
-        settings: Of ``in_force``: the settings, by name.
-        paths: Of ``files``: paths of the files.
     """
 
     kind: str
@@ -242,11 +236,7 @@ class TrialPlan:
     Attributes:
         trial_id: Unique name of the trial, carried by all its processes in ``AUTOTUNE_TRIAL_ID``.
         folder: The trial's own folder; nothing the trial is told to write lies outside.
-        argv: The command, placeholders filled in.
-        cwd: The working directory in which the user started the search.
-        env: Variables that are added to the environment of the search.
         config_text: The trial's own copy of the config.
-        config_name: The name of its file in the trial's folder.
         further_configs: The trial's own copies of further configs, by the names of their files.
     """
 
@@ -265,13 +255,10 @@ class TrialExit:
     """End of a trial's processes; `autotune.trial.outcome` decides what it means.
 
     Attributes:
-        started_s: Time at which the process was started.
-        ended_s: Time at which the last of its processes was gone.
         exit_code: Exit status of the trainer, negative for a signal; None if it could not be learned.
         stop: Reason for which we stopped it; None if it ended by itself.
         stderr_tail: The last lines that the trainer wrote to stderr.
         cpu_s: CPU time of the trainer and its reaped children.
-        peak_memory_bytes: Largest resident set of the trainer or one of its reaped children.
         oom_killed: Whether the kernel's out-of-memory counter increased during the trial; None if unreadable.
         left_pids: Processes that could not be killed (uninterruptible sleep).
         waited_for: What it still waited for when it was stopped before its process was started; empty if it was.
@@ -350,7 +337,7 @@ class GpuMeasurement:
 
     figures: GpuFigures
     scored: bool = True
-    busy_windows: tuple[tuple[float, float, float], ...] = ()
+    busy_windows: Annotated[tuple[Window, ...], Meta(max_length=1_000_000)] = ()
     role: GpuRole | None = None
 
     def __post_init__(self) -> None:
@@ -366,16 +353,10 @@ class Measurement:
     """Numbers of one trial over its steady state.
 
     Attributes:
-        window_s: Length of the measuring window.
-        steps: Steps in the window.
-        samples_per_s: Valid samples per second.
         cv: Variation of the time per unit of work, over blocks of equal work; None below 4 blocks.
-        step_p50_s: Median step time.
-        step_p95_s: 95th percentile of the step time.
         data_wait_fraction: Share of the window the training loop waited for data; None if not reported.
         first_step_s: From the start of the process to its first step.
         cpu_cores: CPU time of the trial's processes over the window, in cores; None if not sampled.
-        peak_memory_bytes: Largest resident set seen.
         gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs; None means not measured.
         gpu_memory_bytes: Most memory that was in use on one of the GPUs; None means not measured.
         filled_samples_per_s: Estimated throughput once the caches are filled (the throughput without waiting for data),
@@ -388,18 +369,18 @@ class Measurement:
     window_s: Length
     steps: PositiveCount
     samples_per_s: Rate
-    cv: Variation | None
+    cv: Amount | None
     step_p50_s: Time
     step_p95_s: Time
     data_wait_fraction: Share | None
     first_step_s: Moment
-    cpu_cores: Cores | None = None
+    cpu_cores: Shares | None = None
     peak_memory_bytes: Bytes | None = None
     gpu_utilization: Share | None = None
     gpu_memory_bytes: Bytes | None = None
     filled_samples_per_s: Rate | None = None
-    energy_per_sample_j: Energy | None = None
-    gpus: tuple[GpuMeasurement, ...] = ()
+    energy_per_sample_j: Amount | None = None
+    gpus: Annotated[tuple[GpuMeasurement, ...], Meta(max_length=256)] = ()
     stages: PipelineTimes | None = None
 
     @property
@@ -450,8 +431,8 @@ class Validation:
     speed_ratio: Amount | None = None
     overall_ratio: Amount | None = None
     loss_ratio: Amount | None = None
-    memory_growth_bytes_per_s: Growth | None = None
-    gpu_memory_growth_bytes_per_s: Growth | None = None
+    memory_growth_bytes_per_s: Amount | None = None
+    gpu_memory_growth_bytes_per_s: Amount | None = None
     broke: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -466,7 +447,7 @@ class LossCurve:
         samples: Samples that training had gone through by each end; empty where its steps do not tell them.
     """
 
-    ends_s: tuple[float, ...]
+    ends_s: Annotated[tuple[float, ...], Meta(max_length=10_000)]
     losses: tuple[float, ...]
     samples: tuple[float, ...] = ()
 
@@ -492,7 +473,6 @@ class RaceLeg:
     """Training of one config in a race.
 
     Attributes:
-        arm: The config.
         pair: Number of the round, from 0; each config trains once in it, with the same seed.
         trained_s: Time from its first step to its end.
         curve: Its losses; None where too few were seen.
@@ -530,11 +510,8 @@ class TrialRecord:
 
     Attributes:
         number: Position in the study, from 0.
-        search: The search that made it.
         point: Name of the point: a hash of its values.
-        values: Its knob values.
         pair: Of a confirming trial: index of its pair, from 0; None otherwise.
-        ended_utc: ISO 8601 stamp.
         duration_s: Time from the decision to start it until the last process was gone, without the time that it took
             to start a zygote.
         detail: One line on the ending, e.g. the exception's class and message.
@@ -560,7 +537,7 @@ class TrialRecord:
     conditions: Mapping[str, Scalar] = field(default_factory=dict)
     validation: Validation | None = None
     race: RaceLeg | None = None
-    code: Mapping[str, str] = field(default_factory=dict)
+    code: Annotated[Mapping[Text, Text], Meta(max_length=1_000)] = field(default_factory=dict)
 
     def shares_code_with(self, other: "TrialRecord") -> bool:
         """Return whether all files that both trials loaded were the same."""
@@ -952,11 +929,11 @@ class SearchResult:
     why: str
     baseline: Side | None
     best: Side | None
-    candidate: Side | None
-    speedup: Ratio | None
-    score_ratio: Ratio | None
-    smallest_gain: float | None
-    same_training: tuple[Side, float] | None
+    candidate: Side | None = None
+    speedup: Ratio | None = None
+    score_ratio: Ratio | None = None
+    smallest_gain: float | None = None
+    same_training: tuple[Side, float] | None = None
     trials: int
     outcomes: Mapping[str, int]
     changes: Sequence[Change]

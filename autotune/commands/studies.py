@@ -21,13 +21,20 @@ from autotune.report.plain_text import plain
 from autotune.search.problem import Problem, open_problem, this_machine
 from autotune.study.claims import RENEWAL_S
 from autotune.study.members import Member, hosts_told_apart
-from autotune.study.portable import PortableFile, StudyName
 from autotune.study.record import Study
 from autotune.study.sole_search import sole_search
 from autotune.study.storage.address import SaidAddress, address_of, said_by_environment
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.storage import Storage
-from autotune.study.travel import StudyFacts, describe_study, export_study, import_files, members_of, repair_study
+from autotune.study.travel import (
+    PortableFile,
+    StudyFacts,
+    StudyName,
+    describe_study,
+    export_study,
+    import_files,
+    repair_study,
+)
 from autotune.trial.owner import is_gone
 from autotune.trial.state_folder import StateFolder
 
@@ -241,7 +248,7 @@ class Studies:
     def _members(self, name: str) -> list[Member]:
         study = Study(name, self.storage, reads_only=True)
         try:
-            return members_of(study)
+            return study.members()
         finally:
             study.close()
 

@@ -25,8 +25,8 @@ from autotune.records import (
 from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
 from autotune.study.answer import Kinds
+from autotune.study.entry import PendingTrials
 from autotune.study.identity import frameworks_text
-from autotune.study.pending import PendingTrials
 from autotune.study.record import Study as Record
 from autotune.study.summary import Rating, answer_of, summarize
 

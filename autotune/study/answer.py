@@ -157,13 +157,8 @@ def _is_better(judged: Judged) -> bool:
     return judgement is not None and judgement.better and not finalist.broke
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldBack:
-    """Finalist that was confirmed, and is not the answer."""
-
-    finalist: Finalist
-    judgement: Judgement
-    why: str
+HeldBack = tuple[Finalist, Judgement, str]
+"""A finalist that was confirmed, and is not the answer, and why."""
 
 
 def held_back(
@@ -179,9 +174,9 @@ def held_back(
     known = {standing.point, chosen[0].trial.point if chosen else standing.point}
     may_change = _may_change(standing, first)
     return [
-        HeldBack(finalist=finalist, judgement=judgement, why=_why_held_back(finalist, may_change))
-        for finalist, judgement in judged
-        if judgement is not None and _is_better((finalist, judgement)) and finalist.trial.point not in known
+        (one, judgement, _why_held_back(one, may_change))
+        for one, judgement in judged
+        if judgement is not None and _is_better((one, judgement)) and one.trial.point not in known
     ]
 
 
@@ -244,7 +239,6 @@ def judged_finalists(
 
     Args:
         records: The study's record, oldest first.
-        against: Name of the point that they are compared with; None for the baseline.
 
     Returns:
         The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than

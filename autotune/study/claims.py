@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.clock import Clock, SystemClock
 from autotune.records import Scalar, Values
@@ -56,11 +56,7 @@ class Claim:
         number: Number that the trial has in the study; for want of an answer from the storage, the next one that is
             free here.
         uuid: Name of the trial, whatever its number becomes.
-        trial_id: The Optuna trial, which is RUNNING, as the storage names it; None while it has not made it.
-        started: Local time of its beginning.
-        renewals: Signs of life so far.
-        reported: Number of its speeds that were written.
-        asked: Whether the storage was asked for its trial, which it may have although it did not answer.
+        is_made: Whether the storage has its trial, as far as it has answered; None while it was not asked.
     """
 
     number: int
@@ -68,15 +64,35 @@ class Claim:
     distributions: Distributions
     about: Mapping[str, Scalar]
     uuid: str = field(default_factory=lambda: uuid.uuid4().hex)
-    trial_id: int | None = None
-    study: optuna.Study | None = None
     started: datetime = field(default_factory=datetime.now)
     renewals: int = 0
-    reported: int = 0
-    asked: bool = False
+    is_made: bool | None = None
 
     def attribute(self) -> dict[str, Any]:
         return {"uuid": self.uuid, **self.about, "n": self.renewals}
+
+    def running_trial(self) -> FrozenTrial:
+        """Return the Optuna trial that goes on under this claim."""
+        return FrozenTrial(
+            number=-1,
+            trial_id=-1,
+            state=TrialState.RUNNING,
+            value=None,
+            datetime_start=self.started,
+            datetime_complete=None,
+            params=dict(self.values),
+            distributions=dict(self.distributions),
+            user_attrs={CLAIM: self.attribute()},
+            system_attrs={},
+            intermediate_values={},
+        )
+
+
+def uuid_of(trial: FrozenTrial) -> str | None:
+    """Return the name of a trial; None for one of early studies, or none of ours."""
+    claim = trial.user_attrs.get(CLAIM) if isinstance(trial.user_attrs, Mapping) else None
+    found = claim.get("uuid") if isinstance(claim, Mapping) else None
+    return found if isinstance(found, str) else None
 
 
 class LeaseWatch:
@@ -85,9 +101,6 @@ class LeaseWatch:
     A claim has lapsed when its owner is known to be gone, or has given no sign of life for `LEASE_S` on this machine's
     own monotonic clock: the clocks of machines differ. Time in which the storage was away does not count, as nobody
     could write a sign of life, or read it.
-
-    Args:
-        is_gone: Asked about each owner.
     """
 
     def __init__(self, clock: Clock, is_gone: IsGone) -> None:
@@ -151,12 +164,8 @@ def united(known: Distributions, wanted: Distributions) -> Distributions | None:
         if type(there) is not type(distribution):
             return None
         if isinstance(there, CategoricalDistribution) and isinstance(distribution, CategoricalDistribution):
-            if not all(_is_among(choice, there.choices) for choice in distribution.choices):
+            if not all(any(same_scalar(choice, one) for one in there.choices) for choice in distribution.choices):
                 return None
             distribution = there
         found[path] = distribution
     return found
-
-
-def _is_among(value: Scalar, choices: Sequence[Scalar]) -> bool:
-    return any(same_scalar(value, choice) for choice in choices)

@@ -31,10 +31,8 @@ class StudyIdentity:
         stem: Name of the config file without its suffix.
         config: The parsed config, without its ``autotune:`` section.
         left_out: Dotted paths that do not count: knobs and output paths.
-        fixed: Further values that all trials set.
         command: The command before its placeholders are filled in.
         machine: The hardware class, with the GPUs that trials see.
-        frameworks: Versions of the frameworks that the trainer will import.
     """
 
     stem: str

@@ -7,7 +7,7 @@ member says is executed or used as a path.
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from statistics import fmean
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from autotune.records import Scalar, TrialRecord
+from autotune.records import TrialRecord
 from autotune.sampler.observations import TYPICAL_CV
 
 ATTRIBUTE = "member."
@@ -25,8 +25,8 @@ RECENT = timedelta(seconds=90)
 """Time in which a member that is at work has renewed its entry, by its own wall clock."""
 
 Text = Annotated[str, msgspec.Meta(max_length=200)]
-Facts = Annotated[Mapping[str, Scalar], msgspec.Meta(max_length=50)]
-_LONGEST = 200  # characters of a fact, which is cut
+Fact = Annotated[str, msgspec.Meta(max_length=1000)]
+Facts = Annotated[Mapping[Fact, bool | int | float | Fact | None], msgspec.Meta(max_length=50)]
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -51,15 +51,10 @@ class Member:
 
     Attributes:
         search: Name of the joint search that its trials belong to.
-        machine: Name of its machine, see `process.owner.machine_name`.
-        baseline: Name of the point that its config holds.
         about: Its process, see `process.owner.this_process`; ``host`` is for people.
         since_utc: Time at which it joined, by its own wall clock.
         point: Name of the point that it confirms; None before that.
         left_because: Reason for which it left; empty where the study needs no more.
-        renewed_utc: Time of its last sign of life, by its own wall clock.
-        left_s: Time that its budget had left then.
-        n: Number of its signs of life.
     """
 
     uuid: Text
@@ -96,9 +91,8 @@ class Member:
         return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
 
     def attribute(self) -> dict[str, Any]:
-        written = asdict(self)
-        times = {name: written[name].isoformat(timespec="seconds") for name in ("since_utc", "renewed_utc")}
-        return {**written, **times}
+        written: dict[str, Any] = msgspec.to_builtins(self)
+        return written
 
 
 def members_among(attributes: Mapping[str, Any]) -> list[Member]:
@@ -114,7 +108,6 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
     each other's trials all the same.
 
     Args:
-        new: The member, with the search that it would begin by itself.
         others: Members that are not known to be gone, who joined first in front.
     """
     earlier = (one for one in others if (one.since_utc, one.uuid) < (new.since_utc, new.uuid))
@@ -125,21 +118,12 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
 def _read(name: str, written: object) -> Member | None:
     try:
         member = msgspec.convert(written, Member)
-    except (msgspec.ValidationError, ValueError, TypeError):
+    except (ValueError, RecursionError):
         return None
-    if name != ATTRIBUTE + member.uuid:
-        return None
-    return replace(member, about=_cut(member.about), code=_cut(member.code))
-
-
-def _cut(facts: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
-    return {name[:_LONGEST]: value[:_LONGEST] if isinstance(value, str) else value for name, value in facts.items()}
+    return member if name == ATTRIBUTE + member.uuid else None
 
 
 # Machines of a study: how much faster one is than another, and the trials of all on one scale.
-
-
-_PRECISE = 1e-6
 
 
 def hosts_of(records: Iterable[TrialRecord]) -> dict[str, str]:
@@ -193,7 +177,7 @@ def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
         new = _weighted([*rest, *((machine, 0.0, pull) for machine in offsets)])
         change = max(abs(new[machine] - offsets[machine]) for machine in offsets)
         offsets = {machine: new[machine] for machine in offsets}
-        if change < _PRECISE:
+        if change < 1e-6:
             break
     return offsets
 

@@ -1,7 +1,7 @@
 """GPUs of a point pooled over its comparable trials, and the effective utilization of a study."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import numpy as np
@@ -23,6 +23,10 @@ from autotune.measure.utilization import (
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpu, PooledGpus, TrialRecord
 
 _Seen = Sequence[tuple[Measurement, GpuMeasurement | None]]  # each trial of a point, and what it showed of one device
+_BY_TIME = (
+    *("power_w", "sm_activity", "tensor_activity", "dram_activity"),
+    *("own_fraction", "foreign_fraction", "throttled_fraction"),
+)
 _Shown = Sequence[tuple[Measurement, GpuFigures]]  # those that showed it
 
 
@@ -141,14 +145,8 @@ def _pooled_figures(shown: _Shown, utilization: Utilization) -> GpuFigures:
         covered_fraction=utilization.covered_fraction,
         memory_total_bytes=_most(figures.memory_total_bytes for _, figures in shown),
         peak_memory_bytes=_most(figures.peak_memory_bytes for _, figures in shown),
-        power_w=_mean(shown, lambda figures: figures.power_w),
         energy_j=_sum(figures.energy_j for _, figures in shown),
-        sm_activity=_mean(shown, lambda figures: figures.sm_activity),
-        tensor_activity=_mean(shown, lambda figures: figures.tensor_activity),
-        dram_activity=_mean(shown, lambda figures: figures.dram_activity),
-        own_fraction=_mean(shown, lambda figures: figures.own_fraction),
-        foreign_fraction=_mean(shown, lambda figures: figures.foreign_fraction),
-        throttled_fraction=_mean(shown, lambda figures: figures.throttled_fraction),
+        **{name: _mean(shown, name) for name in _BY_TIME},
     )
 
 
@@ -172,8 +170,8 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return math.fsum(known) if known else None
 
 
-def _mean(shown: _Shown, value: Callable[[GpuFigures], float | None]) -> float | None:
-    """Return the mean over the trials that know it, each weighted by the length of its window."""
-    known = [(figure, trial.window_s) for trial, figures in shown if (figure := value(figures)) is not None]
+def _mean(shown: _Shown, name: str) -> float | None:
+    """Return the mean of a figure over the trials that know it, each weighted by the length of its window."""
+    known = [(figure, trial.window_s) for trial, all_ in shown if (figure := getattr(all_, name)) is not None]
     total_s = math.fsum(length_s for _, length_s in known)
     return math.fsum(figure * length_s for figure, length_s in known) / total_s if total_s else None

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,12 +36,12 @@ MOST_POINTS = 6
 MOST_EXHAUSTED = 12
 """Points that ran out of memory that a profile keeps."""
 
-_MOST_KNOBS = 200
-_MOST_GPUS = 64
 _LONGEST_TEXT = 200
-_LARGEST_GAIN = 20.0  # ln score
-_MOST_BYTES = 1 << 60
 _GIB = 1024**3
+
+Text = Annotated[str, msgspec.Meta(max_length=_LONGEST_TEXT)]
+Memory = Annotated[int, msgspec.Meta(ge=1, le=1 << 60)]
+Used = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +52,10 @@ class Hardware:
         gpus: Name and memory of each GPU that they see; memory is None if it is not known.
     """
 
-    cpu_model: str
-    cpu_cores: int
-    memory_bytes: int
-    gpus: tuple[tuple[str, int | None], ...] = ()
+    cpu_model: Text
+    cpu_cores: Annotated[int, msgspec.Meta(ge=1)]
+    memory_bytes: Memory
+    gpus: Annotated[tuple[tuple[Text, Memory | None], ...], msgspec.Meta(max_length=64)] = ()
 
     @classmethod
     def of(cls, machine: Machine) -> "Hardware":
@@ -63,7 +63,7 @@ class Hardware:
             cpu_model=machine.cpu_model[:_LONGEST_TEXT],
             cpu_cores=machine.cpu_cores,
             memory_bytes=machine.memory_bytes,
-            gpus=tuple((gpu.name[:_LONGEST_TEXT], gpu.memory_bytes) for gpu in machine.gpus[:_MOST_GPUS]),
+            gpus=tuple((gpu.name[:_LONGEST_TEXT], gpu.memory_bytes) for gpu in machine.gpus[:64]),
         )
 
     @property
@@ -96,15 +96,13 @@ class ProfilePoint:
     Attributes:
         gain: ln score over that of the baseline, as the model of the study believes it.
         sd: Standard deviation of the mean of its trials, in ln score.
-        gpu_memory_bytes: Peak memory in use on its fullest GPU; None if unknown.
-        host_memory_bytes: Peak host memory; None if unknown.
     """
 
     values: Values
-    gain: float
-    sd: float
-    gpu_memory_bytes: int | None = None
-    host_memory_bytes: int | None = None
+    gain: Annotated[float, msgspec.Meta(gt=0.0, le=20.0)]
+    sd: Annotated[float, msgspec.Meta(ge=0.0, le=20.0)]
+    gpu_memory_bytes: Used | None = None
+    host_memory_bytes: Used | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,41 +121,28 @@ class Profile:
         training: Hash of its training without the machine, see `Problem.training`.
         kinds: Kind of each knob by its path; None for a knob of the user's own.
         points: Its best points that are not alike, best first; empty where today's values were the best.
-        ended_utc: End of its latest search, ISO 8601.
     """
 
-    study: str
-    training: str
-    command: str
-    objective: str
-    kinds: Mapping[str, str | None]
+    study: Text
+    training: Text
+    command: Text
+    objective: Text
+    kinds: Annotated[Mapping[Text, str | None], msgspec.Meta(max_length=200)]
     hardware: Hardware
-    points: tuple[ProfilePoint, ...]
-    exhausted: tuple[ExhaustedPoint, ...]
-    ended_utc: str
+    points: Annotated[tuple[ProfilePoint, ...], msgspec.Meta(max_length=MOST_POINTS)]
+    exhausted: Annotated[tuple[ExhaustedPoint, ...], msgspec.Meta(max_length=MOST_EXHAUSTED)]
+    ended_utc: Text
 
     def __post_init__(self) -> None:
-        texts = (self.study, self.training, self.command, self.objective, self.ended_utc, self.hardware.cpu_model)
-        if any(len(text) > _LONGEST_TEXT for text in (*texts, *self.kinds, *(name for name, _ in self.hardware.gpus))):
+        texts = [self.study, self.training, self.command, self.objective, self.ended_utc, self.hardware.cpu_model]
+        texts += [name for name, _ in self.hardware.gpus]
+        if any(len(text) > _LONGEST_TEXT for text in (*texts, *self.kinds)):
             raise ValueError("a text is too long")
-        if not all(text.isprintable() for text in (*texts, *(name for name, _ in self.hardware.gpus))):
+        if not all(text.isprintable() for text in texts):
             raise ValueError("a text that cannot be shown")
-        if len(self.kinds) > _MOST_KNOBS or len(self.hardware.gpus) > _MOST_GPUS:
-            raise ValueError("too many knobs or GPUs")
-        if len(self.points) > MOST_POINTS or len(self.exhausted) > MOST_EXHAUSTED:
-            raise ValueError("too many points")
-        memories = [self.hardware.memory_bytes, *(memory for _, memory in self.hardware.gpus if memory is not None)]
-        if self.hardware.cpu_cores < 1 or not all(0 < memory <= _MOST_BYTES for memory in memories):
-            raise ValueError("no such machine")
-        for point in self.points:
-            if not (0.0 < point.gain <= _LARGEST_GAIN and 0.0 <= point.sd <= _LARGEST_GAIN):
-                raise ValueError("a gain is out of range")
-            if not all(0 <= (used or 0) <= _MOST_BYTES for used in (point.gpu_memory_bytes, point.host_memory_bytes)):
-                raise ValueError("a use of memory is out of range")
         if any(point.ending not in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY) for point in self.exhausted):
             raise ValueError("a point that did not run out of memory")
-        tried = [*(point.values for point in self.points), *(point.values for point in self.exhausted)]
-        for values in tried:
+        for values in (*(one.values for one in self.points), *(one.values for one in self.exhausted)):
             if not values.keys() <= self.kinds.keys() or not all(map(_is_plain, values.values())):
                 raise ValueError("values of no knob, or none that a config has")
 
@@ -176,7 +161,7 @@ def profile_of_attribute(attribute: Any) -> Profile | None:
         # A list may be a tuple here, but "5" and true are no numbers.
         json.dumps({**attribute}, ensure_ascii=False).encode()  # no halves of characters
         return msgspec.convert({**attribute}, Profile)
-    except (msgspec.ValidationError, ValueError, TypeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -198,10 +183,6 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return not isinstance(value, str) or len(value) <= _LONGEST_TEXT
-
-
-_OTHER_GPU = 1.0
-_OTHER_CPU = 0.25
 
 
 class Likeness(IntEnum):
@@ -262,12 +243,12 @@ def distance(one: Hardware, other: Hardware) -> float:
     if one.is_class_of(other):
         return 0.0
     cpu = 0.5 * _doublings(one.cpu_cores, other.cpu_cores) + 0.25 * _doublings(one.memory_bytes, other.memory_bytes)
-    cpu += _OTHER_CPU if one.cpu_model != other.cpu_model else 0.0
+    cpu += 0.25 if one.cpu_model != other.cpu_model else 0.0
     if bool(one.gpus) != bool(other.gpus):
         return 8.0 + cpu  # distance of a machine with GPUs from one without
     if not one.gpus:
         return cpu
-    gpu = _OTHER_GPU if {name for name, _ in one.gpus} != {name for name, _ in other.gpus} else 0.0
+    gpu = 1.0 if {name for name, _ in one.gpus} != {name for name, _ in other.gpus} else 0.0
     gpu += _doublings(len(one.gpus), len(other.gpus))
     memories = one.gpu_memory_bytes, other.gpu_memory_bytes
     if memories[0] is not None and memories[1] is not None:

@@ -41,10 +41,8 @@ LEAST_ROUNDS = 2
 _ALIKE_LN_TIME = math.log(1.25)
 _LEAST_TRAINED_S = 3.0
 _LONGEST_NEEDED_S = 24 * 3600.0
-_LEAST_BATCH_RATIO = 1.4
 _ONE_PASS = 1.05
 _PLAUSIBLE = 1.3  # times what is explained, that a learning speed may be: seeds make trainings differ
-_WELL = (Ending.STOPPED, Ending.COMPLETED)
 
 _LOOK_FOR = (
     "Look for samples that are dropped or repeated, an order that has changed, or an augmentation that a cache has "
@@ -70,28 +68,25 @@ def judge_race(trials: Sequence[TrialRecord], winner: str, *, changes: Set[Label
         The judgement; None where there was no race of that point, or it was cut short before two rounds were whole.
     """
     raced = [
-        trial
+        (trial, trial.race)
         for trial in trials
         if trial.purpose is Purpose.RACE and trial.race is not None and trial.validity not in DISTURBED
     ]
-    machines = Counter(trial.machine for trial in raced)
-    raced = [trial for trial in raced if trial.machine == max(machines, key=lambda name: machines[name])]
-    mine = [trial for trial in raced if trial.point == winner or _leg(trial).arm is RaceArm.BASELINE]
-    if not any(_leg(trial).arm is RaceArm.WINNER for trial in mine):
+    machines = Counter(trial.machine for trial, _ in raced)
+    machine = max(machines, key=lambda name: machines[name], default="")
+    mine = [
+        (trial, leg)
+        for trial, leg in raced
+        if trial.machine == machine and (trial.point == winner or leg.arm is RaceArm.BASELINE)
+    ]
+    legs = {arm: {leg.pair: leg for _, leg in mine if leg.arm is arm} for arm in RaceArm}
+    diverged = {leg.arm for trial, leg in mine if trial.ending is Ending.DIVERGED}
+    rounds = legs[RaceArm.BASELINE].keys() & legs[RaceArm.WINNER].keys()
+    if not legs[RaceArm.WINNER] or (len(rounds) < LEAST_ROUNDS and RaceArm.WINNER not in diverged):
         return None
-    arms = {arm: [trial for trial in mine if _leg(trial).arm is arm] for arm in RaceArm}
-    legs = {arm: {_leg(trial).pair: _leg(trial) for trial in found} for arm, found in arms.items()}
-    rounds = [pair for pair in legs[RaceArm.BASELINE] if pair in legs[RaceArm.WINNER]]
-    diverged = {arm: any(trial.ending is Ending.DIVERGED for trial in found) for arm, found in arms.items()}
-    if len(rounds) < LEAST_ROUNDS and not diverged[RaceArm.WINNER]:
-        return None
-    race = _Race(
-        legs=legs,
-        diverged=diverged,
-        ended={_leg(trial).arm: trial for trial in mine if not _ended_well(trial)},
-        changes=changes,
-    )
-    return race.judged()
+    well = (Ending.STOPPED, Ending.COMPLETED, Ending.DIVERGED)
+    ended = {leg.arm: trial for trial, leg in mine if trial.ending not in well}
+    return _Race(legs=legs, diverged=diverged, ended=ended, changes=changes).judged()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +94,12 @@ class _Race:
     """Trainings of one race.
 
     Attributes:
-        diverged: Whether one of a config's ended with losses that are no numbers.
+        diverged: Configs of which one ended with losses that are no numbers.
         ended: Of each config that broke off otherwise, one such training.
     """
 
     legs: Mapping[RaceArm, _Legs]
-    diverged: Mapping[RaceArm, bool]
+    diverged: Set[RaceArm]
     ended: Mapping[RaceArm, TrialRecord]
     changes: Set[Label]
 
@@ -154,8 +149,17 @@ class _Race:
         return f"an epoch of it has {other:,.0f} samples, and {today:,.0f} today"
 
     def _epoch_samples(self, arm: RaceArm) -> float | None:
-        sizes = [leg.epoch_samples for leg in self.legs[arm].values() if leg.epoch_samples]
+        sizes = self._known(arm, "epoch_samples")
         return median(sizes) if sizes else None
+
+    def _known(self, arm: RaceArm, name: str) -> list[float]:
+        """Return a figure of the trainings of a config that know it."""
+        return [figure for leg in self.legs[arm].values() if (figure := getattr(leg, name))]
+
+    def _ratio(self, arm: RaceArm, name: str) -> float | None:
+        """Return a figure of a config over that of today's; None if it is not known."""
+        other, today = self._known(arm, name), self._known(RaceArm.BASELINE, name)
+        return median(other) / median(today) if other and today else None
 
     def _equal_s(self) -> float:
         times_s = [leg.trained_s for legs in self.legs.values() for leg in legs.values() if leg.curve is not None]
@@ -167,13 +171,16 @@ class _Race:
     def _why_unknown(self) -> str:
         """Return why the losses of the winner and of today's config cannot be compared; empty if they can."""
         today, winner = self.legs[RaceArm.BASELINE], self.legs[RaceArm.WINNER]
-        if self.diverged[RaceArm.BASELINE]:
+        if RaceArm.BASELINE in self.diverged:
             return "the loss of today's config itself is not a number"
         for arm, name in ((RaceArm.BASELINE, "today's config"), (RaceArm.WINNER, "these values")):
             if arm in self.ended:
                 trial = self.ended[arm]
                 return f"the training of {name} ended early: {trial.ending.value}"
-        if any(leg.curve is None for leg in (*today.values(), *winner.values())) and not self.diverged[RaceArm.WINNER]:
+        if (
+            any(leg.curve is None for leg in (*today.values(), *winner.values()))
+            and RaceArm.WINNER not in self.diverged
+        ):
             return "too few losses were seen in that time"
         if self._equal_s() < _LEAST_TRAINED_S:
             return "training ended by itself before there was something to compare"
@@ -183,21 +190,14 @@ class _Race:
 
     def _is_summed(self) -> bool:
         """Return whether the first losses differ as the batches do."""
-        firsts, batches = [], []
-        for arm in (RaceArm.WINNER, RaceArm.BASELINE):
-            legs = self.legs[arm].values()
-            firsts.append([leg.first_loss for leg in legs if leg.first_loss])
-            batches.append([leg.update_samples for leg in legs if leg.update_samples])
-        if not all((*firsts, *batches)):
-            return False
-        loss, batch = (median(pair[0]) / median(pair[1]) for pair in (firsts, batches))
-        if loss <= 0.0 or max(batch, 1.0 / batch) < _LEAST_BATCH_RATIO:
+        loss, batch = self._ratio(RaceArm.WINNER, "first_loss"), self._ratio(RaceArm.WINNER, "update_samples")
+        if not loss or not batch or loss <= 0.0 or max(batch, 1.0 / batch) < 1.4:
             return False
         # of ln of the ratio of the batches, by which the first losses may differ from it
         return abs(math.log(loss) - math.log(batch)) < 0.35 * abs(math.log(batch))
 
     def _raced(self, arm: RaceArm, why_unknown: str) -> Raced:
-        if self.diverged[arm] and not self.diverged[RaceArm.BASELINE]:
+        if arm in self.diverged and RaceArm.BASELINE not in self.diverged:
             return Raced(learning=Learning.SLOWER, diverged=True)
         curves = self._curves(arm)
         if why_unknown or arm in self.ended or len(curves) < LEAST_ROUNDS:
@@ -283,11 +283,7 @@ class _Race:
         return median(other / today for today, other in rates if today) if rates else 1.0
 
     def _batch_ratio(self, arm: RaceArm) -> float:
-        sides = [
-            [leg.update_samples for leg in self.legs[side].values() if leg.update_samples]
-            for side in (RaceArm.BASELINE, arm)
-        ]
-        return median(sides[1]) / median(sides[0]) if all(sides) else 1.0
+        return self._ratio(arm, "update_samples") or 1.0
 
     def _passes(self, arm: RaceArm) -> float | None:
         """Return the most passes over the data that a training of a config or of today's made; None if not known."""
@@ -332,15 +328,6 @@ class _Race:
         Nothing that a batch, a cache or an order changes makes the loss lower then.
         """
         return _after_samples(curves, max(1.0, 1.0 / self._batch_ratio(arm)), is_held_out=is_held_out)
-
-
-def _leg(trial: TrialRecord) -> RaceLeg:
-    assert trial.race is not None
-    return trial.race
-
-
-def _ended_well(trial: TrialRecord) -> bool:
-    return trial.ending in (*_WELL, Ending.DIVERGED)
 
 
 def _direction(difference: LossDifference) -> str:
@@ -404,12 +391,7 @@ def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
 
 
 def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance: float) -> LossDifference:
-    """Return the difference of two configs over the rounds.
-
-    Args:
-        levels: Of each round that of today's config, and that of the other.
-        speed_variance: Variance of the difference by the speeds of like trainings.
-    """
+    """Return the difference of two configs over the rounds."""
     errors = [(today.error or 0.0) ** 2 + (other.error or 0.0) ** 2 for today, other in levels]
     differences = [other.mean - today.mean for today, other in levels]
     # equal configs are called unlike in less than 2.5 %, to either side

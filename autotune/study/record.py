@@ -1,8 +1,7 @@
-"""Record of a study: its trials, kept as Optuna trials.
+"""Record of a study: its trials, kept as Optuna trials, and the processes that make them.
 
 A trial is claimed with its parameters when it begins, and finished with its score, a few scalar attributes and the
-whole `TrialRecord` as one JSON attribute. What was finished is never rewritten. Nothing that is read back is executed
-or used as a path: a record holds knob values, metrics and names, each checked for its type.
+whole `TrialRecord` as one JSON attribute. What was finished is never rewritten.
 """
 
 from __future__ import annotations
@@ -14,27 +13,29 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from optuna.trial import FrozenTrial
+
 from autotune.clock import SystemClock
 from autotune.errors import StorageAway, StudyError
-from autotune.metrics import values_of
 from autotune.records import Scalar, TrialRecord, Values
-from autotune.study.claims import CLAIM, NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner, distribution_of
-from autotune.study.members import Member, Phase, joint_search
-from autotune.study.optuna_trials import RATING, RECORD, Claimed, OptunaTrials, attributes_of, read_records, starts_of
-from autotune.study.pending import FinishedTrial, PendingTrials
+from autotune.study.claims import NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner, distribution_of, uuid_of
+from autotune.study.entry import PendingTrials, finished_trial
+from autotune.study.members import ATTRIBUTE, Member, Phase, joint_search, members_among
+from autotune.study.optuna_trials import Claimed, OptunaTrials, read_records, starts_of
 from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
-from autotune.study.summary import Rating
+from autotune.study.summary import Rating, rating_of
+
+_RATING = "worth of changes:"
+"""Beginning of the attributes of a study that hold a search's `Rating`; the search's name follows."""
 
 _T = TypeVar("_T")
 _OPENING_S = 30.0
 _PATIENCE_S = 5.0  # for a server, in the middle of a search
-_LATE = ("~", "")  # behind all trials whose start is known
 
 
 class Study:
@@ -46,15 +47,16 @@ class Study:
     Args:
         storage: Where it is kept; it is created there if it does not exist.
         pending: File for what a server has not taken yet; None to raise `StorageAway` instead.
-        owner: Who claims trials here.
         reads_only: Whether nothing will be written: then nothing is left beside what is read.
 
     Attributes:
+        member: This process as a member of the study; None while it is none.
+        ratings: What searches have kept of the worth of each change of their answers, by search.
         torn_bytes: Bytes of a torn last entry that were cut off at opening.
         remarks: What the user should know of the storage, not told yet.
 
     Raises:
-        StudyError: The storage cannot be read or written.
+        StudyError: The storage cannot be read or written; from every method that uses it.
     """
 
     def __init__(
@@ -69,31 +71,37 @@ class Study:
         self.name = name
         self.where = storage.where(name)
         self.remarks: deque[str] = deque()
+        self.member: Member | None = None
         self._owner = owner
         self._claims: dict[str, Claim] = {}
-        self._own_uuids: set[str] = set()
+        self._own_uuids: set[str | None] = set()
         self._pending_elsewhere: Sequence[Claimed] = ()
-        self._membership: Membership | None = None
+        self._members: Sequence[Member] = ()  # as they were seen last
+        self._probe: LockProbe | None = None
+        self._free_locks: dict[str, int | None] = {}  # of members, with their signs of life when that was known
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
         self._why_away = ""
         self._leases = LeaseWatch(owner.clock, owner.is_gone)
-        opened = partial(OptunaTrials, name, storage, self._leases, reads_only=reads_only)
+
+        def opened() -> tuple[OptunaTrials, list[tuple[int, FrozenTrial]], Mapping[str, Any]]:
+            trials = OptunaTrials(name, storage, self._leases, reads_only=reads_only)
+            return trials, trials.expecting(trials.found), trials.expecting(trials.attributes)
+
         try:
-            self._trials = self._insist(lambda: self._thread.call(opened, _OPENING_S))
+            self._trials, found, attributes = self._insist(lambda: self._thread.call(opened, _OPENING_S))
         except TimeoutError:
             raise _away(f"the storage has not answered for {_OPENING_S:g} s", self.where) from None
-        self._membership = Membership(self._trials, owner, self._leases, self.where)
         self._connection = self._trials.connection
         self.torn_bytes = self._connection.torn_bytes
-        self._ratings = dict(self._trials.ratings)
+        ratings = {name: rating_of(some) for name, some in attributes.items() if name.startswith(_RATING)}
+        self.ratings = {name.removeprefix(_RATING): rating for name, rating in ratings.items() if rating}
         self._pending = PendingTrials(pending, self.where) if pending and self._connection.is_remote else None
         waiting = self._pending.trials if self._pending else []
-        found = self._trials.found()
         self._starts = starts_of(found)
         read = read_records(found, waiting, self.where)
         self._records = [record for _, record in read]
-        self._missed = {trial.uuid for trial in waiting}
+        self._missed = {uuid_of(trial) for trial in waiting}
         self._waiting = {uuid: record for uuid, record in read if uuid in self._missed}
 
     def records(self) -> list[TrialRecord]:
@@ -110,32 +118,44 @@ class Study:
 
         Returns:
             The member, with the name of the search that its trials belong to.
-
-        Raises:
-            StudyError: The storage could not be written.
         """
-        assert self._membership is not None
-        join = partial(self._membership.join, member)
-        self._insist(lambda: self._call(join))
+        self._insist(lambda: self._call(partial(self._join, member)))
         self.refresh()
-        assert self._membership.member is not None
-        return self._membership.member
+        assert self.member is not None
+        return self.member
 
-    @property
-    def member(self) -> Member | None:
-        """This process as a member of the study; None while it is none."""
-        return self._membership.member if self._membership else None
+    def _join(self, member: Member) -> None:
+        """Become a member, in the storage's thread; of two that come at once, one sees the other at least."""
+        if self._connection.lock_probe is not None:
+            self._probe = self._connection.lock_probe(member.uuid)
+            self._probe.hold()
+        self.member = member
+        self._present()
+        self._members = members_among(self._trials.attributes())
+        search = joint_search(member, self.others(), self._owner.clock.utc())
+        if search != member.search:
+            self._present(search=search)
+
+    def _present(self, **changes: Any) -> None:
+        """Write a sign of life, and what has changed; nothing for who is no member, or has left.
+
+        Called in the storage's thread alone, which also renews it: so nothing is overwritten by an older state.
+        """
+        if self.member is not None and not self.member.has_left:
+            clock = self._owner.clock
+            left_s = max(0.0, self._owner.ends_s - clock.now_s())
+            self.member = replace(self.member, **changes).renewed(clock.utc(), left_s)
+            self._trials.note(ATTRIBUTE + self.member.uuid, self.member.attribute())
 
     def describe(self, *, phase: Phase, point: str | None = None, left_because: str = "") -> None:
         """Tell the others what this member does, as far as that can be written; nothing for who is none.
 
         Args:
-            point: Name of the point that it confirms; None for none.
             left_because: Reason for which it leaves; empty where the study needs no more.
         """
-        if self._membership is not None:
+        if self.member is not None:
             with suppress(StudyError):
-                self._call(partial(self._membership.describe, phase=phase, point=point, left_because=left_because))
+                self._call(partial(self._present, phase=phase, point=point, left_because=left_because))
 
     def refresh(self) -> list[TrialRecord]:
         """Read what others have written since the last time; their trials are in `records` from now on.
@@ -144,52 +164,73 @@ class Study:
             Their trials that have ended with a record, oldest first; none while the storage is away.
 
         Raises:
-            StudyError: The storage cannot be read.
+            StudyError: The storage cannot be read, or the locks of a shared journal do not hold.
         """
         try:
             news = self._call(partial(self._trials.news, self._own() | self._own_uuids))
         except StorageAway:
             return []
         self._pending_elsewhere = news.pending
-        assert self._membership is not None
-        self._membership.see(news.members)
+        self._members = members_among(news.attributes)
+        self._require_locks()
         read = read_records(news.ended, (), self.where)
         new = [record for uuid, record in read if uuid not in self._own_uuids]
         if new:
             self._records.extend(new)
             self._starts.update(starts_of(news.ended, always=bool(self._starts)))
             # As whoever opens the study later reads them.
-            self._records.sort(key=lambda record: (self._starts.get(record.number, _LATE), record.number))
+            self._records.sort(key=lambda record: (self._starts.get(record.number, ("~", "")), record.number))
         return new
+
+    def _require_locks(self) -> None:
+        """Check that the lock of each member at work holds here, where all hangs on the locks of a disk."""
+        if self._probe is None:
+            return
+        alive = self.others()
+        for one in self._members:
+            if not (one in alive or one.has_left or (self.member and one.uuid == self.member.uuid)):
+                self._probe.delete_left(one.uuid)
+        for one in alive:
+            if self._probe.holds(one.uuid) is not False:
+                continue
+            # It may have been killed after it had written what is read here: only what comes later counts.
+            if one.uuid not in self._free_locks:
+                self._free_locks[one.uuid] = None
+            elif (before := self._free_locks[one.uuid]) is None:
+                self._free_locks[one.uuid] = one.n
+            elif one.n > before:
+                raise StudyError(
+                    f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
+                    "the journal at once",
+                    where=self.where,
+                    remedy="Keep the study in PostgreSQL, or mount the disk with locks (for NFS: without nolock).",
+                )
 
     def pending_elsewhere(self) -> Sequence[Claimed]:
         """Trials that others make, as the last `refresh` saw them."""
         return self._pending_elsewhere
 
     def others(self) -> list[Member]:
-        """Other members that are at work, see `Membership.others`."""
-        return self._membership.others() if self._membership else []
+        """Return the other members that are at work, as far as it is known; who joined first in front.
+
+        One that was killed counts until it has given no sign of life for a minute.
+        """
+        own = self.member.uuid if self.member else None
+        others = (one for one in self._members if one.uuid != own and not one.has_left)
+        return [one for one in others if not self._leases.has_lapsed("members", one.uuid, {**one.about, "n": one.n})]
 
     def seen_members(self) -> list[Member]:
         """All members as the last `refresh` saw them."""
-        return self._membership.seen if self._membership else []
+        return list(self._members)
 
     def members(self) -> list[Member]:
-        """All members on record, those that have left included; who joined first in front.
-
-        Raises:
-            StudyError: The storage cannot be read.
-        """
-        return self._call(self._trials.members)
+        """All members on record, those that have left included; who joined first in front."""
+        return members_among(self._call(self._trials.attributes))
 
     # Trials
 
     def begin(self, values: Values, choices: Mapping[str, Sequence[Scalar]], **about: Scalar) -> Claim:
-        """Claim the next trial; it is in the storage when this returns, unless that is away.
-
-        Raises:
-            StudyError: The storage could not be written.
-        """
+        """Claim the next trial; it is in the storage when this returns, unless that is away."""
         self.write_pending()
         claim = Claim(
             number=max(self._trials.last, *(record.number for record in self._records), -1) + 1,
@@ -209,7 +250,7 @@ class Study:
     def is_taken(self, claim: Claim) -> bool:
         """Return whether somebody else makes a trial of the same point, and was first; False if that is not known."""
         try:
-            return claim.trial_id is not None and self._call(partial(self._trials.is_taken, claim))
+            return bool(claim.is_made) and self._call(partial(self._trials.is_taken, claim))
         except StorageAway:
             return False
 
@@ -230,20 +271,9 @@ class Study:
         """
         written = replace(record, number=claim.number)
         self._records.append(written)  # it was measured: answers from this process include it
-        ended = datetime.now()
-        finished = FinishedTrial(
-            uuid=claim.uuid,
-            values=claim.values,
-            distributions=claim.distributions,
-            attributes={CLAIM: claim.attribute(), **scalars_of(record, claim.about), RECORD: attributes_of(record)},
-            score=score,
-            speeds=tuple(speeds),
-            started=claim.started,
-            ended=ended,
-            number=claim.number,
-        )
+        finished = finished_trial(claim, record, score=score, speeds=speeds)
         if self._pending is None:
-            number = self._call(partial(self._trials.finish, claim, finished))
+            number = self._call(partial(self._trials.finish, finished))
             self._claims.pop(claim.uuid, None)
             return self._renumbered(written, number)
         self._waiting[claim.uuid] = written
@@ -273,61 +303,29 @@ class Study:
 
         Returns:
             Their number.
-
-        Raises:
-            StudyError: The storage could not be written.
         """
         self.write_pending()
-        close = partial(self._trials.close_lapsed, self._own())
-        return self._insist(lambda: self._call(close))
-
-    def append(self, record: TrialRecord) -> TrialRecord:
-        """Append a trial that was not claimed here; it is in the storage when this returns.
-
-        Returns:
-            The record with its number.
-
-        Raises:
-            StudyError: It could not be written. `records` has the trial all the same.
-        """
-        self._records.append(record)
-        now = datetime.now()
-        measured = record.comparable and record.measurement
-        finished = FinishedTrial(
-            uuid=Claim(number=-1, values={}, distributions={}, about={}).uuid,
-            values={},
-            distributions={},
-            attributes={RECORD: attributes_of(record)},
-            score=measured.samples_per_s if measured else None,
-            speeds=(),
-            started=now,
-            ended=now,
-        )
-        return self._renumbered(record, self._call(partial(self._trials.add, finished)))
+        return self._insist(lambda: self._call(partial(self._trials.close_lapsed, self._own())))
 
     def write_pending(self) -> None:
-        """Write what waits for the storage, as long as that answers; each `begin` does it first.
-
-        Raises:
-            StudyError: The storage cannot be used.
-        """
+        """Write what waits for the storage, as long as that answers; each `begin` does it first."""
         if self._pending is None:
             return
         missed, moved = 0, []
         for finished in list(self._pending.trials):
+            uuid, told = uuid_of(finished), finished.number
             try:
-                number = self._call(partial(self._trials.finish, self._claims.get(finished.uuid), finished))
+                number = self._call(partial(self._trials.finish, finished))
             except StorageAway:
                 break
             self._pending.remove(finished)
-            self._claims.pop(finished.uuid, None)
-            if record := self._waiting.pop(finished.uuid, None):  # else nobody can read it, or it waited twice
+            self._claims.pop(uuid or "", None)
+            if record := self._waiting.pop(uuid, None):  # else nobody can read it, or it waited twice
                 self._renumbered(record, number)
-                told = finished.number
-                if told is not None and told != number:
+                if told not in (-1, number):
                     moved.append(f"{told} is {number}")
-            missed += finished.uuid in self._missed
-            self._missed.discard(finished.uuid)
+            missed += uuid in self._missed
+            self._missed.discard(uuid)
         self._missed.update(self._waiting)
         if missed:
             self.remarks.append(f"Trials that the storage had missed are written: {missed}.")
@@ -336,26 +334,13 @@ class Study:
                 f"Others have got numbers of trials that were shown here: trial {', '.join(moved)} from now on."
             )
 
-    @property
-    def ratings(self) -> Mapping[str, Rating]:
-        """What searches have kept of the worth of each change of their answers, by search."""
-        return self._ratings
-
     def keep_rating(self, search: str, rating: Rating) -> None:
-        """Keep what each change of a search's answer is worth.
-
-        Raises:
-            StudyError: The storage could not be written.
-        """
-        self._ratings[search] = rating
-        self.note(RATING + search, asdict(rating))
+        """Keep what each change of a search's answer is worth."""
+        self.ratings[search] = rating
+        self.note(_RATING + search, asdict(rating))
 
     def note(self, name: str, value: object) -> None:
-        """Set an attribute of the study, a JSON value, in place of an earlier one.
-
-        Raises:
-            StudyError: The storage could not be written.
-        """
+        """Set an attribute of the study, a JSON value, in place of an earlier one."""
         self._call(partial(self._trials.note, name, value))
 
     def close(self) -> None:
@@ -373,8 +358,8 @@ class Study:
                 self.write_pending()
             if said := self.undelivered:
                 self.remarks.append(said)
-        if self._membership is not None:
-            self._membership.close()
+        if self._probe is not None:
+            self._probe.close()
         with suppress(StudyError):
             self._call(self._connection.close)
 
@@ -409,12 +394,7 @@ class Study:
             self._away_until_s = self._owner.clock.now_s()
 
     def _call(self, function: Callable[[], _T]) -> _T:
-        """Make a call in the storage's thread; a server has a few seconds to answer.
-
-        Raises:
-            StorageAway: A server did not answer in time, or cannot be reached.
-            StudyError: The storage cannot be used.
-        """
+        """Make a call in the storage's thread; a server has a few seconds to answer."""
         expecting = partial(self._trials.expecting, function)
         if not self._connection.is_remote:
             return self._thread.call(expecting)
@@ -452,151 +432,23 @@ class Study:
         self._records[self._records.index(record)] = renumbered
         return renumbered
 
-    def _own(self) -> set[str]:
+    def _own(self) -> set[str | None]:
         """Return the UUIDs of the trials that this process makes, or has to write."""
-        return {*self._claims, *(trial.uuid for trial in (self._pending.trials if self._pending else ()))}
+        return {*self._claims, *(uuid_of(trial) for trial in (self._pending.trials if self._pending else ()))}
 
     def _renew(self) -> bool:
-        claims, membership = list(self._claims.values()), self._membership
+        claims = list(self._claims.values())
         if claims:
             self._trials.renew(claims)
-        if membership is None or membership.member is None or membership.member.has_left:
+        if self.member is None or self.member.has_left:
             return bool(claims)
         with suppress(StudyError), self._connection.expected():
-            membership.describe()
+            self._present()
         return True
 
 
 def _away(why: str, where: str) -> StorageAway:
     return StorageAway(why, where=where, remedy="See whether it runs, then run the same command again: it goes on.")
-
-
-def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis."""
-    metrics = values_of(record.measurement) if record.measurement else {}
-    attributes = {
-        "purpose": record.purpose.value,
-        "ending": record.ending.value,
-        "validity": record.validity.value,
-        "sampler": about.get("sampler"),
-        "samples_per_s": metrics.get("samples_per_s"),
-        "gpu_utilization": metrics.get("gpu_utilization"),
-        "cv": metrics.get("cv"),
-    }
-    return {name: value for name, value in attributes.items() if value is not None}
-
-
-_MEMBERS = "members"  # beside the names of Optuna studies, in the watch over signs of life
-
-
-class Membership:
-    """Membership in one study.
-
-    What writes is called in the storage's thread alone, which also renews it: so nothing that is said here is
-    overwritten by an older state.
-
-    Args:
-        owner: Who claims trials here.
-        leases: Watch over the signs of life of others.
-        where: Place of the study, in words.
-
-    Attributes:
-        member: This process as a member; None while it is none.
-    """
-
-    def __init__(self, trials: OptunaTrials, owner: Owner, leases: LeaseWatch, where: str) -> None:
-        self._trials = trials
-        self._owner = owner
-        self._leases = leases
-        self._where = where
-        self._all: Sequence[Member] = ()
-        self._probe: LockProbe | None = None
-        self._is_free: dict[str, bool] = {}  # the lock of a member, when it was first looked at
-        self._signs_seen: dict[str, int] = {}  # of a member whose lock was free, at the look after that
-        self._gone: set[str] = set()
-        self.member: Member | None = None
-
-    # In the storage's thread
-
-    def join(self, member: Member) -> None:
-        """Become a member; of two that come at once, one sees the other at least."""
-        if self._trials.connection.lock_probe is not None:
-            self._probe = self._trials.connection.lock_probe(member.uuid)
-            self._probe.hold()
-        self.member = member
-        self.describe()
-        self._all = self._trials.members()
-        search = joint_search(member, self.others(), self._owner.clock.utc())
-        if search != member.search:
-            self.describe(search=search)
-
-    def describe(self, **changes: Any) -> None:
-        """Write a sign of life, and what has changed; nothing for who is no member, or has left."""
-        if self.member is None or self.member.has_left:
-            return
-        clock = self._owner.clock
-        left_s = max(0.0, self._owner.ends_s - clock.now_s())
-        self.member = replace(self.member, **changes).renewed(clock.utc(), left_s)
-        self._trials.present(self.member)
-
-    # In any thread
-
-    def see(self, members: Sequence[Member]) -> None:
-        """Take note of all members that are on record.
-
-        Raises:
-            StudyError: The locks of a shared journal do not hold between this host and another.
-        """
-        self._all = members
-        if self._probe is not None:
-            self._require_locks(self._probe)
-
-    @property
-    def seen(self) -> list[Member]:
-        """All members that are on record, as far as it is known."""
-        return list(self._all)
-
-    def others(self) -> list[Member]:
-        """Return the other members that are at work, as far as it is known; who joined first in front.
-
-        One that was killed counts until it has given no sign of life for a minute.
-        """
-        own = self.member.uuid if self.member else None
-        return [
-            one
-            for one in self._all
-            if one.uuid != own
-            and not one.has_left
-            and not self._leases.has_lapsed(_MEMBERS, one.uuid, {**one.about, "n": one.n})
-        ]
-
-    def close(self) -> None:
-        """Let go of what is held."""
-        if self._probe is not None:
-            self._probe.close()
-
-    def _require_locks(self, probe: LockProbe) -> None:
-        alive = self.others()
-        own = self.member.uuid if self.member else None
-        for one in self._all:
-            if one.uuid != own and one not in alive and not one.has_left and one.uuid not in self._gone:
-                self._gone.add(one.uuid)
-                probe.delete_left(one.uuid)
-        for one in alive:
-            if one.uuid not in self._is_free:
-                self._is_free[one.uuid] = probe.holds(one.uuid) is False
-                continue
-            if not self._is_free[one.uuid]:
-                continue
-            # It may have been killed after it had written what is read here: only what comes later counts.
-            before = self._signs_seen.setdefault(one.uuid, one.n)
-            if one.n > before and probe.holds(one.uuid) is False:
-                raise StudyError(
-                    f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
-                    "the journal at once",
-                    where=self._where,
-                    remedy="Keep the study in PostgreSQL, or mount the disk with locks (for NFS: without nolock).",
-                )
 
 
 class StorageThread:
@@ -608,7 +460,6 @@ class StorageThread:
     Args:
         regular: Called between calls, every `period_s`, also while there are many; returns whether it has to be called
             again.
-        period_s: Time between two such calls, in seconds.
     """
 
     def __init__(self, name: str, regular: Callable[[], bool], period_s: float) -> None:

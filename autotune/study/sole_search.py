@@ -20,7 +20,6 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
 
     Raises:
         StudyBusy: Another search holds it.
-        StudyError: The lock file is not a regular file.
     """
     with _locked(path, study) as file:
         file.truncate(0)

@@ -5,11 +5,12 @@ So ``search``, ``status`` and ``apply`` give the same answer, at once or after a
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from statistics import fmean, median
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,7 +34,6 @@ from autotune.records import (
     Measurement,
     MovedKey,
     Purpose,
-    Race,
     Ratio,
     Scalar,
     SearchResult,
@@ -44,9 +44,8 @@ from autotune.records import (
     changes_training,
 )
 from autotune.sampler.observations import expected_sd_of
-from autotune.space.knob import Label, same_scalar
+from autotune.space.knob import Knob, Label, same_scalar
 from autotune.space.space import Space
-from autotune.stage_times import PipelineTimes
 from autotune.study.answer import (
     Finalist,
     HeldBack,
@@ -78,10 +77,6 @@ class Rating:
     """Worth of each change of a search's answer, largest first, as the search has kept it with the study.
 
     A model was fitted for it; everything else of an answer is worked out from the trials whenever it is asked for.
-
-    Attributes:
-        point: Name of the point whose changes they are.
-        trials: Number of trials of the search at that time.
     """
 
     point: str
@@ -91,13 +86,6 @@ class Rating:
 
 Stood = Mapping[str | None, Standing | None]
 """Answer that a study stood by when each of its searches began."""
-
-_UNVALIDATED = (
-    "The answer is not validated, though that was asked for: there was no time, or the search was ended before it was. "
-    "What breaks in a longer training is not known."
-)
-_NOT_RACED = "it was not raced"
-_NOTHING_RATED: Mapping[str, Rating] = {}
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
@@ -132,7 +120,7 @@ def answer_of(
     why_no_gpu: str | None = None,
     today: str | None = None,
     excluded: Kinds = frozenset(),
-    ratings: Mapping[str, Rating] = _NOTHING_RATED,
+    ratings: Mapping[str, Rating] = MappingProxyType({}),
 ) -> SearchResult | None:
     """Compute the answer of a study: the one that it stands by, else that of its latest search.
 
@@ -181,7 +169,7 @@ def summarize(
     why_no_gpu: str | None = None,
     excluded: Kinds = frozenset(),
     stood: Stood | None = None,
-    ratings: Mapping[str, Rating] = _NOTHING_RATED,
+    ratings: Mapping[str, Rating] = MappingProxyType({}),
 ) -> SearchResult | None:
     """Compute the answer of one search.
 
@@ -192,7 +180,6 @@ def summarize(
         why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
         excluded: Kinds of change of the training that are out of the question.
         stood: The answer that the study stood by when each search began, see `standing_answers`; None to find out.
-        ratings: What the searches have kept of the worth of each change, by search.
 
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
@@ -202,24 +189,26 @@ def summarize(
     good = telling(trials, objective)
     # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
     # anything.
-    baseline_trial = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
-    if not good or baseline_trial is None:
+    baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
+    if not good or baseline is None:
         return None
+    why_no_gpu = why_no_gpu or _why_not_measured(good)
     searched = _Searched(
+        records=records,
         trials=trials,
         good=good,
-        baseline_trial=baseline_trial,
+        baseline=baseline,
         space=space,
         objective=objective,
         busy_rate=study_busy_rate(records),
-        why_no_gpu=why_no_gpu or _why_not_measured(good),
-        excluded=excluded,
-        stood=stood,
-        rating=ratings.get(search),
     )
-    if not searched.baseline_trials:
-        return _without_baseline(searched)
-    return _compared(searched, records)
+    if not searched.of(baseline.point):
+        result = _without_baseline(searched, ratings.get(search))
+        return replace(result, why_no_gpu=why_no_gpu)
+    if stood is None:
+        stood = standing_answers(records, objective, excluded=excluded)
+    result = _compared(searched, stood[search], excluded, ratings.get(search))
+    return replace(result, why_no_gpu=why_no_gpu)
 
 
 def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> bool:
@@ -227,7 +216,6 @@ def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: O
 
     Args:
         records: The study's record, oldest first.
-        baseline_point: Name of the point that the config holds now.
     """
     search = latest_search(records, objective)
     made = [trial for trial in records if trial.search == search]
@@ -241,155 +229,196 @@ class _Searched:
     """Trials of one search that has a baseline on record, and what is needed to read them.
 
     Attributes:
-        good: Those with comparable numbers that tell the objective; at least one.
-        baseline_trial: The first trial of the baseline, which may have failed.
-        why_no_gpu: Reason why utilization was not measured; None if it was, or that is not known.
-        excluded: Kinds of change of the training that are out of the question.
-        stood: The answer that the study stood by when each search began; None where that is not known.
+        records: The record up to its last trial.
+        good: Those of its trials with comparable numbers that tell the objective; at least one.
+        baseline: The first trial of the baseline, which may have failed.
     """
 
+    records: Sequence[TrialRecord]
     trials: Sequence[TrialRecord]
     good: Sequence[TrialRecord]
-    baseline_trial: TrialRecord
+    baseline: TrialRecord
     space: Space
     objective: Objective
     busy_rate: float | None
-    why_no_gpu: str | None
-    excluded: Kinds
-    stood: Stood | None
-    rating: Rating | None
 
-    @property
-    def baseline_trials(self) -> list[TrialRecord]:
-        return [trial for trial in self.good if trial.point == self.baseline_trial.point]
+    def of(self, point: str | None) -> list[TrialRecord]:
+        """Return the good trials of a point."""
+        return [trial for trial in self.good if trial.point == point]
 
-    @property
-    def outcomes(self) -> dict[str, int]:
-        """Number of trials with each ending."""
-        return dict(Counter(trial.ending.value for trial in self.trials))
+    def side(self, first: TrialRecord) -> Side:
+        """Pool the good trials of the point of a trial."""
+        measured = [trial.comparable for trial in self.of(first.point) if trial.comparable]
+        times = [one.stages for one in measured if one.stages]
+        return Side(
+            point=first.point,
+            values=first.values,
+            metrics=_medians(measured),
+            gpus=pooled_gpus(measured, self.busy_rate),
+            stages=reduce(add, times) if times else None,
+        )
 
-    def baseline(self) -> Side:
-        return _side(self.baseline_trial, self.baseline_trials, self.busy_rate)
+    def candidate(self, point: str | None) -> Side | None:
+        trials = self.of(point)
+        return self.side(trials[0]) if trials else None
 
-    def candidate(self, finalist: Finalist | None) -> Side | None:
-        """Pool the trials of a finalist, without one those of the best point; None if none beats the baseline."""
-        best = finalist.trial.point if finalist else _best(self.good, self.baseline_trial.point, self.objective)
-        trials = [trial for trial in self.good if trial.point == best]
-        return _side(trials[0], trials, self.busy_rate) if trials else None
-
-    def changes_of(self, candidate: Side | None) -> tuple[Change, ...]:
+    def changes_of(self, candidate: Side | None, rating: Rating | None) -> tuple[Change, ...]:
         if candidate is None:
             return ()
-        baseline, rating = self.baseline_trial, self.rating
         is_of_this = rating is not None and (rating.point, rating.trials) == (candidate.point, len(self.trials))
-        changes = changes_of(baseline.values, candidate.values, self.space, rating if is_of_this else None)
-        ends = ((baseline.point, baseline.values), (candidate.point, candidate.values))
+        changes = changes_of(self.baseline.values, candidate.values, self.space, rating if is_of_this else None)
+        ends = ((self.baseline.point, self.baseline.values), (candidate.point, candidate.values))
         if all(self.space.is_named(name, values) for name, values in ends):
             changes = with_moved_keys(changes, self.space)
         return tuple(changes)
 
-    def race(self, candidate: Side | None) -> Race | None:
-        if candidate is None:
-            return None
-        changes = self.space.labels_of(candidate.values, self.baseline_trial.values)
-        return judge_race(self.trials, candidate.point, changes=changes)
 
-
-def _without_baseline(searched: _Searched) -> SearchResult:
-    candidate, baseline_trial = searched.candidate(None), searched.baseline_trial
-    ended = (
-        f"{baseline_trial.ending.value}: {baseline_trial.detail}"
-        if baseline_trial.detail
-        else baseline_trial.ending.value
-    )
+def _without_baseline(searched: _Searched, rating: Rating | None) -> SearchResult:
+    baseline = searched.baseline
+    candidate = searched.candidate(_best(searched.good, baseline.point, searched.objective))
+    ended = f"{baseline.ending.value}: {baseline.detail}" if baseline.detail else baseline.ending.value
     return SearchResult(
         verdict=Verdict.NO_BASELINE,
         why=f"today's config gave no numbers ({ended}), so there is nothing to compare with",
-        search=baseline_trial.search,
-        baseline=searched.baseline(),
+        search=baseline.search,
+        baseline=searched.side(baseline),
         best=candidate,
-        candidate=None,
-        speedup=None,
-        score_ratio=None,
-        smallest_gain=None,
-        same_training=None,
         trials=len(searched.trials),
-        outcomes=searched.outcomes,
-        changes=searched.changes_of(candidate),
+        outcomes=dict(Counter(trial.ending.value for trial in searched.trials)),
+        changes=searched.changes_of(candidate, rating),
         objective=searched.objective.name,
-        why_no_gpu=searched.why_no_gpu,
     )
 
 
-def _compared(searched: _Searched, records: Sequence[TrialRecord]) -> SearchResult:
-    """Return the answer of a search with a baseline; the record gives the prior of the spread of its pairs."""
-    good, objective = searched.good, searched.objective
-    search = searched.baseline_trial.search
-    confirmed = judged_finalists(records, search, objective)
-    excluded = searched.excluded
-    stood = standing_answers(records, objective, excluded=excluded) if searched.stood is None else searched.stood
-    is_limited = LEFT_OUT in searched.trials[0].conditions  # what stands could not be met: it speaks for itself
-    standing = None if is_limited else stood[search]
-    chosen = chosen_finalist(confirmed, standing, records, search, objective, excluded=excluded)
-    withheld = held_back(confirmed, chosen, standing, searched.trials[0])
+def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rating: Rating | None) -> SearchResult:
+    """Return the answer of a search whose baseline gave numbers.
+
+    Args:
+        stood: The answer that the study stood by when it began.
+        excluded: Kinds of change of the training that are out of the question.
+    """
+    first, objective, search = searched.trials[0], searched.objective, searched.baseline.search
+    confirmed = judged_finalists(searched.records, search, objective)
+    is_limited = LEFT_OUT in first.conditions  # what stands could not be met: it speaks for itself
+    standing = None if is_limited else stood
+    chosen = chosen_finalist(confirmed, standing, searched.records, search, objective, excluded=excluded)
+    withheld = held_back(confirmed, chosen, standing, first)
     finalist, judgement = chosen or (confirmed[0] if confirmed else (None, None))
-    baseline, candidate = searched.baseline(), searched.candidate(finalist)
+    best = finalist.trial.point if finalist else _best(searched.good, searched.baseline.point, objective)
+    baseline, candidate = searched.side(searched.baseline), searched.candidate(best)
     hosts = hosts_of(searched.trials)
     confirmed_on = tuple(hosts[machine] for machine in finalist.pairs_of_machines) if finalist else ()
-    broke = finalist is not None and finalist.broke
-    better = chosen is not None
-    changes, race = searched.changes_of(candidate), searched.race(candidate)
-    evidence = Evidence(
-        judgement=judgement,
-        pairs=len(finalist.pairs) if finalist else 0,
-        broke=broke,
-        broke_before=any(trial.validation and trial.validation.broke for trial in records),
-        has_candidate=candidate is not None,
-        explored=any(trial.purpose is Purpose.EXPLORE for trial in searched.trials),
-        filling=any(trial.measurement and trial.measurement.filled_samples_per_s for trial in good),
-        by_utilization=objective.by_utilization,
-        hosts=confirmed_on,
-    )
+    changes, race = searched.changes_of(candidate, rating), None
+    if candidate is not None:
+        labels = searched.space.labels_of(candidate.values, searched.baseline.values)
+        race = judge_race(searched.trials, candidate.point, changes=labels)
+    if chosen is None and withheld:
+        why = f"something is faster, and held back: {withheld[0][2]}"
+    elif candidate is None:
+        why = _why_nothing(searched)
+    elif judgement is None:
+        why = _why_unconfirmed(len(finalist.pairs) if finalist else 0)
+    else:
+        is_filling = any(trial.measurement and trial.measurement.filled_samples_per_s for trial in searched.good)
+        why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
+        if judgement.better and finalist and finalist.broke:
+            why += ", but it broke in a longer training"
+    is_raced_or_alike = race is not None or not changes_training(one.label for one in changes)
     return SearchResult(
-        verdict=Verdict.BETTER if better else Verdict.NO_CHANGE,
-        why=reason(evidence) if better or not withheld else f"something is faster, and held back: {withheld[0].why}",
+        verdict=Verdict.BETTER if chosen else Verdict.NO_CHANGE,
+        why=why,
         baseline=baseline,
-        best=candidate if better else baseline,
-        candidate=None if better else candidate,
+        best=candidate if chosen else baseline,
+        candidate=None if chosen else candidate,
         speedup=judgement.speed if judgement else None,
         score_ratio=judgement.score if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
         same_training=_same_training(searched),
         trials=len(searched.trials),
-        outcomes=searched.outcomes,
+        outcomes=dict(Counter(trial.ending.value for trial in searched.trials)),
         changes=changes,
         objective=objective.name,
-        why_no_gpu=searched.why_no_gpu,
         validation=finalist.validation if finalist else None,
         race=race,
-        why_not_raced=_NOT_RACED if better and race is None and changes_training(one.label for one in changes) else "",
+        why_not_raced="it was not raced" if chosen and not is_raced_or_alike else "",
         search=search,
         is_apart=is_limited or bool(excluded),
         confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
         cautions=(
-            *_unvalidated(searched, finalist if better else None),
-            *(_held_back_text(one, searched.baseline_trial) for one in withheld),
-            *_unevenness(searched.baseline_trials),
+            *_unvalidated(searched, finalist if chosen else None),
+            *(_held_back_text(one, searched.baseline) for one in withheld),
+            *_unevenness(searched.of(searched.baseline.point)),
             *(race.cautions if race else ()),
         ),
     )
 
 
-def _unvalidated(searched: _Searched, answer: Finalist | None) -> tuple[str, ...]:
+def _why_nothing(searched: _Searched) -> str:
+    """Return why a search has no candidate, without a full stop."""
+    if not any(trial.purpose is Purpose.EXPLORE for trial in searched.trials):
+        if any(trial.validation and trial.validation.broke for trial in searched.records):
+            return "what looked better broke when it was validated, and is not tried again"
+        return "nothing but today's values was tried: there was no time, or nothing else promised a gain"
+    if searched.objective.by_utilization:
+        return "nothing that was tried keeps the GPU busier without being slower than today's values"
+    return "nothing that was tried is faster than today's values, beyond what trials differ by"
+
+
+def _why_unconfirmed(pairs: int) -> str:
+    if pairs == 0:
+        return "the best point was not confirmed against today's config: its pairs did not fit, or failed"
+    return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
+
+
+def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
+    """Return what pairs show, without a full stop."""
+    pairs = f"{judgement.pairs} interleaved pairs with today's config"
+    if judgement.left_out:
+        pairs += (
+            f" ({judgement.left_out} of {judgement.pairs} pairs left out: something made a trial far slower than the "
+            "others of its config)"
+        )
+    if len(hosts) > 1:
+        pairs += f" on {len(hosts)} machines ({', '.join(hosts)})"
+    if judgement.better and is_filling:
+        return (
+            f"confirmed by {pairs}; caches take longer to fill than there was time, so trials were compared without "
+            "the time they waited for data, and the interval holds whatever full caches will make of the two"
+        )
+    if judgement.better:
+        return f"confirmed by {pairs}"
+    if objective.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
+        return (
+            f"{pairs} show a busier GPU, but not that training is no slower: the interval of its speed begins at "
+            f"{judgement.speed.low:.2f}x, and {LEAST_SPEED}x is needed"
+        )
+    if is_filling:
+        return (
+            f"{pairs} do not show a gain that would stay: caches take longer to fill than there was time, and with "
+            f"full ones it may be from {judgement.speed.low:.2f}x to {judgement.speed.high:.2f}x as fast"
+        )
+    return f"{pairs} do not show a gain; one of {judgement.smallest_gain:.0%} or more would probably have been seen"
+
+
+def _unvalidated(searched: _Searched, answer: Finalist | None) -> Iterator[str]:
     asked = any(VALIDATION_ASKED in trial.conditions for trial in searched.trials)
-    return (_UNVALIDATED,) if asked and answer is not None and answer.validation is None else ()
+    if asked and answer is not None and answer.validation is None:
+        yield (
+            "The answer is not validated, though that was asked for: there was no time, or the search was ended before "
+            "it was. What breaks in a longer training is not known."
+        )
 
 
 def _held_back_text(one: HeldBack, baseline: TrialRecord) -> str:
-    new = one.finalist.trial.values
-    changes = ", ".join(f"{path}={value}" for path, value in new.items() if baseline.values.get(path) != value)
-    return f"{changes} was confirmed at {one.judgement.speed.ratio:.2f}x, and is held back: {one.why}."
+    finalist, judgement, why = one
+    changes = ", ".join(f"{path}={value}" for path, value in _differing(finalist, baseline).items())
+    return f"{changes} was confirmed at {judgement.speed.ratio:.2f}x, and is held back: {why}."
+
+
+def _differing(finalist: Finalist, baseline: TrialRecord) -> Values:
+    old = baseline.values
+    return {path: value for path, value in finalist.trial.values.items() if old.get(path) != value}
 
 
 def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], space: Space) -> SearchResult:
@@ -413,9 +442,8 @@ def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], s
 
 def _broken(searched: _Searched, finalist: Finalist, judgement: Judgement | None) -> BrokenPoint:
     assert finalist.validation is not None
-    old = searched.baseline_trial.values
     return BrokenPoint(
-        changes={path: value for path, value in finalist.trial.values.items() if old.get(path) != value},
+        changes=_differing(finalist, searched.baseline),
         speedup=judgement.speed if judgement else None,
         validation=finalist.validation,
     )
@@ -428,28 +456,16 @@ def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
     return next((str(reason) for reason in reasons if reason), None)
 
 
-def _side(point: TrialRecord, trials: Sequence[TrialRecord], busy_rate: float | None) -> Side:
-    measured = [trial.comparable for trial in trials if trial.comparable]
-    return Side(
-        point=point.point,
-        values=point.values,
-        metrics=pooled(trials),
-        gpus=pooled_gpus(measured, busy_rate),
-        stages=_stages(measured),
-    )
-
-
-def _stages(trials: Sequence[Measurement]) -> PipelineTimes | None:
-    times = [trial.stages for trial in trials if trial.stages]
-    return reduce(add, times) if times else None
-
-
 def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
     """Return the median of each metric over the comparable trials of a point; None if there is none."""
-    measured = [values_of(trial.comparable) for trial in trials if trial.comparable]
+    return _medians([trial.comparable for trial in trials if trial.comparable])
+
+
+def _medians(measured: Sequence[Measurement]) -> dict[str, float | None] | None:
     if not measured:
         return None
-    known = {name: [value for values in measured if (value := values[name]) is not None] for name in METRICS}
+    told = [values_of(one) for one in measured]
+    known = {name: [value for values in told if (value := values[name]) is not None] for name in METRICS}
     return {name: median(values) if values else None for name, values in known.items()}
 
 
@@ -484,21 +500,17 @@ def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Ob
 
 
 def _same_training(searched: _Searched) -> tuple[Side, float] | None:
-    good, baseline = searched.good, searched.baseline_trials
-    baseline_point = baseline[0].point
-    means = _mean_scores(good, baseline_point, searched.objective)
+    baseline, good = searched.baseline, searched.good
+    means = _mean_scores(good, baseline.point, searched.objective)
     alike = {
         trial.point: trial
         for trial in good
-        if trial.point != baseline_point and searched.space.is_same_training(trial.values, baseline[0].values)
+        if trial.point != baseline.point and searched.space.is_same_training(trial.values, baseline.values)
     }
-    if not alike:
+    best = max(alike, key=lambda point: means[point], default=None)
+    if best is None or means[best] <= means[baseline.point]:
         return None
-    best = max(alike, key=lambda point: means[point])
-    if means[best] <= means[baseline_point]:
-        return None
-    trials = [trial for trial in good if trial.point == best]
-    return _side(alike[best], trials, searched.busy_rate), speed_over(trials, baseline)
+    return searched.side(alike[best]), speed_over(searched.of(best), searched.of(baseline.point))
 
 
 def speed_over(trials: Sequence[TrialRecord], baseline: Sequence[TrialRecord]) -> float:
@@ -523,92 +535,6 @@ def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
     )
 
 
-_FILLING = (
-    "; caches take longer to fill than there was time, so trials were compared without the time they waited for data, "
-    "and the interval holds whatever full caches will make of the two"
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """Evidence that a verdict rests on.
-
-    Attributes:
-        judgement: Result of the pairs; None if there were too few.
-        has_candidate: True if a point was confirmed, or looked better than the baseline.
-        explored: True if any point but the baseline was tried.
-        filling: True if the caches of the trials were still being filled.
-        by_utilization: True if the objective is GPU utilization.
-        broke: True if the point broke when it was validated.
-        broke_before: True if some point of the study broke when it was validated: it is not tried again.
-        hosts: Hosts of the machines that made the pairs.
-    """
-
-    judgement: Judgement | None
-    pairs: int
-    has_candidate: bool
-    explored: bool
-    filling: bool
-    by_utilization: bool
-    broke: bool = False
-    broke_before: bool = False
-    hosts: tuple[str, ...] = ()
-
-
-def reason(evidence: Evidence) -> str:
-    """Return the reason for the verdict, without a full stop."""
-    if not evidence.has_candidate:
-        return _nothing_better(evidence)
-    if evidence.judgement is None:
-        return _unconfirmed(evidence.pairs)
-    return _judged(evidence.judgement, evidence)
-
-
-def _nothing_better(evidence: Evidence) -> str:
-    if not evidence.explored and evidence.broke_before:
-        return "what looked better broke when it was validated, and is not tried again"
-    if not evidence.explored:
-        return "nothing but today's values was tried: there was no time, or nothing else promised a gain"
-    if evidence.by_utilization:
-        return "nothing that was tried keeps the GPU busier without being slower than today's values"
-    return "nothing that was tried is faster than today's values, beyond what trials differ by"
-
-
-def _unconfirmed(pairs: int) -> str:
-    if pairs == 0:
-        return "the best point was not confirmed against today's config: its pairs did not fit, or failed"
-    return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
-
-
-def _left_out(judgement: Judgement) -> str:
-    if not judgement.left_out:
-        return ""
-    return (
-        f" ({judgement.left_out} of {judgement.pairs} pairs left out: something made a trial far slower than the "
-        "others of its config)"
-    )
-
-
-def _judged(judgement: Judgement, evidence: Evidence) -> str:
-    pairs = f"{judgement.pairs} interleaved pairs with today's config{_left_out(judgement)}"
-    if len(evidence.hosts) > 1:
-        pairs += f" on {len(evidence.hosts)} machines ({', '.join(evidence.hosts)})"
-    if judgement.better:
-        confirmed = f"confirmed by {pairs}" + (_FILLING if evidence.filling else "")
-        return f"{confirmed}, but it broke in a longer training" if evidence.broke else confirmed
-    if evidence.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
-        return (
-            f"{pairs} show a busier GPU, but not that training is no slower: the interval of its speed begins at "
-            f"{judgement.speed.low:.2f}x, and {LEAST_SPEED}x is needed"
-        )
-    if evidence.filling:
-        return (
-            f"{pairs} do not show a gain that would stay: caches take longer to fill than there was time, and with "
-            f"full ones it may be from {judgement.speed.low:.2f}x to {judgement.speed.high:.2f}x as fast"
-        )
-    return f"{pairs} do not show a gain; one of {judgement.smallest_gain:.0%} or more would probably have been seen"
-
-
 # Changes of a point, and what the study has kept of their worth.
 
 
@@ -627,7 +553,6 @@ def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | N
 
     Args:
         space: The present space; gives the labels.
-        rating: What each change is worth; None where that is not known.
 
     Returns:
         One change for each knob that differs, in the order of the rating.
@@ -636,6 +561,7 @@ def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | N
     rated = {change.path: change for change in rating.changes} if rating else {}
     if rated.keys() != set(changed):
         rated = {path: RatedChange(path=path, worth=None, group=place) for place, path in enumerate(changed)}
+    knobs = {knob.path: knob for knob in space.knobs}
     return [
         Change(
             path=path,
@@ -643,8 +569,8 @@ def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | N
             new=point[path],
             worth=one.worth,
             group=one.group,
-            label=_label(space, path),
-            effective_batch=_effective_batch(space, path, baseline[path], point[path]),
+            label=(knobs[path].label if path in knobs else Label.UNKNOWN).value,
+            effective_batch=_effective_batch(knobs.get(path), baseline[path], point[path]),
         )
         for path, one in rated.items()
     ]
@@ -655,22 +581,14 @@ def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
     knobs = {knob.path: knob for knob in space.knobs}
     found = []
     for change in changes:
-        old, new = (knobs[change.path].keys(value) for value in (change.old, change.new))
-        along = tuple(
-            MovedKey(path=path, old=old[path], new=new[path])
-            for path in knobs[change.path].paths[1:]
-            if not same_scalar(old[path], new[path])
-        )
-        found.append(replace(change, along=along))
+        knob = knobs[change.path]
+        old, new = knob.keys(change.old), knob.keys(change.new)
+        moved = [path for path in knob.paths[1:] if not same_scalar(old[path], new[path])]
+        found.append(replace(change, along=tuple(MovedKey(path=one, old=old[one], new=new[one]) for one in moved)))
     return found
 
 
-def _effective_batch(space: Space, path: str, old: Scalar, new: Scalar) -> str:
-    knob = next((knob for knob in space.knobs if knob.path == path), None)
+def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar) -> str:
     if knob is None or knob.batch is None or knob.label is not Label.BATCH:
         return ""
     return knob.batch.change(old, new) if isinstance(old, int) and isinstance(new, int) else ""
-
-
-def _label(space: Space, path: str) -> str:
-    return next((knob.label.value for knob in space.knobs if knob.path == path), Label.UNKNOWN.value)

@@ -1,1 +1,1 @@
-"""Contract suites, fakes and the simulated runner, for tests and benchmarks."""
+"""Contract of runners, fakes and the simulated runner, for tests and benchmarks."""

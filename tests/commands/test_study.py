@@ -19,7 +19,7 @@ from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
 from tests.commands.conftest import Autotune
 from tests.runs import MakeTrial
-from tests.study.travel.filled import OWNER, fill
+from tests.study.storages import OWNER, fill
 
 CHOICES: dict[str, tuple[Scalar, ...]] = {"data.batch_size": (4, 16, 64), "data.num_workers": (1, 2)}
 TODAY = {"data.batch_size": 4, "data.num_workers": 1}

@@ -34,11 +34,10 @@ from autotune.search.known import Study
 from autotune.search.problem import Problem, open_problem
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.travel import describe_study, export_study, import_files
-from autotune.testing.storage_contract import record
 from tests.config.test_real_configs import Opaque, Reader, keys_as_read, place, without
 from tests.conftest import SHARED
 from tests.soak.harness import Result, Soak, check
-from tests.study.travel.filled import NAME, VALUES, fill, whichever
+from tests.study.storages import NAME, VALUES, fill, record, whichever
 
 EDITS_A_CHUNK = 500
 _EDITS_A_TEXT = 8

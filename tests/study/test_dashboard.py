@@ -8,17 +8,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from http.client import HTTPConnection
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import Request, urlopen
 
 import optuna
 import psutil
 import pytest
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
 from autotune.clock import SystemClock
 from autotune.records import Ending, Scalar, Validity
@@ -26,10 +27,8 @@ from autotune.study.claims import Claim, Owner
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
-from autotune.testing.storage_contract import VALUES, record
-from tests.commands.conftest import CONFIG, TRAINER
 from tests.postgresql import PASSWORD, Server
-from tests.study.test_storages import at
+from tests.study.storages import VALUES, at, record
 
 _PROGRAM = shutil.which("optuna-dashboard", path=str(Path(sys.executable).parent))
 
@@ -46,122 +45,80 @@ CHOICES: dict[str, tuple[Scalar, ...]] = {
     "x.on": (False, True),
     "x.rate": (1e-4, 0.01, 0.1),
 }
-_KNOBS = (
-    "knobs:\n"
-    "        data.cache: [none, memory]\n"
-    "        data.shuffle: [false, true]\n"
-    "        data.rate: {low: 0.1, high: 10.0, log: true}\n"
-)
-_SECTION = "data:\n    cache: none\n    shuffle: false\n    rate: 1.0\n"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Place of studies: as autotune opens it, and as the dashboard is told of it.
-
-    Attributes:
-        storage: The storage.
-        argument: Argument of `optuna-dashboard`.
-        environment: Variables that it gets.
-    """
-
-    storage: Storage
-    argument: str
-    environment: dict[str, str]
 
 
 class Dashboard:
     """Running optuna-dashboard.
 
     Args:
-        process: Its process.
-        port: Its port on loopback.
-        log: File that has what it printed.
+        argument: Storage, as its command line has it.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-        self.process = process
-        self._port = port
-        self._log = log
+    def __init__(self, argument: str, environment: dict[str, str], folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self._log = folder / "dashboard.log"
+        with self._log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [str(_PROGRAM), argument, "--host", "127.0.0.1", "--port", str(self._port)],
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
-    def ask(self, path: str, method: str = "GET", body: object = None) -> tuple[int, Any]:
-        """Return status and answer of a request; None where there is no JSON in it."""
-        with closing(HTTPConnection("127.0.0.1", self._port, timeout=_LONG_S)) as connection:
-            text = None if body is None else json.dumps(body)
-            connection.request(method, path, text, {"Content-Type": "application/json", "Accept-Encoding": "identity"})
-            answer = connection.getresponse()
-            content = answer.read()
-        is_json = content and answer.headers.get_content_type() == "application/json"
-        return answer.status, json.loads(content) if is_json else None
-
-    def get(self, path: str) -> Any:
-        """Return what the API says there."""
-        status, answer = self.ask(path)
-        assert status == 200, f"{path}: {status} {answer}; {self._log.read_text()}"
-        return answer
+    def ask(self, path: str, method: str = "GET", body: object = None) -> Any:
+        """Return what the API answers; None where there is no JSON in it."""
+        headers = {"Content-Type": "application/json"}
+        content = None if body is None else json.dumps(body).encode()
+        request = Request(f"http://127.0.0.1:{self._port}{path}", content, headers, method=method)
+        with urlopen(request, timeout=_LONG_S) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
 
     def until(self, function: Callable[[], Any]) -> Any:
         """Return the first true answer of a function, which may be refused the connection until then."""
-        clock = SystemClock()
-        ends_s = clock.now_s() + _LONG_S
-        while True:
-            try:
+        ends_s = SystemClock().now_s() + _LONG_S
+        while SystemClock().now_s() < ends_s and self.process.poll() is None:
+            with suppress(URLError):
                 if answer := function():
                     return answer
-            except ConnectionRefusedError:
-                pass
-            assert clock.now_s() < ends_s, f"it never said so: {self._log.read_text()}"
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(0.05)
-            except subprocess.TimeoutExpired:
-                continue
-            raise AssertionError(f"it ended: {self._log.read_text()}")
+        raise AssertionError(f"it never said so: {self._log.read_text()}")
 
 
 @contextmanager
-def running_dashboard(place: Place, folder: Path) -> Iterator[Dashboard]:
+def running_dashboard(argument: str, environment: dict[str, str], folder: Path) -> Iterator[Dashboard]:
     """Run optuna-dashboard for as long as a ``with`` block lasts."""
-    assert _PROGRAM is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = folder / "dashboard.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [_PROGRAM, place.argument, "--host", "127.0.0.1", "--port", str(port)],
-            cwd=folder,
-            env={**os.environ, **place.environment},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    dashboard = Dashboard(process, port, log)
+    dashboard = Dashboard(argument, environment, folder)
     try:
-        dashboard.until(lambda: dashboard.get("/api/studies"))
+        dashboard.until(lambda: dashboard.ask("/api/studies"))
         yield dashboard
     finally:
-        process.kill()
-        process.wait(_LONG_S)
+        dashboard.process.kill()
+        dashboard.process.wait(_LONG_S)
+
+
+Place = tuple[Storage, str, dict[str, str]]
+"""Storage, as autotune opens it; and the argument and the variables of the dashboard."""
 
 
 @pytest.fixture(params=["journal", "sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, hostile: Path) -> Place:
     """Return one of the places that studies are kept in."""
     if request.param == "journal":
-        return Place(storage=at("journal:studies", hostile), argument="studies/s-1.journal", environment={})
+        return at("journal:studies", hostile), "studies/s-1.journal", {}
     if request.param == "sqlite":
-        return Place(storage=at("sqlite:studies.db", hostile), argument="sqlite:///studies.db", environment={})
+        return at("sqlite:studies.db", hostile), "sqlite:///studies.db", {}
     server: Server = request.getfixturevalue("postgresql")
-    url = server.new_database(f"dashboard_{next(_databases)}")
+    url = server.new_database("dashboard")
     bare = f"{server.bare_url.rpartition('/')[0]}/{url.rpartition('/')[2]}"
-    return Place(
-        storage=at(url, hostile),
-        argument=bare.replace("postgresql:", "postgresql+psycopg:"),
-        environment={"PGPASSWORD": PASSWORD, "PGCLIENTENCODING": "utf8"},  # the database has no encoding
-    )
-
-
-_databases = itertools.count()
+    # The database has no encoding.
+    environment = {"PGPASSWORD": PASSWORD, "PGCLIENTENCODING": "utf8"}
+    return at(url, hostile), bare.replace("postgresql:", "postgresql+psycopg:"), environment
 
 
 @contextmanager
@@ -225,25 +182,26 @@ def said_of(trial: dict[str, Any]) -> dict[str, Any]:
 
 def importances(dashboard: Dashboard, study_id: int) -> dict[str, float]:
     """Return the importance of each parameter for the value."""
-    (of_the_value,) = dashboard.get(f"/api/studies/{study_id}/param_importances")["param_importances"]
+    (of_the_value,) = dashboard.ask(f"/api/studies/{study_id}/param_importances")["param_importances"]
     return {one["name"]: one["importance"] for one in of_the_value}
 
 
 @pytest.mark.parametrize("hostile", ["sp ace"], indirect=True)
 def test_a_study_is_shown_while_it_goes_on(place: Place, hostile: Path) -> None:
     """Its trials in each state, with bars of some length in the timeline, and how much each parameter matters."""
-    with opened(place.storage) as study:
+    storage, argument, environment = place
+    with opened(storage) as study:
         for number in range(11):
             finish(study, begin(study, number))
         crashed = replace(record(), ending=Ending.CRASHED, validity=Validity.UNMEASURED, measurement=None)
         study.finish(begin(study, 0), crashed)
         running = begin(study, 11)
-        with running_dashboard(place, hostile) as dashboard:
-            (listed,) = dashboard.get("/api/studies")["study_summaries"]
+        with running_dashboard(argument, environment, hostile) as dashboard:
+            (listed,) = dashboard.ask("/api/studies")["study_summaries"]
             assert (listed["study_name"], listed["directions"]) == ("s-1", ["maximize"])
             page = f"/api/studies/{listed['study_id']}"
-            detail = dashboard.get(page)
-            assert [said_of(trial) for trial in detail["trials"]] == list(map(shown, in_storage(place.storage, "s-1")))
+            detail = dashboard.ask(page)
+            assert [said_of(trial) for trial in detail["trials"]] == list(map(shown, in_storage(storage, "s-1")))
             assert [trial["state"] for trial in detail["trials"]] == [*["Complete"] * 11, "Fail", "Running"]
             assert all(trial["datetime_start"] < trial["datetime_complete"] for trial in detail["trials"][:12])
             assert {one["name"]: one["distribution"]["type"] for one in detail["intersection_search_space"]} == {
@@ -263,63 +221,12 @@ def test_a_study_is_shown_while_it_goes_on(place: Place, hostile: Path) -> None:
             assert all(isfinite(one) and one >= 0 for one in found.values())
             assert found["data.batch_size"] > found["x.on"]
 
+            dashboard.ask(f"{page}/note", "PUT", {"version": 1, "body": "a faster disk since noon"})  # it does no harm
             finish(study, running)
-            values = dashboard.until(lambda: dashboard.get(page)["trials"][12].get("values"))
+            values = dashboard.until(lambda: dashboard.ask(page)["trials"][12].get("values"))
             assert values == [2.25]
             command = psutil.Process(dashboard.process.pid).cmdline()
     assert not [argument for argument in command if PASSWORD in argument]
-
-
-@pytest.mark.parametrize("hostile", ["sp ace"], indirect=True)
-def test_a_note_does_no_harm(place: Place, hostile: Path) -> None:
-    """What is written in the dashboard stands beside the trials, and a search that goes on can go on."""
-    with opened(place.storage) as study:
-        finish(study, begin(study, 0))
-        with running_dashboard(place, hostile) as dashboard:
-            (listed,) = dashboard.get("/api/studies")["study_summaries"]
-            page = f"/api/studies/{listed['study_id']}"
-            status, _ = dashboard.ask(f"{page}/note", "PUT", {"version": 1, "body": "a faster disk since noon"})
-            assert status == 204
-            finish(study, begin(study, 1))
-            assert dashboard.until(lambda: len(dashboard.get(page)["trials"]) == 2)
-            assert dashboard.get(page)["note"]["body"] == "a faster disk since noon"
-        finish(study, begin(study, 2))
-    with opened(place.storage) as study:
-        assert [one.number for one in study.records()] == [0, 1, 2]
-
-
-def test_a_search_is_shown(tmp_path: Path) -> None:
-    """A real one, of a trainer that takes numbers, a switch and a category."""
-    (tmp_path / "config.yaml").write_text(
-        (CONFIG % TRAINER).replace("data:\n", _SECTION, 1).replace("knobs:\n", _KNOBS, 1)
-    )
-    autotune = [sys.executable, "-m", "autotune"]
-    searched = subprocess.run(
-        [*autotune, "search", "--config", "config.yaml", "--budget", "30s", "--json"],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_LONG_S,
-        check=False,
-    )
-    assert searched.returncode == 0, searched.stderr
-    journal = Path(json.loads(searched.stdout)["paths"]["journal"])
-    place = Place(storage=at(f"journal:{journal.parent}", tmp_path), argument=str(journal), environment={})
-    with running_dashboard(place, tmp_path) as dashboard:
-        (listed,) = dashboard.get("/api/studies")["study_summaries"]
-        assert listed["study_name"] == journal.stem
-        trials = dashboard.get(f"/api/studies/{listed['study_id']}")["trials"]
-        found = importances(dashboard, listed["study_id"])
-    there = in_storage(place.storage, journal.stem)
-    assert [said_of(trial) for trial in trials] == list(map(shown, there))
-    complete = [trial for trial in there if trial.state is TrialState.COMPLETE]
-    assert len(complete) >= 2
-    assert {trial.state for trial in there} <= {TrialState.COMPLETE, TrialState.FAIL}
-    assert all(len(trial.intermediate_values) > 1 for trial in complete)
-    assert all(trial.duration is not None and trial.duration.total_seconds() > 0.3 for trial in complete)
-    assert found.keys() == {"data.batch_size", "data.num_workers", "data.cache", "data.shuffle", "data.rate"}
-    assert all(map(isfinite, found.values()))
 
 
 def test_the_script_of_the_documentation_runs(

@@ -1,6 +1,5 @@
 """Databases that somebody else changes: an expected error, or the search goes on; never a crash."""
 
-import errno
 import logging
 import os
 import sqlite3
@@ -18,9 +17,8 @@ from autotune.errors import StorageAway, StudyError
 from autotune.search.problem import open_problem
 from autotune.study.record import Study
 from autotune.study.storage.database import Database
-from autotune.testing.storage_contract import CHOICES, VALUES, record
 from tests.postgresql import Server
-from tests.study.test_storages import at
+from tests.study.storages import CHOICES, VALUES, at, record
 
 
 def opened(folder: Path) -> Study:
@@ -67,16 +65,6 @@ def test_a_trial_that_was_deleted_while_it_went_on_is_added(tmp_path: Path) -> N
     study.finish(claim, record(), score=1.0)
     study.close()
     assert len(opened(tmp_path).records()) == 1
-
-
-def test_a_study_with_two_objectives_is_an_expected_error(tmp_path: Path) -> None:
-    """Somebody else's of the same name."""
-    opened(tmp_path).close()
-    execute(tmp_path, "INSERT INTO study_directions (direction, study_id, objective) VALUES ('MINIMIZE', 1, 1)")
-    study = opened(tmp_path)
-    with pytest.raises(StudyError):
-        study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
-    study.close()
 
 
 def test_statements_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,14 +117,6 @@ def test_what_helps_against_a_servers_refusal(tmp_path: Path, said: str, url: st
     error = database._error(sqlalchemy.exc.OperationalError("", {}, refused))
     assert remedy in str(error.remedy)
     assert not isinstance(error, StorageAway)
-
-
-def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
-    """It is the folder, or a file in it, not a right in the database."""
-    database = at("sqlite:team/studies.db", tmp_path)
-    assert isinstance(database, Database)
-    error = database._error(PermissionError(errno.EACCES, "Permission denied"))
-    assert f"Check that {tmp_path}/team" in str(error.remedy)
 
 
 @pytest.mark.parametrize("name", [".", "text.db", "empty.db", "old.db"])
@@ -207,10 +187,9 @@ def test_tables_that_somebody_has_locked(tmp_path: Path, postgresql: Server, cap
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("turn", range(3))
-def test_several_machines_may_begin_in_an_empty_database(turn: int, tmp_path: Path, postgresql: Server) -> None:
+def test_several_machines_may_begin_in_an_empty_database(tmp_path: Path, postgresql: Server) -> None:
     """All of them find tables and the study, whoever makes them."""
-    url, at_once = postgresql.new_database(f"empty{turn}"), threading.Barrier(6)
+    url, at_once = postgresql.new_database("empty"), threading.Barrier(6)
 
     def open_one(_: int) -> str:
         at_once.wait(60)

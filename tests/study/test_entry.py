@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from autotune.measure.score import OBJECTIVES
 from autotune.records import (
     CHANGES,
-    GpuFigures,
-    GpuMeasurement,
     LossCurve,
     Purpose,
     RaceArm,
@@ -23,7 +21,7 @@ from autotune.records import (
     Validation,
 )
 from autotune.space.space import Space
-from autotune.study.optuna_trials import attributes_of, record_of
+from autotune.study.entry import attributes_of, record_of
 from autotune.study.summary import latest_search, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 
@@ -39,7 +37,9 @@ def written(trial: TrialRecord) -> dict[str, Any]:
 
 def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
     """With its GPUs, a share that rounding has put above 1, and values that are no number at all."""
-    trial = on_gpu(make_trial({"a": float("inf"), "b": None, "c": "x"}, 60.0, number=3), gpu([0.5, 1.0]), 1.0)
+    trial = on_gpu(
+        make_trial({"a": float("inf"), "b": None, "c": "x"}, 60.0, number=3), gpu([0.5, 1.0], own_fraction=1.4), 1.0
+    )  # sums over processes
     assert record_of(3, written(trial)) == trial
     assert trial.measurement
     full = replace(trial, measurement=replace(trial.measurement, gpu_utilization=1.0 + 1e-12))
@@ -54,48 +54,25 @@ def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
     ("path", "value"),
     [
         ("search", 5),
-        ("point", None),
-        ("values", []),
         ("values", {"a": [1]}),
-        ("values", {"a": {"b": 1}}),
         ("purpose", "fun"),
-        ("ending", 1),
-        ("validity", None),
-        ("ended_utc", 7),
         ("duration_s", "5"),
-        ("duration_s", -1.0),
         ("duration_s", float("nan")),
-        ("duration_s", 1e300),
-        ("pair", 1.5),
-        ("pair", -1),
         ("pair", True),
-        ("detail", None),
         ("detail", "\ud800"),
-        ("conditions", None),
         ("conditions", {"gpus": [1]}),
-        ("measurement", []),
         ("measurement", {}),
         ("measurement.window_s", 0.0),
-        ("measurement.window_s", True),
-        ("measurement.steps", -3),
         ("measurement.steps", 10**400),
         ("measurement.samples_per_s", 1e300),
-        ("measurement.samples_per_s", 1e-300),
-        ("measurement.samples_per_s", 10**30),
-        ("measurement.cv", -0.5),
         ("measurement.cv", float("inf")),
-        ("measurement.data_wait_fraction", 2.0),
         ("measurement.gpu_utilization", float("nan")),
-        ("measurement.gpu_utilization", 50.0),
         ("measurement.gpu_memory_bytes", 1 << 80),
-        ("measurement.peak_memory_bytes", -1),
         ("measurement.gpus", [{}]),
-        ("measurement.gpus.0.figures", None),
         ("measurement.gpus.0.figures.utilization", float("nan")),
-        ("measurement.gpus.0.figures.covered_fraction", -0.1),
-        ("measurement.gpus.0.busy_windows", [[1.0, 0.5]]),
         ("measurement.gpus.0.busy_windows", [[1.0, 0.5, 2.0]]),
         ("measurement.gpus.0.busy_windows.0.1", 1e300),
+        ("measurement.gpus.0.figures.sm_activity", 1.5),
         ("format", True),
         ("format", 3),
     ],
@@ -123,18 +100,6 @@ def test_an_entry_of_format_1_is_read(make_trial: MakeTrial) -> None:
     assert record_of(3, {**attributes, "format": 1}) == trial
     with pytest.raises(ValueError, match="figures"):
         record_of(3, attributes)
-
-
-def test_the_baseline_has_had_another_word(make_trial: MakeTrial) -> None:
-    """Studies from before are read as what they meant."""
-    trial = make_trial(VALUES, 60.0, purpose=Purpose.BASELINE)
-    assert record_of(trial.number, {**written(trial), "purpose": "today"}) == trial
-
-
-def test_kernels_of_several_processes_may_overlap(make_trial: MakeTrial) -> None:
-    """Their shares are summed, and the sum may pass 1."""
-    trial = on_gpu(make_trial(VALUES, 60.0, number=3), gpu([1.0], own_fraction=1.4, foreign_fraction=1.2))
-    assert record_of(3, written(trial)) == trial
 
 
 def test_a_validation_is_read_as_it_was_written_and_need_not_be_there(make_trial: MakeTrial) -> None:
@@ -213,15 +178,9 @@ def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_trial_out
             assert result.baseline is not None
 
 
-def test_the_shares_of_a_gpu_are_looked_at(make_trial: MakeTrial) -> None:
-    """A device that is busy for more than all the time is none."""
-    device = GpuMeasurement(figures=GpuFigures(uuid="GPU-0", name="x", sm_activity=1.5))
-    with pytest.raises(ValueError, match="sm_activity"):
-        record_of(0, written(on_gpu(make_trial(VALUES, 60.0), device)))
-
-
 def test_conditions_of_earlier_studies_keep_their_meaning(make_trial: MakeTrial) -> None:
     """They were sentences once; a study that has such trials goes on."""
     once = {**written(make_trial(VALUES, 60.0)), "conditions": {"changes of the training": "batch", "host": "a"}}
+    assert record_of(0, {**once, "purpose": "today"}).purpose is Purpose.BASELINE
     assert record_of(0, once).conditions == {CHANGES: "batch", "host": "a"}
     assert record_of(0, {**once, "conditions": {CHANGES: "batch"}}).conditions == {CHANGES: "batch"}

@@ -103,18 +103,13 @@ def test_command_and_frameworks_show_in_parts_of_their_own() -> None:
     assert upgraded[1] != parts[1]
 
 
-@pytest.mark.parametrize("stem", ["a b", "a/../b", "x" * 300, "a\nb", "a'b\"c", "Größe", "v1.2-final"])
+@pytest.mark.parametrize(
+    "stem", ["a b", "a/../b", "x" * 300, "a\nb", "a'b\"c", "Größe", ".hidden", "конфиг", "-x", ".."]
+)
 def test_any_stem_gives_a_name_for_a_file(stem: str) -> None:
     """Short, and nothing in it that a shell, or the state folder, would take for something else."""
     name = _name(stem=stem)
     assert len(name) < 80
-    assert StateFolder(Path("/state")).trials(name) == Path("/state/trials") / name
-
-
-@pytest.mark.parametrize("stem", ["_base", ".hidden", "конфиг", "-x", ".."])
-def test_a_stem_that_starts_oddly_gives_a_name_for_a_folder(stem: str) -> None:
-    """Every config name gives a valid folder name for its trials."""
-    name = _name(stem=stem)
     assert StateFolder(Path("/state")).trials(name) == Path("/state/trials") / name
 
 

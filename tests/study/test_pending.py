@@ -16,12 +16,11 @@ from autotune.search.known import Study as KnownStudy
 from autotune.search.open import Part, open_search
 from autotune.search.problem import open_problem
 from autotune.study.claims import LEASE_S, NOBODY, Owner
-from autotune.study.pending import PendingTrials
+from autotune.study.entry import PendingTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import Connection, Storage
-from autotune.testing.storage_contract import CHOICES, VALUES, record
+from tests.study.storages import CHOICES, VALUES, at, record
 from tests.study.test_members import member
-from tests.study.test_storages import at
 
 
 class Remote:
@@ -67,7 +66,7 @@ def waiting(tmp_path: Path) -> bytes:
     study, path = opened(tmp_path), tmp_path / "s.pending"
     finish = study._trials.finish
     seen = []
-    study._trials.finish = lambda claim, finished: (seen.append(path.read_bytes()), finish(claim, finished))[1]  # type: ignore[method-assign, func-returns-value]
+    study._trials.finish = lambda finished: (seen.append(path.read_bytes()), finish(finished))[1]  # type: ignore[method-assign, func-returns-value]
     study.finish(study.begin(VALUES, CHOICES), replace(record(), detail="waited"), score=1.0)
     study.close()
     (tmp_path / "studies" / "s.journal").unlink()
@@ -177,20 +176,13 @@ def test_a_trial_keeps_its_number_through_an_outage(tmp_path: Path) -> None:
     for study in (opened(tmp_path, NOBODY), search_again(tmp_path), opened(tmp_path, NOBODY)):
         assert [(one.number, one.detail) for one in study.records()] == [(0, "0"), (2, "2"), (3, "3"), (4, "4")]
         study.close()
+    trials = optuna.load_study(study_name="s", storage=at("journal:studies", tmp_path).connect("s").storage).trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
+    assert trials[2].intermediate_values == {0: 59.0, 1: 61.0}  # finished where it stood, with all that it showed
+    assert trials[2].user_attrs["samples_per_s"] == 60.0
     study = search_again(tmp_path)
     assert finished(study) == 5
     study.close()
-
-
-@pytest.mark.usefixtures("before_and_in_an_outage")
-def test_a_trial_that_was_running_is_finished_where_it_stands(tmp_path: Path) -> None:
-    """Other tools see it once, with all that it showed."""
-    search_again(tmp_path).close()
-    trials = optuna.load_study(study_name="s", storage=at("journal:studies", tmp_path).connect("s").storage).trials
-    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", *["COMPLETE"] * 3]
-    assert len({trial.user_attrs["claim"]["uuid"] for trial in trials}) == 5
-    assert trials[2].intermediate_values == {0: 59.0, 1: 61.0}
-    assert trials[2].user_attrs["samples_per_s"] == 60.0
 
 
 @pytest.mark.usefixtures("before_and_in_an_outage")

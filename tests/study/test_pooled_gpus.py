@@ -1,14 +1,12 @@
 """GPUs of a point pooled over its trials, and the study's limit."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpus
 from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from tests.runs import MakeTrial, gpu, on_gpu
-from tests.study.storages import journal_study
 
 POINT = {"batch": 8}
 OTHER = {"batch": 16}
@@ -72,11 +70,6 @@ def test_a_gpu_that_does_not_report_has_no_utilization(shown) -> None:
     device = _only(pooled_gpus([shown(silent)], None))
     assert (device.text, device.figures.utilization, device.samples) == ("not measured", None, 0)
     assert (device.figures.sm_activity, device.figures.peak_memory_bytes) == (0.3, 2**30)
-
-
-def test_without_any_gpu_there_is_nothing(shown) -> None:
-    """Absent, not empty."""
-    assert pooled_gpus([shown()], 100.0) is None
 
 
 def test_two_gpus_are_kept_apart_and_the_scored_one_counts(shown) -> None:
@@ -144,11 +137,3 @@ def test_windows_that_cannot_be_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="driver windows"):
             GpuMeasurement(figures=GpuFigures(uuid="GPU-0", name=""), busy_windows=windows)
-
-
-def test_driver_windows_come_back_from_the_record(make_trial: MakeTrial, tmp_path: Path) -> None:
-    """A later search, or `status`, pools what was measured."""
-    study = journal_study(tmp_path / "s.journal")
-    written = study.append(on_gpu(make_trial(POINT, 80.0), gpu(WAVE, sm_activity=0.5)))
-    (read,) = journal_study(tmp_path / "s.journal").records()
-    assert read == written

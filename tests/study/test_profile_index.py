@@ -21,21 +21,6 @@ def _keep_some(folder: Path, first: int) -> None:
         _index(folder).keep(profile(f"s-{number}"))
 
 
-def test_keeps_the_latest_of_each_study(tmp_path: Path) -> None:
-    """A study has one line, that of its latest search."""
-    index = _index(tmp_path)
-    index.keep(profile("a", training="old"))
-    index.keep(profile("b"))
-    index.keep(profile("a", training="new"))
-    assert {one.study: one.training for one in index.profiles()} == {"a": "new", "b": "t"}
-
-
-def test_is_empty_without_a_file(tmp_path: Path) -> None:
-    """The index is a cache: where it was deleted nothing is found, and nothing is made."""
-    assert _index(tmp_path).profiles() == []
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_damage_costs_the_damaged_lines_alone(tmp_path: Path) -> None:
     """Torn, foreign and overlong lines are left out, and are gone with the next write."""
     index = _index(tmp_path)
@@ -44,7 +29,8 @@ def test_damage_costs_the_damaged_lines_alone(tmp_path: Path) -> None:
         file.write(b'\xff\n[1]\n{"format": 1}\n' + b"[" * 100_000 + b'\n{"torn')
     assert [one.study for one in index.profiles()] == ["a"]
     index.keep(profile("b"))
-    assert [one.study for one in index.profiles()] == ["a", "b"]
+    index.keep(profile("a", training="new"))  # the latest of each study
+    assert [(one.study, one.training) for one in index.profiles()] == [("b", "t"), ("a", "new")]
     assert len((tmp_path / INDEX).read_bytes().splitlines()) == 2
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from autotune.measure.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
-from autotune.records import PAIRS_PLANNED, Ending, Purpose, SearchResult, TrialRecord, Validity, Values, Verdict
+from autotune.records import PAIRS_PLANNED, Purpose, SearchResult, TrialRecord, Validity, Values, Verdict
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
 from autotune.study.answer import judged_finalists, pairs_of
-from autotune.study.summary import latest_search, pooled, summarize
+from autotune.study.summary import latest_search, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
-from tests.study.storages import journal_study
+from tests.study.storages import append, journal_study
 
 SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
 BASELINE = SPACE.baseline
@@ -81,6 +81,9 @@ def test_a_confirmed_gain_is_better(history: History) -> None:
     assert 1.5 < result.speedup.low < result.speedup.ratio == pytest.approx(2.0, rel=0.01)
     assert "4 interleaved pairs" in result.why
     assert {change.path for change in result.changes} == {"batch", "workers"}
+    assert result.same_training is not None
+    side, ratio = result.same_training
+    assert (side.values, ratio) == (WORKERS, pytest.approx(1.1, rel=0.03))
     assert (result.trials, result.outcomes) == (11, {"stopped": 11})
 
 
@@ -109,37 +112,55 @@ def test_today_again_under_another_name_is_no_change(history: History) -> None:
     assert wrong <= 1
 
 
-def test_nothing_faster_than_today_is_no_change_without_a_candidate(history: History) -> None:
-    """No candidate and a message, if every point is slower than the baseline."""
-    result = history.explored("s1", 50.0, workers=45.0, fast=40.0).answer()
-    assert result.verdict is Verdict.NO_CHANGE
-    assert (result.best, result.candidate, result.speedup) == (result.baseline, None, None)
-    assert "nothing that was tried is faster" in result.why
+@pytest.mark.parametrize(
+    ("points", "pairs", "says"),
+    [
+        ({"workers": 45.0, "fast": 40.0}, None, "nothing that was tried is faster"),
+        ({"workers": 51.0, "fast": 40.0}, None, "nothing that was tried is faster"),  # within what trials differ by
+        ({}, None, "nothing but today's values was tried"),
+        ({"fast": 100.0}, None, "not confirmed against today's config"),
+        ({"fast": 100.0}, (1, 100.0, None), "only 1 of at least 4"),
+        ({"fast": 60.0}, (2, 60.0, None), "only 2 of at least 4"),
+        ({"fast": 60.0}, (2, 60.0, 2), "only 2 of at least 4"),
+        ({"fast": 60.0}, (3, 60.0, None), "only 3 of at least 4"),
+    ],
+)
+def test_what_was_not_confirmed_is_not_the_answer(
+    history: History, points: dict[str, float], pairs: tuple[int, float, int | None] | None, says: str
+) -> None:
+    """It is said why; a point that looks much faster is a candidate, not more, until it was measured again."""
+    history.explored("s1", 50.0, **points)
+    if pairs is not None:
+        history.confirmed(50.0, pairs[1], pairs=pairs[0], planned=pairs[2])
+    result = history.answer()
+    assert (result.verdict, result.best, result.speedup) == (Verdict.NO_CHANGE, result.baseline, None)
+    assert (result.candidate is not None) == (points.get("fast", 0.0) > 50.0)
+    assert says in result.why
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
 
 
-def test_a_lead_within_the_noise_is_not_spoken_of(history: History) -> None:
-    """786 against 785 samples a second is no "something looks better"."""
-    result = history.explored("s1", 785.0, workers=786.0, fast=700.0).answer()
-    assert (result.verdict, result.candidate) == (Verdict.NO_CHANGE, None)
-    assert "nothing that was tried is faster" in result.why
+@pytest.mark.parametrize(("speed", "says"), [(100.0, "caches take longer to fill"), (50.5, "it may be from 0.")])
+def test_caches_that_are_still_being_filled_are_spoken_of(history: History, speed: float, says: str) -> None:
+    """The interval then holds what full caches will make of the two."""
+    history.explored("s1", 50.0, fast=speed).confirmed(50.0, speed)
+    history.records = [
+        replace(one, measurement=replace(one.measurement, filled_samples_per_s=one.measurement.samples_per_s))
+        for one in history.records
+        if one.measurement
+    ]
+    assert says in history.answer().why
 
 
-def test_what_was_not_confirmed_is_not_the_answer(history: History) -> None:
-    """A point that looks twice as fast is a candidate, not more, until it was measured again."""
-    result = history.explored("s1", 50.0, fast=100.0).answer()
-    assert result.verdict is Verdict.NO_CHANGE
-    assert result.candidate is not None
-    assert result.candidate.values == FAST
-    assert (result.speedup, result.smallest_gain) == (None, None)
-    assert "not confirmed" in result.why
-
-
-@pytest.mark.parametrize(("pairs", "speed"), [(1, 100.0), (2, 60.0), (3, 60.0)])
-def test_too_few_pairs_of_no_large_gain_confirm_nothing(history: History, pairs: int, speed: float) -> None:
-    """One pair is none, however clear it looks; two and three that do not show a gain do not deny it either."""
-    result = history.explored("s1", 50.0, fast=speed).confirmed(50.0, speed, pairs=pairs).answer()
-    assert (result.verdict, result.speedup) == (Verdict.NO_CHANGE, None)
-    assert f"only {pairs} of at least 4" in result.why
+def test_by_utilization_a_gpu_has_to_be_busier_at_no_less_speed(history: History) -> None:
+    """However busy it is, and it is said why; where nothing else was tried there is no candidate either."""
+    slow = _busy(History(history._make_run).explored("s1", 50.0, fast=40.0), baseline=0.3, fast=0.99)
+    answer = slow.answer(objective=UTILIZATION)
+    assert (answer.verdict, answer.candidate) == (Verdict.NO_CHANGE, None)
+    assert "busier without being slower" in answer.why
+    history.explored("s1", 50.0, fast=55.0).confirmed(50.0, 45.0)
+    answer = _busy(history, baseline=0.3, fast=0.99).answer(objective=UTILIZATION)
+    assert answer.verdict is Verdict.NO_CHANGE
+    assert "show a busier GPU, but not that training is no slower" in answer.why
 
 
 @pytest.mark.parametrize("pairs", [2, 3])
@@ -151,22 +172,6 @@ def test_a_confirmation_that_is_cut_short_shows_a_large_gain(history: History, p
     assert result.speedup is not None
     assert whole.speedup is not None
     assert result.speedup.low < whole.speedup.low
-
-
-def test_two_pairs_of_a_sequential_confirmation_show_a_large_gain(history: History) -> None:
-    """They are an answer, which stands when a later search is killed."""
-    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=2, planned=6)
-    assert (history.answer().verdict, "2 interleaved pairs" in history.answer().why) == (Verdict.BETTER, True)
-    history.explored("s2", 50.0)
-    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
-
-
-def test_two_pairs_deny_nothing(history: History) -> None:
-    """What they do not show may still be so: that takes four."""
-    answer = history.explored("s1", 50.0, fast=60.0).confirmed(50.0, 60.0, pairs=2, planned=2).answer()
-    assert (answer.verdict, answer.speedup) == (Verdict.NO_CHANGE, None)
-    assert "only 2 of at least 4" in answer.why
-    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
 
 
 @pytest.mark.parametrize("planned", ["6", -1, 0.5])
@@ -202,27 +207,6 @@ def test_one_disturbed_period_does_not_count_for_ever(history: History) -> None:
     assert answer.verdict is Verdict.BETTER
     assert answer.speedup is not None
     assert (answer.speedup.low, answer.speedup.high) == (pytest.approx(1.6, abs=0.1), pytest.approx(2.0, abs=0.1))
-
-
-def test_a_disturbed_stretch_of_this_search_leaves_a_verdict_too(history: History) -> None:
-    """No more than a spread of 30 % is taken from it."""
-    history.explored("s1", 50.0, fast=90.0)
-    for speed in (6.0, 48.0, 7.0, 20.0):
-        for values in (BASELINE, FAST):
-            history.run(values, speed, Purpose.REPEAT)
-    for pair, ratio in enumerate((1.72, 1.93, 1.81, 1.78)):
-        history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=pair)
-        history.run(FAST, 50.0 * ratio, Purpose.CONFIRM, pair=pair)
-    assert history.answer().verdict is Verdict.BETTER
-
-
-def test_a_finalist_that_fails_in_its_confirmation_is_said_to(history: History) -> None:
-    """It was not for want of time."""
-    history.explored("s1", 50.0, fast=90.0)
-    for pair in range(4):
-        history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=pair)
-        history.run(FAST, None, Purpose.CONFIRM, pair=pair)
-    assert "no time" not in history.answer().why
 
 
 def test_half_a_pair_does_not_count(history: History) -> None:
@@ -266,27 +250,6 @@ def test_no_numbers_are_no_answer(history: History) -> None:
     assert summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION) is None
 
 
-def test_a_search_whose_first_run_cannot_be_read_is_no_bug(history: History) -> None:
-    """A record of a later version, or damaged, is left out; what is left still gives an answer, or none."""
-    history.run(FAST, 90.0, Purpose.EXPLORE)
-    summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
-
-
-def test_the_best_point_of_the_same_training_is_shown_too(history: History) -> None:
-    """The best point with unchanged training is shown, for users who keep their batch size."""
-    result = history.explored("s1", 50.0, workers=60.0, fast=100.0).confirmed(50.0, 100.0).answer()
-    assert result.same_training is not None
-    side, ratio = result.same_training
-    assert side.values == WORKERS
-    assert ratio == pytest.approx(1.2, rel=0.03)
-
-
-def test_the_same_training_is_not_shown_where_it_is_slower(history: History) -> None:
-    """A loss is no alternative."""
-    result = history.explored("s1", 50.0, workers=40.0, fast=100.0).confirmed(50.0, 100.0).answer()
-    assert result.same_training is None
-
-
 def test_after_apply_the_same_training_is_still_that_of_then(history: History) -> None:
     """Unchanged training means that of the searched config, not of the present one."""
     history.explored("s1", 50.0)
@@ -297,30 +260,16 @@ def test_after_apply_the_same_training_is_still_that_of_then(history: History) -
     assert result.same_training is None
 
 
-def test_a_search_counts_its_own_runs_alone(history: History) -> None:
-    """Speeds of another day are not compared with those of today."""
-    history.explored("s1", 500.0, fast=1000.0).confirmed(500.0, 1000.0)
-    result = history.explored("s2", 50.0, fast=45.0).answer("s2")
-    assert (result.verdict, result.trials, result.candidate) == (Verdict.NO_CHANGE, 2, None)
-
-
-def test_metrics_are_medians_over_the_runs_of_a_point(make_trial: MakeTrial) -> None:
-    """One outlier does not show; what was never measured is absent, not 0; failed trials have no part in it."""
-    trials = [make_trial(BASELINE, speed) for speed in (50.0, 51.0, 400.0, None)]
-    metrics = pooled(trials)
-    assert metrics is not None
-    assert metrics["samples_per_s"] == 51.0
-    assert metrics["gpu_utilization"] is None
-    assert pooled([make_trial(BASELINE, None)]) is None
-
-
-def test_an_interrupted_search_does_not_hide_an_earlier_answer(history: History) -> None:
-    """A confirmed answer stands after a later search was killed."""
-    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
-    history.explored("s2", 50.0)
+def test_the_last_search_with_an_answer_is_the_one_to_report(history: History) -> None:
+    """One that was interrupted hides no answer; that nothing is faster is one, too."""
+    assert latest_search([], EFFECTIVE_UTILIZATION) is None
+    history.explored("s0", 50.0, fast=100.0)
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s0"
+    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=2, planned=6)
+    history.explored("s2", 50.0).explored("s3", 50.0, fast=90.0).confirmed(50.0, 60.0, pairs=2)
     assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
-    history.explored("s3", 50.0, fast=90.0).confirmed(50.0, 60.0, pairs=2)
-    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s1"
+    history.explored("s4", 100.0, fast=99.0)
+    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s4"
 
 
 def test_a_diagnosis_is_no_search(history: History, make_trial: MakeTrial) -> None:
@@ -331,29 +280,6 @@ def test_a_diagnosis_is_no_search(history: History, make_trial: MakeTrial) -> No
     later.append(make_trial({**BASELINE}, 40.0, search="d1", purpose=Purpose.EXPLORE))
     assert latest_search([*history.records, *later], EFFECTIVE_UTILIZATION) == "s1"
     assert latest_search(later, EFFECTIVE_UTILIZATION) is None
-
-
-def test_a_later_answer_is_the_answer(history: History) -> None:
-    """Also if it is that nothing is faster: today's config may have changed since."""
-    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0)
-    history.explored("s2", 100.0, fast=99.0)
-    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s2"
-
-
-def test_without_any_answer_the_last_search_is_told(history: History) -> None:
-    """Something is better than nothing; an empty record has nothing."""
-    assert latest_search([], EFFECTIVE_UTILIZATION) is None
-    history.explored("s1", 50.0, fast=100.0)
-    history.explored("s2", 50.0, fast=90.0)
-    assert latest_search(history.records, EFFECTIVE_UTILIZATION) == "s2"
-
-
-def test_endings_are_counted_by_name(history: History) -> None:
-    """Every failure shows up in the answer."""
-    history.explored("s1", 50.0, fast=40.0)
-    for ending in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_GPU_MEMORY, Ending.HUNG):
-        history.run(FAST, None, Purpose.EXPLORE, ending=ending)
-    assert history.answer().outcomes == {"stopped": 2, "out of GPU memory": 2, "hung": 1}
 
 
 def _busy(history: History, **shares: float) -> History:
@@ -378,39 +304,6 @@ def test_a_gpu_that_is_busier_at_no_less_speed_is_better_by_utilization(history:
     assert result.speedup.ratio == pytest.approx(1.5, rel=0.01)
 
 
-def test_a_gpu_that_is_busier_for_being_slow_is_not_better_by_utilization(history: History) -> None:
-    """However busy it is, and it is said why; where nothing else was tried there is no candidate either."""
-    slow = _busy(History(history._make_run).explored("s1", 50.0, fast=40.0), baseline=0.3, fast=0.99)
-    answer = slow.answer(objective=UTILIZATION)
-    assert (answer.verdict, answer.candidate) == (Verdict.NO_CHANGE, None)
-    assert "busier without being slower" in answer.why
-
-    history.explored("s1", 50.0, fast=55.0).confirmed(50.0, 45.0)
-    answer = _busy(history, baseline=0.3, fast=0.99).answer(objective=UTILIZATION)
-    assert answer.verdict is Verdict.NO_CHANGE
-    assert answer.score_ratio is not None
-    assert answer.score_ratio.low > 1.02
-    assert "show a busier GPU, but not that training is no slower" in answer.why
-
-
-def test_by_utilization_runs_without_one_make_no_pair(history: History) -> None:
-    """Trials without a utilization are not 0, and confirm nothing."""
-    history.explored("s1", 50.0, fast=75.0).confirmed(50.0, 75.0)
-    records = _busy(history, baseline=0.3, fast=0.6).records
-    for pair in (0, 2, 3):
-        records[2 * pair - 7] = history._make_run(FAST, 75.0, purpose=Purpose.CONFIRM, pair=pair)
-    answer = history.answer(objective=UTILIZATION)
-    assert answer.verdict is Verdict.NO_CHANGE
-    assert "only 1 of at least 4" in answer.why
-
-
-def test_no_utilization_at_all_is_no_answer_by_utilization(history: History) -> None:
-    """Speed alone does not stand in for it."""
-    history.explored("s1", 50.0, fast=75.0)
-    assert summarize(history.records, "s1", SPACE, objective=UTILIZATION) is None
-    assert latest_search(history.records, UTILIZATION) == "s1"
-
-
 def test_each_side_shows_its_gpus(history: History) -> None:
     """Pooled over the search's trials of the point; the best rate that E needs comes from the whole study."""
     waves = {point_name(BASELINE): [0.1, 0.1, 0.5, 0.5] * 10, point_name(FAST): [0.9] * 40}
@@ -428,16 +321,6 @@ def test_each_side_shows_its_gpus(history: History) -> None:
     baseline, best = (side.gpus.effective_utilization or 0.0 for side in (result.baseline, result.best) if side.gpus)
     assert 0.0 < baseline < best
     assert baseline / best == pytest.approx(0.5, rel=0.05)
-
-
-def test_without_a_gpu_no_side_shows_one(history: History) -> None:
-    """Not measured is absent; why it is not measured goes along."""
-    history.explored("s1", 50.0, fast=100.0)
-    result = summarize(history.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION, why_no_gpu="no driver")
-    assert result is not None
-    assert result.baseline is not None
-    assert result.baseline.gpus is None
-    assert result.why_no_gpu == "no driver"
 
 
 def test_one_record_gives_one_verdict_whoever_asks(history: History) -> None:
@@ -482,5 +365,5 @@ def test_a_study_of_the_first_format_still_has_its_answer(tmp_path: Path) -> Non
         Verdict.BETTER,
         {"data.num_workers": 2, "data.batch_size": 64},
     )
-    study.append(records[-1])
+    append(study, records[-1])
     assert len(journal_study(path).records()) == 13

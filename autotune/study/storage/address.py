@@ -52,8 +52,6 @@ class StorageAddress:
     """Address of a storage, which shows no password, whatever prints it.
 
     Attributes:
-        path: Folder of journals, or SQLite's file; None for a server.
-        url: URL of a server, without its password.
         secrets: Passwords that stood in its URL, decoded, by the name that the driver has for each; without one,
             the driver's own files may have it.
         kept_in: File that holds the address; None if it was said itself.
@@ -87,6 +85,9 @@ class SaidAddress:
     folder: Path
     may_hold_password: bool = False
 
+    def error(self, what: str, remedy: str = f"Write {FORMS}.") -> ConfigError:
+        return ConfigError(what, where=self.where, remedy=remedy)
+
 
 def address_of(*said: SaidAddress | None) -> StorageAddress | None:
     """Return the first address that was said; None if there is none, and studies are kept in the state folder.
@@ -116,9 +117,7 @@ def parse_address(said: SaidAddress) -> StorageAddress:
     scheme, driver, rest = match[1].lower(), match[2], match[3]
     scheme = {"postgres": "postgresql"}.get(scheme, scheme)
     if scheme in _PYTHON_DRIVERS and driver not in _PYTHON_DRIVERS[scheme]:
-        raise ConfigError(
-            f"{scheme} is not used through {driver} here", where=said.where, remedy=f"Write {scheme}: alone."
-        )
+        raise said.error(f"{scheme} is not used through {driver} here", f"Write {scheme}: alone.")
     if scheme == "file":
         path = _path(rest, said)
         return replace(parse_address(_read(path, said)), kept_in=path)
@@ -132,25 +131,23 @@ def parse_address(said: SaidAddress) -> StorageAddress:
     why = _REFUSED.get(_SAME_AS.get(scheme, scheme), "studies are not kept in such a storage")
     meant = get_close_matches(scheme, _PYTHON_DRIVERS, 1)
     remedy = f"Is {meant[0]}: meant? Else write {FORMS}." if meant else f"Write {FORMS}."
-    raise ConfigError(f"{scheme}: is refused as a storage: {why}", where=said.where, remedy=remedy)
+    raise said.error(f"{scheme}: is refused as a storage: {why}", remedy)
 
 
 def _none(said: SaidAddress) -> ConfigError:
     """Return the error for a text that names no kind of storage; it is repeated where it can hold no password."""
     text = said.text.strip()
     if "@" in text or len(text) > _LONGEST_SHOWN:
-        return ConfigError("this names no storage", where=said.where, remedy=f"Write {FORMS}.")
+        return said.error("this names no storage")
     form = f"For a file of SQLite's write sqlite:{text}" if _DATABASE.search(text) else f"Write {FORMS}"
-    return ConfigError(f"{text!a} names no storage", where=said.where, remedy=f"{form}.")
+    return said.error(f"{text!a} names no storage", f"{form}.")
 
 
 def _of_sqlite(rest: str, said: SaidAddress) -> StorageAddress:
     # As in a URL of SQLAlchemy's, three slashes begin a relative path and four an absolute one.
     rest = rest.removeprefix("///") if rest.startswith("///") else rest
     if not rest or rest.startswith((":", "//", "file:")) or "?" in rest:
-        raise ConfigError(
-            "sqlite: needs the path of a file, and nothing else", where=said.where, remedy="Write sqlite:studies.db."
-        )
+        raise said.error("sqlite: needs the path of a file, and nothing else", "Write sqlite:studies.db.")
     path = _path(rest, said)
     return StorageAddress(kind=StorageKind.SQLITE, shown=f"sqlite:{path}", path=path)
 
@@ -173,10 +170,9 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
         if "\0" in unquote(rest):  # the end of what the driver reads
             raise ValueError("misread")
     except (ArgumentError, ValueError):
-        raise ConfigError(  # without the text, which may hold a password
+        raise said.error(  # without the text, which may hold a password
             "this is no URL of a PostgreSQL database",
-            where=said.where,
-            remedy="Write postgresql://user@host:5432/name; in a password, @ is written %40, / %2F, : %3A.",
+            "Write postgresql://user@host:5432/name; in a password, @ is written %40, / %2F, : %3A.",
         ) from None
     query = dict(url.query)
     secrets = {name: _last(query.pop(name)) for name in url.query if name == "sslpassword" or is_secret_name(name)}
@@ -184,10 +180,9 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
         secrets["password"] = url.password
     bare = url._replace(password=None).set(query=query)
     if secrets and not said.may_hold_password:
-        raise ConfigError(
+        raise said.error(
             "this URL holds a password, which others can read here",
-            where=said.where,
-            remedy=f"Put the URL into the variable {STORAGE_VARIABLE}, or into a file of mode 0600 and write file:FILE "
+            f"Put the URL into the variable {STORAGE_VARIABLE}, or into a file of mode 0600 and write file:FILE "
             "here; or leave the password out and keep it in ~/.pgpass.",
         )
     shown = bare.set(drivername="postgresql").render_as_string(hide_password=True)
@@ -207,11 +202,11 @@ def _last(texts: str | tuple[str, ...]) -> str:
 def _path(text: str, said: SaidAddress) -> Path:
     text = text.removeprefix("//") if text.startswith("///") else text
     if not text or "\0" in text:
-        raise ConfigError("this address has no path", where=said.where, remedy=f"Write {FORMS}.")
+        raise said.error("this address has no path")
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"this path has no home folder: {error}", where=said.where, remedy="Write it out.") from error
+        raise said.error(f"this path has no home folder: {error}", "Write it out.") from error
     return Path(os.path.abspath(said.folder / path))
 
 

@@ -3,7 +3,7 @@
 import errno
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -24,10 +24,9 @@ from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.lock import FileLock
 from autotune.study.storage.storage import DAMAGE, SET_ASIDE, Connection, is_member, member_names, next_member
 
-_CONNECT_S = 5
 _STATEMENT_S = 15
 _SERVER = {
-    "connect_timeout": _CONNECT_S,
+    "connect_timeout": 5,
     "application_name": "autotune",
     "client_encoding": "utf8",  # also where the database has none: its texts would be bytes
     "options": f"-c statement_timeout={_STATEMENT_S}s -c lock_timeout={_STATEMENT_S}s"
@@ -105,42 +104,35 @@ class Database:
 
     def latest(self, pattern: str) -> str | None:
         """Return the study whose last trial began last."""
-        with self._expected(reads_only=True), self._in_use():
-            if not self._is_there() or not self._has_tables():
-                return None
-            names = optuna.get_all_study_names(self._optuna)
+        with self._looking() as names:
             found = [name for name in names if not is_member(name) and fnmatchcase(name, pattern)]
             return max(found, key=lambda name: self._last_start(name, names), default=None)
 
     def names(self) -> list[str]:
         """Return the names of the groups of Optuna studies."""
-        with self._expected(reads_only=True), self._in_use():
-            if not self._is_there() or not self._has_tables():
-                return []
-            return sorted(name for name in optuna.get_all_study_names(self._optuna) if not is_member(name))
+        with self._looking() as names:
+            return sorted(name for name in names if not is_member(name))
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Connect, and make the tables of Optuna's if there are none."""
         with self._expected(reads_only=True):  # what cannot be used gets no lock beside it
-            is_made = self._is_server or (self._is_there() and self._has_tables())
+            is_made = self._is_server or self._has_tables()
             if is_made:
                 storage = self._optuna
         if not is_made:
             with self._expected():
                 storage = self._optuna
         expected = partial(self._expected, reads_only=reads_only)
-        return Connection(storage=storage, expected=expected, is_remote=self._is_server, close=self._close)
+        return Connection(storage=storage, expected=expected, is_remote=self._is_server, close=self.close)
 
     def attributes(self, name: str) -> list[object]:
-        with self._expected(reads_only=True), self._in_use():
-            if not self._is_there() or not self._has_tables():
-                return []
-            attributes = [study.user_attrs for study in self._optuna.get_all_studies()]
+        with self._looking() as names:
+            attributes = [study.user_attrs for study in self._optuna.get_all_studies()] if names else []
             return [some[name] for some in attributes if name in some]
 
     def set_aside(self, study: str, clock: Clock) -> None:
         """Begin a new member of the study's group, which the next search goes on with."""
-        with self._expected(), self._in_use():
+        with self._expected(), closing(self):
             members = member_names(study, optuna.get_all_study_names(self._optuna))
             if members:
                 name = next_member(study, members)
@@ -149,9 +141,21 @@ class Database:
 
     def discard(self, study: str, trash: Path) -> None:
         """Delete the Optuna studies of a group; there is no file of its own."""
-        with self._expected(), self._in_use():
+        with self._expected(), closing(self):
             for member in member_names(study, optuna.get_all_study_names(self._optuna)):
                 optuna.delete_study(study_name=member, storage=self._optuna)
+
+    def close(self) -> None:
+        """Close all connections; the next use opens them again."""
+        if "_optuna" in self.__dict__:
+            self._optuna.remove_session()
+            self._optuna.engine.dispose()
+
+    @contextmanager
+    def _looking(self) -> Iterator[list[str]]:
+        """Yield the names of all Optuna studies; none where there is nothing, and nothing is made."""
+        with self._expected(reads_only=True), closing(self):
+            yield optuna.get_all_study_names(self._optuna) if self._has_tables() else []
 
     def _lock_of(self, *, creates: bool) -> AbstractContextManager[Any]:
         path = self._address.path
@@ -172,18 +176,6 @@ class Database:
         if begins not in (b"", _SQLITE):
             raise OSError(errno.EINVAL, "file is not a database")
         return True
-
-    @contextmanager
-    def _in_use(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._close()
-
-    def _close(self) -> None:
-        if "_optuna" in self.__dict__:
-            self._optuna.remove_session()
-            self._optuna.engine.dispose()
 
     @cached_property
     def _optuna(self) -> RDBStorage:
@@ -237,7 +229,7 @@ class Database:
         return {**ours, **self._address.secrets}
 
     def _has_tables(self, last: str = "studies") -> bool:
-        return sqlalchemy.inspect(self._one_connection()).has_table(last)
+        return self._is_there() and sqlalchemy.inspect(self._one_connection()).has_table(last)
 
     def _one_connection(self) -> sqlalchemy.Engine:
         return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args())
@@ -257,37 +249,35 @@ class Database:
             with self._reading_lock if reads_only else self._lock:
                 yield
         except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, StorageAway) as error:
-            said = error if isinstance(error, StorageAway) else self._error(error)
-            if isinstance(said, StorageAway):
-                self._close()  # the next call connects anew, perhaps to another server
-            raise said from None  # the text of the first has statements and parameters
-        except ModuleNotFoundError as error:
-            raise StudyError(
-                f"a package that this database needs is not installed: {error.name}",
-                where=self._address.shown,
-                remedy="Run, in the clone that autotune was installed from: pip install '.[postgresql]'",
-            ) from None
+            told = error if isinstance(error, StorageAway) else self._error(error)
+            if isinstance(told, StorageAway):
+                self.close()  # the next call connects anew, perhaps to another server
+            raise told from None  # the text of the first has statements and parameters
         except ImportError as error:
-            raise StudyError(
-                f"a package that this database needs cannot be imported: {self._said(str(error))}",
-                where=self._address.shown,
-                remedy="If it is psycopg, run: pip install 'psycopg[binary]'; else install that package again.",
-            ) from None
+            if isinstance(error, ModuleNotFoundError):
+                what, remedy = (
+                    "is not installed",
+                    "in the clone that autotune was installed from: pip install '.[postgresql]'",
+                )
+            else:
+                what, remedy = "cannot be imported", "if it is psycopg: pip install 'psycopg[binary]'"
+            named = error.name or self._said(str(error))
+            raise self._unusable(f"a package that this database needs {what}: {named}", f"Run, {remedy}") from None
         except DAMAGE as error:
             # Somebody has deleted or changed what Optuna wrote: it trusts its own tables.
-            raise StudyError(
-                f"the storage holds what cannot be read: {type(error).__name__}: {self._said(str(error))}",
-                where=self._address.shown,
-                remedy="Put a copy of it back, or name another storage.",
-            ) from None
+            said = f"{type(error).__name__}: {self._said(str(error))}"
+            remedy = "Put a copy of it back, or name another storage."
+            raise self._unusable(f"the storage holds what cannot be read: {said}", remedy) from None
         except RuntimeError as error:
             if "schema" not in str(error):
                 raise
-            raise StudyError(
+            raise self._unusable(
                 f"its tables are of another version of Optuna's: {self._said(str(error))}",
-                where=self._address.shown,
-                remedy="Copy it, then run `optuna storage upgrade`, or install the version of Optuna that made it.",
+                "Copy it, then run `optuna storage upgrade`, or install the version of Optuna that made it.",
             ) from None
+
+    def _unusable(self, what: str, remedy: str) -> StudyError:
+        return StudyError(what, where=self._address.shown, remedy=remedy)
 
     def _error(self, error: Exception) -> StudyError:
         cause = _cause(error)

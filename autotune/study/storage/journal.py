@@ -191,7 +191,6 @@ class JournalFile:
         """Append entries; they are on disk after the next `sync`.
 
         Raises:
-            StudyError: The file was replaced or truncated.
             OSError: They cannot be written; the file is as it was.
         """
         lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
@@ -213,12 +212,7 @@ class JournalFile:
             self._lock.release()
 
     def sync(self) -> None:
-        """Wait until everything that was appended is on disk.
-
-        Raises:
-            StudyError: The file was replaced or truncated.
-            OSError: It cannot be written.
-        """
+        """Wait until everything that was appended is on disk."""
         if not self._is_synced:
             with self._opened(append=True) as file:
                 os.fsync(file.fileno())
@@ -229,10 +223,6 @@ class JournalFile:
 
         Returns:
             Bytes cut off, usually 0.
-
-        Raises:
-            StudyError: The file was replaced or truncated.
-            OSError: It cannot be written.
         """
         with self._opened() as file:
             if _is_whole(file):  # who only reads leaves no lock behind

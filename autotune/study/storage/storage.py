@@ -33,8 +33,6 @@ class Connection:
             what disks, servers and other writers can do into `StudyError`; where the storage cannot be reached for the
             moment, into `StorageAway`.
         is_remote: Whether it may be away for a while, so that what it does not answer is written later.
-        torn_bytes: Bytes of a last entry that a crash had torn, cut off when it was opened.
-        close: Closes what is open; the next use opens it again.
         lock_probe: Returns the probe of a member, where everything hangs on the locks of a disk; None elsewhere.
     """
 

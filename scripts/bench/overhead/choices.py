@@ -43,12 +43,12 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
         problem = open_problem(config, command=None, state_dir=Path(folder))
         problem.state.create()
         study, acquisition = Study(problem.study, problem.storage), Acquisition(problem.space, seed)
-        study.append(_run(problem, problem.space.baseline, rng))
+        study.finish(study.begin({}, {}), _run(problem, problem.space.baseline, rng))
         for length in lengths:
             while len(study.records()) < length:
                 known = study.records()
                 values = rng.choice(known).values if rng.random() < _REPEATS else _anywhere(problem, rng)
-                study.append(_run(problem, values, rng))
+                study.finish(study.begin({}, {}), _run(problem, values, rng))
             parts = []
             for _ in range(_TIMED):
                 began_s = clock.now_s()
@@ -56,7 +56,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
                 rebuilt_s = clock.now_s()
                 values = _choose(problem, observations, acquisition)
                 chosen_s = clock.now_s()
-                study.append(_run(problem, values, rng))
+                study.finish(study.begin({}, {}), _run(problem, values, rng))
                 parts.append((rebuilt_s - began_s, chosen_s - rebuilt_s, clock.now_s() - chosen_s))
             whole = [sum(part) for part in parts]
             columns = [median(column) for column in (*zip(*parts, strict=True), whole)]

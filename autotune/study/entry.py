@@ -1,0 +1,283 @@
+"""Trial of a study as it is written: the JSON attribute of an Optuna trial, and a line of a file of trials.
+
+Nothing that is read back is executed or used as a path: a record holds knob values, metrics and names, each checked for
+its type and range.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from optuna.distributions import distribution_to_json, json_to_distribution
+from optuna.trial import FrozenTrial, TrialState
+
+from autotune.errors import StudyError
+from autotune.files import open_regular, replace_durably
+from autotune.measure.phases import FREE_DATA, FREE_STEP, HIGH
+from autotune.metrics import values_of
+from autotune.records import (
+    ALLOWED,
+    CHANGES,
+    LEFT_OUT,
+    OUTSIDE,
+    PAIRS_PLANNED,
+    VALIDATION_ASKED,
+    Purpose,
+    TrialRecord,
+)
+from autotune.study.claims import CLAIM, Claim, uuid_of
+from autotune.study.storage.lock import FileLock
+from autotune.study.storage.storage import DAMAGE
+
+RECORD = "record"
+"""Attribute that holds a whole `TrialRecord`."""
+
+IMPORTED = "imported"
+"""Attribute of a trial that came out of a file: what of it no storage keeps as it was, its times in UTC among it."""
+
+FORMAT = 2
+"""Version of the record. In 1 the figures of a GPU stood beside its other fields; it is still read."""
+
+_ADDED = frozenset({"number", "validation", "race", "code"})
+"""Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
+
+_ONCE = {
+    "validation asked for, s": VALIDATION_ASKED,
+    "pairs planned at most": PAIRS_PLANNED,
+    "changes of the training": CHANGES,
+    "changes allowed": ALLOWED,
+    "answer left out": LEFT_OUT,
+    "answer outside the domains": OUTSIDE,
+    "free data, speed over today's": FREE_DATA,
+    "free data, speed over today's, at most": FREE_DATA + HIGH,
+    "free step, speed over today's": FREE_STEP,
+    "free step, speed over today's, at most": FREE_STEP + HIGH,
+}
+"""Names that conditions had in earlier studies of format 1 and 2."""
+
+
+def attributes_of(record: TrialRecord) -> dict[str, Any]:
+    """Return a trial as it is written; its number is its place."""
+    attributes = asdict(record)
+    del attributes["number"]
+    return {"format": FORMAT, **attributes}
+
+
+def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
+    """Read a trial back.
+
+    Raises:
+        ValueError: It is none of ours, of another format, or holds what no trial can; with the reason, of one line.
+    """
+    written = dict(attributes)
+    if written.get("format") not in (1, FORMAT) or isinstance(written["format"], bool):
+        raise ValueError("another format")
+    if written["format"] == 1:
+        _update_format_1(written)
+    if written.get("purpose") == "today":  # the baseline's word in format 1, and in the first studies of format 2
+        written["purpose"] = Purpose.BASELINE.value
+    if isinstance(conditions := written.get("conditions"), Mapping):
+        written["conditions"] = {_ONCE.get(name, name): value for name, value in conditions.items()}
+    missing = [field.name for field in fields(TrialRecord) if field.name not in {*written, *_ADDED}]
+    if missing:
+        raise ValueError(f"no {missing[0]}")
+    try:
+        # A list may be a tuple here and an object a record, but "5" and true are no numbers.
+        json.dumps(written, ensure_ascii=False).encode()  # no halves of characters
+        # Where it is missing, early versions of msgspec cannot make the default.
+        record = msgspec.convert({"code": {}, **written, "number": number}, TrialRecord)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        # characters; it may quote what stands there
+        raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:120]) from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError("not readable") from error
+    if record.measurement and (stages := record.measurement.stages):
+        for stage in (stages.data, stages.model):  # their class is the trainer's too, and holds no bounds itself
+            times_s = (stages.passed_s, stage.busy_s, stage.input_s, stage.room_s)
+            if not all(0.0 <= one <= 1e12 for one in times_s) or not 0 <= stage.batches <= 1 << 53:
+                raise ValueError("stages: out of range")
+    return record
+
+
+def _update_format_1(written: dict[str, Any]) -> None:
+    measurement = written.get("measurement")
+    if isinstance(measurement, Mapping) and isinstance(measurement.get("gpus"), list):
+        gpus = [{**gpu, "figures": gpu} if isinstance(gpu, Mapping) else gpu for gpu in measurement["gpus"]]
+        written["measurement"] = {**measurement, "gpus": gpus}
+
+
+def written_record(trial: FrozenTrial) -> Mapping[str, Any] | None:
+    """Return the record that an Optuna trial holds; None for one that was interrupted, or goes on.
+
+    Raises:
+        ValueError: It holds none, and is no trial of ours.
+    """
+    attributes = trial.user_attrs
+    if not isinstance(attributes, Mapping):
+        raise ValueError("no attributes")
+    # The first studies had no claims, and the record's fields as attributes of their own.
+    record = attributes.get(RECORD, None if CLAIM in attributes else attributes)
+    if record is not None and not isinstance(record, Mapping):
+        raise ValueError("no attributes")
+    return record
+
+
+def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis."""
+    metrics = values_of(record.measurement) if record.measurement else {}
+    attributes = {
+        "purpose": record.purpose.value,
+        "ending": record.ending.value,
+        "validity": record.validity.value,
+        "sampler": about.get("sampler"),
+        **{name: metrics.get(name) for name in ("samples_per_s", "gpu_utilization", "cv")},
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, speeds: Sequence[float]) -> FrozenTrial:
+    """Return the Optuna trial of a claim that has ended now.
+
+    Args:
+        score: Its score over the baseline's; None if it gave no comparable numbers.
+    """
+    trial = claim.running_trial()
+    trial.number = claim.number
+    trial.state = TrialState.FAIL if score is None else TrialState.COMPLETE
+    trial.value, trial.datetime_complete = score, datetime.now()
+    trial.user_attrs |= {**scalars_of(record, claim.about), RECORD: attributes_of(record)}
+    trial.intermediate_values = dict(enumerate(speeds))
+    return trial
+
+
+def line_object(trial: FrozenTrial) -> dict[str, Any]:
+    """Return a finished trial as a line of a file has it; its number is not part of it."""
+    assert trial.datetime_start is not None
+    assert trial.datetime_complete is not None
+    return {
+        "uuid": uuid_of(trial),
+        "values": trial.params,
+        "distributions": {path: distribution_to_json(one) for path, one in trial.distributions.items()},
+        "attributes": trial.user_attrs,
+        "score": trial.value,
+        "speeds": [speed for _, speed in sorted(trial.intermediate_values.items())],
+        "started": trial.datetime_start.astimezone(UTC).isoformat(),
+        "ended": trial.datetime_complete.astimezone(UTC).isoformat(),
+    }
+
+
+def trial_of_line(said: Mapping[str, Any]) -> FrozenTrial:
+    """Return the trial that was written so, its times local, as Optuna's are; one of `DAMAGE` where it is none."""
+    if said["attributes"][CLAIM]["uuid"] != said["uuid"]:
+        raise ValueError("claim: another trial's")
+    score = None if said["score"] is None else float(said["score"])
+    return FrozenTrial(
+        number=-1 if said.get("number") is None else int(said["number"]),
+        trial_id=-1,
+        state=TrialState.FAIL if score is None else TrialState.COMPLETE,
+        value=score,
+        datetime_start=local_time(said["started"]),
+        datetime_complete=local_time(said["ended"]),
+        params=dict(said["values"]),
+        distributions={path: json_to_distribution(said["distributions"][path]) for path in said["values"]},
+        user_attrs=dict(said["attributes"]),
+        system_attrs={},
+        intermediate_values=dict(enumerate(map(float, said["speeds"]))),
+    )
+
+
+def utc_text(time: datetime) -> str:
+    """Return a time in UTC with its microseconds: such texts are in the order of their times."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def local_time(text: str) -> datetime:
+    """Return a time as Optuna keeps it: local, without its zone."""
+    return datetime.fromisoformat(text).astimezone().replace(tzinfo=None, fold=0)
+
+
+# Finished trials that the storage does not have yet.
+
+
+_LINE_FORMAT = 1
+_log = logging.getLogger(__name__)
+
+
+class PendingTrials:
+    """File of finished trials that wait for their storage.
+
+    Args:
+        path: The file; there is none while nothing waits.
+        where: The storage's place: trials that wait for another one are left alone.
+
+    Raises:
+        StudyError: It cannot be read or written; from every method.
+    """
+
+    def __init__(self, path: Path, where: str) -> None:
+        self._path = path
+        self._where = where
+        self._lock = FileLock(path.with_name(path.name + ".flock"))  # machines may share the folder
+        try:
+            self.trials = [trial for _, said_where, trial in self._lines() if said_where == where]
+        except OSError as error:
+            raise self._error(error) from error
+
+    def add(self, trial: FrozenTrial) -> None:
+        """Add a trial; it is on disk when this returns."""
+        self.trials.append(trial)
+        line = json.dumps({"format": _LINE_FORMAT, "where": self._where, **line_object(trial), "number": trial.number})
+        try:
+            with self._lock, open_regular(self._path, append=True, create=True) as file:
+                size = file.seek(0, os.SEEK_END)
+                is_torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"  # by a crash, or a full disk
+                file.write(b"\n" * bool(is_torn) + line.encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise self._error(error) from error
+
+    def remove(self, written: FrozenTrial) -> None:
+        """Take a trial out that the storage has by now; else it is looked for there before it is written again."""
+        uuid = uuid_of(written)
+        self.trials = [trial for trial in self.trials if uuid_of(trial) != uuid]
+        try:
+            with self._lock:
+                if lines := [line for line, _, trial in self._lines() if uuid_of(trial) != uuid]:
+                    replace_durably(self._path, "".join(line + "\n" for line in lines).encode())
+                else:
+                    self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _lines(self) -> list[tuple[str, str, FrozenTrial]]:
+        """Return the lines of the file, the storage that each is meant for, and its trial."""
+        try:
+            with open_regular(self._path) as file:
+                lines = file.read().decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        found = []
+        for line in lines:
+            try:
+                said = json.loads(line)
+                if said["format"] != _LINE_FORMAT:
+                    raise ValueError("another format")
+                found.append((line, str(said["where"]), trial_of_line(said)))
+            except DAMAGE:  # torn by a crash, or none of ours
+                _log.warning("a line of %s that cannot be read is left out", self._path)
+        return found
+
+    def _error(self, error: OSError) -> StudyError:
+        return StudyError(
+            f"trials that wait for their storage cannot be kept: {error.strerror}",
+            where=str(self._path),
+            remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
+        )
