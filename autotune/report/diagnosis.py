@@ -43,7 +43,7 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
         language: Language of its sentences; what others have said, as a driver or the trainer, stays as it is.
     """
     console.print(Text(translated(diagnosis.verdict.sentence, language), style="bold"), soft_wrap=False)
-    questions = {check.id: check.question for check in CHECKS}
+    questions: dict[str, str] = {check.id: check.question for check in CHECKS}
     with_issues = [result for result in diagnosis.results if result.issues]
     if with_issues:
         console.print()

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose.code_finders import Surroundings
-from autotune.diagnose.code_scan import RULES, check_code, scan
+from autotune.diagnose.code_scan import TrainerMachine, check_code, scan
 from autotune.diagnose.findings import Diagnosis, Verdict
 from autotune.diagnose.look import Look
+from autotune.diagnose.tables import RULES
 from autotune.report.diagnosis import diagnosis_document
 from autotune.search.problem import open_problem
 from tests.diagnose.static.problems import problem_of
 
-GPU = Surroundings(cores=8, has_gpu=True)
+GPU = TrainerMachine(cores=8, has_gpu=True)
 _MARK = re.compile(r"# <- ([\w-]+)")
 
 KERAS_BY_HAND = """
@@ -227,11 +227,7 @@ FINE = {
             def create(self):
                 return tf.data.TFRecordDataset(self.files)
 
-        class Tokenizer:
-            def build(self):
-                return tf.data.Dataset.from_generator(self.lines)
-
-        Records().create(), Tokenizer().build()
+        Records().create()
         """,
     "sessions of TensorFlow 1": """
         import tensorflow.compat.v1 as tf
@@ -321,7 +317,7 @@ FINE = {
 }
 
 
-def found_in(folder: Path, sources: dict[str, str], around: Surroundings = GPU) -> set[tuple[str, str]]:
+def found_in(folder: Path, sources: dict[str, str], around: TrainerMachine = GPU) -> set[tuple[str, str]]:
     """Return pairs of place and rule for sources of which the first one is the script."""
     paths = []
     for name, text in sources.items():
@@ -331,7 +327,7 @@ def found_in(folder: Path, sources: dict[str, str], around: Surroundings = GPU) 
         paths.append(path)
     done = scan(paths, folder, (), around)
     assert not done.unread
-    return {(str(place), found.rule.id) for found in done.found for place in found.places}
+    return {(place, rule.id) for rule, places in done.found for place in places}
 
 
 def marked(text: str) -> set[tuple[str, str]]:
@@ -392,13 +388,13 @@ def test_newer_tensorflow_is_not_told_what_it_does_itself(tmp_path: Path) -> Non
         """
     older = {("train.py:7", "serial-map"), ("train.py:8", "serial-map"), ("train.py:8", "no-prefetch")}
     assert found_in(tmp_path, {"train.py": text}) == older
-    newer = Surroundings(cores=8, has_gpu=True, tensorflow=(2, 16))
+    newer = TrainerMachine(cores=8, has_gpu=True, tensorflow=(2, 16))
     assert found_in(tmp_path, {"train.py": text}, newer) == {("train.py:8", "serial-map")}
 
 
 def test_rules_about_a_gpu_or_cores_are_left_out_where_there_is_none(tmp_path: Path) -> None:
     """A loader without workers is right on one core, and a number costs nothing to fetch without a GPU."""
-    small = Surroundings(cores=1, has_gpu=False)
+    small = TrainerMachine(cores=1, has_gpu=False)
     rules = {rule for _, rule in found_in(tmp_path, {"train.py": TORCH_LOOP}, small)}
     assert rules == {"anomalies-detected", "loader-restarted", "memory-cleaned"}
 
@@ -436,5 +432,5 @@ def test_sources_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     files["latin.py"].write_bytes(b"# py_function\nname = 'caf\xe9'\n")
     files["huge.py"].write_text("x = 1\n" * 200_000)
     done = scan(list(files.values()), tmp_path, (), GPU)
-    assert [str(place) for found in done.found for place in found.places] == ["train.py:2"]
+    assert [place for _, places in done.found for place in places] == ["train.py:2"]
     assert [why.split()[0] for why in done.unread] == ["old.py:2", "latin.py:2", "huge.py"]
