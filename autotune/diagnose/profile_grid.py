@@ -10,16 +10,11 @@ import numpy as np
 
 from autotune.diagnose.profile_trials import ProfileTrials, TrialRequest
 from autotune.errors import ConfigError
-from autotune.measure.window import Window, steady_window
+from autotune.measure.window import steady_window
 from autotune.records import Scalar, TraineeEvent
 from autotune.search.problem import Problem
 from autotune.space.catalog import known_knob
 from autotune.space.knob import Knob
-
-MOST = 3
-"""Values of each knob."""
-
-_TRIAL_S, _TRIAL_STEPS = 5.0, 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,15 +115,15 @@ def _margin(cell: Cell, fastest: Cell) -> float:
 
 def values_of(knob: Knob, cores: int) -> list[Scalar]:
     """Return the values of a knob to try: today's, and those next to it that are not absurd."""
-    place = knob.index(knob.baseline) or 0
-    near = sorted(range(len(knob.choices)), key=lambda one: (abs(one - place), -one))
-    most = 2 * cores if knob.kind == "workers" else None
-    fit = [
-        knob.choices[one]
-        for one in near
-        if one == place or most is None or not isinstance(value := knob.choices[one], int) or value <= most
-    ]
-    return fit[:MOST]
+    today = knob.index(knob.baseline) or 0
+    near = sorted(range(len(knob.choices)), key=lambda place: (abs(place - today), -place))
+    most = 2 * cores if knob.kind == "workers" else math.inf
+    fit = [place for place in near if place == today or not _is_beyond(knob.choices[place], most)]
+    return [knob.choices[place] for place in fit[:3]]
+
+
+def _is_beyond(value: Scalar, most: float) -> bool:
+    return isinstance(value, int) and value > most
 
 
 def _knob(problem: Problem, kind: str) -> Knob | None:
@@ -142,7 +137,13 @@ def _knob(problem: Problem, kind: str) -> Knob | None:
 def _cell(problem: Problem, trials: ProfileTrials, pair: Mapping[str, Scalar], number: int) -> Cell:
     values = {**problem.space.baseline, **pair}
     trial = trials.make(
-        TrialRequest(label=f"grid{number}", values=values, is_over=_is_over, window_of=_measured, longest_s=40.0)
+        TrialRequest(
+            label=f"grid{number}",
+            values=values,
+            is_over=_is_over,
+            window_of=lambda _folder, events: steady_window(events),
+            longest_s=40.0,
+        )
     )
     window = trial.window
     if window is None or trial.trouble is not None:
@@ -164,8 +165,4 @@ def _cell(problem: Problem, trials: ProfileTrials, pair: Mapping[str, Scalar], n
 
 def _is_over(_folder: Path, events: Sequence[TraineeEvent], _now_s: float) -> bool:
     window = steady_window(events)
-    return window is not None and window.time_s >= _TRIAL_S and window.steps >= _TRIAL_STEPS
-
-
-def _measured(_folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
-    return steady_window(events)
+    return window is not None and window.time_s >= 5.0 and window.steps >= 20
