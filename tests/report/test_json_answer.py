@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from autotune.errors import AutotuneError, CannotEditYaml, ConfigError, StudyBusy, TrialError
 from autotune.metrics import GPU_METRICS
 from autotune.records import Change, SearchResult, Side, Verdict
-from autotune.report.json_answer import answer_document, error_document
+from autotune.report.json_answer import answer_document
 from autotune.stage_times import PipelineTimes, StageTimes
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 
@@ -115,21 +114,3 @@ def test_gpus_are_there_device_by_device(search_result: MakeResult) -> None:
         "91 % flat", "flat", 0.91, None,
     )  # fmt: skip
     assert (document["objective"], document["cautions"]) == ("effective_utilization", ["it was warm"])
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (ConfigError("no knob", where="c.yaml:3", remedy="Add one."), "config"),
-        (CannotEditYaml("a.b", "it is an alias", line=4, remedy="Write it out."), "cannot_edit_yaml"),
-        (StudyBusy("busy"), "study_busy"),
-        (TrialError("none worked"), "trial"),
-    ],
-)
-def test_errors_have_a_kind_a_message_a_place_and_a_remedy(error: AutotuneError, kind: str) -> None:
-    """A script can tell them apart without reading prose."""
-    document = json.loads(json.dumps(error_document(error)))
-    assert document == {
-        "format": 2,
-        "error": {"kind": kind, "message": error.message, "where": error.where, "remedy": error.remedy},
-    }

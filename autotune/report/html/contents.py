@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from statistics import median
+from statistics import geometric_mean, median
 
 from rich.text import Text
 
@@ -328,22 +328,23 @@ def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
     for point in points:
         if point.ratio is None:
             continue
-        baseline = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
-        speeds.setdefault("" if baseline else point.trial.point, []).append(math.log(point.ratio))
-        best = max([0.0, *(math.fsum(some) / len(some) for name, some in speeds.items() if name)])
-        if not steps or not math.isclose(steps[-1][1], math.exp(best), rel_tol=1e-6):
-            steps.append((point.t_s, math.exp(best)))
+        is_today = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
+        if not is_today:
+            speeds.setdefault(point.trial.point, []).append(point.ratio)
+        best = max([1.0, *map(geometric_mean, speeds.values())])
+        if not steps or not math.isclose(steps[-1][1], best, rel_tol=1e-6):
+            steps.append((point.t_s, best))
     return steps
 
 
 def _today(trials: Sequence[TrialRecord], baseline: str, machine: str) -> float | None:
     """Return the geometric mean speed of today's config on a machine; None where it was not measured there."""
     speeds = [
-        math.log(trial.comparable.speed)
+        trial.comparable.speed
         for trial in trials
         if trial.comparable is not None and trial.point == baseline and trial.machine == machine
     ]
-    return math.exp(math.fsum(speeds) / len(speeds)) if speeds else None
+    return geometric_mean(speeds) if speeds else None
 
 
 def _stamp(trial: TrialRecord) -> float:
