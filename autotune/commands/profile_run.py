@@ -6,8 +6,7 @@ from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.printing import say_aside, say_object
-from autotune.diagnose.pipeline_profile import profile_pipeline
-from autotune.diagnose.profile_grid import profile_grid
+from autotune.diagnose.pipeline_profile import profile_grid, profile_pipeline
 from autotune.diagnose.profile_trials import open_trials
 from autotune.diagnose.step_profile import TrainerStep, profile_shipped_step, profile_trainer_step
 from autotune.report.console import text_console

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
-from autotune.diagnose.code_source import SourceFile, Unit, is_evaluation, last_part, spelled, words_of
-from autotune.diagnose.code_training import FUNCTION, Training, loop_counters
+from autotune.diagnose.code_source import (
+    FUNCTION,
+    SourceFile,
+    Training,
+    Unit,
+    is_evaluation,
+    last_part,
+    loop_counters,
+    spelled,
+    words_of,
+)
 
 Places = Iterator[tuple[Unit, ast.AST]]
 """Nodes with the functions or modules that they are in."""
@@ -207,9 +216,6 @@ def loaders_without_workers(training: Training) -> Places:
     for unit, call in _loaders(training):
         if not _is_in_memory(unit, call) and _is_zero(unit, _argument(call, "num_workers", 5)):
             yield unit, call
-    for unit, call in training.code.calls("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"):
-        if not _has_unknown(call) and _is_zero(unit, _argument(call, "dataloader_num_workers")):
-            yield unit, call
 
 
 def loaders_without_pinning(training: Training) -> Places:
@@ -305,25 +311,3 @@ def _losses(training: Training) -> dict[ast.AST, set[str]]:
             names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and "loss" in one.id.lower()}
             found.setdefault(unit.innermost_loop(node) or unit.node, set()).update(names)
     return found
-
-
-FINDERS: Mapping[str, Callable[[Training], Places]] = {
-    finder.__name__: finder
-    for finder in (
-        generators,
-        eager_by_hand,
-        eager_steps,
-        serial_maps,
-        stateful_serial_maps,
-        unbuffered_pipelines,
-        functions_made_in_loops,
-        counters_as_arguments,
-        numbers_fetched,
-        loaders_without_workers,
-        loaders_without_pinning,
-        loaders_restarted,
-        torch_numbers_fetched,
-        anomalies_detected,
-    )
-}
-"""Finders by their names in the table of rules."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.config.command import own_words
-from autotune.diagnose.code_finders import FINDERS, Places
-from autotune.diagnose.code_source import LiveCode, SourceFile, parse
-from autotune.diagnose.code_training import Training
+from autotune.diagnose import code_finders
+from autotune.diagnose.code_source import LiveCode, SourceFile, Training, Unit, parse
 from autotune.diagnose.findings import CheckResult, Issue, issue
 from autotune.diagnose.look import Look
 from autotune.diagnose.tables import RULES, Rule
@@ -25,7 +24,7 @@ _MOST_BYTES = 2 << 20  # of all that are parsed: some seconds
 
 # A source without any of these has nothing that a rule could find, and is not parsed: most of a library of models.
 _TELLING = re.compile(
-    rb"DataLoader|TrainingArguments|\bDataset\.|\.Dataset\b|tfds|_dataset_from_directory|\.prefetch\(|\.interleave\("
+    rb"DataLoader|\bDataset\.|\.Dataset\b|tfds|_dataset_from_directory|\.prefetch\(|\.interleave\("
     rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
     rb"|check_numerics|detect_anomaly|\.function\b|import function"
 )
@@ -190,9 +189,10 @@ def _places(rule: Rule, training: Training) -> tuple[str, ...]:
     return tuple(f"{name}:{line}" for _, line, name in found)
 
 
-def _found(rule: Rule, training: Training) -> Places:
+def _found(rule: Rule, training: Training) -> Iterator[tuple[Unit, ast.AST]]:
     if rule.find:
-        return FINDERS[rule.find](training)
+        found: Iterator[tuple[Unit, ast.AST]] = getattr(code_finders, rule.find)(training)
+        return found
     calls = set(training.code.calls(*rule.calls))
     if rule.where == "each step":
         return (one for one in training.each_step if one in calls)

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 from autotune.clock import Clock
 from autotune.diagnose.code_scan import check_code
 from autotune.diagnose.config_checks import check_configuration
-from autotune.diagnose.findings import (
-    CheckResult,
-    Diagnosis,
-    Evidence,
-    Issue,
-    Limit,
-    Severity,
-    Verdict,
-    ratio_text,
-)
+from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Limit, Severity, Verdict, ratio_text
 from autotune.diagnose.framework import ask_framework, check_framework, check_graph, check_native_loader
 from autotune.diagnose.hardware import check_hardware, check_memory
 from autotune.diagnose.look import Look

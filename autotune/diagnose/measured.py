@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from autotune.diagnose.findings import CheckResult
-from autotune.diagnose.measured_machine import BusyReadings, judge_memory, judge_neighbours
-from autotune.diagnose.measured_steps import (
+from autotune.diagnose.measured_checks import (
+    BusyReadings,
     ReplayedSteps,
     judge_fixed_cost,
     judge_input,
+    judge_memory,
+    judge_neighbours,
     judge_outside_steps,
     judge_steadiness,
     retraced_function,
@@ -49,13 +51,10 @@ class Measured:
 
     Attributes:
         results: One for each check, in the order of their table.
-        bounds: What changes of the input, and of the step, can gain at most; None if that was not seen.
         why_not_seen: Reason for which no trial gave numbers; empty if one did.
     """
 
     results: tuple[CheckResult, ...]
-    bounds: Bounds | None
-    gains: tuple[Gain, ...] = ()
     why_not_seen: str = ""
 
 
@@ -97,7 +96,7 @@ class Diagnoser:
             nothing = _("no steps were measured")
             results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
             why = _("today's config {ending}", ending=_ended(record))
-            return Measured(results=results, bounds=None, why_not_seen=why)
+            return Measured(results=results, why_not_seen=why)
         # eight rounds tell a bound of 2 % from the noise of rounds
         rounds = 8 if self._parts.budget.budget_s >= 120.0 else 5
         phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
@@ -126,7 +125,7 @@ class Diagnoser:
             judge_memory(machine, record.measurement, watched.memory, batches),
             judge_switches(plan, measured, bounds, why_not=why_no_switch),
         )
-        return Measured(results=results, bounds=bounds, gains=tuple(measured))
+        return Measured(results=results)
 
     # Trials
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -73,16 +72,6 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
             _("Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more."),
             severity=Severity.NOTE,
         )
-    if rate is not None and rate.failed:
-        unreadable = _("{count} of the files looked at cannot be read by you.", count=rate.failed)
-        yield found(unreadable, _("See their modes."))
-    try:
-        free = shutil.disk_usage(place.path).free
-    except OSError:
-        return
-    if free < 1 << 30:  # no trial starts below it
-        full = _("{free:.0f} MiB are left on its file system.", free=free / (1 << 20))
-        yield found(full, _("Make room: caches may go there."))
 
 
 def _silent() -> Issue:
@@ -179,7 +168,6 @@ class ReadingRate:
 
     disk: Reads
     cache: Reads
-    failed: int
     knows_cache: bool
 
 
@@ -190,7 +178,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
         files: Files with their sizes; at most 400 evenly spread over them are read, far ones after each other, as a
             shuffled epoch reads them.
     """
-    disk, cache, failed, knows = Reads(), Reads(), 0, True
+    disk, cache, knows = Reads(), Reads(), True
     deadline_s, left = clock.now_s() + 2.0, 256 << 20
     chosen = list(files[:: max(1, len(files) // 400)])[:400]
     for path, _size_bytes in [one for start in range(7) for one in chosen[start::7]]:
@@ -204,14 +192,13 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
                     size += len(piece)
                     left -= len(piece)
         except OSError:
-            failed += 1
             continue
         knows = knows and is_cached is not None
         reads = cache if is_cached else disk
         reads.files += 1
         reads.size_bytes += size
         reads.duration_s += clock.now_s() - began_s
-    return ReadingRate(disk=disk, cache=cache, failed=failed, knows_cache=knows)
+    return ReadingRate(disk=disk, cache=cache, knows_cache=knows)
 
 
 def _is_cached(descriptor: int) -> bool | None:

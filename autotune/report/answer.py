@@ -13,16 +13,7 @@ from autotune.clock import format_duration
 from autotune.config.typed import TypedOptions
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Metric
-from autotune.records import (
-    Learning,
-    PooledGpu,
-    Ratio,
-    SearchResult,
-    Side,
-    TrialRecord,
-    Validation,
-    Verdict,
-)
+from autotune.records import Learning, PooledGpu, Ratio, SearchResult, Side, TrialRecord, Validation, Verdict
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.race_notes import race_notes
 
@@ -266,11 +257,7 @@ def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
     """
     sides = [side for side in (baseline, other) if side is not None and side.metrics]
     of_the_trial = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
-    return [
-        _trial_row("samples_per_s", sides),
-        *_gpu_rows(sides),
-        *(_trial_row(name, sides) for name in of_the_trial),
-    ]
+    return [_trial_row("samples_per_s", sides), *_gpu_rows(sides), *(_trial_row(name, sides) for name in of_the_trial)]
 
 
 def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None) -> list[str]:

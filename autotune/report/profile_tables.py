@@ -3,8 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from autotune.diagnose.pipeline_profile import PipelineProfile
-from autotune.diagnose.profile_grid import Grid
+from autotune.diagnose.pipeline_profile import Grid, PipelineProfile
 from autotune.diagnose.step_profile import Phase, StepProfile
 from autotune.report.plain_text import plain, value_text
 

@@ -27,11 +27,7 @@ def trainer(
         stepping_s = step_s * (fixed + (1 - fixed) * factor)
         whole_s = max(loading_s, stepping_s)
         phases = PhaseTimes(
-            train_s=whole_s,
-            wait_s=whole_s - stepping_s,
-            replay_s=stepping_s,
-            load_s=loading_s,
-            load_cores=load_cores,
+            train_s=whole_s, wait_s=whole_s - stepping_s, replay_s=stepping_s, load_s=loading_s, load_cores=load_cores
         )
         fields = {
             "samples": data["batch_size"],

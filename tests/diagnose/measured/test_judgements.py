@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from autotune.diagnose.findings import Limit
-from autotune.diagnose.measured_machine import judge_memory, largest_batch
-from autotune.diagnose.measured_steps import (
+from autotune.diagnose.measured_checks import (
     ReplayedSteps,
     judge_fixed_cost,
+    judge_memory,
     judge_outside_steps,
     judge_steadiness,
+    largest_batch,
     retraced_function,
     timed_steps,
 )

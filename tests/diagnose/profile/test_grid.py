@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.diagnose.profile_grid import Cell, grid, values_of
+from autotune.diagnose.pipeline_profile import Cell, grid, values_of
 from autotune.records import Scalar
 from tests.runs import knob
 

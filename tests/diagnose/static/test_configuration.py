@@ -35,13 +35,7 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
         ("batch_size: 0", CPU, "warning", "batch_size is 0", {}),
         ("lr: 1e-4", CPU, "note", "PyYAML reads lr: 1e-4 as a text", {}),
         ("{fp16: true, bf16: true}", A100, "warning", "fp16: true does not go with bf16: true", {}),
-        (
-            "{num_workers: 0, prefetch_factor: 2}",
-            CPU,
-            "warning",
-            "prefetch_factor: 2 does not go with num_workers",
-            {},
-        ),
+        ("{num_workers: 0, prefetch_factor: 2}", CPU, "warning", "prefetch_factor: 2 does not go with num_workers", {}),
         (
             "{enable_xla: true, pad_to_fixed_length: false}",
             A100,

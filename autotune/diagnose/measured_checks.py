@@ -1,18 +1,22 @@
-"""What trials show of the steps: what the input costs, what a step takes whatever its batch, stalls, and pauses."""
+"""What trials show: what the input costs, what a step takes whatever its batch, stalls, pauses, others, memory."""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import fmean, median, pstdev
 
-from autotune.diagnose.findings import CheckResult, Limit, issue, milliseconds, percent, ratio_text
+from autotune.clock import format_duration
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue, milliseconds, percent, ratio_text
+from autotune.events import Event, TrialProgress
 from autotune.measure.phases import Bounds, without
-from autotune.measure.window import PAUSES, main_stream
+from autotune.measure.probe import MemorySeries
+from autotune.measure.window import PAUSES, growth_bytes_per_s, main_stream
 from autotune.messages import Message, _, listed
-from autotune.records import Ratio, TraineeEvent, TrialPhase
+from autotune.records import Machine, Measurement, Ratio, TraineeEvent, TrialPhase, TrialRecord, Validity
 
 _WORTH_TELLING = 1.05  # gain from which on it is an issue: less is not told from the noise of a few short trials
 _MOST_SHARE = 0.99  # of the time, so that what is left of it is no division by zero
@@ -364,3 +368,186 @@ def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
     if pstdev(seconds) < regular * fmean(seconds):
         return _("every {seconds:.1f} s", seconds=fmean(seconds))
     return None
+
+
+# The machine: others on it, clocks that are held down, and the room that its memory leaves.
+
+
+class BusyReadings:
+    """Readings of the machine's CPU time while trials go on; a consumer of events.
+
+    Args:
+        busy_s: Returns the CPU time of all processes; None where the kernel does not tell it.
+    """
+
+    def __init__(self, now_s: Callable[[], float], busy_s: Callable[[], float | None]) -> None:
+        self._now_s = now_s
+        self._busy_s = busy_s
+        self._readings: list[tuple[float, float]] = []  # time, CPU time up to it
+
+    def __call__(self, event: Event) -> None:
+        """Take a reading with each sign of life of a trial."""
+        if isinstance(event, TrialProgress) and (busy_s := self._busy_s()) is not None:
+            self._readings.append((self._now_s(), busy_s))
+
+    def foreign_cores(
+        self, t0_s: float, t1_s: float, own_cores: Callable[[float, float], float | None]
+    ) -> float | None:
+        """Return the cores that others kept busy between two times, on average; None if that is not known.
+
+        Args:
+            own_cores: Returns the cores that the trial kept busy between two times.
+        """
+        inside = [reading for reading in self._readings if t0_s <= reading[0] <= t1_s]
+        if len(inside) < 2:
+            return None
+        (begin_s, before_s), (end_s, after_s) = inside[0], inside[-1]
+        own = own_cores(begin_s, end_s) if end_s > begin_s else None
+        return None if own is None else max(0.0, (after_s - before_s) / (end_s - begin_s) - own)
+
+
+def judge_neighbours(
+    foreign_cores: Sequence[float], machine_cores: float, own_cores: float | None, trials: Sequence[TrialRecord]
+) -> CheckResult:
+    """Judge whether others, or heat, have slowed the trials down.
+
+    Args:
+        foreign_cores: Cores that others kept busy during each trial.
+        own_cores: Cores that training kept busy; None if that is not known.
+    """
+    issues = []
+    # of the machine's cores: below it a desktop, a monitor, or this program itself
+    if foreign_cores and median(foreign_cores) > 0.25 * machine_cores:
+        issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
+    issues += _on_the_gpus(trials)
+    if not issues and not foreign_cores:
+        return CheckResult(check="neighbours", why_not=_("the CPU time of others is not known here"))
+    return CheckResult(check="neighbours", issues=tuple(issues))
+
+
+def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
+    is_short = own is not None and own + foreign > 0.9 * cores
+    most = cores / (cores - foreign) if foreign < cores else None
+    return issue(
+        "neighbours",
+        _(
+            "Other processes keep {foreign:.1f} of {cores:g} cores busy, and {costs}: what is measured now is not the "
+            "speed of an idle machine.",
+            foreign=foreign,
+            cores=cores,
+            costs=_("the trainer wants them too") if is_short else _("the trainer leaves them free"),
+        ),
+        severity=Severity.WARNING if is_short else Severity.NOTE,
+        numbers={"foreign_cores": foreign, "cores": cores},
+        # At most as if all their time were the trainer's: it may not scale so far.
+        bound=Ratio(ratio=most, low=1.0, high=most) if is_short and most else None,
+        limit=Limit.NEIGHBOUR if is_short else None,
+    )
+
+
+def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
+    """Return the trials that were disturbed, or else what was seen on the GPUs, two issues at most."""
+    issues = []
+    for validity, limit in ((Validity.CONTAMINATED, Limit.NEIGHBOUR), (Validity.THROTTLED, Limit.THROTTLING)):
+        spoiled = [trial for trial in trials if trial.validity is validity]
+        if spoiled:
+            sentence = _(
+                "{spoiled} of {trials} trials were disturbed: {detail}.",
+                spoiled=len(spoiled),
+                trials=len(trials),
+                detail=spoiled[0].detail,
+            )
+            issues.append(issue("neighbours", sentence, numbers={"trials": float(len(spoiled))}, limit=limit))
+    if issues:
+        return issues
+    for figures in (gpu.figures for trial in trials if trial.measurement for gpu in trial.measurement.gpus):
+        found = partial(issue, "neighbours", place=figures.uuid)
+        throttled, foreign = figures.throttled_fraction or 0.0, figures.foreign_fraction or 0.0
+        if throttled > 0.05:  # of the readings
+            share = percent(throttled)
+            held = _(
+                "Heat or a power brake holds the clocks of {gpu} down for {share} of the time.",
+                gpu=figures.name,
+                share=share,
+            )
+            issues.append(found(held, limit=Limit.THROTTLING))
+        elif foreign > 0.05:  # of the time; as `gpu.contamination` has it for trials
+            used = _("Other processes use {gpu} for {share} of the time.", gpu=figures.name, share=percent(foreign))
+            issues.append(found(used, limit=Limit.NEIGHBOUR))
+    return issues[:2]
+
+
+_NEARLY_FULL = 0.92  # of the memory: an odd batch, or a cache that grows, ends the training
+_GIB = 1 << 30
+
+
+def judge_memory(
+    machine: Machine,
+    measurement: Measurement | None,
+    series: tuple[MemorySeries, MemorySeries],
+    batches: Sequence[tuple[float, Measurement]],
+) -> CheckResult:
+    """Judge how much room the memory leaves.
+
+    Args:
+        measurement: Numbers of a trial of today's config; None if there are none.
+        series: Memory of the host, and of the fullest GPU, over a longer trial.
+        batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
+    """
+    if measurement is None:
+        return CheckResult(check="memory-room", why_not=_("no trial gave numbers"))
+    gpu_total = measurement.fullest_gpu.memory_total_bytes if measurement.fullest_gpu else None
+    largest = largest_batch(batches, gpu_total) if gpu_total else None
+    # TensorFlow and JAX take all of a GPU's memory at once: it is full only if it depends on the batch.
+    places = (
+        (_("The host's memory"), measurement.peak_memory_bytes, machine.memory_bytes, series[0], True),
+        (_("The GPU's memory"), measurement.gpu_memory_bytes, gpu_total, series[1], largest is not None),
+    )
+    issues, seen = [], []
+    for what, peak, total, over_time, tells_full in places:
+        if peak is None or not total:
+            continue
+        sizes = {"peak": peak / _GIB, "total": total / _GIB}
+        seen.append(_("{what} is used up to {peak:.1f} of {total:.1f} GiB.", what=what, **sizes))
+        growth = growth_bytes_per_s(over_time) or 0.0
+        full_s = (total - peak) / growth if growth > 0 else math.inf
+        sentence = None
+        if peak > _NEARLY_FULL * total and tells_full:
+            share = percent(peak / total)
+            sentence = _(
+                "{what} is nearly full: {share} of {total:.1f} GiB.", what=what, share=share, total=total / _GIB
+            )
+        elif full_s < 24 * 3600.0:
+            sentence = _(
+                "{what} grows by {growth:.0f} MiB a minute: it would be full after {time}.",
+                what=what,
+                growth=growth * 60 / (1 << 20),
+                time=format_duration(full_s),
+            )
+        if sentence:
+            issues.append(issue("memory-room", sentence, numbers={"peak_bytes": float(peak)}, limit=Limit.MEMORY))
+    if largest is not None:
+        seen.append(_("The largest batch that is safe is about {batch}.", batch=largest))
+    if not seen:
+        return CheckResult(check="memory-room", why_not=_("the memory in use is not known"))
+    return CheckResult(check="memory-room", issues=tuple(issues), sentence=listed(" ", seen))
+
+
+def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int) -> int | None:
+    """Return the largest safe power-of-two multiple of the smallest batch, by a line through two trials.
+
+    Args:
+        batches: Batch sizes with the numbers of a trial of each; two at least are needed.
+
+    Returns:
+        None where it is not known, or memory does not depend on the batch, as where a framework takes it all.
+    """
+    known = sorted((batch, one.gpu_memory_bytes) for batch, one in batches if one.gpu_memory_bytes is not None)
+    if len(known) < 2:
+        return None
+    (small, least), (large, most) = known[0], known[-1]
+    slope = (most - least) / (large - small) if large > small else 0.0
+    if slope <= 0:
+        return None
+    limit = small + (_NEARLY_FULL * total_bytes - least) / slope
+    return int(small * 2 ** math.floor(math.log2(limit / small))) if limit >= small else None
