@@ -48,26 +48,129 @@ def _row(screen: str, start: str) -> list[str]:
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
-def test_an_answer_that_leaves_the_training_as_it_is_needs_no_other_one_beside_it(search_result: MakeResult) -> None:
-    """Which it is by the labels of its changes: the two points may differ in values that mean nothing for training."""
-    cache = search_result().changes[1:]
-    assert "Without changing the training itself" not in _screen(search_result(changes=cache))
-    assert "Without changing the training itself" in _screen(search_result())
+ALIKE, ANYTHING = Ratio(ratio=1.0, low=0.95, high=1.05), Ratio(ratio=1.1, low=0.8, high=1.5)
+NO_BASELINE = Side(point="p", values=BASELINE, metrics=None)
+BROKE = Validation(trained_s=12.0, broke=("its loss went to 1.20 of where it began",))
 
 
-def test_what_is_applied_already_is_not_offered_again(search_result: MakeResult) -> None:
-    """The next command is the one that takes it back."""
-    screen = _screen(search_result(), applied=True)
-    assert "The config holds these values now. To take them back:  autotune revert --config config.yaml" in screen
-    assert "autotune apply" not in screen
+@pytest.mark.parametrize(
+    ("changes", "shown", "said", "unsaid"),
+    [
+        (
+            {},
+            {},
+            (
+                "Better: 2.00x (95 % interval 1.90 to 2.10) as fast as today's config.",
+                "confirmed by 4 interleaved pairs",
+                "effective batch changes from 8 to 32",
+                "learning rate",
+                "Without changing the training itself: about 1.40x with cache=memory.",
+                "The search took 30m; a training that takes longer than 1h today gets that back.",
+                "Next:  autotune apply --config config.yaml\n",
+            ),
+            ("10 minutes", "None", "Caution", "alidat"),
+        ),
+        ({"keeps": "training"}, {}, (), ("learning rate", "Without changing the training itself")),
+        ({}, {"elapsed_s": None}, (), ("gets that back",)),
+        (
+            {},
+            {"applied": True},
+            ("The config holds these values now. To take them back:  autotune revert --config config.yaml",),
+            ("autotune apply",),
+        ),
+        ({"gain_of_ten_minutes": 0.04}, {}, ("10 minutes of searching would on average gain about 4% more",), ()),
+        ({"gain_of_ten_minutes": 0.002}, {}, ("would on average gain less than 1% more",), ()),
+        (
+            {"why_no_gpu": "no NVIDIA driver was found"},
+            {},
+            ("GPU utilization was not measured: no NVIDIA driver was found.",),
+            ("GPU utilization  0 %", "effective utilization"),
+        ),
+        (
+            {"objective": "utilization"},
+            {},
+            (
+                "the GPU is 2.02x (95 % interval 1.91 to 2.12) as busy as with today's config",
+                "and training 2.00x (95 % interval 1.90 to 2.10) as fast.",
+            ),
+            ("worth",),
+        ),
+        (
+            {"verdict": Verdict.NO_CHANGE, "score_ratio": ALIKE},
+            {},
+            ("No change: today's values are as good as any that were tried.", "tried", "Nothing to apply.\n"),
+            ("autotune apply", "learning rate"),
+        ),
+        (
+            {"verdict": Verdict.NO_CHANGE, "score_ratio": ANYTHING},
+            {},
+            ("No change: trials differ too much from one another to tell.", "the same command may tell"),
+            ("as good as any",),
+        ),
+        (
+            {"verdict": Verdict.NO_CHANGE, "validation": BROKE},
+            {},
+            ("something is faster, but it broke in a longer training.", BROKE.broke[0], "Nothing to apply."),
+            (),
+        ),
+        (
+            {"verdict": Verdict.NO_CHANGE, "speedup": None},
+            {},
+            ("No change yet", "run the same command again with more time"),
+            (),
+        ),
+        (
+            {"verdict": Verdict.NO_BASELINE, "baseline": NO_BASELINE, "speedup": None, "same_training": None},
+            {},
+            ("No baseline", "autotune apply --config config.yaml --force\n"),
+            ("2.00x",),
+        ),
+    ],
+)
+def test_each_verdict_is_said_with_what_to_do_next(
+    search_result: MakeResult,
+    changes: dict[str, Any],
+    shown: dict[str, Any],
+    said: tuple[str, ...],
+    unsaid: tuple[str, ...],
+) -> None:
+    """The gain with its interval, what it means for the training, and the command to type; nothing that is not so."""
+    whole = search_result()
+    if changes.get("verdict") is Verdict.NO_CHANGE:
+        changes = {"best": whole.baseline, "candidate": whole.best, **changes}
+    if changes.pop("keeps", ""):
+        changes = {"changes": whole.changes[1:]}
+    screen = _screen(search_result(**changes), **shown)
+    assert [part for part in said if part not in screen] == []
+    assert [part for part in unsaid if part in screen] == []
 
 
-def test_a_better_config_is_told_with_its_interval_and_the_next_command(search_result: MakeResult) -> None:
-    """The headline has the gain, its interval and the reason; the next command follows."""
-    screen = _screen(search_result())
-    assert "Better: 2.00x (95 % interval 1.90 to 2.10) as fast as today's config." in screen
-    assert "confirmed by 4 interleaved pairs" in screen
-    assert screen.rstrip().endswith("Next:  autotune apply --config config.yaml")
+def test_nothing_faster_shows_todays_numbers_alone(search_result: MakeResult) -> None:
+    """Without a candidate there is one column."""
+    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=search_result().baseline, speedup=None, changes=()))
+    assert _row(screen, "samples") == ["samples", "50.0/s"]
+    assert "what changes" not in screen
+
+
+def test_what_a_change_is_worth_is_as_certain_as_it_is_known(search_result: MakeResult) -> None:
+    """One number for a group, none for what is not known, no number for what may be worth nothing, what moves along."""
+
+    def change(path: str, worth: Ratio | None, group: int, *along: MovedKey) -> Change:
+        return Change(path=path, old=None, new=1, worth=worth, group=group, label="batch", along=along)
+
+    gain = Ratio(ratio=1.3, low=1.1, high=1.54)
+    changes = (
+        change("a", gain, 0),
+        change("b", gain, 0),
+        change("c", None, 1),
+        change("d", Ratio(ratio=1.04, low=0.97, high=1.12), 2),
+        change("e", Ratio(ratio=0.9, low=0.85, high=0.95), 3, MovedKey(path="f", old=None, new=0)),
+    )
+    screen = _screen(search_result(changes=changes))
+    assert [_row(screen, f"{name} ")[3] for name in "abcdef"] == [
+        "1.30x (1.10 to 1.54)", "(together)", "?", "unclear 0.97 to 1.12", "0.90x (0.85 to 0.95)", "(moves along)",
+    ]  # fmt: skip
+    assert _row(_screen(search_result(changes=changes[2:3])), "c ") == ["c", "null", "1", "batch"]
 
 
 def test_the_stages_of_a_pipeline_are_told(search_result: MakeResult) -> None:
@@ -84,34 +187,6 @@ def test_each_change_is_a_row(search_result: MakeResult) -> None:
     screen = _screen(search_result())
     assert _row(screen, "data.batch_size") == ["data.batch_size", "8", "32", "1.43x (1.31 to 1.57)", "batch"]
     assert _row(screen, "data.cache") == ["data.cache", "none", "memory", "1.40x (1.25 to 1.57)", "same training"]
-
-
-def test_changes_that_cannot_be_told_apart_share_their_worth(search_result: MakeResult) -> None:
-    """One number for the group, none for what is not known."""
-    changes = (
-        Change(path="a", old=1, new=2, worth=Ratio(ratio=1.3, low=1.1, high=1.54), group=0, label="same training"),
-        Change(
-            path="b", old=False, new=True, worth=Ratio(ratio=1.3, low=1.1, high=1.54), group=0, label="same training"
-        ),
-        Change(path="c", old=None, new=1, worth=None, group=1, label="unknown"),
-    )
-    screen = _screen(search_result(changes=changes))
-    assert _row(screen, "a ")[3] == "1.30x (1.10 to 1.54)"
-    assert _row(screen, "b ") == ["b", "false", "true", "(together)", "same training"]
-    assert _row(screen, "c ")[1:4] == ["null", "1", "?"]
-
-
-def test_what_may_be_worth_nothing_is_said_to_be_unclear(search_result: MakeResult) -> None:
-    """With an interval that includes 1 there is no single number that looks like a gain or a loss."""
-    unclear = Ratio(ratio=1.04, low=0.97, high=1.12)
-    loss = Ratio(ratio=0.9, low=0.85, high=0.95)
-    changes = (
-        Change(path="a", old=1, new=2, worth=unclear, group=0, label="same training"),
-        Change(path="b", old=1, new=2, worth=loss, group=1, label="same training"),
-    )
-    screen = _screen(search_result(changes=changes))
-    assert _row(screen, "a ")[3] == "unclear 0.97 to 1.12"
-    assert _row(screen, "b ")[3] == "0.90x (0.85 to 0.95)"
 
 
 @pytest.mark.parametrize("section", ["data", "a.section.with.a.long.name.that.no.terminal.holds"])
@@ -141,14 +216,6 @@ def test_metrics_stand_side_by_side_with_their_units(search_result: MakeResult) 
     assert _row(screen, "GPU utilization") == ["GPU utilization", "not measured", "not measured"]
     assert _row(screen, "step-time variation") == ["step-time variation", "10.0 %", "10.0 %"]
     assert "None" not in screen
-
-
-def test_why_there_is_no_utilization_is_said(search_result: MakeResult) -> None:
-    """Never 0 %; once, below the table, in the words of whoever looked for a GPU."""
-    screen = _screen(search_result(why_no_gpu="no NVIDIA driver was found"))
-    assert "GPU utilization was not measured: no NVIDIA driver was found." in screen
-    assert "0 %" not in "".join(_row(screen, "GPU utilization  "))
-    assert "effective utilization" not in screen
 
 
 def _on_one_gpu(search_result: MakeResult) -> SearchResult:
@@ -233,29 +300,6 @@ def test_the_gpus_of_data_and_model_stand_beside_what_users_state_of_such_pairs(
     assert "users state 60-80 % for data and 85-95 % for model" in screen
 
 
-def test_a_key_that_moves_along_is_shown_with_its_change(search_result: MakeResult) -> None:
-    """The diff of `apply` will have it too."""
-    change = Change(
-        path="data.model_gpu",
-        old=None,
-        new=1,
-        worth=Ratio(ratio=1.6, low=1.5, high=1.7),
-        group=0,
-        label="same training",
-        along=(MovedKey(path="data.data_gpu", old=None, new=0),),
-    )
-    screen = _screen(search_result(changes=(change,)))
-    assert _row(screen, "data.data_gpu") == ["data.data_gpu", "null", "0", "(moves along)"]
-
-
-def test_a_search_for_utilization_says_what_became_of_it(search_result: MakeResult) -> None:
-    """Utilization and speed are shown, each with its interval; effects of changes are on speed."""
-    screen = _screen(search_result(objective="utilization"))
-    assert "the GPU is 2.02x (95 % interval 1.91 to 2.12) as busy as with today's config" in screen
-    assert "and training 2.00x (95 % interval 1.90 to 2.10) as fast." in screen
-    assert _row(screen, "what changes")[3] == "speed"
-
-
 def test_cautions_are_printed_whole(search_result: MakeResult) -> None:
     """They are sentences of their own, however long."""
     long = "another process used the GPU for " + "a very long time, " * 15 + "that is all"
@@ -279,104 +323,6 @@ def test_a_validated_answer_says_what_it_came_through(search_result: MakeResult)
     assert "Not chosen: batch_size=64: 2.50x as fast, but it broke in a longer training: crashed after 12s" in screen
     assert "\x1b" not in screen
     assert "alidat" not in _screen(search_result())
-
-
-def test_a_winner_that_broke_is_no_change(search_result: MakeResult) -> None:
-    """The reason is said, and nothing is offered."""
-    result = search_result()
-    broke = Validation(trained_s=12.0, broke=("its loss went to 1.20 of where it began",))
-    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=None, candidate=result.best, validation=broke))
-    assert "No change: something is faster, but it broke in a longer training." in screen
-    assert "its loss went to 1.20 of where it began" in screen
-    assert "Nothing to apply." in screen
-
-
-def test_another_batch_is_another_training(search_result: MakeResult) -> None:
-    """A change of batch reminds of the learning rate, and shows what is to be had without it."""
-    screen = _screen(search_result())
-    assert "effective batch changes from 8 to 32" in screen
-    assert "learning rate" in screen
-    assert "Without changing the training itself: about 1.40x with cache=memory." in screen
-    unchanged = _screen(search_result(changes=search_result().changes[1:]))
-    assert "learning rate" not in unchanged
-
-
-def test_the_search_says_when_it_has_paid_for_itself(search_result: MakeResult) -> None:
-    """Half an hour for twice the speed: gained back by a training of an hour."""
-    assert "The search took 30m; a training that takes longer than 1h today gets that back." in _screen(search_result())
-    assert "gets that back" not in _screen(search_result(), elapsed_s=None)
-
-
-def test_what_more_time_would_probably_gain_is_said(search_result: MakeResult) -> None:
-    """A search that could go on says what for; one that could not says so; a result read back says nothing."""
-    assert "10 minutes of searching would on average gain about 4% more" in _screen(
-        search_result(gain_of_ten_minutes=0.04)
-    )
-    assert "would on average gain less than 1% more" in _screen(search_result(gain_of_ten_minutes=0.002))
-    assert "10 minutes" not in _screen(search_result())
-
-
-def test_no_change_says_so_and_offers_nothing(search_result: MakeResult) -> None:
-    """The losing candidate is shown as tried, and there is nothing to apply."""
-    whole = search_result()
-    alike = Ratio(ratio=1.0, low=0.95, high=1.05)
-    screen = _screen(
-        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, score_ratio=alike)
-    )
-    assert "No change: today's values are as good as any that were tried." in screen
-    assert "tried" in _row(screen, "what changes")
-    assert "autotune apply" not in screen
-    assert "learning rate" not in screen
-    assert screen.rstrip().endswith("Nothing to apply.")
-
-
-def test_what_could_not_be_told_is_not_called_as_good(search_result: MakeResult) -> None:
-    """A confirmation that may have missed a large gain says nothing of today's values."""
-    whole = search_result()
-    anything = Ratio(ratio=1.1, low=0.8, high=1.5)
-    screen = _screen(
-        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, score_ratio=anything)
-    )
-    assert "No change: trials differ too much from one another to tell." in screen
-    assert "as good as any" not in screen
-    assert "the same command may tell" in screen
-
-
-def test_what_is_not_known_of_any_change_has_no_column(search_result: MakeResult) -> None:
-    """As where today's config gave no numbers."""
-    changes = (Change(path="a", old=1, new=2, worth=None, group=0, label="same training"),)
-    assert _row(_screen(search_result(changes=changes)), "a ") == ["a", "1", "2", "same training"]
-
-
-def test_nothing_faster_shows_todays_numbers_alone(search_result: MakeResult) -> None:
-    """Without a candidate there is one column."""
-    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=search_result().baseline, speedup=None, changes=()))
-    assert _row(screen, "samples") == ["samples", "50.0/s"]
-    assert "what changes" not in screen
-
-
-def test_an_unconfirmed_gain_asks_for_more_time(search_result: MakeResult) -> None:
-    """It is neither sold as better nor thrown away."""
-    whole = search_result()
-    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, speedup=None))
-    assert "No change yet" in screen
-    assert "run the same command again with more time" in screen
-
-
-def test_no_baseline_wants_to_be_told_twice(search_result: MakeResult) -> None:
-    """Values that run, without a ratio; applying them takes --force."""
-    screen = _screen(
-        search_result(
-            verdict=Verdict.NO_BASELINE,
-            baseline=Side(point="p", values=BASELINE, metrics=None),
-            speedup=None,
-            same_training=None,
-        )
-    )
-    assert "No baseline" in screen
-    assert _row(screen, "samples") == ["samples", "100/s"]
-    assert screen.rstrip().endswith("autotune apply --config config.yaml --force")
-    assert "2.00x" not in screen
 
 
 @pytest.mark.parametrize(("path", "typed"), [("my config.yaml", "'my config.yaml'"), ("a'b.yaml", "'a'\"'\"'b.yaml'")])
