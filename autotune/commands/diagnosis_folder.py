@@ -137,7 +137,7 @@ def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_P
 
 def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str]:
     try:
-        from autotune.report.diagnosis_pictures import diagnosis_pictures
+        from autotune.report.html.pictures import diagnosis_pictures
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise

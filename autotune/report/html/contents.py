@@ -1,7 +1,6 @@
 """Contents of a report: what a study and its folders say, gathered before a page is written, and what that takes."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -145,10 +144,6 @@ class StudyContents:
         return [*validation_notes(self.result), *answer_notes(self.result, self.shown, None)]
 
     @property
-    def machine(self) -> str:
-        return next((text for name, text in self.conditions if name == "machine"), "-")
-
-    @property
     def changed(self) -> str:
         """What differs from today's config; empty where nothing does."""
         baseline = self.result.baseline.values if self.result and self.result.baseline else {}
@@ -199,11 +194,6 @@ class StudyContents:
         return trial_points(self.trials)
 
     @property
-    def endings(self) -> Counter[str]:
-        """How many trials failed, by how they ended."""
-        return Counter(point.trial.ending.value for point in self.points if point.has_failed)
-
-    @property
     def names_of_machines(self) -> dict[str, str]:
         """Name of each machine that trials were made on, by that in the record."""
         machines = dict.fromkeys(point.trial.machine for point in self.points)
@@ -231,16 +221,6 @@ class StudyContents:
             if waiting is not None and speed:
                 found.append((name, 1000.0 / speed * waiting, 1000.0 / speed * (1.0 - waiting)))
         return found
-
-    def label(self, ratio: str) -> str:
-        """Return what one of the `ratios` is of, in words."""
-        return f"score ({self.measures})" if ratio == "score" and self.measures else ratio
-
-    def with_a_diagnosis(self, does: str) -> str:
-        """Return how a diagnosis gets into the report."""
-        diagnose = self.commands.get("diagnose", "autotune diagnose")
-        report = self.commands.get("report", "autotune report")
-        return f"`{diagnose} --out FOLDER` {does}, and `{report} --diagnosis FOLDER` puts it in here."
 
 
 def _windows(
