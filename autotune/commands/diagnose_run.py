@@ -8,7 +8,7 @@ from autotune.commands.apply_answer import apply_values
 from autotune.commands.diagnosis_folder import Profiles, keep, make_profiles, profiles_s, require_folder
 from autotune.commands.printing import say_aside, say_object
 from autotune.config.typed import typed_tokens
-from autotune.diagnose.diagnosis import DiagnosisOptions, FailOn, diagnose, diagnose_static
+from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
 from autotune.messages import INVISIBLE, Language, _, translated
 from autotune.report.console import text_console
@@ -96,12 +96,12 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     else:
         problem.require_runnable()
         kept_s = profiles_s(request.budget_s) if request.out is not None else 0.0
-        options = DiagnosisOptions(
-            budget_s=request.budget_s - kept_s, started_s=started_s, allow_busy_gpu=request.allow_busy_gpu
-        )
-        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=options.budget_s)
+        budget_s, is_allowed = request.budget_s - kept_s, request.allow_busy_gpu
+        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s)
         with display:
-            diagnosis = diagnose(problem, options, clock, display)
+            diagnosis = diagnose(
+                problem, clock, display, budget_s=budget_s, started_s=started_s, allow_busy_gpu=is_allowed
+            )
         if request.out is not None:
             say_aside("profiling the input pipeline and the step")
             profiles = make_profiles(problem, clock, ends_s=started_s + request.budget_s - _STOPPING_S)

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from autotune.config.document import Leaf
@@ -41,28 +42,24 @@ def check_configuration(look: Look) -> CheckResult:
         _without_effect,
     )
     weights = list(Severity)
-    found = sorted((one for kind in kinds for one in kind(problem)), key=lambda one: weights.index(one.severity))
+    found = [_as_it_can_be_written(problem, one) for kind in kinds for one in kind(problem)]
+    found.sort(key=lambda one: weights.index(one.severity))
     values, known = len(problem.settings.scalars), len(known_keys(problem))
     sentence = _("{values} values, {known} of them known knobs", values=values, known=known)
     return CheckResult(check="configuration", issues=tuple(found), sentence=sentence)
 
 
-def _issue(
-    problem: Problem,
-    path: str,
-    sentence: str,
-    remedy: str = "",
-    *,
-    severity: Severity = Severity.WARNING,
-    values: Mapping[str, Scalar] | None = None,
-    label: Label = Label.SAME_TRAINING,
-    limit: Limit | None = None,
-    cost: str = "",
-) -> Issue:
-    """Return an issue about a key; values of keys that cannot be edited are left out."""
-    kept = {path: value for path, value in (values or {}).items() if path not in problem.settings.refused}
-    found = partial(issue, "configuration", place=place_of(problem, path))
-    return found(sentence, remedy, severity=severity, limit=limit, values=kept, label=label, cost=cost)
+_found = partial(issue, "configuration")  # with the key as its place
+
+
+def _as_it_can_be_written(problem: Problem, found: Issue) -> Issue:
+    """Return an issue with the line of its key, and without values of keys that cannot be edited."""
+    refused = problem.settings.refused
+    advice = [
+        replace(one, values={path: value for path, value in one.values.items() if path not in refused})
+        for one in found.recommendations
+    ]
+    return replace(found, place=place_of(problem, found.place), recommendations=tuple(advice))
 
 
 def _try(path: str, value: str) -> Message:
@@ -95,7 +92,7 @@ def _mistyped_keys(problem: Problem) -> Iterator[Issue]:
         never = _("; the trainer's sources name that one, and never this") if reads else ""
         sentence = _("{key} looks like a slip for {meant}{never}.", key=leaf.dotted, meant=meant, never=never)
         remedy = _("Write {meant}, if that is meant.", meant=meant)
-        yield _issue(problem, leaf.dotted, sentence, remedy, severity=Severity.ERROR if reads else Severity.WARNING)
+        yield _found(sentence, remedy, severity=Severity.ERROR if reads else Severity.WARNING, place=leaf.dotted)
 
 
 def is_one_letter_off(name: str, other: str) -> bool:
@@ -135,7 +132,7 @@ def _numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
         "Write {number}, which is a number to every parser; or see that the trainer makes it one.", number=number
     )
     severity = Severity.WARNING if by_pyyaml else Severity.NOTE
-    yield _issue(problem, found[0].dotted, sentence, remedy, severity=severity)
+    yield _found(sentence, remedy, severity=severity, place=found[0].dotted)
 
 
 def _is_a_word_to_pyyaml(leaf: Leaf) -> bool:
@@ -163,7 +160,7 @@ def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
         if is_off or (is_a_switch and text in ("true", "yes", "on")) or (name in _BATCHES and text.isdecimal()):
             why = _(", and every text that is not empty is true to Python") if is_off else ""
             sentence = _("{key} is the text {text} in quotes{why}.", key=leaf.dotted, text=leaf.text, why=why)
-            yield _issue(problem, leaf.dotted, sentence, _("Leave the quotes out."))
+            yield _found(sentence, _("Leave the quotes out."), place=leaf.dotted)
 
 
 def _empty_batches(problem: Problem) -> Iterator[Issue]:
@@ -171,7 +168,7 @@ def _empty_batches(problem: Problem) -> Iterator[Issue]:
     for path, value in problem.settings.scalars.items():
         if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
             sentence = _("{key} is 0: no step has a sample.", key=path)
-            yield _issue(problem, path, sentence, _("Give a number from 1 on."))
+            yield _found(sentence, _("Give a number from 1 on."), place=path)
 
 
 def _contradictions(problem: Problem) -> Iterator[Issue]:
@@ -190,7 +187,7 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
                     "{one} does not go with {other}: that is an error in most trainers.", one=key.said, other=other.said
                 )
                 remedy = _("Change one of the two: {one}, or {other}.", one=key.path, other=other.path)
-                yield _issue(problem, key.path, sentence, remedy)
+                yield _found(sentence, remedy, place=key.path)
 
 
 def _unmet_needs(problem: Problem) -> Iterator[Issue]:
@@ -214,7 +211,7 @@ def _unmet_needs(problem: Problem) -> Iterator[Issue]:
                 )
                 on = written(needed)
                 remedy = _("Set {other} to {needed}, or {key} to false.", other=other.path, needed=on, key=key.path)
-                yield _issue(problem, key.path, sentence, remedy, values={other.path: needed})
+                yield _found(sentence, remedy, values={other.path: needed}, place=key.path)
 
 
 def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
@@ -234,14 +231,13 @@ def _slow_settings(problem: Problem) -> Iterator[Issue]:
     for setting in SETTINGS:
         for key in of_kind(problem, *setting.kinds):
             if same_scalar(key.value, setting.value):
-                yield _issue(
-                    problem,
-                    key.path,
+                yield _found(
                     _(setting.sentence, key=key.said),
                     _try(key.path, written(setting.write)),
                     severity=setting.severity,
                     values={key.path: setting.write},
                     limit=setting.limit,
+                    place=key.path,
                 )
 
 
@@ -270,7 +266,7 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
             continue
         good = min(cores, 16)
         remedy = _try(key.path, str(good))
-        yield _issue(problem, key.path, sentence, remedy, values={key.path: good}, limit=Limit.PREPARING)
+        yield _found(sentence, remedy, values={key.path: good}, limit=Limit.PREPARING, place=key.path)
 
 
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
@@ -285,7 +281,7 @@ def _absent_gpus(problem: Problem) -> Iterator[Issue]:
                 "{key} is GPU {value}, and {there}{why}.", key=key.path, value=key.value, there=there, why=because
             )
             remedy = _("Name one that is there, or null for none in particular.")
-            yield _issue(problem, key.path, sentence, remedy, severity=Severity.ERROR)
+            yield _found(sentence, remedy, severity=Severity.ERROR, place=key.path)
     drivers = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA's driver, of WSL2, of AMD's
     if gpus or why is None or any(map(os.path.exists, drivers)):
         return  # one that is there, or that may be
@@ -294,7 +290,7 @@ def _absent_gpus(problem: Problem) -> Iterator[Issue]:
         if is_device and re.fullmatch(r"(?:cuda|gpu)(?::\d+)?", str(value), re.IGNORECASE):
             sentence = _("{key} is {value}, and there is no GPU: {why}.", key=path, value=value, why=why)
             remedy = _("Train on a machine with one, or on the CPU.")
-            yield _issue(problem, path, sentence, remedy, severity=Severity.ERROR)
+            yield _found(sentence, remedy, severity=Severity.ERROR, place=path)
 
 
 def _without_effect(problem: Problem) -> Iterator[Issue]:
@@ -312,7 +308,7 @@ def _without_effect(problem: Problem) -> Iterator[Issue]:
             there=_("no GPU") if gpus == 0 else _("one GPU"),
             keys=_listed([key.path for key in found]),
         )
-        yield _issue(problem, found[0].path, sentence, severity=Severity.NOTE)
+        yield _found(sentence, severity=Severity.NOTE, place=found[0].path)
 
 
 def _listed(names: list[str]) -> str:
@@ -341,7 +337,7 @@ def _slow_precision(problem: Problem) -> Iterator[Issue]:
         remedy = _try(key.path, written(full)) if full is not None else _("Compute in float32 here.")
         values = {key.path: full} if full is not None else {}
         sentence = _("{key}: {why}.", key=key.said, why=why)
-        yield _issue(problem, key.path, sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP)
+        yield _found(sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP, place=key.path)
 
 
 def _unused_precision(problem: Problem) -> Iterator[Issue]:
@@ -358,15 +354,14 @@ def _unused_precision(problem: Problem) -> Iterator[Issue]:
         if half is not None:
             gpu = gpus[0].name
             sentence = _("{key}: the tensor cores of {gpu} compute far faster in 16 bits.", key=key.said, gpu=gpu)
-            yield _issue(
-                problem,
-                key.path,
+            yield _found(
                 sentence,
                 _try(key.path, written(half)),
                 severity=Severity.NOTE,
                 values={key.path: half},
                 label=Label.PRECISION,
                 limit=Limit.STEP,
+                place=key.path,
             )
             return
 
@@ -400,9 +395,7 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
                 "Try larger ones; {batch} is usual to begin with on a GPU of its memory, if the model is small enough.",
                 batch=good,
             )
-            yield _issue(
-                problem,
-                key.path,
+            yield _found(
                 sentence,
                 remedy,
                 severity=Severity.NOTE,
@@ -410,6 +403,7 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
                 label=Label.BATCH,
                 limit=Limit.HOST,
                 cost=_("memory, and perhaps another learning rate"),
+                place=key.path,
             )
 
 
@@ -433,8 +427,8 @@ def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
         steps=f"{path}: {steps // 2}",
     )
     values = {batch: size * 2, path: steps // 2}
-    yield _issue(
-        problem, path, sentence, remedy, severity=Severity.NOTE, values=values, limit=Limit.HOST, cost=_("memory")
+    yield _found(
+        sentence, remedy, severity=Severity.NOTE, values=values, limit=Limit.HOST, cost=_("memory"), place=path
     )
 
 

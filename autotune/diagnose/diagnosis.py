@@ -21,22 +21,6 @@ from autotune.messages import _, ngettext, uncapitalized
 from autotune.options import SearchOptions
 from autotune.search.open import Part, open_parts
 from autotune.search.problem import Problem
-from autotune.trial.launch import Runner
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiagnosisOptions:
-    """Options of a diagnosis.
-
-    Attributes:
-        budget_s: The wall for everything, in seconds.
-        started_s: When the process started, on the monotonic clock; the budget counts from there.
-        allow_busy_gpu: Whether to make trials although somebody else is on the GPU.
-    """
-
-    budget_s: float
-    started_s: float
-    allow_busy_gpu: bool = False
 
 
 def diagnose_static(problem: Problem | None, clock: Clock) -> Diagnosis:
@@ -51,29 +35,30 @@ def diagnose_static(problem: Problem | None, clock: Clock) -> Diagnosis:
 
 def diagnose(
     problem: Problem,
-    options: DiagnosisOptions,
     clock: Clock,
     on_event: Callable[[Event], None],
     *,
-    runner: Runner | None = None,
-    busy_s: Callable[[], float | None] | None = None,
+    budget_s: float,
+    started_s: float,
+    allow_busy_gpu: bool = False,
 ) -> Diagnosis:
     """Diagnose a training: static checks, then short trials of it.
 
     Args:
         problem: The config and the command; runnable.
         on_event: Told everything that happens.
-        runner: Makes the trials; None for real ones.
-        busy_s: Returns the CPU time of all processes; None for this machine's.
+        budget_s: The wall for everything, in seconds.
+        started_s: When the process started, on the monotonic clock; the budget counts from there.
+        allow_busy_gpu: Whether to make trials although somebody else is on the GPU.
 
     Raises:
         AutotuneError: Trials cannot be made: the record is held by a search, a GPU is busy, and the like.
     """
     cpu = BusyCpu()
-    search = SearchOptions(budget_s=options.budget_s, allow_busy_gpu=options.allow_busy_gpu, warm_start=False)
-    with open_parts(problem, search, Part(started_s=options.started_s), clock, on_event, runner=runner) as opened:
+    search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
+    with open_parts(problem, search, Part(started_s=started_s), clock, on_event) as opened:
         static = static_checks(problem, clock, is_run=True)
-        diagnoser = Diagnoser(opened.parts, opened.consumers, busy_s=busy_s or cpu.busy_s, cores=cpu.cores)
+        diagnoser = Diagnoser(opened.parts, opened.consumers, busy_s=cpu.busy_s, cores=cpu.cores)
         measured = diagnoser.run()
     results = (*static, *measured.results)
     return Diagnosis(verdict=verdict_of(measured.results, measured.why_not_seen, static), results=results)

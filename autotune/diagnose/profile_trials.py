@@ -61,25 +61,14 @@ class MadeTrial:
     Attributes:
         window: The part that was measured; None if there is none.
         measurement: The numbers of that part; None likewise.
+        trouble: Error of a trial that ended other than it should; None if nothing is wrong with it.
     """
 
     events: Sequence[TraineeEvent]
     window: Window | None
     measurement: Measurement | None
     folder: TrialFolder
-    ending: Ending
-    detail: str
-
-    @property
-    def trouble(self) -> TrialError | None:
-        """Error of a trial that ended other than it should; None if nothing is wrong with it."""
-        explained = EXPLANATIONS[self.ending]
-        has_steps = any(event.kind == "step" for event in self.events)
-        if self.ending in (Ending.STOPPED, Ending.COMPLETED) and has_steps:
-            return None
-        seen = "training failed" if has_steps else "no step was seen"
-        detail = f" ({self.detail})" if self.detail else ""
-        return TrialError(f"{seen}: {explained.sentence}{detail}", where=str(self.folder.path), remedy=explained.remedy)
+    trouble: TrialError | None
 
 
 @dataclass(kw_only=True)
@@ -136,9 +125,13 @@ class ProfileTrials:
         folder.discard_temporary()
         evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
         ending, detail = ending_of(trial_exit, watch.events, evidence)
-        return MadeTrial(
-            events=watch.events, window=window, measurement=measurement, folder=folder, ending=ending, detail=detail
-        )
+        trouble = None
+        has_steps = any(event.kind == "step" for event in watch.events)
+        if ending not in (Ending.STOPPED, Ending.COMPLETED) or not has_steps:
+            seen, explained = "training failed" if has_steps else "no step was seen", EXPLANATIONS[ending]
+            said = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
+            trouble = TrialError(said, where=str(folder.path), remedy=explained.remedy)
+        return MadeTrial(events=watch.events, window=window, measurement=measurement, folder=folder, trouble=trouble)
 
 
 @contextmanager
