@@ -170,7 +170,6 @@ def _is_dataset(file: SourceFile, node: ast.expr, known: set[str]) -> bool:
 
 
 def _is_stateful(training: Training, unit: Unit, node: ast.AST, seen: set[ast.AST]) -> bool:
-    """Return whether a function that a dataset is mapped with draws random numbers, or calls Python."""
     parts = {part for one in ast.walk(node) for part in unit.file.full_name(one).split(".")}
     if parts & {"numpy_function", "py_function", "py_func", "random"} or any(p.startswith("random_") for p in parts):
         return True
@@ -266,7 +265,6 @@ def anomalies_detected(training: Training) -> Places:
 
 
 def _loaders(training: Training) -> Iterator[tuple[Unit, ast.Call]]:
-    """Yield the loaders of training whose arguments are all to be seen."""
     names = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
     for unit, call in training.code.calls(*names):
         data = _argument(call, "dataset", 0)
@@ -293,7 +291,6 @@ def _is_zero(unit: Unit, node: ast.expr | None) -> bool:
 
 
 def _is_in_memory(unit: Unit, call: ast.Call) -> bool:
-    """Return whether a loader is of a ``TensorDataset``, or of a part of one."""
     names = {last_part(node) for node in ast.walk(_argument(call, "dataset", 0) or call.func)}
     assigned = [node for node in ast.walk(unit.file.tree) if isinstance(node, ast.Assign)]
     for _ in range(3):  # TensorDataset -> random_split -> loader

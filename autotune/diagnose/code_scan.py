@@ -132,7 +132,6 @@ def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:
 
 
 def _words(problem: Problem) -> Iterator[str]:
-    """Yield the words of the config and of the command, which may name what Python finds at run time."""
     for text in (*problem.settings.scalars.values(), *problem.command):
         if isinstance(text, str):
             yield from text.replace("/", ".").replace("=", ".").split(".")

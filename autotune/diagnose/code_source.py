@@ -215,7 +215,6 @@ class LiveCode:
 
 
 def _definitions(unit: Unit) -> list[Unit]:
-    """Return the functions and classes directly in a unit, but for those in parts that training does not reach."""
     return [Unit(file=unit.file, node=node, outer=unit) for node in unit.nodes if isinstance(node, Definition)]
 
 
@@ -315,7 +314,6 @@ def _is_evaluation_branch(node: ast.If | ast.IfExp, part: ast.AST) -> bool:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """Return the names, attributes and texts in an expression."""
     texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
     return [*texts, *filter(None, (last_part(one) for one in ast.walk(node)))]
 
@@ -420,7 +418,6 @@ class Training:
         return found
 
     def _calls(self, unit: Unit, call: ast.Call, among: dict[ast.AST, Unit]) -> bool:
-        """Return whether a call is of one of these functions, as far as names tell."""
         name = last_part(call.func)
         if name in _RUNNING and call.args:
             name = last_part(call.args[0])  # strategy.run(step, args=...)
@@ -444,7 +441,6 @@ def _is_step(node: ast.AST) -> bool:
 
 
 def _makers(file: SourceFile) -> set[str]:
-    """Return names that stand for ``tf.function`` in a file, perhaps only if the config says so."""
     found = {FUNCTION}
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Assign):

@@ -148,7 +148,6 @@ def _with_point(text: str) -> str:
 
 
 def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
-    """Yield switches and batch sizes whose value is a text: ``use_amp: "false"`` is true to Python."""
     for leaf in problem.settings.trial_document.leaves:
         if leaf.style is None or not isinstance(leaf.value, str) or not has_known_name(leaf.dotted):
             continue
@@ -164,7 +163,6 @@ def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
 
 
 def _empty_batches(problem: Problem) -> Iterator[Issue]:
-    """Yield batch sizes of 0."""
     for path, value in problem.settings.scalars.items():
         if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
             sentence = _("{key} is 0: no step has a sample.", key=path)
@@ -172,7 +170,6 @@ def _empty_batches(problem: Problem) -> Iterator[Issue]:
 
 
 def _contradictions(problem: Problem) -> Iterator[Issue]:
-    """Yield values that are an error together, as the table of knobs has it."""
     keys = known_keys(problem)
     rows = {row.kind: row for row in KNOWN_KNOBS}
     seen: set[frozenset[str]] = set()
@@ -227,7 +224,6 @@ _PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|pre
 
 
 def _slow_settings(problem: Problem) -> Iterator[Issue]:
-    """Yield values that are slow on any machine: the table of settings."""
     for setting in SETTINGS:
         for key in of_kind(problem, *setting.kinds):
             if same_scalar(key.value, setting.value):
@@ -242,7 +238,6 @@ def _slow_settings(problem: Problem) -> Iterator[Issue]:
 
 
 def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
-    """Yield numbers of workers that are 0 on many cores, or far more than there are cores."""
     cores = problem.machine.cpu_cores
     for key in of_kind(problem, "workers"):
         assert isinstance(key.value, int), "the row of workers takes nothing else"
@@ -270,7 +265,6 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
 
 
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
-    """Yield devices that are not there: training would fail."""
     gpus, why = len(problem.machine.gpus), problem.why_no_gpu
     there = _("there is none") if gpus == 0 else ""
     there = there or ngettext("there is {count}, counted from 0", "there are {count}, counted from 0", gpus)
@@ -294,7 +288,6 @@ def _absent_gpus(problem: Problem) -> Iterator[Issue]:
 
 
 def _without_effect(problem: Problem) -> Iterator[Issue]:
-    """Yield what is on in the config and has no effect on this machine."""
     gpus = len(problem.machine.gpus)
     on_gpu_alone = ("pin_memory", "prefetch_to_gpu", "gpu_prefetch_strategy", "tf32", "cudnn_benchmark", "fp16")
     found = [key for key in of_kind(problem, *on_gpu_alone) if key.value is True] if gpus == 0 else []
@@ -319,7 +312,6 @@ def _listed(names: list[str]) -> str:
 
 
 def _slow_precision(problem: Problem) -> Iterator[Issue]:
-    """Yield 16-bit types that are emulated here."""
     gpus, machine = problem.machine.gpus, problem.machine
     known = [types_of(gpu) for gpu in gpus]
     for key in of_kind(problem, *PRECISION.kinds):
@@ -341,7 +333,6 @@ def _slow_precision(problem: Problem) -> Iterator[Issue]:
 
 
 def _unused_precision(problem: Problem) -> Iterator[Issue]:
-    """Yield full precision on a GPU whose tensor cores would compute in 16 bits."""
     gpus = problem.machine.gpus
     known = [types_of(gpu) or frozenset() for gpu in gpus]
     keys = list(of_kind(problem, *PRECISION.kinds))
@@ -376,7 +367,6 @@ def _half(key: Key, problem: Problem, *, bfloat16: bool) -> Scalar:
 
 
 def _small_batches(problem: Problem) -> Iterator[Issue]:
-    """Yield a batch that is far smaller than one to begin with on this GPU."""
     if not problem.machine.gpus or _accumulations(problem):
         return
     gpu = problem.machine.gpus[0]
@@ -414,7 +404,6 @@ def starting_batch(gpu: Gpu) -> int | None:
 
 
 def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
-    """Yield gradients that are accumulated over batches that might fit into memory as one."""
     batches = [(key.path, key.value) for key in of_kind(problem, "batch_size") if isinstance(key.value, int)]
     found = _accumulations(problem)
     if not problem.machine.gpus or len(found) != 1 or len(batches) != 1 or found[0][1] % 2:

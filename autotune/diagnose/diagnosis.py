@@ -141,7 +141,6 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
 
 
 def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
-    """Return the first place in the code that is about the same side of training as a limit; None without one."""
     side = next((side for side in _SIDES if limit in side), frozenset({limit}))
     return next((one for result in static for one in result.issues if one.limit in side and one.place), None)
 
@@ -207,7 +206,6 @@ class FailOn:
         return known is not None and _OPERATORS[self.comparison](known, self.limit)
 
     def _values(self, diagnosis: Diagnosis) -> dict[str, float | None]:
-        """Return the largest measured gain, the verdict's bound, and the issues by their weight."""
         measured = [one.gain for one in diagnosis.recommendations if one.evidence is Evidence.MEASURED and one.gain]
         weights = [issue.severity for issue in diagnosis.issues]
         return {

@@ -107,7 +107,6 @@ def ask_framework(look: Look) -> FrameworkAnswers:
 
 
 def _interpreter_of(problem: Problem) -> Path | None:
-    """Return the trainer's interpreter; None where its command starts none."""
     if not problem.command:
         return None
     if problem.command[0].startswith("{python}"):
@@ -121,7 +120,6 @@ def _interpreter_of(problem: Problem) -> Path | None:
 
 
 def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str:
-    """Return the framework that the trainer's sources import, as far as it is installed; empty for none."""
     packages = {"tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow", "torch": "torch"}
     installed = list(dict.fromkeys(name for package, name in packages.items() if package in versions))
     if problem is not None and len(installed) == 2:

@@ -59,7 +59,6 @@ def check_hardware(look: Look) -> CheckResult:
 
 
 def _choice(look: Look) -> Iterator[Issue]:
-    """Yield what is wrong with the choice of GPUs by CUDA_VISIBLE_DEVICES."""
     if look.problem is None:
         return
     place = "CUDA_VISIBLE_DEVICES"
@@ -160,7 +159,7 @@ def _neighbours(look: Look) -> Iterator[Issue]:
 
 
 def _cards() -> bool:
-    """Return whether there is a card of NVIDIA's on the PCI bus: its maker is 0x10de, the class of displays 0x03."""
+    # On the PCI bus 0x10de is NVIDIA, and 0x03 the class of display controllers, with compute ones.
     return any(
         text_of(vendor) == "0x10de" and (text_of(vendor.replace("vendor", "class")) or "").startswith("0x03")
         for vendor in glob.glob("/sys/bus/pci/devices/*/vendor")

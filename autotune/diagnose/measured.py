@@ -221,7 +221,6 @@ class Diagnoser:
         return self._parts.budget.left_s() - _ENDING_S
 
     def _batches(self, *records: TrialRecord | None) -> list[tuple[float, Measurement]]:
-        """Return the batch of each trial that gave numbers, with these."""
         return [
             (size, one.measurement)
             for one in records
@@ -243,7 +242,6 @@ def _loads_ahead(problem: Problem) -> bool | None:
 
 
 def _twice(knob: Knob) -> int | None:
-    """Return the batch twice as large, or the next of the domain; None if the domain ends with today's."""
     if not isinstance(knob.baseline, int):
         return None
     larger = [value for value in knob.choices if isinstance(value, int) and value > knob.baseline]

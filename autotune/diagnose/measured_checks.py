@@ -95,7 +95,6 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> L
 
 
 def _work(bounds: Bounds) -> str:
-    """Return what the loader does with its time, as a sentence; empty where that is not known."""
     loading, cores = bounds.speeds.get(_LOAD), bounds.cores.get(_LOAD)
     if loading is None or bounds.batch is None:
         return ""
@@ -237,7 +236,6 @@ _Pair = tuple[TraineeEvent, TraineeEvent, frozenset[str]]
 
 
 def _successive_steps(events: Sequence[TraineeEvent]) -> list[_Pair]:
-    """Return each step with the one before it, and with the kinds of what came between the two."""
     stream = main_stream(events)
     found: list[_Pair] = []
     before: TraineeEvent | None = None
@@ -357,7 +355,6 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
 
 
 def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
-    """Return how slow steps recur, in words; None if they do so irregularly."""
     if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
         return _("at the beginning of each epoch")
     steps = [after.number - before.number for before, after in pairwise(slow)]

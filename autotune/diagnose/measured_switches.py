@@ -232,7 +232,6 @@ def _change(switch: Switch) -> str:
 
 
 def _explained(switch: Switch) -> str:
-    """Return a change with what its knobs mean."""
     meanings = [row.sentence for knob in switch.knobs if (row := row_of(knob)) is not None]
     if not meanings:
         return _change(switch)

@@ -153,7 +153,6 @@ def _is_over(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> boo
 
 
 def _measured(_folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
-    """Return the longest stretch of plain training."""
     windows = phased_events(events).train
     return max(windows, key=lambda window: window.time_s) if windows else steady_window(events)
 
@@ -246,7 +245,6 @@ def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
 
 
 def _by_place(row: Series, batches: float) -> tuple[Series, NDArray[np.intp]]:
-    """Return the mean at each place of a cycle, and the place of each value."""
     whole = round(batches)  # a period of 8 may be found to be 7.98, and would drift
     # of the period, as far as it may be off a whole number of batches
     exact = whole if abs(batches - whole) <= 0.03 * batches else batches
@@ -453,7 +451,6 @@ def _speed(cell: Cell) -> float:
 
 
 def _margin(cell: Cell, fastest: Cell) -> float:
-    """Return the share by which one may be slower than the fastest and count as fast."""
     sd = math.hypot(cell.relative_sd or 0.0, fastest.relative_sd or 0.0)
     return max(0.03, 2.0 * sd)  # nobody pays for less with more workers, or another training
 

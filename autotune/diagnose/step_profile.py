@@ -81,7 +81,6 @@ def profile_trainer_step(problem: Problem, clock: Clock, *, ends_s: float = math
 
 
 def _times(folder: Path) -> StepTimes | None:
-    """Return the times that the profiler in the trainer has written; None if there are none yet."""
     try:
         return read_step_times(folder / FILE)
     except (OSError, ValueError) as error:
@@ -122,11 +121,6 @@ def _windows(trial: MadeTrial, times: StepTimes) -> list[Window]:
 
 
 def _training(trial: MadeTrial, times: StepTimes | None) -> Training:
-    """Return the steps of the training outside the profile.
-
-    Raises:
-        TrialError: There are too few.
-    """
     gpu_utilization = trial.measurement.gpu_utilization if trial.measurement else None
     if times is not None and times.marked_ms:  # by the same borders as the steps with marks
         plain_ms = times.plain_ms
@@ -155,7 +149,6 @@ def _in_ms(values_s: Series, window: Window, on_cpu: bool) -> list[float]:
 
 
 def _without(trial: MadeTrial) -> StepTimes:
-    """Return times of a trainer whose step could not be taken apart: the reason for each."""
     notes = [event.text for event in trial.events if event.kind == "note" and event.text]
     unknown = (
         "its steps are made neither by Keras's fit or train_on_batch, nor by autotune.tf.TrainStep, nor by an "

@@ -117,7 +117,6 @@ def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> Message:
 
 
 def _rates(rate: ReadingRate) -> Message:
-    """Return what was read and how fast, for people; empty for nothing."""
     from_disk = _("from the disk") if rate.knows_cache else _("read")
     return listed(
         ", ",

@@ -82,7 +82,6 @@ def _side(side: Side) -> dict[str, Any]:
 
 
 def _stages(times: PipelineTimes) -> dict[str, Any]:
-    """Return the times of a pipeline over two devices, as shares and means."""
     return {
         "features_s": times.features_s,
         "step_s": times.step_s,

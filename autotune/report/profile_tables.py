@@ -42,7 +42,6 @@ def _adding_up(profile: StepProfile) -> str:
 
 
 def _places(profile: StepProfile) -> list[str]:
-    """Return what is on which device, and what is on the CPU though there is a GPU."""
     if not profile.places:
         return ["There is no GPU: all of it runs on the CPU."] if profile.device == "CPU" else []
     lines = []

@@ -318,7 +318,6 @@ def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
 
 
 def _today(trials: Sequence[TrialRecord], baseline: str, machine: str) -> float | None:
-    """Return the geometric mean speed of today's config on a machine; None where it was not measured there."""
     speeds = [
         trial.comparable.speed
         for trial in trials

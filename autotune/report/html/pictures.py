@@ -257,14 +257,12 @@ def _time_axis(axes: Axes, label: str) -> None:
 
 
 def _legend(axes: Axes, columns: int) -> None:
-    """Put the legend below the picture, where it hides nothing."""
     figure = axes.figure
     assert isinstance(figure, Figure)
     figure.legend(loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
 
 
 def _in_page(name: str, title: str, height: float, *parts: Callable[[Axes], None]) -> Markup:
-    """Return a picture as an element of a page."""
     settings = {
         **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
         **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
