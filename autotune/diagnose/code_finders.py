@@ -258,9 +258,10 @@ def torch_numbers_fetched(training: Training) -> Places:
 
 def anomalies_detected(training: Training) -> Places:
     """Yield autograd's detection of anomalies, where it is on whatever the config says."""
-    for unit, call in training.code.calls("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly"):
-        is_on = bool(call.args) and _is_true(call.args[0])
-        if (is_on or isinstance(unit.file.parents.get(call), ast.withitem)) and not unit.is_conditional(call):
+    names = ("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly")
+    for unit, call in training.code.calls(*names):
+        is_begun = unit.file.full_name(call.func) == names[1] and isinstance(unit.file.parents.get(call), ast.withitem)
+        if (is_begun or (call.args and _is_true(call.args[0]))) and not unit.is_conditional(call):
             yield unit, call
 
 
