@@ -191,14 +191,6 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
 
 
 def _helps(switch: Switch, gain: Ratio) -> Issue:
-    recommendation = Recommendation(
-        sentence=_explained(switch),
-        values=switch.changes,
-        gain=gain,
-        evidence=Evidence.MEASURED,
-        label=switch.label.value,
-        cost=_("each sample may teach less") if switch.label is Label.BATCH else "",
-    )
     return Issue(
         check="switches",
         severity=Severity.WARNING,
@@ -206,36 +198,33 @@ def _helps(switch: Switch, gain: Ratio) -> Issue:
         place=", ".join(knob.path for knob in switch.knobs),
         bound=gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
-        recommendations=(recommendation,),
+        recommendations=(_recommendation(switch, gain, Evidence.MEASURED),),
     )
 
 
 def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
-    recommendations = []
+    advice = []
     for switch in switches:
         bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
-        recommendations.append(
-            Recommendation(
-                sentence=_explained(switch),
-                values=switch.changes,
-                gain=bound,
-                evidence=Evidence.BOUNDED if bound else Evidence.NOT_TRIED,
-                label=switch.label.value,
-            )
-        )
+        advice.append(_recommendation(switch, bound, Evidence.BOUNDED if bound else Evidence.NOT_TRIED))
     sentence = _("{count} more may help, and a few short trials do not show it: a search does.", count=len(switches))
-    return Issue(check="switches", severity=Severity.NOTE, sentence=sentence, recommendations=tuple(recommendations))
+    return Issue(check="switches", severity=Severity.NOTE, sentence=sentence, recommendations=tuple(advice))
+
+
+def _recommendation(switch: Switch, gain: Ratio | None, evidence: Evidence) -> Recommendation:
+    meanings = [row.sentence for knob in switch.knobs if (row := row_of(knob)) is not None]
+    sentence: str = _change(switch)
+    if meanings:
+        sentence = _("{change} ({meaning})", change=sentence, meaning=listed("; ", meanings))
+    cost = _("each sample may teach less") if switch.label is Label.BATCH and evidence is Evidence.MEASURED else ""
+    label = switch.label.value
+    return Recommendation(
+        sentence=sentence, values=switch.changes, gain=gain, evidence=evidence, label=label, cost=cost
+    )
 
 
 def _change(switch: Switch) -> str:
     return ", ".join(f"{path}: {written(value)}" for path, value in switch.changes.items())
-
-
-def _explained(switch: Switch) -> str:
-    meanings = [row.sentence for knob in switch.knobs if (row := row_of(knob)) is not None]
-    if not meanings:
-        return _change(switch)
-    return _("{change} ({meaning})", change=_change(switch), meaning=listed("; ", meanings))
 
 
 # Check of what is in force in the trainer's process: threads, precision, eager mode, devices, against the config.
