@@ -215,6 +215,9 @@ def loaders_without_workers(training: Training) -> Places:
     for unit, call in _loaders(training):
         if not _is_in_memory(unit, call) and _is_zero(unit, _argument(call, "num_workers", 5)):
             yield unit, call
+    for unit, call in training.code.calls("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"):
+        if not _has_unknown(call) and _is_zero(unit, _argument(call, "dataloader_num_workers")):
+            yield unit, call
 
 
 def loaders_without_pinning(training: Training) -> Places:

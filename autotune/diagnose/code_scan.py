@@ -24,7 +24,7 @@ _MOST_BYTES = 2 << 20  # of all that are parsed: some seconds
 
 # A source without any of these has nothing that a rule could find, and is not parsed: most of a library of models.
 _TELLING = re.compile(
-    rb"DataLoader|\bDataset\.|\.Dataset\b|tfds|_dataset_from_directory|\.prefetch\(|\.interleave\("
+    rb"DataLoader|TrainingArguments|\bDataset\.|\.Dataset\b|tfds|_dataset_from_directory|\.prefetch\(|\.interleave\("
     rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
     rb"|check_numerics|detect_anomaly|\.function\b|import function"
 )
