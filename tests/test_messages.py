@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from babel.messages.catalog import Catalog
-from babel.messages.extract import extract_from_dir
+from babel.messages.extract import DEFAULT_MAPPING, extract_from_dir
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po
 
 import autotune
-from autotune.diagnose.code_scan import RULES
+from autotune.diagnose.tables import RULES
 from autotune.messages import (
     END_OF_ISOLATE,
     ISOLATE,
@@ -27,7 +27,6 @@ from autotune.messages import (
 )
 
 PACKAGE = Path(autotune.__file__).parent
-SOURCES = [("**.py", "python"), ("space/knobs.toml", "scripts.documentation.words_page:meanings")]
 
 
 @pytest.fixture(scope="module", params=sorted(PACKAGE.glob("locale/*/LC_MESSAGES/autotune.po")), ids=str)
@@ -47,7 +46,8 @@ def _strings(text: object) -> tuple[str, ...]:
 
 def test_every_message_has_a_translation(catalog: tuple[Path, Catalog]) -> None:
     """None is without one or in doubt, and no translation is left over: ``scripts/messages`` sees to the rest."""
-    in_source = {_strings(found[2]) for found in extract_from_dir(PACKAGE, SOURCES)}
+    mapping = [*DEFAULT_MAPPING, ("**.toml", "scripts.messages_in_tables:extract")]
+    in_source = {_strings(found[2]) for found in extract_from_dir(PACKAGE, mapping)}
     assert len(in_source) > 300
     translations = {_strings(one.id): one for one in catalog[1] if one.id}
     assert translations.keys() == in_source

@@ -10,7 +10,7 @@ from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
 from autotune.commands.printing import say_aside, say_object
 from autotune.config.typed import typed_tokens
-from autotune.diagnose.diagnosis import DiagnosisOptions, FailOn, diagnose, diagnose_static
+from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
 from autotune.diagnose.pipeline_profile import PipelineProfile, profile_pipeline
 from autotune.diagnose.profile_trials import open_trials
@@ -120,12 +120,12 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     else:
         problem.require_runnable()
         kept_s = profiles_s(request.budget_s) if request.out is not None else 0.0
-        options = DiagnosisOptions(
-            budget_s=request.budget_s - kept_s, started_s=started_s, allow_busy_gpu=request.allow_busy_gpu
-        )
-        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=options.budget_s)
+        budget_s, is_allowed = request.budget_s - kept_s, request.allow_busy_gpu
+        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s)
         with display:
-            diagnosis = diagnose(problem, options, clock, display)
+            diagnosis = diagnose(
+                problem, clock, display, budget_s=budget_s, started_s=started_s, allow_busy_gpu=is_allowed
+            )
         if request.out is not None:
             say_aside("profiling the input pipeline and the step")
             profiles = make_profiles(problem, clock, ends_s=started_s + request.budget_s - 3.0)  # to end and to write
@@ -306,7 +306,7 @@ def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_P
 
 def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str]:
     try:
-        from autotune.report.diagnosis_pictures import diagnosis_pictures
+        from autotune.report.html.pictures import diagnosis_pictures
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise

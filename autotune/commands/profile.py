@@ -35,8 +35,7 @@ def pipeline(call: Invocation, config: Path, with_grid: bool, state_dir: Path | 
     behind --.
     """
     with signals_held():
-        from autotune.diagnose.pipeline_profile import profile_pipeline
-        from autotune.diagnose.profile_grid import profile_grid
+        from autotune.diagnose.pipeline_profile import profile_grid, profile_pipeline
         from autotune.diagnose.profile_trials import open_trials
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_grid, print_pipeline_profile

@@ -1,4 +1,4 @@
-"""Code of a trainer that runs in training: what its script reaches by name, evaluation left out.
+"""Code of a trainer that runs in training: what its script reaches by name, evaluation left out, and where it steps.
 
 Python decides at run time what a name means, so every function or class of a name that is used counts as reached. What
 is never named, what only evaluation names, and what stands under ``if __name__ == "__main__"`` of an imported module
@@ -10,260 +10,15 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 
 from autotune.messages import _
-
-_HARMLESS = frozenset(("property", "staticmethod", "classmethod", "tensorflow.function", "abstractmethod"))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Unit:
-    """Function or class of a source file, or the code of the module itself.
-
-    Attributes:
-        outer: The function, class or module that it is defined in; None for a module.
-    """
-
-    file: SourceFile
-    node: Definition | ast.Module
-    outer: Unit | None = None
-
-    @property
-    def name(self) -> str:
-        """Its name; empty for a module."""
-        return "" if isinstance(self.node, ast.Module) else self.node.name
-
-    @cached_property
-    def nodes(self) -> tuple[ast.AST, ...]:
-        """Its nodes, those of functions and classes inside it left out, and what belongs to evaluation."""
-        return tuple(own_nodes(self.node, partial(is_evaluation_part, self.file)))
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """Names that it uses: variables, attributes, and texts that may be names of something."""
-        found = set[str]()
-        for node in self.nodes:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                found.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                found.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-                found.add(node.value)
-            elif isinstance(node, ast.ImportFrom):
-                found |= {one.name for one in node.names if one.asname}
-        return frozenset(found)
-
-    @property
-    def calls(self) -> Iterator[ast.Call]:
-        return (node for node in self.nodes if isinstance(node, ast.Call))
-
-
-class LiveCode:
-    """Code that runs in training.
-
-    Args:
-        named: Names that something else uses, such as a config that names a class.
-
-    Attributes:
-        units: Modules, functions and classes that are reached.
-    """
-
-    def __init__(self, files: Sequence[SourceFile], named: Iterable[str] = ()) -> None:
-        self.files = tuple(files)
-        waiting: list[Unit] = []
-        self._reached: dict[ast.AST, Unit] = {}
-        for file in self.files:
-            module = Unit(file=file, node=file.tree)
-            self._reached[file.tree] = module
-            waiting += _definitions(module)
-        names = set(named).union(*(unit.names for unit in self._reached.values()))
-        while new := [unit for unit in waiting if self._is_reached(unit, names)]:
-            waiting = [unit for unit in waiting if not self._is_reached(unit, names)]
-            for unit in new:
-                self._reached[unit.node] = unit
-                names |= unit.names
-                waiting += _definitions(unit)
-        overridden = self._overridden()
-        self.units = tuple(unit for unit in self._reached.values() if unit.node not in overridden)
-
-    @cached_property
-    def functions(self) -> Mapping[str, tuple[Unit, ...]]:
-        """Functions that are reached, by name."""
-        found: dict[str, list[Unit]] = {}
-        for unit in self.units:
-            if isinstance(unit.node, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.setdefault(unit.name, []).append(unit)
-        return {name: tuple(units) for name, units in found.items()}
-
-    def calls(self, *names: str) -> Iterator[tuple[Unit, ast.Call]]:
-        """Yield the calls of what has one of these whole names."""
-        for unit in self.units:
-            for call in unit.calls:
-                if unit.file.full_name(call.func) in names:
-                    yield unit, call
-
-    def imports(self, package: str) -> bool:
-        return any(file.imports(package) for file in self.files)
-
-    def _overridden(self) -> set[ast.AST]:
-        """Return the methods of classes that nothing makes an object of, which all subclasses have of their own."""
-        reached = list(self._reached.values())
-        below: dict[str, list[Unit]] = {}
-        for unit in reached:
-            for name in _bases(unit.node):
-                below.setdefault(name, []).append(unit)
-        made = set[str]().union(*(unit.names - _bases_in(unit) for unit in reached))
-        called_above = set[str]().union(*(unit.names for unit in reached if "super" in unit.names))
-        own = {
-            name: [{node.name for node in unit.nodes if isinstance(node, Definition)} for unit in units]
-            for name, units in below.items()
-        }
-        return {
-            unit.node
-            for unit in reached
-            if unit.outer is not None
-            and unit.outer.name in below
-            and unit.outer.name not in made
-            and unit.name not in called_above
-            and all(unit.name in names for names in own[unit.outer.name])
-        }
-
-    @staticmethod
-    def _is_reached(unit: Unit, names: set[str]) -> bool:
-        """Return whether a definition in code that is reached is so too, given the names that are used."""
-        assert not isinstance(unit.node, ast.Module), "modules are reached from the beginning"
-        node, outer = unit.node, unit.outer
-        if is_evaluation(node.name) or without_gradients(unit.file, node.decorator_list):
-            return False
-        if node.name in names or (node.name.startswith("__") and node.name.endswith("__")):
-            return True
-        if any(_called(unit.file, one) not in _HARMLESS for one in node.decorator_list):
-            return True  # it may be a registry
-        # A method of a class that stands on another one may be what that one calls.
-        return outer is not None and isinstance(outer.node, ast.ClassDef) and bool(outer.node.bases)
-
-
-def _definitions(unit: Unit) -> list[Unit]:
-    """Return the functions and classes directly in a unit, but for those in parts that training does not reach."""
-    return [Unit(file=unit.file, node=node, outer=unit) for node in unit.nodes if isinstance(node, Definition)]
-
-
-def _bases(node: ast.AST) -> set[str]:
-    """Return the last parts of the names of the classes that a class stands on; none for anything else."""
-    bases = node.bases if isinstance(node, ast.ClassDef) else []
-    return {one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "") for one in bases}
-
-
-def _bases_in(unit: Unit) -> set[str]:
-    bases = [base for node in unit.nodes if isinstance(node, ast.ClassDef) for base in node.bases]
-    used = [node.id for node in unit.nodes if isinstance(node, ast.Name) and node not in bases]
-    return {base.id for base in bases if isinstance(base, ast.Name)} - set(used)
-
-
-def _called(file: SourceFile, decorator: ast.expr) -> str | None:
-    return file.full_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
-
-
-# Parts of sources that do not train: validation, testing, inference and debugging, as far as their names tell.
-
-
-_EVALUATION = frozenset(
-    ("val", "valid", "validate", "validation", "eval", "evaluate", "evaluation", "evaluator", "test", "testing")
-) | frozenset(("infer", "inference", "predict", "predictor", "demo", "export", "visualize", "visualise", "plot", "dev"))
-_WRITTEN_TOGETHER = re.compile(
-    r"(?:val|valid|validation|eval|test|dev)(?:set|loader|data|dataset|ds|dl|iter|step|gen)s?"
-)
-_TRAINING = frozenset(("train", "training", "trainer", "fit"))
-_TELLING_MODE = frozenset(("is", "train", "training", "self", "mode", "args", "cfg", "config"))
-_DEBUGGING = frozenset(("debug", "debugging", "eager"))  # of a switch: what the config says is no matter of the code
-_GRADIENTS_OFF = frozenset(("torch.no_grad", "torch.inference_mode"))
-
-
-def is_evaluation(name: str) -> bool:
-    """Return whether a name says that it is for evaluation, and not for training too."""
-    return _are_evaluation([name])
-
-
-def is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
-    """Return whether a part of a node does not train: a branch, an argument, what is assigned to ``val_data``."""
-    if isinstance(node, ast.If) and _asks_for_main(node.test):
-        return part in node.body and not file.is_script
-    if isinstance(node, ast.If | ast.IfExp):
-        return _leads_to_evaluation(node, part)
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return part is node.value and _are_evaluation([name for target in targets for name in _names(target)])
-    if isinstance(node, ast.keyword):
-        return node.arg is not None and is_evaluation(node.arg)
-    if isinstance(node, ast.Dict):
-        keys = [key for key, value in zip(node.keys, node.values, strict=True) if value is part and key is not None]
-        return _are_evaluation(
-            [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-        )
-    if isinstance(node, ast.With | ast.AsyncWith):
-        return part in node.body and any(_named(file, item.context_expr) in _GRADIENTS_OFF for item in node.items)
-    return False
-
-
-def without_gradients(file: SourceFile, decorators: list[ast.expr]) -> bool:
-    """Return whether a function computes no gradients, by its decorators."""
-    return any(_named(file, one) in _GRADIENTS_OFF for one in decorators)
-
-
-def _asks_for_main(test: ast.expr) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(test))
-
-
-def _named(file: SourceFile, node: ast.expr) -> str | None:
-    return file.full_name(node.func if isinstance(node, ast.Call) else node)
-
-
-def _leads_to_evaluation(branch: ast.If | ast.IfExp, part: ast.AST) -> bool:
-    negated = any(isinstance(node, ast.Not | ast.NotEq | ast.NotIn) for node in ast.walk(branch.test))
-    names = list(_names(branch.test))
-    in_body = part in branch.body if isinstance(branch.body, list) else part is branch.body
-    in_else = part in branch.orelse if isinstance(branch.orelse, list) else part is branch.orelse
-    if in_body:
-        return _says_training(names) if negated else _are_evaluation(names) or _says_debugging(names)
-    if in_else:
-        return _are_evaluation(names) if negated else _says_training(names)
-    return False
-
-
-def _are_evaluation(names: list[str]) -> bool:
-    words = {word for name in names for word in words_of(name)}
-    is_it = any(word in _EVALUATION or _WRITTEN_TOGETHER.fullmatch(word) for word in words)
-    return is_it and not any(word in _TRAINING or word.startswith("train") for word in words)
-
-
-def _says_debugging(names: list[str]) -> bool:
-    return not _DEBUGGING.isdisjoint(word for name in names for word in words_of(name))
-
-
-def _says_training(names: list[str]) -> bool:
-    words = {word for name in names for word in words_of(name)}
-    return bool(words & {"train", "training"}) and words <= _TELLING_MODE
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    """Yield the names, attributes and texts in an expression."""
-    for one in ast.walk(node):
-        if isinstance(one, ast.Name):
-            yield one.id
-        elif isinstance(one, ast.Attribute):
-            yield one.attr
-        elif isinstance(one, ast.Constant) and isinstance(one.value, str):
-            yield one.value
-
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 Loop = ast.For | ast.AsyncFor | ast.While
-_COMPATIBLE = re.compile(r"^tensorflow\.compat\.v[12]\.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -275,7 +30,6 @@ class SourceFile:
         is_script: Whether it is what the command starts; else it is imported.
     """
 
-    path: Path
     name: str
     tree: ast.Module
     is_script: bool
@@ -301,89 +55,406 @@ class SourceFile:
                 module = "." * node.level + (node.module or "")
                 found |= {one.asname or one.name: f"{module}.{one.name}" for one in node.names}
         for node in self.tree.body:
-            if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                whole = _dotted(node.value, found)
-                if whole is not None and whole.partition(".")[0] in _tops(found):
-                    found.setdefault(node.targets[0].id, whole)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                first, _, rest = spelled(node.value).partition(".")
+                if first in found:
+                    found.setdefault(node.targets[0].id, f"{found[first]}.{rest}" if rest else found[first])
         return found
 
-    def full_name(self, node: ast.AST) -> str | None:
-        """Return the whole name of what an expression names, e.g. ``tensorflow.data.Dataset``; None for other ones.
+    def full_name(self, node: ast.AST) -> str:
+        """Return the whole name of what an expression names, e.g. ``tensorflow.data.Dataset``; empty for other ones.
 
         The names of TensorFlow's ``compat.v1`` and ``compat.v2`` are those without these. A name that is not imported
         stands for itself.
         """
-        whole = _dotted(node, self.imported)
-        return None if whole is None else _COMPATIBLE.sub("tensorflow.", whole)
+        first, _, rest = spelled(node).partition(".")
+        whole = ".".join(filter(None, (self.imported.get(first, first), rest)))
+        return re.sub(r"^tensorflow\.compat\.v[12]\.", "tensorflow.", whole)
 
-    def imports(self, package: str) -> bool:
-        return any(whole.partition(".")[0] == package for whole in self.imported.values())
+    def imports(self, *packages: str) -> bool:
+        return any(whole.partition(".")[0] in packages for whole in self.imported.values())
 
-    def above(self, node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Yield what a node is in, innermost first, each with the part of it that leads to the node."""
-        while (parent := self.parents.get(node)) is not None:
+    def above(self, node: ast.AST, top: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yield what a node is in, innermost first and up to `top`, each with the part of it that leads to the node."""
+        while (parent := self.parents.get(node)) is not None and parent is not top:
             yield parent, node
             node = parent
 
 
-def parse(path: Path, name: str, content: bytes, *, is_script: bool) -> SourceFile | str:
+def parse(name: str, content: bytes, *, is_script: bool) -> SourceFile | str:
     """Parse a source file, or return the reason, for people, for which that is not possible."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes of the trainer's, which are none of ours to tell
-            tree = ast.parse(content)
+            return SourceFile(name=name, tree=ast.parse(content), is_script=is_script)
     except SyntaxError as error:
-        return _(
-            "{place} is no Python that this version reads: {error}",
-            place=f"{name}:{error.lineno or 1}",
-            error=error.msg,
-        )
+        place = f"{name}:{error.lineno or 1}"
+        return _("{place} is no Python that this version reads: {error}", place=place, error=error.msg)
     except (ValueError, RecursionError, MemoryError) as error:
         return _("{file} is no Python that can be read: {error}", file=name, error=str(error))
-    return SourceFile(path=path, name=name, tree=tree, is_script=is_script)
 
 
-def own_nodes(
-    definition: ast.AST, is_left_out: Callable[[ast.AST, ast.AST], bool] = lambda _node, _part: False
-) -> Iterator[ast.AST]:
-    """Yield the nodes of a function, class or module, but for the bodies of the functions and classes inside it.
+def spelled(node: ast.AST) -> str:
+    """Return a plain name, or an attribute of one, as it is written; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        inner = spelled(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
 
-    What such an inner one is decorated with, and its defaults, belong to the outer one.
+
+def last_part(node: ast.AST) -> str:
+    """Return the last part of a name; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Unit:
+    """Function or class of a source file, or the code of the module itself.
+
+    Attributes:
+        outer: The function, class or module that it is defined in; None for a module.
+    """
+
+    file: SourceFile
+    node: Definition | ast.Module
+    outer: Unit | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name; empty for a module."""
+        return "" if isinstance(self.node, ast.Module) else self.node.name
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Its nodes, without those of functions and classes inside it, and without what belongs to evaluation.
+
+        What an inner function is decorated with, and its defaults, belong to the outer one.
+        """
+        waiting: list[ast.AST] = list(self.node.body)
+        found = []
+        while waiting:
+            node = waiting.pop()
+            found.append(node)
+            inner = node.body if isinstance(node, Definition) else ()
+            parts = (part for part in ast.iter_child_nodes(node) if part not in inner)
+            waiting += (part for part in parts if not _is_evaluation_part(self.file, node, part))
+        return tuple(found)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names that it uses: variables, attributes, and texts that may be names of something."""
+        found = set[str]()
+        for node in self.nodes:
+            if isinstance(node, ast.Attribute) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
+                found.add(last_part(node))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif isinstance(node, ast.ImportFrom):
+                found |= {one.name for one in node.names if one.asname}
+        return frozenset(found)
+
+    @property
+    def calls(self) -> Iterator[ast.Call]:
+        return (node for node in self.nodes if isinstance(node, ast.Call))
+
+    def loops_around(self, node: ast.AST) -> Iterator[ast.For | ast.AsyncFor | ast.While]:
+        """Yield the loops of this unit whose rounds a node is in, innermost first."""
+        for parent, part in self.file.above(node, self.node):
+            if isinstance(parent, Loop) and part in parent.body:
+                yield parent
+
+    def innermost_loop(self, node: ast.AST) -> ast.AST | None:
+        return next(self.loops_around(node), None)
+
+    def is_conditional(self, node: ast.AST, top: ast.AST | None = None) -> bool:
+        """Return whether a node is evaluated in some rounds of `top` only, which is a loop or this unit itself."""
+        return any(
+            isinstance(parent, ast.ExceptHandler | ast.Lambda)
+            or (isinstance(parent, ast.If | ast.IfExp) and part is not parent.test)
+            or (isinstance(parent, ast.BoolOp) and part is not parent.values[0])
+            for parent, part in self.file.above(node, top or self.node)
+        )
+
+
+class LiveCode:
+    """Code that runs in training.
 
     Args:
-        definition: The function, class or module.
-        is_left_out: Whether a part of a node is left out, with all that is in it.
+        named: Names that something else uses, such as a config that names a class.
+
+    Attributes:
+        units: Modules, functions and classes that are reached.
+        functions: Functions that are reached, by name.
     """
-    waiting: list[ast.AST] = list(_fields(definition, inside=True))
-    while waiting:
-        node = waiting.pop()
-        yield node
-        parts = _fields(node, inside=False) if isinstance(node, Definition) else ast.iter_child_nodes(node)
-        waiting += [part for part in parts if not is_left_out(node, part)]
+
+    def __init__(self, files: Sequence[SourceFile], named: Iterable[str] = ()) -> None:
+        self.files = tuple(files)
+        reached = [Unit(file=file, node=file.tree) for file in self.files]
+        waiting = [inner for unit in reached for inner in _definitions(unit)]
+        names = set(named).union(*(unit.names for unit in reached))
+        while new := [unit for unit in waiting if _is_reached(unit, names)]:
+            waiting = [unit for unit in waiting if unit not in new]
+            waiting += [inner for unit in new for inner in _definitions(unit)]
+            names = names.union(*(unit.names for unit in new))
+            reached += new
+        overridden = _overridden(reached)
+        self.units = tuple(unit for unit in reached if unit not in overridden)
+        self.functions: dict[str, list[Unit]] = {}
+        for unit in self.units:
+            if isinstance(unit.node, Function):
+                self.functions.setdefault(unit.name, []).append(unit)
+
+    def calls(self, *names: str) -> Iterator[tuple[Unit, ast.Call]]:
+        """Yield the calls of what has one of these whole names."""
+        for unit in self.units:
+            yield from ((unit, call) for call in unit.calls if unit.file.full_name(call.func) in names)
+
+    def nodes(self) -> Iterator[tuple[Unit, ast.AST]]:
+        """Yield all nodes that are reached."""
+        return ((unit, node) for unit in self.units for node in unit.nodes)
 
 
-def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name in lower case: those of ``valLoader_2`` are val, loader and 2."""
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return tuple(word for word in re.split(r"[\W_]+", spaced.lower()) if word)
+def _definitions(unit: Unit) -> list[Unit]:
+    return [Unit(file=unit.file, node=node, outer=unit) for node in unit.nodes if isinstance(node, Definition)]
 
 
-def _fields(node: ast.AST, *, inside: bool) -> Iterator[ast.AST]:
-    """Yield the statements of a definition's body, or else its other parts."""
-    for name, value in ast.iter_fields(node):
-        if (name == "body") is inside:
-            yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.AST))
+def _is_reached(unit: Unit, names: set[str]) -> bool:
+    """Return whether a definition in code that is reached is so too, given the names that are used."""
+    node, outer = unit.node, unit.outer
+    assert not isinstance(node, ast.Module), "modules are reached from the beginning"
+    decorators = {_called(unit.file, one) for one in node.decorator_list}
+    if is_evaluation(node.name) or decorators & _GRADIENTS_OFF:
+        return False
+    if node.name in names or (node.name.startswith("__") and node.name.endswith("__")):
+        return True
+    if decorators - {"property", "staticmethod", "classmethod", "tensorflow.function", "abstractmethod"}:
+        return True  # it may be a registry
+    # A method of a class that stands on another one may be what that one calls.
+    return outer is not None and isinstance(outer.node, ast.ClassDef) and bool(outer.node.bases)
 
 
-def _tops(found: Mapping[str, str]) -> set[str]:
-    return {whole.partition(".")[0] for whole in found.values()}
+def _overridden(reached: Sequence[Unit]) -> set[Unit]:
+    """Return the methods of classes that nothing makes an object of, which all subclasses have of their own."""
+    below: dict[str, list[set[str]]] = {}
+    for unit in reached:
+        methods = {node.name for node in unit.nodes if isinstance(node, Definition)}
+        for base in unit.node.bases if isinstance(unit.node, ast.ClassDef) else ():
+            below.setdefault(last_part(base), []).append(methods)
+    made = {last_part(call.func) for unit in reached for call in unit.calls}
+    called_above = set[str]().union(*(unit.names for unit in reached if "super" in unit.names))
+    return {
+        unit
+        for unit in reached
+        if unit.outer is not None
+        and (subclasses := below.get(unit.outer.name))
+        and unit.outer.name not in made
+        and unit.name not in called_above
+        and all(unit.name in names for names in subclasses)
+    }
 
 
-def _dotted(node: ast.AST, imported: Mapping[str, str]) -> str | None:
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name):
-        return None
-    return ".".join((imported.get(node.id, node.id), *reversed(parts)))
+def _called(file: SourceFile, node: ast.expr) -> str:
+    return file.full_name(node.func if isinstance(node, ast.Call) else node)
+
+
+# Parts of sources that do not train: validation, testing, inference and debugging, as far as their names tell.
+
+
+_EVALUATION = re.compile(
+    r"(?:val|valid|validat\w*|eval|evaluat\w*|tests?|testing|infer|inference|predict|predictor|demo|export|visuali[sz]e"
+    r"|plot|dev)|(?:val|valid|validation|eval|test|dev)(?:set|loader|data|dataset|ds|dl|iter|step|gen)s?"
+)
+_GRADIENTS_OFF = frozenset(("torch.no_grad", "torch.inference_mode"))
+
+
+def words_of(*names: str) -> set[str]:
+    """Return the words of names in lower case: those of ``valLoader_2`` are val, loader and 2."""
+    spaced = (re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name) for name in names)
+    return {word for name in spaced for word in re.split(r"[\W_]+", name.lower()) if word}
+
+
+def is_evaluation(*names: str) -> bool:
+    """Return whether names say that something is for evaluation, and not for training too."""
+    words = words_of(*names)
+    trains = any(word == "fit" or word.startswith("train") for word in words)
+    return not trains and any(_EVALUATION.fullmatch(word) for word in words)
+
+
+def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
+    """Return whether a part of a node does not train: a branch, an argument, what is assigned to ``val_data``."""
+    if isinstance(node, ast.If) and "__name__" in _names(node.test):
+        return part in node.body and not file.is_script
+    if isinstance(node, ast.If | ast.IfExp):
+        return _is_evaluation_branch(node, part)
+    if isinstance(node, ast.Assign):
+        return part is node.value and is_evaluation(*(name for target in node.targets for name in _names(target)))
+    if isinstance(node, ast.keyword):
+        return is_evaluation(node.arg or "")
+    if isinstance(node, ast.Dict):
+        keys = [key for key, value in zip(node.keys, node.values, strict=True) if value is part]
+        return is_evaluation(*(str(key.value) for key in keys if isinstance(key, ast.Constant)))
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return part in node.body and any(_called(file, item.context_expr) in _GRADIENTS_OFF for item in node.items)
+    return False
+
+
+def _is_evaluation_branch(node: ast.If | ast.IfExp, part: ast.AST) -> bool:
+    """Return whether a branch is taken where nothing is trained, or for finding bugs."""
+    if part is node.test:
+        return False
+    in_body = part in node.body if isinstance(node.body, list) else part is node.body
+    is_negated = any(isinstance(one, ast.Not | ast.NotEq | ast.NotIn) for one in ast.walk(node.test))
+    names = _names(node.test)
+    words = words_of(*names)
+    if in_body is is_negated:  # where what the test names does not hold
+        mode = {"is", "train", "training", "self", "mode", "args", "cfg", "config"}
+        return bool(words & {"train", "training"}) and words <= mode
+    # What the config says of debugging is no matter of the code.
+    return is_evaluation(*names) or (in_body and bool(words & {"debug", "debugging", "eager"}))
+
+
+def _names(node: ast.AST) -> list[str]:
+    texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return [*texts, *filter(None, (last_part(one) for one in ast.walk(node)))]
+
+
+# Training loops, steps and compiled functions.
+
+
+FUNCTION = "tensorflow.function"
+_STEPPING = frozenset(("backward", "manual_backward", "apply_gradients", "train_on_batch"))
+_ANY_OBJECTS = frozenset(("step", "update", "run", "forward", "fit", "call", "train", "main", "apply", "backward"))
+_RUNNING = frozenset(("run", "experimental_run_v2"))  # of a distribution strategy
+
+
+class Training:
+    """Training loops and steps of a trainer."""
+
+    def __init__(self, code: LiveCode) -> None:
+        self.code = code
+        self._functions = [unit for units in code.functions.values() for unit in units]
+
+    @cached_property
+    def steps(self) -> dict[ast.AST, Unit]:
+        """Functions that make one step, also by calling such a function: what they do is done in each step."""
+        found: dict[ast.AST, Unit] = {}
+
+        def makes_one(unit: Unit) -> bool:
+            if unit.name == "training_step" and unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef):
+                return True  # of a LightningModule
+            outside = (call for call in unit.calls if unit.innermost_loop(call) is None)
+            return any(_is_step(call) or self._calls(unit, call, found) for call in outside)
+
+        while new := [unit for unit in self._functions if unit.node not in found and makes_one(unit)]:
+            found.update((unit.node, unit) for unit in new)
+        return found
+
+    @cached_property
+    def each_step(self) -> tuple[tuple[Unit, ast.AST], ...]:
+        """Nodes that are evaluated in each step, whatever happens: those under a condition are left out."""
+        tops = {node for node, unit in self.steps.items() if self._is_called_in_a_loop(unit)}
+        for unit in self.code.units:
+            stepping = (call for call in unit.calls if _is_step(call) or self._calls(unit, call, self.steps))
+            tops.update(loop for call in stepping if (loop := unit.innermost_loop(call)) is not None)
+        found = []
+        for unit, node in self.code.nodes():
+            top = unit.innermost_loop(node) or unit.node
+            if top in tops and not unit.is_conditional(node, top):
+                found.append((unit, node))
+        return tuple(found)
+
+    @cached_property
+    def compiled(self) -> frozenset[ast.AST]:
+        """Functions that run in a graph: by ``tf.function``, or because such a function names or defines them."""
+        names = {name for name, _ in self._made_into_graphs}
+        found = set[ast.AST]()
+        while new := [unit for unit in self._functions if unit.name in names and unit.node not in found]:
+            found |= {unit.node for unit in new}
+            names = set[str]().union(*(unit.names for unit in new))
+            names |= {node.name for unit in new for node in unit.nodes if isinstance(node, ast.FunctionDef)}
+        return frozenset(found)
+
+    @cached_property
+    def scalar_sensitive(self) -> frozenset[str]:
+        """Names of functions that are traced anew for each new Python number that they are given."""
+        return frozenset(
+            name
+            for name, made in self._made_into_graphs
+            if not (isinstance(made, ast.Call) and any(one.arg in ("input_signature", None) for one in made.keywords))
+        )
+
+    def is_each_step(self, unit: Unit, node: ast.AST) -> bool:
+        """Return whether a node is in a loop of training, or in a function that such a loop calls."""
+        in_step = unit.node in self.steps and self._is_called_in_a_loop(unit)
+        return in_step or unit.innermost_loop(node) is not None
+
+    def handed_on(self, unit: Unit) -> bool:
+        """Return whether a function is given to something that may compile it, such as a wrapper of the trainer's."""
+        return any(
+            last_part(given) == unit.name and last_part(call.func) not in _RUNNING
+            for other in self.code.units
+            for call in other.calls
+            for given in (*call.args, *(one.value for one in call.keywords))
+        )
+
+    @cached_property
+    def _made_into_graphs(self) -> list[tuple[str, ast.expr]]:
+        """Names of functions, each with the expression that puts ``tf.function`` on it."""
+        found: list[tuple[str, ast.expr]] = []
+        makers = {file: _makers(file) for file in self.code.files}
+        for unit, node in self.code.nodes():
+            file = unit.file
+            if isinstance(node, Function):
+                made = [
+                    one
+                    for one in node.decorator_list
+                    if any(file.full_name(part) in makers[file] for part in ast.walk(one))
+                ]
+                found += [(node.name, one) for one in made]
+            elif isinstance(node, ast.Call) and file.full_name(node.func) in makers[file]:
+                parent = file.parents.get(node)
+                assigned = parent.targets if isinstance(parent, ast.Assign) else []
+                found += [(name, node) for name in map(last_part, (*node.args[:1], *assigned)) if name]
+        return found
+
+    def _calls(self, unit: Unit, call: ast.Call, among: dict[ast.AST, Unit]) -> bool:
+        name = last_part(call.func)
+        if name in _RUNNING and call.args:
+            name = last_part(call.args[0])  # strategy.run(step, args=...)
+        known = self.code.functions.get(name, ())
+        if not any(one.node in among for one in known):
+            return False
+        is_own = isinstance(call.func, ast.Attribute) and last_part(call.func.value) == "self"
+        if isinstance(call.func, ast.Name) or is_own:
+            same = [one for one in known if one.file is unit.file]
+            return any(one.node in among for one in same or known)
+        return len(known) == 1 and name not in _ANY_OBJECTS
+
+    def _is_called_in_a_loop(self, step: Unit) -> bool:
+        return step.name in ("training_step", "train_step") or any(
+            last_part(node) == step.name and unit.innermost_loop(node) is not None for unit, node in self.code.nodes()
+        )
+
+
+def _is_step(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STEPPING
+
+
+def _makers(file: SourceFile) -> set[str]:
+    found = {FUNCTION}
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Assign):
+            parts = list(ast.walk(node.value))
+            called = {id(one.func) for one in parts if isinstance(one, ast.Call)}
+            if any(file.full_name(one) == FUNCTION and id(one) not in called for one in parts):
+                found |= {last_part(target) for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def loop_counters(loop: ast.AST) -> Iterator[str]:
+    """Yield the names of Python numbers that a loop counts."""
+    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
+        called, target = last_part(loop.iter.func), loop.target
+        first = target.elts[0] if called == "enumerate" and isinstance(target, ast.Tuple) else target
+        if called in ("range", "enumerate") and isinstance(first, ast.Name):
+            yield first.id

@@ -1,84 +1,97 @@
 """Check of the config: mistakes in it, and values that do not suit this machine."""
 
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 from autotune.config.document import Leaf
-from autotune.diagnose.config_for_machine import MISFITS
-from autotune.diagnose.config_keys import CONFIGURATION, Key, issue, known_keys, trainer_text, written
-from autotune.diagnose.findings import CheckResult, Issue, Severity
-from autotune.diagnose.look import Look
-from autotune.messages import _
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
+from autotune.diagnose.look import Key, Look, known_keys, of_kind, place_of, trainer_text, written
+from autotune.diagnose.tables import PRECISION, SETTINGS, types_of
+from autotune.messages import Message, _, listed, ngettext
+from autotune.records import Gpu, Scalar
 from autotune.search.problem import Problem
-from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
+from autotune.space import domains
+from autotune.space.batch_sizes import ACCUMULATION_NAMES, GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
 from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
-from autotune.space.knob import key_name, same_scalar, section_mates
-
-_WEIGHT = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+from autotune.space.knob import Label, key_name, same_scalar, section_mates
 
 
 def check_configuration(look: Look) -> CheckResult:
     """Look at the values of the config."""
     problem = look.problem
     if problem is None:
-        return CheckResult(check=CONFIGURATION, why_not=_("no config is given"))
-    found = [issue for kind in (*MISTAKES, *MISFITS) for issue in kind(problem)]
-    known = len(known_keys(problem))
-    return CheckResult(
-        check=CONFIGURATION,
-        issues=tuple(sorted(found, key=lambda issue: _WEIGHT[issue.severity])),
-        sentence=_(
-            "{values} values, {known} of them known knobs",
-            values=len(problem.settings.scalars),
-            known=known,
-        ),
+        return CheckResult(check="configuration", why_not=_("no config is given"))
+    kinds = (
+        _mistyped_keys,
+        _values_in_quotes,
+        _empty_batches,
+        _contradictions,
+        _unmet_needs,
+        _numbers_read_as_words,
+        _absent_gpus,
+        _slow_precision,
+        _slow_settings,
+        _unsuitable_workers,
+        _unused_precision,
+        _accumulated_batches,
+        _small_batches,
+        _without_effect,
     )
+    weights = list(Severity)
+    found = [_as_it_can_be_written(problem, one) for kind in kinds for one in kind(problem)]
+    found.sort(key=lambda one: weights.index(one.severity))
+    values, known = len(problem.settings.scalars), len(known_keys(problem))
+    sentence = _("{values} values, {known} of them known knobs", values=values, known=known)
+    return CheckResult(check="configuration", issues=tuple(found), sentence=sentence)
 
 
-# Mistakes in a config: mistyped keys and values, and values that do not go together.
+_found = partial(issue, "configuration")  # with the key as its place
 
 
-_KEYS_SHOWN = 4
+def _as_it_can_be_written(problem: Problem, found: Issue) -> Issue:
+    """Return an issue with the line of its key, and without values of keys that cannot be edited."""
+    refused = problem.settings.refused
+    advice = [
+        replace(one, values={path: value for path, value in one.values.items() if path not in refused})
+        for one in found.recommendations
+    ]
+    return replace(found, place=place_of(problem, found.place), recommendations=tuple(advice))
 
 
-# Parsers that read 1e-4 as a number, as YAML 1.2 has it.
-_READS_1_2 = re.compile(rb"\b(?:omegaconf|hydra|ruamel|hyperpyyaml|strictyaml|pydantic|lightning|jsonargparse)\b", re.I)
-_OF_1_2 = re.compile(r"\$\{|: \?\?\?|^\s*_target_:|@package|^defaults:|: !(?:ref|new|apply|name|include)\b", re.M)
-_READS_1_1 = re.compile(rb"\byaml\.(?:safe_load|load|full_load|unsafe_load)\b")
+def _try(path: str, value: str) -> Message:
+    return _("Try {change}.", change=f"{path}: {value}")
+
+
+# Mistakes: mistyped keys and values, and values that do not go together.
+
+
 _BATCHES = frozenset((*PLAIN_NAMES, *PER_DEVICE_NAMES, *GLOBAL_NAMES))
 
 
-def mistyped_keys(problem: Problem) -> Iterator[Issue]:
+def _mistyped_keys(problem: Problem) -> Iterator[Issue]:
     """Yield keys that differ from the name of a known knob by one letter, and that the trainer's sources never name."""
-    names = {name for row in KNOWN_KNOBS for name in row.names if "." not in name}
-    present = {key_name(leaf.dotted) for leaf in problem.settings.trial_document.leaves}
-    sources: bytes | None = None
-    for leaf in problem.settings.trial_document.leaves:
-        last = str(leaf.path[-1])
+    leaves = problem.settings.trial_document.leaves
+    missing = {name for row in KNOWN_KNOBS for name in row.names if "." not in name}
+    missing -= {key_name(leaf.dotted) for leaf in leaves}
+    for leaf in leaves:
         name = key_name(leaf.dotted)
         # shorter ones differ by a letter and mean something else: cache, cached
         if len(name) < 7 or has_known_name(leaf.dotted) or why_not_turned(leaf.dotted):
             continue
-        meant = next((one for one in sorted(names - present) if is_one_letter_off(name, one)), None)
+        meant = next((one for one in sorted(missing) if is_one_letter_off(name, one)), None)
         if meant is None:
             continue
-        sources = trainer_text(problem) if sources is None else sources
-        if re.search(rb"\b%s\b" % re.escape(last.encode()), sources):
+        sources = trainer_text(problem)
+        if re.search(rb"\b%s\b" % re.escape(str(leaf.path[-1]).encode()), sources):
             continue  # the trainer calls it so
         reads = re.search(rb"\b%s\b" % meant.encode(), sources) is not None
-        sources_say = _("; the trainer's sources name that one, and never this")
-        yield issue(
-            problem,
-            leaf.dotted,
-            _(
-                "{key} looks like a slip for {meant}{never}.",
-                key=leaf.dotted,
-                meant=meant,
-                never=sources_say if reads else "",
-            ),
-            _("Write {meant}, if that is meant.", meant=meant),
-            severity=Severity.ERROR if reads else Severity.WARNING,
-        )
+        never = _("; the trainer's sources name that one, and never this") if reads else ""
+        sentence = _("{key} looks like a slip for {meant}{never}.", key=leaf.dotted, meant=meant, never=never)
+        remedy = _("Write {meant}, if that is meant.", meant=meant)
+        yield _found(sentence, remedy, severity=Severity.ERROR if reads else Severity.WARNING, place=leaf.dotted)
 
 
 def is_one_letter_off(name: str, other: str) -> bool:
@@ -86,142 +99,39 @@ def is_one_letter_off(name: str, other: str) -> bool:
 
     So ``batchsize`` and ``batch_sizes`` are no slips for ``batch_size``: some trainers call it so.
     """
-    one, two = name.replace("_", ""), other.replace("_", "")
-    if one == two or sorted((one, two), key=len)[1] == sorted((one, two), key=len)[0] + "s":
+    short, long = sorted((name.replace("_", ""), other.replace("_", "")), key=len)
+    if long in (short, f"{short}s") or re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
         return False
-    if re.sub(r"\d", "", one) == re.sub(r"\d", "", two):
-        return False
-    if len(one) == len(two):
-        unlike = [place for place in range(len(one)) if one[place] != two[place]]
-        swapped = len(unlike) == 2 and unlike[1] == unlike[0] + 1 and one[unlike[0]] == two[unlike[1]]
-        return len(unlike) == 1 or (swapped and one[unlike[1]] == two[unlike[0]])
-    short, long = sorted((one, two), key=len)
-    return len(long) == len(short) + 1 and any(long[:place] + long[place + 1 :] == short for place in range(len(long)))
+    places = range(len(long))
+    without = [long[:place] + long[place + 1 :] for place in places]
+    swapped = [long[:place] + long[place + 1 : place + 2] + long[place] + long[place + 2 :] for place in places]
+    changed = any(short[:place] + short[place + 1 :] == without[place] for place in places)
+    return short in without or short in swapped or changed
 
 
-def numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
+def _numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
     """Yield numbers such as ``1e-4`` that PyYAML reads as a text, unless the trainer's sources read YAML 1.2."""
     found = [leaf for leaf in problem.settings.trial_document.leaves if _is_a_word_to_pyyaml(leaf)]
     if not found:
         return
     sources = trainer_text(problem)
-    if _READS_1_2.search(sources) or _OF_1_2.search(problem.settings.document.text):
+    reads_1_2 = rb"\b(?:omegaconf|hydra|ruamel|hyperpyyaml|strictyaml|pydantic|lightning|jsonargparse)\b"
+    is_1_2 = r"\$\{|: \?\?\?|^\s*_target_:|@package|^defaults:|: !(?:ref|new|apply|name|include)\b"
+    if re.search(reads_1_2, sources, re.I) or re.search(is_1_2, problem.settings.document.text, re.M):
         return
-    shown = ", ".join(f"{leaf.dotted}: {leaf.text}" for leaf in found[:_KEYS_SHOWN])
-    others = _(" and {count} more", count=len(found) - _KEYS_SHOWN)
-    by_pyyaml = _READS_1_1.search(sources) is not None
-    used = _("PyYAML, which the trainer's sources use,")
-    yield issue(
-        problem,
-        found[0].dotted,
-        _(
-            "{pyyaml} reads {keys}{more} as a text and not as a number.",
-            pyyaml=used if by_pyyaml else "PyYAML",
-            keys=shown,
-            more=others if len(found) > _KEYS_SHOWN else "",
-        ),
-        _(
-            "Write {number}, which is a number to every parser; or see that the trainer makes it one.",
-            number=_with_point(found[0].text),
-        ),
-        severity=Severity.WARNING if by_pyyaml else Severity.NOTE,
+    by_pyyaml = re.search(rb"\byaml\.(?:safe_load|load|full_load|unsafe_load)\b", sources) is not None
+    sentence = _(
+        "{pyyaml} reads {keys}{more} as a text and not as a number.",
+        pyyaml=_("PyYAML, which the trainer's sources use,") if by_pyyaml else "PyYAML",
+        keys=", ".join(f"{leaf.dotted}: {leaf.text}" for leaf in found[:4]),
+        more=_(" and {count} more", count=len(found) - 4) if len(found) > 4 else "",
     )
-
-
-def values_in_quotes(problem: Problem) -> Iterator[Issue]:
-    """Yield switches and batch sizes whose value is a text: ``use_amp: "false"`` is true to Python."""
-    for leaf in problem.settings.trial_document.leaves:
-        if leaf.style is None or not isinstance(leaf.value, str) or not has_known_name(leaf.dotted):
-            continue
-        if known_knob(leaf.dotted, leaf.value) is not None:
-            continue  # a text that means something: mixed_precision: "no"
-        name, text = key_name(leaf.dotted), leaf.text.strip().lower()
-        is_a_switch = any(name in row.names and row.accepts(True) for row in KNOWN_KNOBS)
-        if is_a_switch and text in ("true", "false", "yes", "no", "on", "off"):
-            is_true = _(", and every text that is not empty is true to Python")
-            yield _in_quotes(problem, leaf, is_true if text in ("false", "no", "off") else "")
-        elif name in _BATCHES and text.isdecimal():
-            yield _in_quotes(problem, leaf)
-
-
-def empty_batches(problem: Problem) -> Iterator[Issue]:
-    """Yield batch sizes of 0."""
-    for path, value in problem.settings.scalars.items():
-        if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
-            sentence = _("{key} is 0: no step has a sample.", key=path)
-            yield issue(problem, path, sentence, _("Give a number from 1 on."))
-
-
-def contradictions(problem: Problem) -> Iterator[Issue]:
-    """Yield values that are an error together, or of which one needs another, as the table of knobs has it."""
-    keys = known_keys(problem)
-    rows = {row.kind: row for row in KNOWN_KNOBS}
-    seen: set[frozenset[str]] = set()
-    for key in keys:
-        for kind, values in rows[key.kind].excludes(key.value).items():
-            for other in _mates(key, keys, kind):
-                pair = frozenset((key.path, other.path))
-                if pair not in seen and any(same_scalar(other.value, value) for value in values):
-                    seen.add(pair)
-                    yield issue(
-                        problem,
-                        key.path,
-                        _(
-                            "{one} does not go with {other}: that is an error in most trainers.",
-                            one=key.said,
-                            other=other.said,
-                        ),
-                        _(
-                            "Change one of the two: {one}, or {other}.",
-                            one=key.path,
-                            other=other.path,
-                        ),
-                    )
-
-
-def unmet_needs(problem: Problem) -> Iterator[Issue]:
-    """Yield values that pay only together with another one that is off, such as XLA without fixed shapes."""
-    keys = known_keys(problem)
-    rows = {row.kind: row for row in KNOWN_KNOBS}
-    for key in keys:
-        for kind, needed in rows[key.kind].needs(key.value).items():
-            for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
-                yield issue(
-                    problem,
-                    key.path,
-                    _(
-                        "{key} needs {needed}, and that is {value}: {why}.",
-                        key=key.said,
-                        needed=f"{other.path}: {written(needed)}",
-                        value=written(other.value),
-                        why=_WHY_NEEDED.get(kind, _NO_EFFECT),
-                    ),
-                    _(
-                        "Set {other} to {needed}, or {key} to false.",
-                        other=other.path,
-                        needed=written(needed),
-                        key=key.path,
-                    ),
-                    values={other.path: needed},
-                )
-
-
-_WHY_NEEDED = {
-    "fixed_length": _("XLA compiles again for each new shape, and with it a step was 20 times as slow"),
-    "graph_mode": _("XLA compiles graphs only"),
-}
-_NO_EFFECT = _("without it, it has no effect")
-
-
-def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
-    """Return the keys of a kind that belong to a key: those of its own section, or all if there is none there."""
-    fitting = {one.path: one for one in keys if one.kind == kind}
-    return [fitting[path] for path in section_mates(key.path, fitting)]
-
-
-def _in_quotes(problem: Problem, leaf: Leaf, why: str = "") -> Issue:
-    sentence = _("{key} is the text {text} in quotes{why}.", key=leaf.dotted, text=leaf.text, why=why)
-    return issue(problem, leaf.dotted, sentence, _("Leave the quotes out."))
+    number = _with_point(found[0].text)
+    remedy = _(
+        "Write {number}, which is a number to every parser; or see that the trainer makes it one.", number=number
+    )
+    severity = Severity.WARNING if by_pyyaml else Severity.NOTE
+    yield _found(sentence, remedy, severity=severity, place=found[0].dotted)
 
 
 def _is_a_word_to_pyyaml(leaf: Leaf) -> bool:
@@ -230,18 +140,288 @@ def _is_a_word_to_pyyaml(leaf: Leaf) -> bool:
 
 
 def _with_point(text: str) -> str:
-    mantissa, letter, exponent = re.fullmatch(r"([^eE]*)([eE]?)(.*)", text, re.S).groups()  # type: ignore[union-attr]  # it fits everything
+    mantissa, letter, exponent = re.split(r"([eE]|$)", text, maxsplit=1)
     mantissa = mantissa if "." in mantissa else f"{mantissa}.0"
     sign = "" if exponent[:1] in ("+", "-") or not letter else "+"
     return f"{mantissa}{letter}{sign}{exponent}"
 
 
-MISTAKES: tuple[Callable[[Problem], Iterator[Issue]], ...] = (
-    mistyped_keys,
-    values_in_quotes,
-    empty_batches,
-    contradictions,
-    unmet_needs,
-    numbers_read_as_words,
-)
-"""Kinds of mistakes, the gravest first."""
+def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
+    for leaf in problem.settings.trial_document.leaves:
+        if leaf.style is None or not isinstance(leaf.value, str) or not has_known_name(leaf.dotted):
+            continue
+        if known_knob(leaf.dotted, leaf.value) is not None:
+            continue  # a text that means something: mixed_precision: "no"
+        name, text = key_name(leaf.dotted), leaf.text.strip().lower()
+        is_a_switch = any(name in row.names and row.accepts(True) for row in KNOWN_KNOBS)
+        is_off = is_a_switch and text in ("false", "no", "off")
+        if is_off or (is_a_switch and text in ("true", "yes", "on")) or (name in _BATCHES and text.isdecimal()):
+            why = _(", and every text that is not empty is true to Python") if is_off else ""
+            sentence = _("{key} is the text {text} in quotes{why}.", key=leaf.dotted, text=leaf.text, why=why)
+            yield _found(sentence, _("Leave the quotes out."), place=leaf.dotted)
+
+
+def _empty_batches(problem: Problem) -> Iterator[Issue]:
+    for path, value in problem.settings.scalars.items():
+        if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
+            sentence = _("{key} is 0: no step has a sample.", key=path)
+            yield _found(sentence, _("Give a number from 1 on."), place=path)
+
+
+def _contradictions(problem: Problem) -> Iterator[Issue]:
+    keys = known_keys(problem)
+    rows = {row.kind: row for row in KNOWN_KNOBS}
+    seen: set[frozenset[str]] = set()
+    for key in keys:
+        for kind, values in rows[key.kind].excludes(key.value).items():
+            for other in _mates(key, keys, kind):
+                pair = frozenset((key.path, other.path))
+                if pair in seen or not any(same_scalar(other.value, value) for value in values):
+                    continue
+                seen.add(pair)
+                sentence = _(
+                    "{one} does not go with {other}: that is an error in most trainers.", one=key.said, other=other.said
+                )
+                remedy = _("Change one of the two: {one}, or {other}.", one=key.path, other=other.path)
+                yield _found(sentence, remedy, place=key.path)
+
+
+def _unmet_needs(problem: Problem) -> Iterator[Issue]:
+    """Yield values that pay only together with another one that is off, such as XLA without fixed shapes."""
+    keys = known_keys(problem)
+    rows = {row.kind: row for row in KNOWN_KNOBS}
+    why_needed = {
+        "fixed_length": _("XLA compiles again for each new shape, and with it a step was 20 times as slow"),
+        "graph_mode": _("XLA compiles graphs only"),
+    }
+    for key in keys:
+        for kind, needed in rows[key.kind].needs(key.value).items():
+            for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
+                sentence = _(
+                    "{key} needs {needed}, and that is {value}: {why}.",
+                    key=key.said,
+                    needed=f"{other.path}: {written(needed)}",
+                    value=written(other.value),
+                    why=why_needed.get(kind, _("without it, it has no effect")),
+                )
+                on = written(needed)
+                remedy = _("Set {other} to {needed}, or {key} to false.", other=other.path, needed=on, key=key.path)
+                yield _found(sentence, remedy, values={other.path: needed}, place=key.path)
+
+
+def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
+    """Return the keys of a kind that belong to a key: those of its own section, or all if there is none there."""
+    fitting = {one.path: one for one in keys if one.kind == kind}
+    return [fitting[path] for path in section_mates(key.path, fitting)]
+
+
+# Values that do not suit this machine: workers, precision, devices, batch.
+
+
+_PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|prep")  # before training, once
+
+
+def _slow_settings(problem: Problem) -> Iterator[Issue]:
+    for setting in SETTINGS:
+        for key in of_kind(problem, *setting.kinds):
+            if same_scalar(key.value, setting.value):
+                yield _found(
+                    _(setting.sentence, key=key.said),
+                    _try(key.path, written(setting.write)),
+                    severity=setting.severity,
+                    values={key.path: setting.write},
+                    limit=setting.limit,
+                    place=key.path,
+                )
+
+
+def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
+    cores = problem.machine.cpu_cores
+    for key in of_kind(problem, "workers"):
+        assert isinstance(key.value, int), "the row of workers takes nothing else"
+        if any(_PREPARING.match(section.lower()) for section in key.path.split(".")[:-1]):
+            continue
+        if key.value == 0 and cores >= 4:
+            sentence = _(
+                "{key} is 0 and this machine has {cores} cores: samples are prepared between the steps.",
+                key=key.path,
+                cores=cores,
+            )
+        elif key.value > 2 * cores:  # PyTorch warns from 1 on, and loaders that wait for a disk gain up to here
+            sentence = ngettext(
+                "{key} is {value} and this machine has {count} core for training.",
+                "{key} is {value} and this machine has {count} cores for training.",
+                cores,
+                key=key.path,
+                value=key.value,
+            )
+        else:
+            continue
+        good = min(cores, 16)
+        remedy = _try(key.path, str(good))
+        yield _found(sentence, remedy, values={key.path: good}, limit=Limit.PREPARING, place=key.path)
+
+
+def _absent_gpus(problem: Problem) -> Iterator[Issue]:
+    gpus, why = len(problem.machine.gpus), problem.why_no_gpu
+    there = _("there is none") if gpus == 0 else ""
+    there = there or ngettext("there is {count}, counted from 0", "there are {count}, counted from 0", gpus)
+    for key in of_kind(problem, "model_gpu", "data_gpu"):
+        if isinstance(key.value, int) and key.value >= gpus:
+            because = _(" ({text})", text=why) if why else ""
+            sentence = _(
+                "{key} is GPU {value}, and {there}{why}.", key=key.path, value=key.value, there=there, why=because
+            )
+            remedy = _("Name one that is there, or null for none in particular.")
+            yield _found(sentence, remedy, severity=Severity.ERROR, place=key.path)
+    drivers = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA's driver, of WSL2, of AMD's
+    if gpus or why is None or any(map(os.path.exists, drivers)):
+        return  # one that is there, or that may be
+    for path, value in problem.settings.scalars.items():
+        is_device = key_name(path) in ("device", "devices", "accelerator")
+        if is_device and re.fullmatch(r"(?:cuda|gpu)(?::\d+)?", str(value), re.IGNORECASE):
+            sentence = _("{key} is {value}, and there is no GPU: {why}.", key=path, value=value, why=why)
+            remedy = _("Train on a machine with one, or on the CPU.")
+            yield _found(sentence, remedy, severity=Severity.ERROR, place=path)
+
+
+def _without_effect(problem: Problem) -> Iterator[Issue]:
+    gpus = len(problem.machine.gpus)
+    on_gpu_alone = ("pin_memory", "prefetch_to_gpu", "gpu_prefetch_strategy", "tf32", "cudnn_benchmark", "fp16")
+    found = [key for key in of_kind(problem, *on_gpu_alone) if key.value is True] if gpus == 0 else []
+    if gpus < 2 and any(one.value is not None for one in of_kind(problem, "model_gpu", "data_gpu")):
+        found += of_kind(problem, "pipeline_buffer")
+    if found:
+        sentence = ngettext(
+            "On this machine, with {there}, {keys} has no effect.",
+            "On this machine, with {there}, {keys} have no effect.",
+            len(found),
+            there=_("no GPU") if gpus == 0 else _("one GPU"),
+            keys=_listed([key.path for key in found]),
+        )
+        yield _found(sentence, severity=Severity.NOTE, place=found[0].path)
+
+
+def _listed(names: list[str]) -> str:
+    more = [_("{count} more", count=len(names) - 4)] if len(names) > 4 else []
+    shown: list[str] = [*names[:4], *more]
+    *most, last = shown
+    return listed(" and ", (listed(", ", most), last)) if most else last
+
+
+def _slow_precision(problem: Problem) -> Iterator[Issue]:
+    gpus, machine = problem.machine.gpus, problem.machine
+    known = [types_of(gpu) for gpu in gpus]
+    for key in of_kind(problem, *PRECISION.kinds):
+        is_bfloat16 = key.value in PRECISION.bfloat16 or (key.kind == "bf16" and key.value is True)
+        if not gpus and key.value in PRECISION.float16 and not isinstance(key.value, bool):
+            why = _("a CPU only emulates float16: a quarter of the speed of float32")
+        elif not gpus and is_bfloat16 and not machine.cpu_bfloat16:
+            why = _("this CPU ({cpu}) does not compute in bfloat16 itself", cpu=machine.cpu_model)
+        elif gpus and is_bfloat16 and all(types is not None and "bfloat16" not in types for types in known):
+            why = _("{gpu} does not compute in bfloat16 itself", gpu=gpus[0].name)
+        else:
+            continue
+        full: Scalar = False if key.kind in ("fp16", "bf16") else PRECISION.full.get(str(key.value))
+        full = 32 if key.value == 16 else full
+        remedy = _try(key.path, written(full)) if full is not None else _("Compute in float32 here.")
+        values = {key.path: full} if full is not None else {}
+        sentence = _("{key}: {why}.", key=key.said, why=why)
+        yield _found(sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP, place=key.path)
+
+
+def _unused_precision(problem: Problem) -> Iterator[Issue]:
+    gpus = problem.machine.gpus
+    known = [types_of(gpu) or frozenset() for gpu in gpus]
+    keys = list(of_kind(problem, *PRECISION.kinds))
+    is_half = any(key.value is True or key.value in (*PRECISION.float16, *PRECISION.bfloat16) for key in keys)
+    if not gpus or not all(known) or is_half:
+        return
+    bfloat16 = all("bfloat16" in types for types in known)
+    for key in keys:
+        half = _half(key, problem, bfloat16=bfloat16)
+        if half is not None:
+            gpu = gpus[0].name
+            sentence = _("{key}: the tensor cores of {gpu} compute far faster in 16 bits.", key=key.said, gpu=gpu)
+            yield _found(
+                sentence,
+                _try(key.path, written(half)),
+                severity=Severity.NOTE,
+                values={key.path: half},
+                label=Label.PRECISION,
+                limit=Limit.STEP,
+                place=key.path,
+            )
+            return
+
+
+def _half(key: Key, problem: Problem, *, bfloat16: bool) -> Scalar:
+    """Return the value of a key for 16 bits, in its spelling; None where it has none that is fast here."""
+    if isinstance(key.value, bool):
+        return True if key.kind in ("precision", "bf16" if bfloat16 else "fp16") else None
+    rows = {"precision": domains.half_precision, "dtype": domains.bfloat16}
+    halves = rows[key.kind](key.value, problem.machine) if key.kind in rows else ()
+    return next((one for one in halves if (one in PRECISION.bfloat16) is bfloat16), None)
+
+
+def _small_batches(problem: Problem) -> Iterator[Issue]:
+    if not problem.machine.gpus or _accumulations(problem):
+        return
+    gpu = problem.machine.gpus[0]
+    good = starting_batch(gpu)
+    for key in of_kind(problem, "batch_size"):
+        # small: a sixteenth of the one to begin with; a batch of 4 never is, as there are models of any size
+        small = isinstance(key.value, int) and good is not None and key.value <= min(3, good // 16)
+        if small and key_name(key.path) in PLAIN_NAMES:
+            sentence = _(
+                "{key} is {value}, which is little for {gpu}: most of a step may be launches.",
+                key=key.path,
+                value=written(key.value),
+                gpu=gpu.name,
+            )
+            remedy = _(
+                "Try larger ones; {batch} is usual to begin with on a GPU of its memory, if the model is small enough.",
+                batch=good,
+            )
+            yield _found(
+                sentence,
+                remedy,
+                severity=Severity.NOTE,
+                values={key.path: good},
+                label=Label.BATCH,
+                limit=Limit.HOST,
+                cost=_("memory, and perhaps another learning rate"),
+                place=key.path,
+            )
+
+
+def starting_batch(gpu: Gpu) -> int | None:
+    """Return a batch to begin with on a GPU; None where the driver does not say how much memory it has."""
+    samples = int((gpu.memory_bytes or 0) / (1 << 30) * 1.5)  # samples for each GiB
+    return 1 << (samples.bit_length() - 1) if samples else None
+
+
+def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
+    batches = [(key.path, key.value) for key in of_kind(problem, "batch_size") if isinstance(key.value, int)]
+    found = _accumulations(problem)
+    if not problem.machine.gpus or len(found) != 1 or len(batches) != 1 or found[0][1] % 2:
+        return
+    (path, steps), (batch, size) = found[0], batches[0]
+    sentence = _("{key} is {steps}: {steps} batches of {batch} make one update.", key=path, steps=steps, batch=size)
+    remedy = _(
+        "Where memory suffices, {batch} and {steps} are the same training in fewer, larger steps.",
+        batch=f"{batch}: {size * 2}",
+        steps=f"{path}: {steps // 2}",
+    )
+    values = {batch: size * 2, path: steps // 2}
+    yield _found(
+        sentence, remedy, severity=Severity.NOTE, values=values, limit=Limit.HOST, cost=_("memory"), place=path
+    )
+
+
+def _accumulations(problem: Problem) -> list[tuple[str, int]]:
+    return [
+        (path, value)
+        for path, value in problem.settings.scalars.items()
+        if key_name(path) in ACCUMULATION_NAMES and type(value) is int and value > 1
+    ]

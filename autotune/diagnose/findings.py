@@ -146,21 +146,39 @@ class Diagnosis:
         return tuple(sorted(found, key=lambda one: (rank[one.evidence], -(one.gain.low if one.gain else 0.0))))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """Check of a diagnosis.
+def issue(
+    check: str,
+    sentence: str,
+    remedy: str = "",
+    *,
+    severity: Severity = Severity.WARNING,
+    place: str = "",
+    numbers: Mapping[str, float] | None = None,
+    bound: Ratio | None = None,
+    limit: Limit | None = None,
+    values: Values | None = None,
+    label: str = "same training",
+    cost: str = "",
+    rule: str | None = None,
+) -> Issue:
+    """Return an issue with one recommendation, or with none where there is no remedy.
 
-    Attributes:
-        id: Stable id, for scripts.
-        question: What it answers.
-        how: How that is measured, or read.
-        threshold: From where on it is an issue, and the source of that number.
+    Args:
+        values: Values that the remedy writes.
+        label: What these mean for training.
     """
-
-    id: str
-    question: str
-    how: str
-    threshold: str
+    advice = Recommendation(sentence=remedy, values=values or {}, label=label, cost=cost)
+    return Issue(
+        check=check,
+        severity=severity,
+        sentence=sentence,
+        place=place,
+        numbers=numbers or {},
+        bound=bound,
+        limit=limit,
+        recommendations=(advice,) if remedy else (),
+        rule=rule,
+    )
 
 
 # Words and numbers of a diagnosis as people read them.

@@ -1,147 +1,226 @@
-"""Checks of the framework beside the trainer's interpreter: its build, graph mode and XLA, and its own decoders."""
+"""Checks of the framework beside the trainer's interpreter: its build, graph mode and XLA, and its own decoders.
 
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
-from autotune.diagnose.framework_answers import Answer, FrameworkAnswers
-from autotune.diagnose.look import Look
+A short-lived child of that interpreter is asked (`framework_child`).
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from autotune.config.command import resolve_executable
+from autotune.diagnose.findings import CheckResult, Limit, Severity, issue
+from autotune.diagnose.look import Look, trainer_text
+from autotune.errors import AutotuneError
 from autotune.messages import _, listed, ngettext
+from autotune.search.problem import Problem
+from autotune.study.identity import framework_versions
+from autotune.trial.python_command import python_command
+from autotune.trial.search_child import run_short
 
-FRAMEWORK, GRAPH, LOADER = "framework", "graph-and-xla", "native-loader"
+_LIMIT_S = 25.0
 _WORDS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
-_INSTALL = {
-    "tensorflow": "pip install 'tensorflow[and-cuda]'",
-    "torch": _("see pytorch.org/get-started for the command"),
-}
-_UNKNOWN = _("no framework is known")
 _NO_ANSWER = _("it gave no answer")
 
 
-def check_framework(look: Look) -> CheckResult:
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Answer to one question, as the child writes it.
+
+    Attributes:
+        name: The question; see `framework_child`.
+        value: What was said; None where it failed.
+        error: The failure in one line; None where there was none.
+    """
+
+    name: str
+    value: bool | int | float | str | None = None
+    error: str | None = None
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameworkAnswers:
+    """Answers of a framework.
+
+    Attributes:
+        framework: ``tensorflow`` or ``torch``; empty where neither is known to be used.
+        why_not: Reason for which it was not asked, or not answered; None where it was.
+        answers: Answers by the name of the question.
+        sample: File that it was to decode; None for none.
+    """
+
+    framework: str
+    why_not: str | None = None
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    sample: Path | None = None
+
+    @property
+    def why_not_tensorflow(self) -> str | None:
+        """Reason for which nothing is known of TensorFlow; None where it is loaded."""
+        if self.framework == "torch":
+            return _("the trainer uses PyTorch")
+        loaded = self.answers.get("import")
+        if not self.framework or loaded is None or loaded.error is not None:
+            return self.why_not or _("TensorFlow cannot be imported")
+        return None
+
+
+def ask_framework(look: Look) -> FrameworkAnswers:
+    """Start the trainer's interpreter for a moment, and ask the framework that the trainer uses; at most 25 s.
+
+    Without trials to come, and without a config, only the interpreter that runs autotune is started.
+    """
+    problem = look.problem
+    interpreter = Path(sys.executable) if problem is None else _interpreter_of(problem)
+    if interpreter is None:
+        return FrameworkAnswers(framework="", why_not=_("the command starts no Python interpreter that is found"))
+    if not look.is_run and interpreter.absolute().parent != Path(sys.executable).parent:
+        why_not = _("without trials no program of the project is started, and its Python is one")
+        return FrameworkAnswers(framework="", why_not=why_not)
+    framework = _used_framework(problem, framework_versions(interpreter) if problem is None else problem.frameworks)
+    if not framework:
+        return FrameworkAnswers(framework="", why_not=_("neither TensorFlow nor PyTorch is installed beside it"))
+    sample = next((file for place in look.places or () for file in place.decodable), None)
+    # A framework looks up programs of the system; where none of the project is to be started, the PATH may name some.
+    own = {"PATH": os.defpath} if problem is None or not look.is_run else problem.settings.section.env
+    with tempfile.TemporaryDirectory(prefix="autotune-diagnose-") as folder:
+        file = Path(folder, "answers.jsonl")
+        child = Path(__file__).with_name("framework_child.py").read_text()
+        words = (str(interpreter.absolute()), "-c", child, framework, str(file), str(sample or ""))
+        ended = run_short(words, _LIMIT_S, env={**os.environ, **own})
+        answers = _read(file)
+    why_silent: str | None = None
+    if ended.status != 0:
+        late = _("did not answer within {limit:.0f} s", limit=_LIMIT_S)
+        how = _("ended with {status}", status=ended.status) if ended.status is not None else late
+        asked = str(interpreter)
+        why_silent = _(
+            "a child of {interpreter} that asked {framework} {how}", interpreter=asked, framework=framework, how=how
+        )
+    return FrameworkAnswers(framework=framework, why_not=why_silent, answers=answers, sample=sample)
+
+
+def _interpreter_of(problem: Problem) -> Path | None:
+    if not problem.command:
+        return None
+    if problem.command[0].startswith("{python}"):
+        return Path(sys.executable)
+    if python_command(problem.command, cwd=problem.settings.folder, search_path=os.environ.get("PATH")) is None:
+        return None
+    try:
+        return resolve_executable(problem.command[0], problem.settings.folder)
+    except AutotuneError:
+        return None
+
+
+def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str:
+    packages = {"tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow", "torch": "torch"}
+    installed = list(dict.fromkeys(name for package, name in packages.items() if package in versions))
+    if problem is not None and len(installed) == 2:
+        text = trainer_text(problem)
+        imported = [name for name in installed if re.search(rb"^\s*(?:import|from)\s+%s\b" % name.encode(), text, re.M)]
+        installed = imported or installed
+    return next(iter(installed), "")
+
+
+def _read(file: Path) -> dict[str, Answer]:
+    """Return the answers in a file; a torn line is passed over, as is a file that is not there."""
+    found: dict[str, Answer] = {}
+    try:
+        for line in file.read_bytes().splitlines():
+            answer = msgspec.json.decode(line, type=Answer)
+            found[answer.name] = answer
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def check_framework(look: Look, asked: FrameworkAnswers) -> CheckResult:
     """See whether the framework loads, and sees the GPUs that are there."""
-    answers = look.framework
-    if not answers.framework:
-        return CheckResult(check=FRAMEWORK, why_not=answers.why_not or _UNKNOWN)
-    name = _WORDS[answers.framework]
-    loaded = answers.answers.get("import")
+    if not asked.framework:
+        return CheckResult(check="framework", why_not=asked.why_not or _NO_ANSWER)
+    name = _WORDS[asked.framework]
+    loaded, version, gpus = (asked.answers.get(question) for question in ("import", "version", "gpus"))
     if loaded is not None and loaded.error is not None:
         failed = _("{name} cannot be imported: {error}.", name=name, error=loaded.error)
-        again = _("Install it again.")
-        return CheckResult(check=FRAMEWORK, issues=(_issue(FRAMEWORK, failed, again, Severity.ERROR),))
-    version, gpus = answers.answers.get("version"), answers.answers.get("gpus")
+        found = issue("framework", failed, _("Install it again."), severity=Severity.ERROR)
+        return CheckResult(check="framework", issues=(found,))
     if version is None or gpus is None:
-        silent = _("{name} gave no answer", name=name)
-        return CheckResult(check=FRAMEWORK, why_not=answers.why_not or silent)
+        return CheckResult(check="framework", why_not=asked.why_not or _("{name} gave no answer", name=name))
     issues = []
     if gpus.error is not None:
+        reason = gpus.error
+        blind = _("{name} {version} cannot look for GPUs: {error}.", name=name, version=version.value, error=reason)
+        issues.append(issue("framework", blind))
+    elif gpus.value == 0 and look.gpus and (look.problem is None or look.problem.machine.gpus):
+        built = asked.answers.get("built for GPUs")
+        cpu_only = built is not None and built.value is False
+        libraries = _("it may be that its CUDA libraries do not load, or do not suit the driver")
         blind = _(
-            "{name} {version} cannot look for GPUs: {error}.",
+            "{name} {version} sees no GPU though {gpu} is there: {why}.",
             name=name,
             version=version.value,
-            error=gpus.error,
+            gpu=look.gpus[0].name,
+            why=_("it is a build for CPUs alone") if cpu_only else libraries,
         )
-        issues.append(_issue(FRAMEWORK, blind, ""))
-    elif gpus.value == 0 and look.gpus and _is_meant_for_gpus(look):
-        built = answers.answers.get("built for GPUs")
-        cpu_only = built is not None and built.value is False
-        for_cpus = _("it is a build for CPUs alone")
-        libraries = _("it may be that its CUDA libraries do not load, or do not suit the driver")
-        issues.append(
-            _issue(
-                FRAMEWORK,
-                _(
-                    "{name} {version} sees no GPU though {gpu} is there: {why}.",
-                    name=name,
-                    version=version.value,
-                    gpu=look.gpus[0].name,
-                    why=for_cpus if cpu_only else libraries,
-                ),
-                _("Install a build for GPUs: {command}.", command=_INSTALL[answers.framework]),
-                limit=Limit.STEP,
-            )
-        )
-    took = ""
-    if loaded is not None:
-        took = _("; imported in {seconds:.1f} s", seconds=loaded.duration_s)
+        see = _("see pytorch.org/get-started for the command")
+        command = see if asked.framework == "torch" else "pip install 'tensorflow[and-cuda]'"
+        remedy = _("Install a build for GPUs: {command}.", command=command)
+        issues.append(issue("framework", blind, remedy, limit=Limit.STEP))
     sentence = ngettext(
         "{name} {version}, which sees {count} GPU{took}",
         "{name} {version}, which sees {count} GPUs{took}",
         gpus.value if isinstance(gpus.value, int) else 0,
         name=name,
         version=version.value,
-        took=took,
+        took=_("; imported in {seconds:.1f} s", seconds=loaded.seconds) if loaded is not None else "",
     )
-    return CheckResult(check=FRAMEWORK, issues=tuple(issues), sentence=sentence)
+    return CheckResult(check="framework", issues=tuple(issues), sentence=sentence)
 
 
-def check_graph(look: Look) -> CheckResult:
+def check_graph(asked: FrameworkAnswers) -> CheckResult:
     """See whether TensorFlow compiles a small function into a graph, and with XLA."""
-    answers = look.framework
-    if why_not := _why_not_tensorflow(answers):
-        return CheckResult(check=GRAPH, why_not=why_not)
-    graph_mode = _("graph mode")
-    tried = {name: answers.answers.get(key) for name, key in ((graph_mode, "graph"), ("XLA", "xla"))}
+    if why_not := asked.why_not_tensorflow:
+        return CheckResult(check="graph-and-xla", why_not=why_not)
     issues, works = [], []
-    for name, answer in tried.items():
+    for name, question in ((_("graph mode"), "graph"), ("XLA", "xla")):
+        answer = asked.answers.get(question)
         if answer is not None and answer.error is None:
-            works.append(
-                _(
-                    "{name} works ({seconds:.1f} s for a small function)",
-                    name=name,
-                    seconds=answer.duration_s,
-                )
-            )
+            works.append(_("{name} works ({seconds:.1f} s for a small function)", name=name, seconds=answer.seconds))
             continue
-        why = answer.error if answer is not None else answers.why_not or _NO_ANSWER
-        fails = _("{name} fails here: {why}.", name=name, why=why)
-        off = _("Leave it off in the config, or mend the installation.")
-        issues.append(_issue(GRAPH, fails, off))
-    return CheckResult(check=GRAPH, issues=tuple(issues), sentence=listed(" and ", works))
+        fails = _("{name} fails here: {why}.", name=name, why=_why(asked, answer))
+        remedy = _("Leave it off in the config, or mend the installation.")
+        issues.append(issue("graph-and-xla", fails, remedy))
+    return CheckResult(check="graph-and-xla", issues=tuple(issues), sentence=listed(" and ", works))
 
 
-def check_native_loader(look: Look) -> CheckResult:
+def check_native_loader(asked: FrameworkAnswers) -> CheckResult:
     """See whether TensorFlow's own ops decode a file of the dataset."""
-    answers = look.framework
-    if why_not := _why_not_tensorflow(answers):
-        return CheckResult(check=LOADER, why_not=why_not)
-    if answers.sample is None:
-        return CheckResult(
-            check=LOADER,
-            why_not=_("the config names no folder with .wav, .png, .jpg or .tfrecord files"),
-        )
-    answer: Answer | None = answers.answers.get("decode")
+    if why_not := asked.why_not_tensorflow:
+        return CheckResult(check="native-loader", why_not=why_not)
+    if asked.sample is None:
+        why_not = _("the config names no folder with .wav, .png, .jpg or .tfrecord files")
+        return CheckResult(check="native-loader", why_not=why_not)
+    answer = asked.answers.get("decode")
     if answer is not None and answer.error is None:
-        return CheckResult(
-            check=LOADER,
-            sentence=_("{file} is {what}", file=answers.sample.name, what=answer.value),
-        )
-    why = answer.error if answer is not None else answers.why_not or _NO_ANSWER
-    issue = Issue(
-        check=LOADER,
+        sentence = _("{file} is {what}", file=asked.sample.name, what=answer.value)
+        return CheckResult(check="native-loader", sentence=sentence)
+    found = issue(
+        "native-loader",
+        _("TensorFlow's own ops do not decode this file: {why}.", why=_why(asked, answer)),
+        _("Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord."),
         severity=Severity.NOTE,
-        sentence=_("TensorFlow's own ops do not decode this file: {why}.", why=why),
-        place=str(answers.sample),
+        place=str(asked.sample),
         limit=Limit.PREPARING,
-        recommendations=(Recommendation(sentence=_("Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord.")),),
     )
-    return CheckResult(check=LOADER, issues=(issue,))
+    return CheckResult(check="native-loader", issues=(found,))
 
 
-def _why_not_tensorflow(answers: FrameworkAnswers) -> str | None:
-    if answers.framework == "torch":
-        return _("the trainer uses PyTorch")
-    if not answers.framework:
-        return answers.why_not or _UNKNOWN
-    loaded = answers.answers.get("import")
-    if loaded is None or loaded.error is not None:
-        return answers.why_not or _("TensorFlow cannot be imported")
-    return None
-
-
-def _is_meant_for_gpus(look: Look) -> bool:
-    return look.problem is None or bool(look.problem.machine.gpus)
-
-
-def _issue(
-    check: str, sentence: str, remedy: str, severity: Severity = Severity.WARNING, limit: Limit | None = None
-) -> Issue:
-    advice = (Recommendation(sentence=remedy),) if remedy else ()
-    return Issue(check=check, severity=severity, sentence=sentence, limit=limit, recommendations=advice)
+def _why(asked: FrameworkAnswers, answer: Answer | None) -> str:
+    return str(answer.error) if answer is not None else asked.why_not or _NO_ANSWER

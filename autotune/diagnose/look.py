@@ -1,4 +1,4 @@
-"""What the static checks look at: the problem, and what several of them need, read once."""
+"""What the static checks look at: the problem, and what several of them need, read once: keys, sources, the dataset."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from functools import cached_property
 from pathlib import Path
 
 from autotune.clock import Clock
+from autotune.config.hydra import ComposedDocument
 from autotune.config.outputs import Outputs, path_of, real_path
-from autotune.diagnose.framework_answers import FrameworkAnswers, ask_framework
+from autotune.config.schema import ENV
+from autotune.errors import CannotEditYaml
+from autotune.files import read_beginning
 from autotune.measure.gpu.devices import in_time, look_for_gpus
 from autotune.measure.gpu.driver import GpuFacts
+from autotune.records import Scalar
 from autotune.search.problem import Problem
+from autotune.search.trainer_code import trainer_files
+from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import key_name
 
 
@@ -41,11 +47,69 @@ class Look:
         problem = self.problem
         return () if problem is None else in_time(lambda: dataset_places(problem, self.clock))
 
-    @cached_property
-    def framework(self) -> FrameworkAnswers:
-        """Answers of the framework that the trainer's interpreter has."""
-        sample = next((file for place in self.places or () for file in place.decodable), None)
-        return ask_framework(self.problem, sample, is_run=self.is_run)
+
+# Keys of the config, and the trainer's sources.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """Key of a config that is a known knob.
+
+    Attributes:
+        kind: Row of `space.catalog` that it belongs to.
+    """
+
+    path: str
+    value: Scalar
+    kind: str
+
+    @property
+    def said(self) -> str:
+        """The key with its value, as people write it."""
+        return f"{self.path}: {written(self.value)}"
+
+
+def known_keys(problem: Problem) -> tuple[Key, ...]:
+    """Return the known knobs among the keys of the config, in file order; those for validation are left out."""
+    found = ((path, value, known_knob(path, value)) for path, value in problem.settings.scalars.items())
+    return tuple(
+        Key(path=path, value=value, kind=row.kind)
+        for path, value, row in found
+        if row is not None and not is_for_validation(path) and not path.startswith(ENV)
+    )
+
+
+def of_kind(problem: Problem, *kinds: str) -> Iterator[Key]:
+    """Yield the known knobs of these kinds."""
+    return (key for key in known_keys(problem) if key.kind in kinds)
+
+
+def written(value: Scalar) -> str:
+    """Return a value as YAML has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def place_of(problem: Problem, path: str) -> str:
+    """Return the file and line of a key; of a config that Hydra composes of several files the key."""
+    document = problem.settings.document
+    if isinstance(document, ComposedDocument):
+        return path
+    try:
+        prefix, _ = document.split(path)
+        line = document.line(path)
+    except CannotEditYaml:
+        return path
+    file = problem.settings.files.get(prefix, problem.config_path)
+    return f"{file}:{line}" if line is not None else path
+
+
+def trainer_text(problem: Problem) -> bytes:
+    """Return the text of the script that the command starts and of the modules beside it; empty if it starts none."""
+    paths = trainer_files(problem.command, problem.settings.folder) if problem.command else ()
+    return b"\n".join(read_beginning(path.resolve(), 1 << 20) for path in paths)  # of each
+
+
+# The dataset that the config names.
 
 
 _DATA = re.compile(

@@ -5,17 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity, ratio_text
+from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity, issue, ratio_text
+from autotune.diagnose.look import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
 from autotune.messages import Message, _, listed
-from autotune.records import Machine, Ratio, Scalar, TraineeEvent, Values
+from autotune.records import Machine, Ratio, Scalar, TraineeEvent, TrialRecord, Values
 from autotune.space.catalog import effects_of, row_of
 from autotune.space.knob import Knob, Label, same_scalar
 from autotune.space.space import Space
-
-SWITCHES = "switches"
-_PRIOR_DF = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,39 +117,49 @@ def _switch(space: Space, knobs: tuple[Knob, ...], values: Values) -> Switch:
     return Switch(knobs=knobs, values=values, changes=changes, label=labels[0] if labels else Label.SAME_TRAINING)
 
 
-def in_turn(count: int) -> list[int | None]:
-    """Return the order of trials, a palindrome: a steady drift cancels out; None is today's config."""
-    there: list[int | None] = [None, *range(count)]
-    return [*there, None, *reversed(there)] if count else []
+class SwitchTrials:
+    """Switches that are tried, and what their trials have shown so far.
 
-
-def gains(baseline: Sequence[float], tried: Sequence[tuple[Switch, Sequence[float], str]]) -> list[Gain]:
-    """Return what each switch gains, with an interval from the pooled spread of all trials.
-
-    Args:
-        baseline: ln speed of the trials of today's config.
-        tried: Each switch with ln speed of its trials, and how the last one without numbers ended.
+    Attributes:
+        speeds: ln speed of the trials of each switch, by its place; None is today's config.
+        endings: How the last trial ended of those that gave no numbers.
     """
-    variance, df = pooled_variance([baseline, *(speeds for _, speeds, _ in tried)])
-    all_df = df + _PRIOR_DF
-    # of ln speed between trials of one point: the prior of a study's first trials
-    variance = (df * variance + _PRIOR_DF * 0.025**2) / all_df
-    quantile = student_t_quantile(0.975, all_df)  # of an interval of 95 %
-    found = []
-    for switch, speeds, ending in tried:
-        if not speeds or not baseline or ending:
-            no_numbers = _("no trial of it gave numbers")
-            found.append(Gain(switch=switch, gain=None, why_not=ending or no_numbers))
-            continue
-        mean = fmean(speeds) - fmean(baseline)
-        half = quantile * math.sqrt(variance * (1.0 / len(speeds) + 1.0 / len(baseline)))
-        found.append(
-            Gain(
-                switch=switch,
-                gain=Ratio(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half)),
-            )
-        )
-    return found
+
+    def __init__(self, switches: Sequence[Switch]) -> None:
+        self.switches = list(switches)
+        self.speeds: dict[int | None, list[float]] = {None: []}
+        self.endings: dict[int | None, str] = {}
+
+    def in_turn(self) -> list[int | None]:
+        """Return the order of trials, a palindrome: a steady drift cancels out."""
+        there: list[int | None] = [None, *range(len(self.switches))]
+        return [*there, None, *reversed(there)] if self.switches else []
+
+    def note(self, place: int | None, record: TrialRecord) -> None:
+        """Take note of a trial of a switch."""
+        if record.comparable:
+            self.speeds.setdefault(place, []).append(math.log(record.comparable.speed))
+        else:
+            self.endings[place] = record.detail or record.ending.value
+
+    def gains(self) -> list[Gain]:
+        """Return what each switch gains, with an interval of 95 % from the pooled spread of all trials."""
+        variance, df = pooled_variance(list(self.speeds.values()))
+        prior_df = 3.0  # of ln speed between trials of one point: the prior of a study's first trials
+        variance = (df * variance + prior_df * 0.025**2) / (df + prior_df)
+        quantile = student_t_quantile(0.975, df + prior_df)
+        baseline, found = self.speeds[None], []
+        for place, switch in enumerate(self.switches):
+            speeds, ending = self.speeds.get(place, []), self.endings.get(place, "")
+            if not speeds or not baseline or ending:
+                why_not = ending or _("no trial of it gave numbers")
+                found.append(Gain(switch=switch, gain=None, why_not=why_not))
+                continue
+            mean = fmean(speeds) - fmean(baseline)
+            half = quantile * math.sqrt(variance * (1.0 / len(speeds) + 1.0 / len(baseline)))
+            low, high = math.exp(mean - half), math.exp(mean + half)
+            found.append(Gain(switch=switch, gain=Ratio(ratio=math.exp(mean), low=low, high=high)))
+        return found
 
 
 def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | None, why_not: str = "") -> CheckResult:
@@ -161,103 +169,65 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
         bounds: What those that were not tried can gain at most; None if that is not known.
         why_not: Reason for which none was tried; empty if some were.
     """
-    issues = [_issue(one) for one in measured if one.gain and one.gain.low > CANNOT_MATTER]
+    issues, told = [], []
+    for one in measured:
+        change = _change(one.switch)
+        if one.gain is None:
+            told.append(_("{change} gave no numbers ({why})", change=change, why=one.why_not))
+            continue
+        told.append(_("{change} {gain} as fast", change=change, gain=ratio_text(one.gain)))
+        if one.gain.low > CANNOT_MATTER:
+            issues.append(_helps(one.switch, one.gain))
     if plan.not_tried:
         issues.append(_not_tried(plan.not_tried, bounds))
-    told = [_outcome(one) for one in measured]
     for on_step, paths in plan.left_alone.items():
         if paths:
-            step = _("the step cannot matter now")
-            side = step if on_step else _("the input cannot matter now")
+            side = _("the step cannot matter now") if on_step else _("the input cannot matter now")
             told.append(_("{keys} left alone, as {side}", keys=", ".join(paths), side=side))
     if not told:
         why_not = why_not or _("no knob of this config has another value worth trying")
-        return CheckResult(check=SWITCHES, issues=tuple(issues), why_not=why_not)
-    return CheckResult(check=SWITCHES, issues=tuple(issues), sentence=_("{clause}.", clause=listed("; ", told)))
+        return CheckResult(check="switches", issues=tuple(issues), why_not=why_not)
+    return CheckResult(check="switches", issues=tuple(issues), sentence=_("{clause}.", clause=listed("; ", told)))
 
 
-def _issue(one: Gain) -> Issue:
-    assert one.gain is not None, "those that help were measured"
-    switch = one.switch
-    recommendation = Recommendation(
-        sentence=_explained(switch),
-        values=switch.changes,
-        gain=one.gain,
-        evidence=Evidence.MEASURED,
-        label=switch.label.value,
-        cost=_("each sample may teach less") if switch.label is Label.BATCH else "",
-    )
+def _helps(switch: Switch, gain: Ratio) -> Issue:
     return Issue(
-        check=SWITCHES,
+        check="switches",
         severity=Severity.WARNING,
-        sentence=_("{change} is {gain} as fast.", change=_change(switch), gain=ratio_text(one.gain)),
+        sentence=_("{change} is {gain} as fast.", change=_change(switch), gain=ratio_text(gain)),
         place=", ".join(knob.path for knob in switch.knobs),
-        bound=one.gain,
+        bound=gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
-        recommendations=(recommendation,),
+        recommendations=(_recommendation(switch, gain, Evidence.MEASURED),),
     )
 
 
 def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
-    recommendations = []
+    advice = []
     for switch in switches:
         bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
-        recommendations.append(
-            Recommendation(
-                sentence=_explained(switch),
-                values=switch.changes,
-                gain=bound,
-                evidence=Evidence.BOUNDED if bound else Evidence.NOT_TRIED,
-                label=switch.label.value,
-            )
-        )
-    return Issue(
-        check=SWITCHES,
-        severity=Severity.NOTE,
-        sentence=_(
-            "{count} more may help, and a few short trials do not show it: a search does.",
-            count=len(switches),
-        ),
-        recommendations=tuple(recommendations),
+        advice.append(_recommendation(switch, bound, Evidence.BOUNDED if bound else Evidence.NOT_TRIED))
+    sentence = _("{count} more may help, and a few short trials do not show it: a search does.", count=len(switches))
+    return Issue(check="switches", severity=Severity.NOTE, sentence=sentence, recommendations=tuple(advice))
+
+
+def _recommendation(switch: Switch, gain: Ratio | None, evidence: Evidence) -> Recommendation:
+    meanings = [row.sentence for knob in switch.knobs if (row := row_of(knob)) is not None]
+    sentence: str = _change(switch)
+    if meanings:
+        sentence = _("{change} ({meaning})", change=sentence, meaning=listed("; ", meanings))
+    cost = _("each sample may teach less") if switch.label is Label.BATCH and evidence is Evidence.MEASURED else ""
+    label = switch.label.value
+    return Recommendation(
+        sentence=sentence, values=switch.changes, gain=gain, evidence=evidence, label=label, cost=cost
     )
 
 
 def _change(switch: Switch) -> str:
-    return ", ".join(f"{path}: {_scalar(value)}" for path, value in switch.changes.items())
-
-
-def _explained(switch: Switch) -> str:
-    """Return a change with what its knobs mean."""
-    rows = [row_of(knob) for knob in switch.knobs]
-    meanings = [row.sentence for row in rows if row]
-    if not meanings:
-        return _change(switch)
-    meaning = listed("; ", meanings)
-    return _("{change} ({meaning})", change=_change(switch), meaning=meaning)
-
-
-def _scalar(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _outcome(one: Gain) -> Message:
-    change = _change(one.switch)
-    if one.gain is None:
-        return _("{change} gave no numbers ({why})", change=change, why=one.why_not)
-    return _("{change} {gain} as fast", change=change, gain=ratio_text(one.gain))
+    return ", ".join(f"{path}: {written(value)}" for path, value in switch.changes.items())
 
 
 # Check of what is in force in the trainer's process: threads, precision, eager mode, devices, against the config.
-
-
-IN_FORCE = "in-force"
-_THREADS = {
-    "intra_op_threads": ("tensorflow.intra_op_threads", "torch.threads"),
-    "inter_op_threads": ("tensorflow.inter_op_threads", "torch.interop_threads"),
-}
-"""Kind of knob → the settings that it is meant to set."""
-
-_SINGLE, _HALF = "float32", ("mixed_float16", "mixed_bfloat16")
 
 
 def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machine) -> CheckResult:
@@ -269,68 +239,43 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
     """
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:
-        return CheckResult(
-            check=IN_FORCE,
-            why_not=_("no framework in the trainer's process has told its settings"),
-        )
+        why_not = _("no framework in the trainer's process has told its settings")
+        return CheckResult(check="in-force", why_not=why_not)
     settings = reported[-1]
-    issues = [*_gpus(settings, machine), *(issue for knob in space.knobs for issue in _of(knob, settings))]
-    told = ", ".join(f"{name} {_text(value)}" for name, value in settings.items())
-    return CheckResult(check=IN_FORCE, issues=tuple(issues), sentence=_("{clause}.", clause=told))
+    issues = []
+    gpus = [settings[name] for name in ("tensorflow.gpus", "torch.gpus") if name in settings]
+    if machine.gpus and gpus and not any(gpus):
+        name = machine.gpus[0].name
+        unused = _("{gpu} is there, and the trainer's framework uses no GPU: it trains on the CPU.", gpu=name)
+        issues.append(issue("in-force", unused, severity=Severity.ERROR, limit=Limit.STEP))
+    for knob in space.knobs:
+        for there in _differences(knob, settings):
+            sentence = _(
+                "{key}: {value} is not in force: {there}.", key=knob.path, value=written(knob.baseline), there=there
+            )
+            limit = Limit.HOST if knob.kind == "graph_mode" else None
+            issues.append(issue("in-force", sentence, place=knob.path, limit=limit))
+    told = ", ".join(f"{name} {written(value)}" for name, value in settings.items())
+    return CheckResult(check="in-force", issues=tuple(issues), sentence=_("{clause}.", clause=told))
 
 
-def _gpus(settings: Mapping[str, Scalar], machine: Machine) -> Iterator[Issue]:
-    seen = [settings[name] for name in ("tensorflow.gpus", "torch.gpus") if name in settings]
-    if machine.gpus and seen and not any(seen):
-        yield Issue(
-            check=IN_FORCE,
-            severity=Severity.ERROR,
-            sentence=_(
-                "{gpu} is there, and the trainer's framework uses no GPU: it trains on the CPU.",
-                gpu=machine.gpus[0].name,
-            ),
-            limit=Limit.STEP,
-        )
-
-
-def _of(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[Issue]:
-    """Yield what differs from today's value of a knob."""
+def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[Message]:
+    """Yield what a framework says of a knob, where it is not today's value."""
     value = knob.baseline
-    for name in _THREADS.get(knob.kind or "", ()):
+    threads = {
+        "intra_op_threads": ("tensorflow.intra_op_threads", "torch.threads"),
+        "inter_op_threads": ("tensorflow.inter_op_threads", "torch.interop_threads"),
+    }
+    for name in threads.get(knob.kind or "", ()):
         there = settings.get(name)
         if isinstance(value, int) and value > 0 and there is not None and there != value:
-            yield _differs(knob, _("{name} is {value}", name=name, value=_text(there)))
-    precision = settings.get("keras.precision")
-    if knob.kind == "precision" and isinstance(value, str) and precision is not None:
+            yield _("{name} is {value}", name=name, value=written(there))
+    policy, half = settings.get("keras.precision"), ("mixed_float16", "mixed_bfloat16")
+    if knob.kind == "precision" and isinstance(value, str) and policy is not None:
         # A trainer may cast by itself; the other way round nobody does by accident.
-        if value == _SINGLE and precision in _HALF:
-            yield _differs(knob, _("Keras' policy is {policy}", policy=_text(precision)))
-        elif value in _HALF and precision != value:
-            yield _differs(
-                knob,
-                _(
-                    "Keras' policy is {policy}; a trainer may cast by itself",
-                    policy=_text(precision),
-                ),
-            )
+        if value == "float32" and policy in half:
+            yield _("Keras' policy is {policy}", policy=written(policy))
+        elif value in half and policy != value:
+            yield _("Keras' policy is {policy}; a trainer may cast by itself", policy=written(policy))
     if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
-        yield _differs(knob, _("TensorFlow runs functions eagerly, op by op"), Limit.HOST)
-
-
-def _differs(knob: Knob, there: Message, limit: Limit | None = None) -> Issue:
-    return Issue(
-        check=IN_FORCE,
-        severity=Severity.WARNING,
-        sentence=_(
-            "{key}: {value} is not in force: {there}.",
-            key=knob.path,
-            value=_text(knob.baseline),
-            there=there,
-        ),
-        place=knob.path,
-        limit=limit,
-    )
-
-
-def _text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        yield _("TensorFlow runs functions eagerly, op by op")

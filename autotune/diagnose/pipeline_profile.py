@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from autotune.diagnose.profile_trials import MadeTrial, ProfileTrials, TrialRequest
-from autotune.errors import TrialError
+from autotune.errors import ConfigError, TrialError
+from autotune.files import read_beginning
 from autotune.measure.oscillation import period_of
 from autotune.measure.statistics import Series
 from autotune.measure.window import Window, main_stream, steady_window
-from autotune.records import TraineeEvent, TrialPhase
+from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.search.problem import Problem
+from autotune.space.catalog import known_knob
+from autotune.space.knob import Knob
 from autotune.stage_times import PipelineTimes
 
-PHASE_S = 2.0
 VARIABLE = "AUTOTUNE_PROFILE_STAGES"
-_ENVIRONMENT = {"AUTOTUNE_PHASE_S": f"{PHASE_S:g}", "AUTOTUNE_PHASE_CHUNK_S": "0", VARIABLE: "1"}
 _PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
-_UNSEEN = "the trainer ended before, or its loader is not seen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def profile_pipeline(problem: Problem, trials: ProfileTrials) -> PipelineProfile
         TrialRequest(
             label="pipeline",
             values=problem.space.baseline,
-            environment=_ENVIRONMENT,
+            environment={"AUTOTUNE_PHASE_S": "2", "AUTOTUNE_PHASE_CHUNK_S": "0", VARIABLE: "1"},
             is_over=_is_over,
             window_of=_measured,
             longest_s=60.0,  # from the first step on
@@ -97,26 +98,23 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
             where=str(trial.folder.path),
             remedy="The trial needs some hundred steps: see that the config does not end the training before.",
         )
-    replayed = batch_times([window.durations_s for window in found.replay])
-    waited = [window for window in found.train if window.waits_s is not None]
+    loading, replayed = batch_times(found.loads_s), batch_times([window.durations_s for window in found.replay])
+    waits_s = [np.nan_to_num(window.waits_s) for window in found.train if window.waits_s is not None]
     idle = None
-    if len(waited) == len(found.train):
-        idle = min(1.0, sum(float(_waits(one).sum()) for one in waited) / sum(one.time_s for one in waited))
+    if len(waits_s) == len(found.train):
+        idle = min(1.0, float(sum(map(np.sum, waits_s))) / sum(window.time_s for window in found.train))
     samples = [window.samples.mean() for window in found.train if window.samples is not None]
-    loading = batch_times(found.loads_s)
-    gain = steps.mean_ms / replayed.mean_ms if replayed and replayed.mean_ms else None
+    unseen = found.why_no_load or "the trainer ended before, or its loader is not seen"
     measurement = trial.measurement
     return PipelineProfile(
         batch_samples=float(np.mean(samples)) if samples else found.load_samples,
         loading=loading,
-        why_no_loading=None
-        if loading
-        else (found.why_no_load or "the trainer ended before, or its loader is not seen"),
-        waits=batch_times([_waits(window) for window in waited]) if idle is not None else None,
+        why_no_loading=None if loading else unseen,
+        waits=batch_times(waits_s) if idle is not None else None,
         steps=steps,
         replayed=replayed,
         idle_fraction=idle,
-        gain_if_free=gain,
+        gain_if_free=steps.mean_ms / replayed.mean_ms if replayed and replayed.mean_ms else None,
         loading_stages=read_loading_stages(trial.folder.path / FILE),
         stages=measurement.stages if measurement else None,
         gpu_utilization=measurement.gpu_utilization if measurement else None,
@@ -126,12 +124,10 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
 
 def _sentence(steps: BatchTimes, loading: BatchTimes | None, replayed: BatchTimes | None, idle: float | None) -> str:
     waits = "" if idle is None else f"the step waits {idle:.0%} of the time"
+    if loading is None and waits:
+        return f"{waits.capitalize()}; how fast the loader is alone was not measured."
     if loading is None:
-        return (
-            f"{waits[:1].upper()}{waits[1:]}; how fast the loader is alone was not measured."
-            if waits
-            else ("Neither waits nor the loader alone can be seen with this trainer.")
-        )
+        return "Neither waits nor the loader alone can be seen with this trainer."
     computing_ms = min(replayed.mean_ms, steps.mean_ms) if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
     rates = (
         f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
@@ -146,22 +142,17 @@ def _sentence(steps: BatchTimes, loading: BatchTimes | None, replayed: BatchTime
     return f"{said}: {', and '.join(part for part in (rates, waits) if part)}."
 
 
-def _waits(window: Window) -> Series:
-    return np.nan_to_num(window.waits_s) if window.waits_s is not None else np.zeros(window.steps)
-
-
 def _is_over(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
     """Return whether all phases were gone through often enough, or there are none and plain training was seen."""
-    steps = [event for event in events if event.kind == "step"]
-    if any(event.kind == "phase" for event in events):
-        changes = [event for event in events if event.kind == "phase"]
+    changes = [event for event in events if event.kind == "phase"]
+    if changes:
         alone = now_s - changes[-1].t_s > _PLAIN_S  # all others were left out
         return alone or phased_events(events).cycles >= 3
+    steps = [event for event in events if event.kind == "step"]
     return len(steps) > _PLAIN_STEPS and now_s - steps[0].t_s > _PLAIN_S
 
 
 def _measured(_folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
-    """Return the longest stretch of plain training."""
     windows = phased_events(events).train
     return max(windows, key=lambda window: window.time_s) if windows else steady_window(events)
 
@@ -241,35 +232,24 @@ def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
     if batches is None or batches < 2.0 - 0.1:
         return None
     longest = int(np.argmax([len(row) for row in rows]))
-    # of the variance, by the place in the cycle: bursts may peak at some lag by chance
-    if _explained(rows[longest], batches) < 0.3:
+    row = rows[longest]
+    means, place = _by_place(row, batches)
+    # share of the variance that the place in the cycle explains, beyond what it does by chance: bursts may peak at some
+    # lag by chance
+    by_chance = (len(means) - 1) / (len(row) - 1)
+    if (float(means[place].var() / row.var()) - by_chance) / (1.0 - by_chance) < 0.3:
         return None
-    slow_ms, others_ms = _places(long_enough[longest], batches)
-    return Cycle(batches=batches, slow_ms=slow_ms, others_ms=others_ms)
+    means, _ = _by_place(long_enough[longest], batches)
+    slowest = int(means.argmax())
+    return Cycle(batches=batches, slow_ms=float(means[slowest]), others_ms=float(np.delete(means, slowest).mean()))
 
 
-def _place_of(count: int, batches: float) -> NDArray[np.intp]:
+def _by_place(row: Series, batches: float) -> tuple[Series, NDArray[np.intp]]:
     whole = round(batches)  # a period of 8 may be found to be 7.98, and would drift
     # of the period, as far as it may be off a whole number of batches
     exact = whole if abs(batches - whole) <= 0.03 * batches else batches
-    return np.asarray(np.floor(np.arange(count) % exact), dtype=np.intp)
-
-
-def _explained(row: Series, batches: float) -> float:
-    """Return the share of the variance that a batch's place in its cycle explains, beyond what it does by chance."""
-    place = _place_of(len(row), batches)
-    means = np.array([row[place == one].mean() for one in range(int(place.max()) + 1)])
-    share = float(means[place].var() / row.var())
-    by_chance = (len(means) - 1) / (len(row) - 1)
-    return (share - by_chance) / (1.0 - by_chance)
-
-
-def _places(stretch_ms: Series, batches: float) -> tuple[float, float]:
-    """Return the mean time of the slowest place in a cycle, and of the others."""
-    place = _place_of(len(stretch_ms), batches)
-    means = np.array([stretch_ms[place == one].mean() for one in range(int(place.max()) + 1)])
-    slowest = int(means.argmax())
-    return float(means[slowest]), float(np.delete(means, slowest).mean())
+    place = np.asarray(np.floor(np.arange(len(row)) % exact), dtype=np.intp)
+    return np.array([row[place == one].mean() for one in range(int(place.max()) + 1)]), place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,26 +298,31 @@ def phased_events(events: Sequence[TraineeEvent]) -> PhasedEvents:
 
 
 def _windows(stretches: Sequence[tuple[TrialPhase, list[TraineeEvent]]], phase: TrialPhase) -> tuple[Window, ...]:
-    found = [steady_window(within) for one, within in stretches if one is phase]
-    return tuple(window for window in found if window is not None)
+    return tuple(window for one, within in stretches if one is phase and (window := steady_window(within)) is not None)
 
 
 def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
     known = [(load.duration_s, load.batches) for load in loads if load.duration_s is not None and load.batches]
-    times = [(duration_s / batches, batches) for duration_s, batches in known]
-    each_s = np.array([time_s for time_s, batches in times for _ in range(batches)])
-    if not len(each_s):
-        return each_s
+    each_s = np.array([duration_s / batches for duration_s, batches in known for _ in range(batches)])
     drawn_s = np.cumsum(each_s)
     # of the drawing in a phase: what was ready before goes at once
-    return np.asarray(each_s[drawn_s > 0.15 * drawn_s[-1]])
+    return np.asarray(each_s[drawn_s > 0.15 * drawn_s[-1:].sum()])
 
 
 FILE = "loading_stages.json"
 VERSION = 1
-_MOST_BYTES = 1 << 16
-_NAME = re.compile(r"[a-z][a-z ]{0,30}")
-_MOST_CALLS, _LONGEST_STAGE_S = 10**12, 1e9
+
+
+class _Sums(msgspec.Struct, frozen=True):
+    """Sums of the calls of a stage, as a trainer writes them."""
+
+    calls: Annotated[int, Meta(ge=1, le=10**12)]
+    busy_s: Annotated[float, Meta(ge=0.0, le=1e9)]
+
+
+class _Stages(msgspec.Struct, frozen=True):
+    v: Literal[1]
+    stages: Annotated[dict[Annotated[str, Meta(pattern="^[a-z][a-z ]{0,30}$")], _Sums], Meta(max_length=32)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,39 +342,169 @@ class LoadingStage:
 def read_loading_stages(path: Path) -> tuple[LoadingStage, ...]:
     """Return the stages in a file, in the order of their first call; empty if there is no file, or it holds rubbish."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        return _parsed(data.decode()) if len(data) <= _MOST_BYTES else ()
-    except (OSError, ValueError, RecursionError):
+        stages = msgspec.json.decode(read_beginning(path, 1 << 16), type=_Stages).stages
+    except ValueError:
         return ()
-
-
-def _parsed(text: str) -> tuple[LoadingStage, ...]:
-    found = json.loads(text)
-    stages = found.get("stages") if isinstance(found, dict) and found.get("v") == VERSION else None
-    if not isinstance(stages, dict) or len(stages) > 32:
-        raise ValueError("no stages")
-    sums = {name: _sums(name, stage) for name, stage in stages.items()}
-    all_s = sum(busy_s for _, busy_s in sums.values())
+    all_s = sum(stage.busy_s for stage in stages.values())
     return tuple(
         LoadingStage(
             name=name,
-            examples=calls,
-            mean_ms=1000.0 * busy_s / calls,
-            fraction=busy_s / all_s if all_s else 0.0,
+            examples=stage.calls,
+            mean_ms=1000.0 * stage.busy_s / stage.calls,
+            fraction=stage.busy_s / all_s if all_s else 0.0,
         )
-        for name, (calls, busy_s) in sums.items()
+        for name, stage in stages.items()
     )
 
 
-def _sums(name: str, stage: Any) -> tuple[int, float]:
-    if not _NAME.fullmatch(name) or not isinstance(stage, dict):
-        raise ValueError("no stage")
-    calls, busy_s = stage.get("calls"), stage.get("busy_s")
-    if isinstance(calls, bool) or not isinstance(calls, int) or not 0 < calls <= _MOST_CALLS:
-        raise ValueError("no number of calls")
-    if isinstance(busy_s, bool) or not isinstance(busy_s, int | float) or not math.isfinite(busy_s):
-        raise ValueError("no time")
-    if not 0 <= busy_s <= _LONGEST_STAGE_S:
-        raise ValueError("a time out of its range")
-    return calls, float(busy_s)
+# Grid of batch sizes and workers: one short trial of plain training for each pair.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Trial of a pair.
+
+    Attributes:
+        samples_per_s: Throughput; None if there was none.
+        waiting_fraction: Share of the time in which the step waited for a batch; None if not seen.
+        variation: Standard deviation of a step's time as a part of its mean; None likewise.
+        relative_sd: Uncertainty of the throughput as a part of it, from its own trial alone.
+        why_not: Reason that there is no throughput; None if there is.
+    """
+
+    values: Mapping[str, Scalar]
+    samples_per_s: float | None
+    waiting_fraction: float | None
+    variation: float | None
+    relative_sd: float | None
+    why_not: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Trials of all pairs.
+
+    Attributes:
+        cells: The trials, in the order in which they were made; today's pair is the first.
+        recommended: Values to take; None if no trial gave numbers.
+    """
+
+    cells: tuple[Cell, ...]
+    recommended: Mapping[str, Scalar] | None
+    sentence: str
+
+
+def profile_grid(problem: Problem, trials: ProfileTrials, tell: Callable[[str], object]) -> Grid:
+    """Make a trial of each pair of a batch size and a number of workers.
+
+    Args:
+        tell: Called with a sentence before each.
+
+    Raises:
+        ConfigError: The config has neither such key among its knobs.
+        AutotuneError: A trial cannot be made.
+    """
+    batch, workers = _knob(problem, "batch_size"), _knob(problem, "workers")
+    knobs = [knob for knob in (batch, workers) if knob is not None]
+    if not knobs:
+        raise ConfigError(
+            "no key of this config is known as a batch size or a number of workers",
+            where=str(problem.config_path),
+            remedy="List them under knobs: in the autotune: section, by names such as batch_size and num_workers.",
+        )
+    pairs: list[dict[str, Scalar]] = [{}]
+    for knob in knobs:
+        pairs = [{**pair, knob.path: value} for pair in pairs for value in values_of(knob, os.cpu_count() or 1)]
+    cells = []
+    for number, pair in enumerate(pairs, start=1):
+        tell(f"Trial {number} of {len(pairs)}: {', '.join(f'{key}={value}' for key, value in pair.items())}")
+        cells.append(_cell(problem, trials, pair, number))
+    return grid(cells)
+
+
+def grid(cells: Sequence[Cell]) -> Grid:
+    """Return what trials come to: of those about as fast as the fastest, the one that comes first.
+
+    Args:
+        cells: The trials; for each batch size from today's away, for each number of workers from today's away.
+    """
+    measured = [cell for cell in cells if cell.samples_per_s]
+    if not measured:
+        return Grid(cells=tuple(cells), recommended=None, sentence="No trial gave a throughput.")
+    fastest = max(measured, key=_speed)
+    best = next(cell for cell in measured if _speed(cell) >= _speed(fastest) * (1.0 - _margin(cell, fastest)))
+    today = cells[0]
+    if best is today:
+        sentence = "Today's values stay: no other pair is faster by more than chance does in trials this short."
+    else:
+        named = ", ".join(f"{key}={value}" for key, value in best.values.items())
+        gain = f", {_speed(best) / _speed(today):.2f}x today's" if _speed(today) else ""
+        sentence = (
+            f"Take {named}: {_speed(best):.4g} samples/s{gain}. One short trial each; autotune search confirms "
+            "such a gain in pairs."
+        )
+    return Grid(cells=tuple(cells), recommended=dict(best.values), sentence=sentence)
+
+
+def _speed(cell: Cell) -> float:
+    return cell.samples_per_s or 0.0
+
+
+def _margin(cell: Cell, fastest: Cell) -> float:
+    sd = math.hypot(cell.relative_sd or 0.0, fastest.relative_sd or 0.0)
+    return max(0.03, 2.0 * sd)  # nobody pays for less with more workers, or another training
+
+
+def values_of(knob: Knob, cores: int) -> list[Scalar]:
+    """Return the values of a knob to try: today's, and those next to it that are not absurd."""
+    today = knob.index(knob.baseline) or 0
+    near = sorted(range(len(knob.choices)), key=lambda place: (abs(place - today), -place))
+    most = 2 * cores if knob.kind == "workers" else math.inf
+    fit = [place for place in near if place == today or not _is_beyond(knob.choices[place], most)]
+    return [knob.choices[place] for place in fit[:3]]
+
+
+def _is_beyond(value: Scalar, most: float) -> bool:
+    return isinstance(value, int) and value > most
+
+
+def _knob(problem: Problem, kind: str) -> Knob | None:
+    for knob in problem.space.knobs:
+        row = known_knob(knob.path, knob.baseline)
+        if (knob.kind or (row.kind if row else None)) == kind:
+            return knob
+    return None
+
+
+def _cell(problem: Problem, trials: ProfileTrials, pair: Mapping[str, Scalar], number: int) -> Cell:
+    values = {**problem.space.baseline, **pair}
+    trial = trials.make(
+        TrialRequest(
+            label=f"grid{number}",
+            values=values,
+            is_over=_is_long_enough,
+            window_of=lambda _folder, events: steady_window(events),
+            longest_s=40.0,
+        )
+    )
+    window = trial.window
+    if window is None or trial.trouble is not None:
+        why = trial.trouble.message if trial.trouble else "too few steps were seen"
+        return Cell(
+            values=dict(pair), samples_per_s=None, waiting_fraction=None, variation=None, relative_sd=None, why_not=why
+        )
+    trial.folder.delete()
+    waits_s = None if window.waits_s is None else float(np.nansum(window.waits_s))
+    return Cell(
+        values=dict(pair),
+        samples_per_s=window.samples_per_s(problem.batch_size(values)),
+        waiting_fraction=None if waits_s is None else min(1.0, waits_s / window.time_s),
+        variation=float(window.durations_s.std(ddof=1) / window.durations_s.mean()),
+        relative_sd=math.sqrt(window.within_variance_s() / window.time_s),
+        why_not=None,
+    )
+
+
+def _is_long_enough(_folder: Path, events: Sequence[TraineeEvent], _now_s: float) -> bool:
+    window = steady_window(events)
+    return window is not None and window.time_s >= 5.0 and window.steps >= 20

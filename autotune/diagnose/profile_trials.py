@@ -16,7 +16,6 @@ from autotune.records import Ending, Measurement, Stop, TraineeEvent, Values
 from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
 from autotune.search.problem import Problem
 from autotune.study.sole_search import sole_search
-from autotune.trial.error_text import quoted_output
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.folder import TrialFolder
 from autotune.trial.gpu_collector import gpu_collector
@@ -62,53 +61,35 @@ class MadeTrial:
     Attributes:
         window: The part that was measured; None if there is none.
         measurement: The numbers of that part; None likewise.
+        trouble: Error of a trial that ended other than it should; None if nothing is wrong with it.
     """
 
     events: Sequence[TraineeEvent]
     window: Window | None
     measurement: Measurement | None
     folder: TrialFolder
-    ending: Ending
-    detail: str
-    stderr_tail: str
-
-    @property
-    def trouble(self) -> TrialError | None:
-        """Error of a trial that ended other than it should; None if nothing is wrong with it."""
-        explained = EXPLANATIONS[self.ending]
-        if self.ending in (Ending.STOPPED, Ending.COMPLETED) and any(event.kind == "step" for event in self.events):
-            return None
-        seen = "no step was seen" if not any(event.kind == "step" for event in self.events) else "training failed"
-        detail = f" ({self.detail})" if self.detail else ""
-        return TrialError(f"{seen}: {explained.sentence}{detail}", where=str(self.folder.path), remedy=explained.remedy)
+    trouble: TrialError | None
 
 
+@dataclass(kw_only=True)
 class ProfileTrials:
     """Maker of trials for a profile; made by `open_trials`.
 
-    Args:
+    Attributes:
         gpus: Watches the GPUs; None if there are none.
+        name: Begin of the trials' names.
         ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
+        remarks: What the user should know of them.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        clock: Clock,
-        runner: Runner,
-        gpus: GpuProbe | None,
-        checkpoints: CheckpointBackups,
-        name: str,
-        ends_s: float,
-    ) -> None:
-        self._problem = problem
-        self._clock = clock
-        self._runner = runner
-        self._gpus = gpus
-        self._checkpoints = checkpoints
-        self._name = name
-        self._ends_s = ends_s
-        self.remarks: list[str] = []
+    problem: Problem
+    clock: Clock
+    runner: Runner
+    gpus: GpuProbe | None
+    checkpoints: CheckpointBackups
+    name: str
+    ends_s: float
+    remarks: list[str]
 
     def make(self, request: TrialRequest) -> MadeTrial:
         """Make one trial.
@@ -116,20 +97,19 @@ class ProfileTrials:
         Raises:
             AutotuneError: It cannot be planned or started, or it wrote over the user's checkpoints.
         """
-        problem, clock = self._problem, self._clock
-        name = f"{self._name}-{request.label}"
+        problem, clock = self.problem, self.clock
+        name = f"{self.name}-{request.label}"
         plan = plan_trial(problem.trainer, problem.space.keys(request.values), trial=name)
         plan = replace(plan, env={**plan.env, **request.environment})
         problem.state.require_space()
         folder = problem.state.trial(problem.study, name)
         problem.trainer.create_folder(folder)
-        with Instruments.of_machine(clock, self._gpus) as instruments:
+        with Instruments.of_machine(clock, self.gpus) as instruments:
             instruments.expect(plan.trial_id, trial_gpus(problem, request.values), folder.samples)
             watch = _Watch(clock, request, folder.path, problem.limits.start_timeout_s, instruments)
             limit_s = clock.now_s() + problem.limits.start_timeout_s + request.longest_s
-            trial_exit = self._runner.run(plan, watch, min(limit_s, self._ends_s))
-            window = request.window_of(folder.path, watch.events)
-            measurement = None
+            trial_exit = self.runner.run(plan, watch, min(limit_s, self.ends_s))
+            window, measurement = request.window_of(folder.path, watch.events), None
             if window is not None:
                 measurement, _ = instruments.measure(
                     window,
@@ -138,23 +118,20 @@ class ProfileTrials:
                     filling=False,
                     stages=stages_between(watch.events, window),
                 )
-        if loss := self._checkpoints.loss("the trial"):
+        if loss := self.checkpoints.loss("the trial"):
             raise loss
-        self.remarks.extend(self._checkpoints.remarks)
-        self._checkpoints.remarks.clear()
+        self.remarks += self.checkpoints.remarks
+        self.checkpoints.remarks.clear()
         folder.discard_temporary()
-        stdout = folder.stdout_tail()
-        evidence = Evidence(stdout_tail=stdout, why_not_started=watch.why_not_started)
+        evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
         ending, detail = ending_of(trial_exit, watch.events, evidence)
-        return MadeTrial(
-            events=watch.events,
-            window=window,
-            measurement=measurement,
-            folder=folder,
-            ending=ending,
-            detail=detail,
-            stderr_tail=quoted_output(trial_exit.stderr_tail, stdout),
-        )
+        trouble = None
+        has_steps = any(event.kind == "step" for event in watch.events)
+        if ending not in (Ending.STOPPED, Ending.COMPLETED) or not has_steps:
+            seen, explained = "training failed" if has_steps else "no step was seen", EXPLANATIONS[ending]
+            said = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
+            trouble = TrialError(said, where=str(folder.path), remedy=explained.remedy)
+        return MadeTrial(events=watch.events, window=window, measurement=measurement, folder=folder, trouble=trouble)
 
 
 @contextmanager
@@ -178,10 +155,17 @@ def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> 
         CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        trials = ProfileTrials(problem, clock, ProcessRunner(guard, clock), collector, checkpoints, name, ends_s)
-        trials.remarks.extend(problem.settings.remarks)
-        trials.remarks.extend(f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock))
-        yield trials
+        busy = [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
+        yield ProfileTrials(
+            problem=problem,
+            clock=clock,
+            runner=ProcessRunner(guard, clock),
+            gpus=collector,
+            checkpoints=checkpoints,
+            name=name,
+            ends_s=ends_s,
+            remarks=[*problem.settings.remarks, *busy],
+        )
 
 
 class _Watch:

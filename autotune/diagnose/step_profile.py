@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from autotune.clock import Clock
 from autotune.diagnose.profile_trials import MadeTrial, TrialRequest, open_trials
@@ -31,12 +33,6 @@ NO_PROFILE = "no profile of the step: "
 
 BEGINS = "the parts of the step will be timed"
 """Note of a process that makes one."""
-
-_LONGEST_WITHOUT_S, _STEPS_WITHOUT = 8.0, 10  # of training, after which it is clear that there will be no profile
-_UNKNOWN = (
-    "its steps are made neither by Keras's fit or train_on_batch, nor by autotune.tf.TrainStep, nor by an optimizer of "
-    "PyTorch"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +81,10 @@ def profile_trainer_step(problem: Problem, clock: Clock, *, ends_s: float = math
 
 
 def _times(folder: Path) -> StepTimes | None:
-    """Return the times that the profiler in the trainer has written; None if there are none yet."""
     try:
         return read_step_times(folder / FILE)
     except (OSError, ValueError) as error:
-        return StepTimes(error=f"its times cannot be read: {error}")
+        return StepTimes(error=Line(f"its times cannot be read: {error}"))
 
 
 def _is_over(folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
@@ -100,46 +95,37 @@ def _is_over(folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool
     if any(event.kind == "note" and event.text == BEGINS for event in events):
         return False
     steps = [event for event in events if event.kind == "step"]
-    return len(steps) > _STEPS_WITHOUT and now_s > steps[0].t_s + _LONGEST_WITHOUT_S
+    return len(steps) > 10 and now_s > steps[0].t_s + 8.0  # it is clear by then
 
 
 def _first_stretch(folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
     times = _times(folder)
-    if times is None or not times.held:
-        return steady_window(events)
-    return steady_window([event for event in events if event.t_s < times.held[0][0]])
+    begin_s = times.held[0][0] if times is not None and times.held else math.inf
+    return steady_window([event for event in events if event.t_s < begin_s])
 
 
-def _windows(trial: MadeTrial, times: StepTimes | None) -> list[Window]:
+def _windows(trial: MadeTrial, times: StepTimes) -> list[Window]:
     """Return the steady windows of the training: before the first block of the profile, and after each."""
-    if times is None:
-        return [trial.window] if trial.window else []
     skipped = 1 if times.draws else 8  # after a block, where the loader had time to work ahead
-    begins_s = [0.0, *(end_s for _, end_s in times.held)]
-    ends_s = [*(begin_s for begin_s, _ in times.held), math.inf]
+    borders_s = [0.0, *(border_s for block in times.held for border_s in block), math.inf]
     found, stream = [], main_stream(trial.events)
-    for number, (begin_s, end_s) in enumerate(zip(begins_s, ends_s, strict=True)):
+    for begin_s, end_s in zip(borders_s[::2], borders_s[1::2], strict=True):
         # A step ends after its block: the first to end after one was begun before it, and is left out with a few more.
         within = [event for event in trial.events if begin_s < event.t_s < end_s]
         steps = [event for event in within if event.kind == "step" and event.stream == stream]
-        first_s = steps[skipped].t_s if number and len(steps) > skipped else begin_s
-        window = steady_window([event for event in within if event.t_s >= first_s]) if len(steps) > skipped else None
-        found += [window] if window else []
+        if len(steps) > skipped:
+            first_s = steps[skipped].t_s if begin_s else begin_s
+            window = steady_window([event for event in within if event.t_s >= first_s])
+            found += [window] if window else []
     return found
 
 
 def _training(trial: MadeTrial, times: StepTimes | None) -> Training:
-    """Return the steps of the training outside the profile.
-
-    Raises:
-        TrialError: There are too few.
-    """
     gpu_utilization = trial.measurement.gpu_utilization if trial.measurement else None
     if times is not None and times.marked_ms:  # by the same borders as the steps with marks
-        return Training(
-            steps_ms=times.plain_ms, waits_ms=None, steps=len(times.plain_ms), gpu_utilization=gpu_utilization
-        )
-    windows = _windows(trial, times)
+        plain_ms = times.plain_ms
+        return Training(steps_ms=plain_ms, waits_ms=None, steps=len(plain_ms), gpu_utilization=gpu_utilization)
+    windows = _windows(trial, times) if times is not None else [trial.window] if trial.window else []
     if not windows:
         raise TrialError(
             "too few steps were seen to say how long one takes",
@@ -147,47 +133,40 @@ def _training(trial: MadeTrial, times: StepTimes | None) -> Training:
             remedy="The trial needs about a hundred steps: see that the config does not end the training before.",
         )
     on_cpu = times is None or times.device == "CPU"
-    waits = [_stretches(np.nan_to_num(one.waits_s), one, on_cpu) for one in windows if one.waits_s is not None]
+    waits = [_in_ms(np.nan_to_num(one.waits_s), one, on_cpu) for one in windows if one.waits_s is not None]
     return Training(
-        steps_ms=[1000 * value for window in windows for value in _stretches(window.durations_s, window, on_cpu)],
-        waits_ms=[1000 * value for values in waits for value in values] if len(waits) == len(windows) else None,
+        steps_ms=[value for window in windows for value in _in_ms(window.durations_s, window, on_cpu)],
+        waits_ms=[value for values in waits for value in values] if len(waits) == len(windows) else None,
         steps=sum(window.steps for window in windows),
         gpu_utilization=gpu_utilization,
     )
 
 
-def _stretches(values: Series, window: Window, on_cpu: bool) -> list[float]:
-    """Return the values of all steps; on an accelerator, the means over stretches of about a second."""
-    if on_cpu:
-        return [float(value) for value in values]
-    # on an accelerator, over which steps are averaged: single ones end when they are enqueued
-    parts = max(1, min(int(window.time_s / 1.0), window.steps))
-    return [float(part.mean()) for part in np.array_split(values, parts)]
+def _in_ms(values_s: Series, window: Window, on_cpu: bool) -> list[float]:
+    """Return the values of all steps; on an accelerator, where steps end when enqueued, means over a second each."""
+    parts = window.steps if on_cpu else max(1, min(int(window.time_s), window.steps))
+    return [1000.0 * float(part.mean()) for part in np.array_split(values_s, parts)]
 
 
 def _without(trial: MadeTrial) -> StepTimes:
-    """Return times of a trainer whose step could not be taken apart: the reason for each."""
     notes = [event.text for event in trial.events if event.kind == "note" and event.text]
-    told = next((note.removeprefix(NO_PROFILE) for note in notes if note.startswith(NO_PROFILE)), _UNKNOWN)
-    return StepTimes(
-        of="the trainer",
-        compiled="",
-        device="",
-        why_not=dict.fromkeys(("copy", "forward", "loss", "gradients", "update"), told),
+    unknown = (
+        "its steps are made neither by Keras's fit or train_on_batch, nor by autotune.tf.TrainStep, nor by an "
+        "optimizer of PyTorch"
     )
+    told = next((note.removeprefix(NO_PROFILE) for note in notes if note.startswith(NO_PROFILE)), unknown)
+    parts: tuple[_Function, ...] = ("copy", "forward", "loss", "gradients", "update")
+    return StepTimes(of=Line("the trainer"), why_not=dict.fromkeys(parts, Line(told)))
 
 
-_ORDER = ("forward", "loss", "gradients", "update", "metrics")
-"""Functions in the order in which each does one part more."""
-
-_PHASES = {
+_ENDS_WITH: Mapping[_Function, str] = {
     "forward": "forward",
     "loss": "loss",
     "gradients": "backward",
     "update": "optimizer",
     "metrics": "metrics",
 }
-"""Function → the phase that it ends with."""
+"""Functions in the order in which each does one part more, with the phase that each ends with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,43 +237,38 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
     """Return the profile that the times of the functions make.
 
     Args:
-        times: The times; without `training`, those of ``data`` and ``step`` are among them. With marks, those of
-            ``data`` are.
+        times: The times; without `training`, those of ``data`` and ``step`` are among them.
         training: Steps of the training itself, in place of these two.
 
     Raises:
         ValueError: Neither has the time of a step.
     """
-    if training is None:
-        data, step = _of(times, "data", "data"), _of(times, "step", "step")
-    else:
-        step = _spread("step", training.steps_ms)
-        data = _missing("data", "the trainer does not show for how long it waits for data")
-        if training.waits_ms is not None:
-            data = _spread("data", training.waits_ms)
+    functions, marked = times.times_ms, times.marked_ms
+    step = _phase("step", functions.get("step") if training is None else training.steps_ms)
     if step.mean_ms is None or step.median_ms is None:
         raise ValueError("the time of a step is missing")
-    phases = (data, _of(times, "copy", "copy to device"), *_computed(times))
     marks_cost = None
-    if times.marked_ms:
-        phases = tuple(_marked(times, name) for name in PHASES if name != "rest")
-        with_marks_ms = _mean([sum(parts) for parts in zip(*times.marked_ms.values(), strict=True)])
+    if marked:
+        unseen = {name: times.why_not.get(name, "nothing of it was seen") for name in PHASES}
+        phases = [_phase(_name(name), marked.get(name), unseen[name]) for name in PHASES if name != "rest"]
+        with_marks_ms = _mean([sum(parts) for parts in zip(*marked.values(), strict=True)])
         marks_cost = with_marks_ms / step.mean_ms - 1.0 if step.mean_ms else None
+    else:
+        data, unseen_data = functions.get("data"), "the trainer does not show for how long it waits for data"
+        waits = _phase("data", data if training is None else training.waits_ms, unseen_data)
+        phases = [waits, _phase(_name("copy"), functions.get("copy"), times.why_not.get("copy")), *_computed(times)]
     total_ms = sum(phase.mean_ms for phase in phases if phase.mean_ms is not None)
     medians_ms = sum(phase.median_ms for phase in phases if phase.median_ms is not None)
-    is_known = bool(times.marked_ms) or any(name in times.times_ms for name in (*_ORDER, "whole"))
     rest = Phase(
-        name="the rest",
-        mean_ms=step.mean_ms - total_ms,
-        median_ms=step.median_ms - medians_ms,
-        quartiles_ms=None,
+        name="the rest", mean_ms=step.mean_ms - total_ms, median_ms=step.median_ms - medians_ms, quartiles_ms=None
     )
+    is_known = bool(marked) or any(name in functions for name in (*_ENDS_WITH, "whole"))
     return StepProfile(
         of=times.of,
         compiled=times.compiled,
         device=times.device,
         batch_size=times.batch_size,
-        rounds=max((len(values) for values in (*times.times_ms.values(), *times.marked_ms.values())), default=0),
+        rounds=max((len(values) for values in (*functions.values(), *marked.values())), default=0),
         steps=None if training is None else training.steps,
         phases=(*phases, rest),
         step=step,
@@ -305,52 +279,34 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
     )
 
 
-def _marked(times: StepTimes, phase: str) -> Phase:
-    name = "copy to device" if phase == "copy" else phase
-    if phase in times.marked_ms:
-        return _spread(name, times.marked_ms[phase])
-    return _missing(name, times.why_not.get(phase, "nothing of it was seen"))
+def _name(phase: str) -> str:
+    return "copy to device" if phase == "copy" else phase
 
 
 def _computed(times: StepTimes) -> list[Phase]:
     """Return the phases from forward to optimizer: each what its function takes beyond the one before that is there."""
-    phases, before = [], None
-    if "whole" in times.times_ms:
-        phases.append(_spread("forward to optimizer", times.times_ms["whole"]))
-    for name in _ORDER:
-        if name not in times.times_ms:
-            if name != "metrics":
-                phases.append(_missing(_PHASES[name], times.why_not.get(name, "it could not be told apart")))
-            continue
-        values = times.times_ms[name]
-        phase = _spread(_name(name, before, times.times_ms), values)
-        if before is not None:
-            earlier = times.times_ms[before]
-            phase = _spread(phase.name, [late - early for late, early in zip(values, earlier, strict=True)])
-            phase = replace(phase, mean_ms=_mean(values) - _mean(earlier))
-        phases.append(phase)
-        before = name
+    whole = times.times_ms.get("whole")
+    phases = [_phase("forward to optimizer", whole)] if whole else []
+    unseen: list[str] = []  # phases without a function of their own, which are part of the next
+    before_ms: Sequence[float] | None = None
+    for function, name in _ENDS_WITH.items():
+        values_ms = times.times_ms.get(function)
+        if values_ms is not None:
+            earlier_ms = before_ms or [0.0] * len(values_ms)
+            differences_ms = [late - early for late, early in zip(values_ms, earlier_ms, strict=True)]
+            phase = _phase(" and ".join((*unseen, name)), differences_ms)
+            phases.append(replace(phase, mean_ms=_mean(values_ms) - _mean(earlier_ms)))
+            before_ms, unseen = values_ms, []
+        elif function != "metrics":
+            phases.append(_phase(name, None, times.why_not.get(function)))
+            unseen.append(name)
     return phases
 
 
-def _name(name: str, before: str | None, times_ms: Mapping[str, Sequence[float]]) -> str:
-    """Return the name of a phase, with those before it that are part of it for want of a function of their own."""
-    first = 0 if before is None else _ORDER.index(before) + 1
-    parts = [_PHASES[one] for one in _ORDER[first : _ORDER.index(name)] if one not in times_ms]
-    return " and ".join([*parts, _PHASES[name]])
-
-
-def _of(times: StepTimes, function: str, name: str) -> Phase:
-    if function in times.times_ms:
-        return _spread(name, times.times_ms[function])
-    return _missing(name, times.why_not.get(function, "it could not be told apart"))
-
-
-def _missing(name: str, why_not: str) -> Phase:
-    return Phase(name=name, mean_ms=None, median_ms=None, quartiles_ms=None, why_not=why_not)
-
-
-def _spread(name: str, values_ms: Sequence[float]) -> Phase:
+def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = None) -> Phase:
+    if values_ms is None:
+        why_not = why_not or "it could not be told apart"
+        return Phase(name=name, mean_ms=None, median_ms=None, quartiles_ms=None, why_not=why_not)
     low_ms, median_ms, high_ms = statistics.quantiles(values_ms, n=4, method="inclusive")
     return Phase(name=name, mean_ms=_mean(values_ms), median_ms=median_ms, quartiles_ms=(low_ms, high_ms))
 
@@ -360,25 +316,36 @@ def _mean(values_ms: Sequence[float]) -> float:
     return float(winsorize(values_ms, 0.1).mean())
 
 
-FILE = "step_phases.json"
-VERSION = 1
-FUNCTIONS = frozenset({"data", "copy", "forward", "loss", "gradients", "update", "metrics", "whole", "step"})
-PHASES = ("data", "copy", "forward", "loss", "backward", "optimizer", "rest")
-"""Phases of a step with marks."""
+# File of the profiler inside the trainer: whatever is in it may be a trainer's.
 
-_MOST_BYTES = 1 << 20
-_MOST_ROUNDS = 1000
-_MOST_PLACES, _MOST_NAMES = 50, 5
+
+_Function = Literal["data", "copy", "forward", "loss", "gradients", "update", "metrics", "whole", "step"]
+_Marked = Literal["data", "copy", "forward", "loss", "backward", "optimizer", "rest"]
+_TimesMs = Annotated[tuple[Annotated[float, Meta(ge=0.0, le=1e7)], ...], Meta(min_length=2, max_length=1000)]
+_Moment = Annotated[float, Meta(ge=0.0, le=1e9)]
+
+
+class Line(str):
+    """Text of one line without control characters."""
+
+    __slots__ = ()
+
+
+_EMPTY = Line()
+FILE = "step_phases.json"
+VERSION: Literal[1] = 1
+PHASES: tuple[_Marked, ...] = ("data", "copy", "forward", "loss", "backward", "optimizer", "rest")
+"""Phases of a step with marks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Tensors or operations of one kind on one device."""
 
-    what: str
-    device: str
-    count: int
-    names: tuple[str, ...]
+    what: Line
+    device: Line
+    count: Annotated[int, Meta(ge=0, le=10**9)]
+    names: tuple[Line, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,18 +364,19 @@ class StepTimes:
         places: What is on which device, where there is a GPU.
     """
 
-    held: tuple[tuple[float, float], ...] = ()
+    v: Literal[1] = VERSION
+    held: Annotated[tuple[tuple[_Moment, _Moment], ...], Meta(max_length=1000)] = ()
     draws: bool = False
-    error: str | None = None
-    of: str = ""
-    compiled: str = ""
-    device: str = ""
-    batch_size: int | None = None
-    times_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    marked_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    plain_ms: tuple[float, ...] = ()
-    why_not: Mapping[str, str] = field(default_factory=dict)
-    places: tuple[Place, ...] = ()
+    error: Line | None = None
+    of: Line = _EMPTY
+    compiled: Line = _EMPTY
+    device: Line = _EMPTY
+    batch_size: Annotated[int, Meta(ge=0, le=10**12)] | None = None
+    times_ms: Mapping[_Function, _TimesMs] = field(default_factory=dict)
+    marked_ms: Mapping[_Marked, _TimesMs] = field(default_factory=dict)
+    plain_ms: _TimesMs = ()
+    why_not: Mapping[_Function | _Marked, Line] = field(default_factory=dict)
+    places: Annotated[tuple[Place, ...], Meta(max_length=50)] = ()
 
 
 def read_step_times(path: Path) -> StepTimes | None:
@@ -418,123 +386,40 @@ def read_step_times(path: Path) -> StepTimes | None:
         ValueError: It holds something else.
         OSError: It cannot be read.
     """
+    most_bytes = 1 << 20
     try:
         with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(most_bytes + 1)
     except FileNotFoundError:
         return None
-    if len(data) > _MOST_BYTES:
-        raise ValueError(f"more than {_MOST_BYTES} bytes")
-    return parse_step_times(data.decode())
+    if len(data) > most_bytes:
+        raise ValueError(f"more than {most_bytes} bytes")
+    return parse_step_times(data)
 
 
-def parse_step_times(text: str) -> StepTimes:
+def parse_step_times(text: str | bytes) -> StepTimes:
     """Return the times in a text.
 
     Raises:
         ValueError: It holds something else.
     """
-    try:
-        found = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    if not isinstance(found, dict) or found.get("v", VERSION) != VERSION:
-        raise ValueError("no times of a step, or of another version")
-    if "error" in found:
-        return StepTimes(error=_text(found["error"]))
-    is_marked = "marked_ms" in found
-    times_ms = {} if is_marked else _named_times(found.get("times_ms"), FUNCTIONS)
-    marked_ms = _named_times(found["marked_ms"], PHASES) if is_marked else {}
-    if (
-        len({len(values) for name, values in (*times_ms.items(), *marked_ms.items()) if is_marked or name != "copy"})
-        > 1
-    ):
-        raise ValueError("functions were timed in different numbers of rounds")
-    size = found.get("batch_size")
-    return StepTimes(
-        held=_held(found.get("held", [])),
-        draws=found.get("draws") is True,
-        of=_text(found.get("of")),
-        compiled=_text(found.get("compiled")),
-        device=_text(found.get("device")),
-        batch_size=None if size is None else int(_number(size, 1e12)),
-        times_ms=times_ms,
-        marked_ms=marked_ms,
-        plain_ms=_step_times(found.get("plain_ms")) if is_marked else (),
-        why_not={
-            _known(name, (*FUNCTIONS, *PHASES)): _text(why) for name, why in _mapping(found.get("why_not")).items()
-        },
-        places=_places(found.get("places", [])),
-    )
+    found = msgspec.json.decode(text, type=StepTimes, dec_hook=_line)
+    if found.error is not None:
+        return found
+    rounds = [len(values) for values in found.marked_ms.values()]
+    rounds += [len(values) for name, values in found.times_ms.items() if name != "copy"]
+    if not found.of or len(set(rounds)) > 1 or bool(found.marked_ms) is not bool(found.plain_ms):
+        raise ValueError("no times of a step, or functions were timed in different numbers of rounds")
+    moments = [moment_s for block in found.held for moment_s in block]
+    if any(after_s < before_s for before_s, after_s in pairwise(moments)):
+        raise ValueError("times of the trial out of order")
+    return found
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("no object in its place")
-    return value
-
-
-def _named_times(value: Any, names: Collection[str]) -> dict[str, tuple[float, ...]]:
-    return {_known(name, names): _step_times(values) for name, values in _mapping(value).items()}
-
-
-def _known(name: str, names: Collection[str]) -> str:
-    if name not in names:
-        raise ValueError(f"an unknown function: {name[:40]!r}")
-    return name
-
-
-def _places(values: Any) -> tuple[Place, ...]:
-    if not isinstance(values, list) or len(values) > _MOST_PLACES:
-        raise ValueError("no places")
-    return tuple(_place(_mapping(value)) for value in values)
-
-
-def _place(row: Mapping[str, Any]) -> Place:
-    names = row.get("names")
-    if not isinstance(names, list):
-        raise ValueError("no names")
-    return Place(
-        what=_text(row.get("what")),
-        device=_text(row.get("device")),
-        count=int(_number(row.get("count"), 1e9)),
-        names=tuple(_text(name) for name in names[:_MOST_NAMES]),
-    )
-
-
-def _step_times(values: Any) -> tuple[float, ...]:
-    if not isinstance(values, list) or not 2 <= len(values) <= _MOST_ROUNDS:
-        raise ValueError("too few times, or too many")
-    return tuple(_number(value, 1e7) for value in values)
-
-
-def _held(values: Any) -> tuple[tuple[float, float], ...]:
-    if not isinstance(values, list) or len(values) > _MOST_ROUNDS:
-        raise ValueError("no times of the trial")
-    held, before_s = [], 0.0
-    for pair in values:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ValueError("no time of the trial")
-        begin_s, end_s = (_number(value, 1e9) for value in pair)
-        if not before_s <= begin_s <= end_s:
-            raise ValueError("times of the trial out of order")
-        held.append((begin_s, end_s))
-        before_s = end_s
-    return tuple(held)
-
-
-def _number(value: Any, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("no number in its place")
-    if not 0 <= value <= most:
-        raise ValueError("a number out of its range")
-    return float(value)
-
-
-def _text(value: Any) -> str:
+def _line(_kind: type, value: Any) -> Line:
     if not isinstance(value, str):
         raise ValueError("no text in its place")
-    return "".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:300]
+    return Line("".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:300])
 
 
 # Profile of the step of the shipped text-to-speech model, on random batches, in a process of its own.

@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.diagnose.config_keys import place_of
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Recommendation, Severity
-from autotune.diagnose.look import DatasetPlace, Look, missing_data
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
+from autotune.diagnose.look import DatasetPlace, Look, missing_data, place_of
 from autotune.files import open_regular
 from autotune.measure.gpu.devices import in_time
 from autotune.measure.host import memory_state
 from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.trial.mounts import file_system, is_network, is_rotating
 
-STORAGE = "storage"
-_SMALL_BYTES = 256 << 10
-
 
 def check_storage(look: Look) -> CheckResult:
     """Look at where the dataset is, and read some of it."""
     if look.problem is None:
         why_not = _("no config is given, so that it is not known where the dataset is")
-        return CheckResult(check=STORAGE, why_not=why_not)
+        return CheckResult(check="storage", why_not=why_not)
     if look.places is None:
-        return CheckResult(check=STORAGE, issues=(_silent(),))
-    missing = [
-        Issue(
-            check=STORAGE,
-            severity=Severity.ERROR,
-            sentence=_(
-                "{key} names {value}, and there is nothing of that name on this machine.",
-                key=key,
-                value=value,
-            ),
-            place=place_of(look.problem, key),
-            recommendations=(Recommendation(sentence=_("Correct the path, or mount what is there.")),),
-        )
-        for key, value in missing_data(look.problem)
-    ]
-    if not look.places and not missing:
-        return CheckResult(check=STORAGE, why_not=_("the config names no dataset that is on this machine"))
-    issues, seen = list(missing), []
+        return CheckResult(check="storage", issues=(_silent(),))
+    issues, seen = [], []
+    for key, value in missing_data(look.problem):
+        missing = _("{key} names {value}, and there is nothing of that name on this machine.", key=key, value=value)
+        remedy = _("Correct the path, or mount what is there.")
+        place_of_key = place_of(look.problem, key)
+        issues.append(issue("storage", missing, remedy, severity=Severity.ERROR, place=place_of_key))
+    if not look.places and not issues:
+        return CheckResult(check="storage", why_not=_("the config names no dataset that is on this machine"))
     for place in look.places:
         rate = None
         if place is look.places[0]:
@@ -54,88 +40,55 @@ def check_storage(look: Look) -> CheckResult:
             issues += [_silent()] if rate is None else []
         seen.append(_sentence(place, rate))
         issues += _of_place(place, rate)
-    return CheckResult(check=STORAGE, issues=tuple(issues), sentence=listed("; ", seen))
+    return CheckResult(check="storage", issues=tuple(issues), sentence=listed("; ", seen))
 
 
 def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
     kind = file_system(place.path) or "unknown"
     on_network, rotates = is_network(kind), is_rotating(place.path)
+    found = partial(issue, "storage", place=str(place.path), limit=Limit.READING)
     if on_network:
-        local = _copy(place)
-        yield _issue(
-            place,
-            _(
-                "The dataset is on another machine ({kind}): each file that is read crosses the network.",
-                kind=kind,
-            ),
-            local,
+        yield found(
+            _("The dataset is on another machine ({kind}): each file that is read crosses the network.", kind=kind),
+            _copy(place),
             severity=Severity.WARNING if rate is None or _is_slow(rate) else Severity.NOTE,
         )
     elif rate is not None and _is_slow(rate):
-        this = _("this disk ({kind})", kind=kind)
-        disk = _("a disk that rotates") if rotates else this
-        yield _issue(
-            place,
+        disk = _("a disk that rotates") if rotates else _("this disk ({kind})", kind=kind)
+        reads = rate.disk
+        yield found(
             _("{disk} gave {rates}, which is slow.", disk=capitalized(disk), rates=_rates(rate)),
             _copy(place),
-            numbers={
-                "disk_bytes_per_s": rate.disk.bytes_per_s or 0.0,
-                "disk_files_per_s": rate.disk.files / rate.disk.duration_s,
-            },
+            numbers={"disk_bytes_per_s": reads.bytes_per_s, "disk_files_per_s": reads.files_per_s},
         )
-    small = [size for _, size in place.files if size < _SMALL_BYTES]
-    if len(small) >= 10_000 and len(small) * 2 > len(place.files) and (on_network or rotates):
-        yield _issue(
-            place,
+    small = sum(size < 256 << 10 for _, size in place.files)
+    if small >= 10_000 and small * 2 > len(place.files) and (on_network or rotates):
+        yield found(
             _(
                 "{count:,} of its files are smaller than {size} KiB: each costs a look-up and a seek.",
-                count=len(small),
-                size=_SMALL_BYTES >> 10,
+                count=small,
+                size=256,
             ),
-            _(
-                "Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more.",
-            ),
+            _("Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more."),
             severity=Severity.NOTE,
         )
-    if rate is not None and rate.failed:
-        unreadable = _("{count} of the files looked at cannot be read by you.", count=rate.failed)
-        yield _issue(place, unreadable, _("See their modes."))
-    free = _free_bytes(place.path)
-    if free is not None and free < 1 << 30:  # no trial starts below it
-        full = _("{free:.0f} MiB are left on its file system.", free=free / (1 << 20))
-        yield _issue(place, full, _("Make room: caches may go there."))
-
-
-def _free_bytes(path: Path) -> int | None:
-    try:
-        return shutil.disk_usage(path).free
-    except OSError:
-        return None
 
 
 def _silent() -> Issue:
     """Return the issue that a file system hangs, as a network does whose server is gone."""
-    return Issue(
-        check=STORAGE,
+    return issue(
+        "storage",
+        _("The file system of the dataset has not answered for 10 s."),
+        _("See with `df` whether it answers; on a network, its server may be gone."),
         severity=Severity.ERROR,
-        sentence=_("The file system of the dataset has not answered for 10 s."),
         limit=Limit.READING,
-        recommendations=(
-            Recommendation(sentence=_("See with `df` whether it answers; on a network, its server may be gone.")),
-        ),
     )
 
 
 def _is_slow(rate: ReadingRate) -> bool:
-    reads = rate.disk
-    if not _is_enough(reads) or reads.duration_s <= 0 or not rate.knows_cache:
-        return False
     # what one disk that rotates reads in sequence, and seeks in 5 to 10 ms; an SSD reads several times that
-    return (reads.bytes_per_s or 0.0) < 150e6 and reads.files / reads.duration_s < 200
-
-
-def _is_enough(reads: Reads) -> bool:
-    return reads.files >= 8 or reads.size_bytes >= 32 << 20  # that were read, for a rate to be told of a disk
+    reads = rate.disk
+    return rate.knows_cache and reads.are_enough and reads.bytes_per_s < 150e6 and reads.files_per_s < 200
 
 
 def _copy(place: DatasetPlace) -> Message:
@@ -164,46 +117,24 @@ def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> Message:
 
 
 def _rates(rate: ReadingRate) -> Message:
-    """Return what was read and how fast, for people; empty for nothing."""
-    parts = []
     from_disk = _("from the disk") if rate.knows_cache else _("read")
-    for reads, source in ((rate.disk, from_disk), (rate.cache, _("from memory"))):
-        if reads.bytes_per_s is not None and _is_enough(reads):
-            parts.append(
-                _(
-                    "{speed:,.0f} MB/s and {files:,.0f} files/s {source} ({count} files)",
-                    speed=reads.bytes_per_s / 1e6,
-                    files=reads.files / reads.duration_s,
-                    source=source,
-                    count=reads.files,
-                )
+    return listed(
+        ", ",
+        (
+            _(
+                "{speed:,.0f} MB/s and {files:,.0f} files/s {source} ({count} files)",
+                speed=reads.bytes_per_s / 1e6,
+                files=reads.files_per_s,
+                source=source,
+                count=reads.files,
             )
-    return listed(", ", parts)
-
-
-def _issue(
-    place: DatasetPlace,
-    sentence: str,
-    remedy: str,
-    *,
-    severity: Severity = Severity.WARNING,
-    numbers: dict[str, float] | None = None,
-) -> Issue:
-    return Issue(
-        check=STORAGE,
-        severity=severity,
-        sentence=sentence,
-        place=str(Path(place.path)),
-        numbers=numbers or {},
-        limit=Limit.READING,
-        recommendations=(Recommendation(sentence=remedy),),
+            for reads, source in ((rate.disk, from_disk), (rate.cache, _("from memory")))
+            if reads.are_enough
+        ),
     )
 
 
-_MOST_FILES = 400
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Reads:
     """Reads from one source."""
 
@@ -212,14 +143,17 @@ class Reads:
     duration_s: float = 0.0
 
     @property
-    def bytes_per_s(self) -> float | None:
-        return self.size_bytes / self.duration_s if self.size_bytes and self.duration_s > 0 else None
+    def are_enough(self) -> bool:
+        """True if a rate can be told of them."""
+        return (self.files >= 8 or self.size_bytes >= 32 << 20) and self.size_bytes > 0 and self.duration_s > 0
 
-    def plus(self, size_bytes: int, duration_s: float) -> Reads:
-        """Return them with another file."""
-        return Reads(
-            files=self.files + 1, size_bytes=self.size_bytes + size_bytes, duration_s=self.duration_s + duration_s
-        )
+    @property
+    def bytes_per_s(self) -> float:
+        return self.size_bytes / self.duration_s
+
+    @property
+    def files_per_s(self) -> float:
+        return self.files / self.duration_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +167,6 @@ class ReadingRate:
 
     disk: Reads
     cache: Reads
-    failed: int
     knows_cache: bool
 
 
@@ -241,37 +174,30 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
     """Read a sample of files, for at most 2 s and 256 MiB.
 
     Args:
-        files: Files with their sizes; a sample evenly spread over them is read, in a mixed order.
+        files: Files with their sizes; at most 400 evenly spread over them are read, far ones after each other, as a
+            shuffled epoch reads them.
     """
-    disk, cache, failed, knows = Reads(), Reads(), 0, True
+    disk, cache, knows = Reads(), Reads(), True
     deadline_s, left = clock.now_s() + 2.0, 256 << 20
-    for path, _size_bytes in _mixed(files):
+    chosen = list(files[:: max(1, len(files) // 400)])[:400]
+    for path, _size_bytes in [one for start in range(7) for one in chosen[start::7]]:
         if clock.now_s() >= deadline_s or left <= 0:
             break
-        began_s = clock.now_s()
+        began_s, size = clock.now_s(), 0
         try:
             with open_regular(Path(os.path.realpath(path))) as file:  # links to files are usual in datasets
                 is_cached = _is_cached(file.fileno())
-                size = 0
                 while left > 0 and clock.now_s() < deadline_s and (piece := file.read(min(1 << 20, left))):
                     size += len(piece)
                     left -= len(piece)
         except OSError:
-            failed += 1
             continue
         knows = knows and is_cached is not None
-        if is_cached:
-            cache = cache.plus(size, clock.now_s() - began_s)
-        else:
-            disk = disk.plus(size, clock.now_s() - began_s)
-    return ReadingRate(disk=disk, cache=cache, failed=failed, knows_cache=knows)
-
-
-def _mixed(files: Sequence[tuple[Path, int]]) -> list[tuple[Path, int]]:
-    """Return at most 400 files evenly spread over all, far ones after each other, as a shuffled epoch reads them."""
-    step = max(1, len(files) // _MOST_FILES)
-    chosen = list(files[::step])[:_MOST_FILES]
-    return [one for start in range(7) for one in chosen[start::7]]
+        reads = cache if is_cached else disk
+        reads.files += 1
+        reads.size_bytes += size
+        reads.duration_s += clock.now_s() - began_s
+    return ReadingRate(disk=disk, cache=cache, knows_cache=knows)
 
 
 def _is_cached(descriptor: int) -> bool | None:

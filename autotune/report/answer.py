@@ -1,5 +1,6 @@
 """Final screen of a search, on stdout: the changes, their effect, its certainty, and the next command to type."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,24 +12,12 @@ from rich.text import Text
 from autotune.clock import format_duration
 from autotune.config.typed import TypedOptions
 from autotune.measure.score import UTILIZATION
-from autotune.metrics import GPU_METRICS, METRICS
-from autotune.records import (
-    Learning,
-    PooledGpu,
-    PooledGpus,
-    Ratio,
-    SearchResult,
-    Side,
-    TrialRecord,
-    Validation,
-    Verdict,
-)
+from autotune.metrics import GPU_METRICS, METRICS, Metric
+from autotune.records import Learning, PooledGpu, Ratio, SearchResult, Side, TrialRecord, Validation, Verdict
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.race_notes import race_notes
 
-_LEAST_WORTH_SAYING = 0.01
-_LONGEST_CAUTION = 500
-_PAYS_WITHIN_S = 365 * 24 * 3600.0
+_LONGEST = 500  # characters of what others have said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,28 +58,25 @@ def print_answer(
         answer: Name that `apply` has to be told; None where it is the study's only one.
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
-    console.print()
-    console.print(headline(result), soft_wrap=True)
-    console.print(Text(f"{plain(result.why, longest=_LONGEST_CAUTION)}.", style="dim"), soft_wrap=True)
+    column = "best" if shown is result.best else "tried"
+    parts: list[Text | Table] = [headline(result), Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")]
     if shown is not None and result.changes:
-        console.print()
-        console.print(_changes_table(result, "best" if shown is result.best else "tried", console))
+        parts += [Text(), _changes_table(result, column, console)]
     if result.baseline is not None and (result.baseline.metrics or shown is not None):
-        console.print()
-        console.print(metrics_table(result.baseline, shown, "best" if shown is result.best else "tried"))
-        for sentence in gpu_notes(result.baseline, result.why_no_gpu, shown):
-            console.print(Text(sentence, style="dim"), soft_wrap=True)
-        for heading, side in (("Today", result.baseline), ("The best" if shown is result.best else "The tried", shown)):
+        parts += [Text(), metrics_table(result.baseline, shown, column)]
+        remarks = gpu_notes(result.baseline, result.why_no_gpu, shown)
+        for heading, side in (("Today", result.baseline), (f"The {column}", shown)):
             if side is not None and side.stages:
-                console.print(Text(f"{heading}'s pipeline: {side.stages.verdict()}.", style="dim"), soft_wrap=True)
-    for note in (*race_notes(result), *validation_notes(result), *answer_notes(result, shown, elapsed_s)):
-        console.print()
-        console.print(note, soft_wrap=True)
+                remarks.append(f"{heading}'s pipeline: {side.stages.verdict()}.")
+        parts += [Text(remark, style="dim") for remark in remarks]
+    notes = [*race_notes(result), *validation_notes(result), *answer_notes(result, shown, elapsed_s)]
     for caution in result.cautions:
-        console.print()
-        console.print(
-            Text.assemble(("Caution: ", "bold yellow"), plain(caution, longest=_LONGEST_CAUTION)), soft_wrap=True
-        )
+        notes.append(Text.assemble(("Caution: ", "bold yellow"), plain(caution, longest=_LONGEST)))
+    for note in notes:
+        parts += [Text(), note]
+    console.print()
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, Text))
     print_failures(console, failures)
     console.print()
     if not without_next:
@@ -101,37 +87,56 @@ def print_next_step(
     console: Console, result: SearchResult, *, typed: TypedOptions, applied: bool, answer: str | None = None
 ) -> None:
     """Print the next command to type; see `print_answer`."""
-    console.print(_next_step(result, typed, applied=applied, answer=answer), soft_wrap=True)
+    command, say = "", "Nothing to apply."
+    if applied:
+        say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
+    elif result.verdict is Verdict.BETTER:
+        say, command = "Next:  ", typed.command("apply", *(["--answer", answer] if answer else []))
+    elif result.verdict is Verdict.NO_BASELINE:
+        say, command = "Next:  ", typed.command("apply", "--force")
+    elif result.candidate is not None and result.speedup is None:
+        say = "Next:  run the same command again with more time, it goes on where it stopped."
+    elif _is_undecided(result):
+        say += " With nothing else at work on this machine, or with more time, the same command may tell."
+    console.print(Text.assemble(say, (command, "bold")), soft_wrap=True)
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
     """Print the output of the failed trials: the first of each kind."""
     for failure in failures:
+        times = f"{failure.count} trials" if failure.count > 1 else "1 trial"
+        lines = [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]
         console.print()
-        _print_failure(console, failure)
+        ended = (f"{times} {failure.trial.ending.value}", "bold yellow")
+        console.print(Text.assemble(ended, f": {failure.sentence}"), soft_wrap=True)
+        if failure.trial.detail:
+            console.print(Text(f"  {plain(failure.trial.detail)}"), soft_wrap=True)
+        for line in lines:
+            console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
+        console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
 
 
 def headline(result: SearchResult) -> Text:
     """Return the answer in a sentence."""
+    word, style, said = "No change: ", "bold", "today's values are as good as any that were tried."
     if result.verdict is Verdict.BETTER:
         assert result.speedup is not None
+        word, style, said = "Better: ", "bold green", f"{ratio_text(result.speedup)} as fast as today's config."
         if result.objective == UTILIZATION.name and result.score_ratio is not None:
-            busy = f"the GPU is {ratio_text(result.score_ratio)} as busy as with today's config, "
-            return Text.assemble(
-                ("Better: ", "bold green"), busy, f"and training {ratio_text(result.speedup)} as fast."
-            )
-        return Text.assemble(("Better: ", "bold green"), f"{ratio_text(result.speedup)} as fast as today's config.")
-    if result.verdict is Verdict.NO_BASELINE:
-        return Text.assemble(("No baseline: ", "bold yellow"), "today's config does not run; these values do.")
-    if result.candidate is not None and result.speedup is None:
-        return Text.assemble(("No change yet: ", "bold yellow"), "something looks better, but it is not confirmed.")
-    if result.candidate is None and result.smallest_gain is None:
-        return Text.assemble(("No change: ", "bold"), "nothing better than today's values was found.")
-    if result.validation is not None and result.validation.broke:
-        return Text.assemble(("No change: ", "bold yellow"), "something is faster, but it broke in a longer training.")
-    if _is_undecided(result):
-        return Text.assemble(("No change: ", "bold"), "trials differ too much from one another to tell.")
-    return Text.assemble(("No change: ", "bold"), "today's values are as good as any that were tried.")
+            busy = f"the GPU is {ratio_text(result.score_ratio)} as busy as with today's config"
+            said = f"{busy}, and training {ratio_text(result.speedup)} as fast."
+    elif result.verdict is Verdict.NO_BASELINE:
+        word, style, said = "No baseline: ", "bold yellow", "today's config does not run; these values do."
+    elif result.candidate is not None and result.speedup is None:
+        word, style = "No change yet: ", "bold yellow"
+        said = "something looks better, but it is not confirmed."
+    elif result.candidate is None and result.smallest_gain is None:
+        said = "nothing better than today's values was found."
+    elif result.validation is not None and result.validation.broke:
+        style, said = "bold yellow", "something is faster, but it broke in a longer training."
+    elif _is_undecided(result):
+        said = "trials differ too much from one another to tell."
+    return Text.assemble((word, style), said)
 
 
 def _is_undecided(result: SearchResult) -> bool:
@@ -149,12 +154,12 @@ def _changes_table(result: SearchResult, column: str, console: Console) -> Table
     """Return the table of the changes; where the console is narrow, keys lose their sections, then lines are broken."""
     unbounded = console.options.update(max_width=10_000)  # a measure is never beyond the console's own width
     paths = [path for change in result.changes for path in (change.path, *(key.path for key in change.along))]
-    whole = _table_of(result, column, dict(zip(paths, paths, strict=True)), no_wrap=True)
-    if console.measure(whole, options=unbounded).maximum <= console.width:
-        return whole
-    short = _table_of(result, column, short_names(paths), no_wrap=True)
-    fits = console.measure(short, options=unbounded).minimum <= console.width
-    return short if fits else _table_of(result, column, short_names(paths), no_wrap=False)
+    table = _table_of(result, column, {path: path for path in paths}, no_wrap=True)
+    if console.measure(table, options=unbounded).maximum > console.width:
+        table = _table_of(result, column, short_names(paths), no_wrap=True)
+        if console.measure(table, options=unbounded).minimum > console.width:
+            table = _table_of(result, column, short_names(paths), no_wrap=False)
+    return table
 
 
 def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no_wrap: bool) -> Table:
@@ -207,63 +212,24 @@ def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | No
         changes = {path: value for path, value in side.values.items() if baseline.get(path) != value}
         notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes_text(changes)}."))
     if result.gain_of_ten_minutes is not None:
-        notes.append(Text(_more_time(result.gain_of_ten_minutes)))
+        gain = result.gain_of_ten_minutes
+        more = "less than 1%" if gain < 0.01 else f"about {gain:.0%}"
+        notes.append(Text(f"Another 10 minutes of searching would on average gain {more} more."))
     is_lost = result.race is not None and result.race.winner.learning in (Learning.SLOWER, Learning.MEMORISES)
     if result.verdict is Verdict.BETTER and result.speedup and elapsed_s and not is_lost:
-        pays_s = elapsed_s / (1 - 1 / result.speedup.ratio) if result.speedup.ratio > 1 else _PAYS_WITHIN_S
-        if pays_s < _PAYS_WITHIN_S:
+        pays_s = elapsed_s / (1 - 1 / result.speedup.ratio) if result.speedup.ratio > 1 else math.inf
+        if pays_s < 365 * 24 * 3600:
+            took, pays = format_duration(elapsed_s), format_duration(pays_s)
             notes.append(
-                Text(
-                    f"The search took {format_duration(elapsed_s)}; a training that takes longer than "
-                    f"{format_duration(pays_s)} today gets that back."
-                )
+                Text(f"The search took {took}; a training that takes longer than {pays} today gets that back.")
             )
     return notes
-
-
-def _more_time(gain: float) -> str:
-    if gain < _LEAST_WORTH_SAYING:
-        return f"Another 10 minutes of searching would on average gain less than {_LEAST_WORTH_SAYING:.0%} more."
-    return f"Another 10 minutes of searching would on average gain about {gain:.0%} more."
-
-
-def _print_failure(console: Console, failure: Failure) -> None:
-    times = f"{failure.count} trials" if failure.count > 1 else "1 trial"
-    console.print(
-        Text.assemble((f"{times} {failure.trial.ending.value}", "bold yellow"), f": {failure.sentence}"), soft_wrap=True
-    )
-    if failure.trial.detail:
-        console.print(Text(f"  {plain(failure.trial.detail)}"), soft_wrap=True)
-    for line in [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]:
-        console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
-    console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
-
-
-def _next_step(result: SearchResult, typed: TypedOptions, *, applied: bool, answer: str | None) -> Text:
-    if applied:
-        return Text.assemble(
-            "The config holds these values now. To take them back:  ", (typed.command("revert"), "bold")
-        )
-    if result.verdict is Verdict.BETTER:
-        named = ["--answer", answer] if answer else []
-        return Text.assemble("Next:  ", (typed.command("apply", *named), "bold"))
-    if result.verdict is Verdict.NO_BASELINE:
-        return Text.assemble("Next:  ", (typed.command("apply", "--force"), "bold"))
-    if result.candidate is not None and result.speedup is None:
-        return Text.assemble("Next:  run the same command again with more time, it goes on where it stopped.")
-    if _is_undecided(result):
-        return Text.assemble(
-            "Nothing to apply. With nothing else at work on this machine, or with more time, the same command may tell."
-        )
-    return Text("Nothing to apply.")
 
 
 # Comparison of today's config with the best, or with the candidate: the table of the final screen.
 
 
 _NOT_MEASURED = "not measured"
-_OF_THE_TRIAL = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
-_OF_THE_GPU = ("utilization", "p10", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity")
 
 
 def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
@@ -272,14 +238,12 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
     Args:
         other: Side that it is compared with; None, or one without numbers, leaves today's alone.
     """
-    sides = _measured(baseline, other)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("measured")
-    for side in sides:
-        if side is baseline:
-            table.add_column("today", justify="right")
-        else:
-            table.add_column(column, justify="right", style="bold")
+    if baseline.metrics:
+        table.add_column("today", justify="right")
+    if other is not None and other.metrics:
+        table.add_column(column, justify="right", style="bold")
     for row in metrics_rows(baseline, other):
         table.add_row(*row)
     return table
@@ -291,16 +255,9 @@ def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
     Args:
         other: Side that it is compared with; None for none.
     """
-    sides = _measured(baseline, other)
-    return [
-        _trial_row("samples_per_s", sides),
-        *_gpu_rows(sides),
-        *(_trial_row(name, sides) for name in _OF_THE_TRIAL),
-    ]
-
-
-def _measured(baseline: Side, other: Side | None) -> list[Side]:
-    return [side for side in (baseline, other) if side is not None and side.metrics]
+    sides = [side for side in (baseline, other) if side is not None and side.metrics]
+    of_the_trial = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
+    return [_trial_row("samples_per_s", sides), *_gpu_rows(sides), *(_trial_row(name, sides) for name in of_the_trial)]
 
 
 def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None) -> list[str]:
@@ -316,10 +273,9 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
     devices = baseline.gpus.devices
     if len(devices) > 1:
         names = ", ".join(f"GPU {place} is {plain(device.figures.name)}" for place, device in enumerate(devices))
-        scored, later = (_scored_words(side.gpus) if side and side.gpus else "" for side in (baseline, other))
-        notes.append(
-            f"{names}; the score looks at {scored}{f', then at {later}' if later not in ('', scored) else ''}."
-        )
+        scored, later = _scored(baseline), _scored(other)
+        then = f", then at {later}" if later not in ("", scored) else ""
+        notes.append(f"{names}; the score looks at {scored}{then}.")
     references = {
         device.role: device.reference
         for side in (baseline, other)
@@ -336,40 +292,32 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
     return notes
 
 
-def _scored_words(gpus: PooledGpus) -> str:
-    return " and ".join(f"GPU {place}" for place, device in enumerate(gpus.devices) if device.scored)
+def _scored(side: Side | None) -> str:
+    devices = side.gpus.devices if side and side.gpus else ()
+    return " and ".join(f"GPU {place}" for place, device in enumerate(devices) if device.scored)
 
 
-def _trial_row(name: str, sides: Sequence[Side]) -> list[str]:
-    return [METRICS[name].label, *(METRICS[name].text((side.metrics or {}).get(name)) for side in sides)]
+def _trial_row(name: str, sides: Sequence[Side], unknown: str | None = None) -> list[str]:
+    values = [(side.metrics or {}).get(name) for side in sides]
+    return _row(METRICS[name], values, unknown)
+
+
+def _row(metric: Metric, values: Sequence[float | None], unknown: str | None = None) -> list[str]:
+    return [metric.label, *(unknown if value is None and unknown else metric.text(value) for value in values)]
 
 
 def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
     if all(side.gpus is None for side in sides):
-        return [[METRICS["gpu_utilization"].label, *(_plain_utilization(side) for side in sides)]]
-    rows = [_effective_row(sides), *_utilization_rows(sides)]
-    rows += [
-        [GPU_METRICS[name].label, *(GPU_METRICS[name].text(_over_scored(side, name)) for side in sides)]
-        for name in _OF_THE_GPU
-        if any(_over_scored(side, name) is not None for side in sides)
-    ]
-    rows += [
-        _trial_row(name, sides)
-        for name in ("energy_per_sample_j", "gpu_memory_bytes")  # of the trial on a GPU
-        if any((side.metrics or {}).get(name) is not None for side in sides)
-    ]
+        return [_trial_row("gpu_utilization", sides, _NOT_MEASURED)]
+    effective = [side.gpus.effective_utilization if side.gpus else None for side in sides]
+    rows = [_row(GPU_METRICS["effective_utilization"], effective, "not known yet"), *_utilization_rows(sides)]
+    for name in ("utilization", "p10", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity"):
+        values = [_over_scored(side, name) for side in sides]
+        rows += [_row(GPU_METRICS[name], values)] if any(value is not None for value in values) else []
+    for name in ("energy_per_sample_j", "gpu_memory_bytes"):  # of the trial on a GPU
+        if any((side.metrics or {}).get(name) is not None for side in sides):
+            rows.append(_trial_row(name, sides))
     return rows
-
-
-def _plain_utilization(side: Side) -> str:
-    value = (side.metrics or {}).get("gpu_utilization")
-    return _NOT_MEASURED if value is None else METRICS["gpu_utilization"].text(value)
-
-
-def _effective_row(sides: Sequence[Side]) -> list[str]:
-    metric = GPU_METRICS["effective_utilization"]
-    known = [side.gpus.effective_utilization if side.gpus else None for side in sides]
-    return [metric.label, *("not known yet" if value is None else metric.text(value) for value in known)]
 
 
 def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
@@ -408,9 +356,6 @@ def _over_scored(side: Side, name: str) -> float | None:
 # Notes on the validation trials of a search: what the point came through, or what broke.
 
 
-_LONGEST = 500
-
-
 def validation_notes(result: SearchResult) -> Iterator[Text]:
     """Yield what the answer's reader should know of the validation; nothing if there was none."""
     for point in result.broken:
@@ -428,21 +373,14 @@ def _sentence(validation: Validation) -> str:
     trained = f"trained for {format_duration(validation.trained_s)}, {_passed(validation)}"
     if validation.broke:
         return f"{trained}; {plain('; '.join(validation.broke), longest=_LONGEST)}"
-    held = [
-        "its loss goes the way of today's" if validation.loss_ratio is not None else "",
-        _speeds(validation),
-        "memory does not grow" if validation.memory_growth_bytes_per_s == 0 else "",
-    ]
-    return "; ".join((trained, *filter(None, held)))
-
-
-def _speeds(validation: Validation) -> str:
-    if validation.speed_ratio is None:
-        return ""
-    steps = f"{validation.speed_ratio:.2f}x as fast as today's config"
-    if validation.overall_ratio is None:
-        return steps
-    return f"{steps}, {validation.overall_ratio:.2f}x with all that comes between its steps"
+    held = ["its loss goes the way of today's"] if validation.loss_ratio is not None else []
+    if validation.speed_ratio is not None:
+        overall = validation.overall_ratio
+        between = f", {overall:.2f}x with all that comes between its steps" if overall is not None else ""
+        held.append(f"{validation.speed_ratio:.2f}x as fast as today's config{between}")
+    if validation.memory_growth_bytes_per_s == 0:
+        held.append("memory does not grow")
+    return "; ".join((trained, *held))
 
 
 def _passed(validation: Validation) -> str:

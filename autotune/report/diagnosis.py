@@ -26,12 +26,7 @@ _LABELS: Mapping[str, Message] = {
     Label.PRECISION: _("precision"),
     Label.UNKNOWN: _("unknown"),
 }
-_COLUMNS = (
-    _("change"),
-    _("gain"),
-    _("training"),
-    _("cost"),
-)
+_COLUMNS = (_("change"), _("gain"), _("training"), _("cost"))
 
 
 def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language = Language.ENGLISH) -> None:
@@ -42,19 +37,19 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
         diagnosis: What was found.
         language: Language of its sentences; what others have said, as a driver or the trainer, stays as it is.
     """
-    console.print(Text(translated(diagnosis.verdict.sentence, language), style="bold"), soft_wrap=False)
-    questions = {check.id: check.question for check in CHECKS}
-    with_issues = [result for result in diagnosis.results if result.issues]
-    if with_issues:
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(translated(text, language), style=style))
+
+    say(diagnosis.verdict.sentence, "bold")
+    if diagnosis.issues:
         console.print()
-    for result in with_issues:
-        for issue in result.issues:
-            if issue.sentence not in diagnosis.verdict.sentence:
-                _print_issue(console, issue, language)
-    recommendations = diagnosis.recommendations
-    if recommendations:
+    for issue in diagnosis.issues:
+        if issue.sentence not in diagnosis.verdict.sentence:
+            _print_issue(console, issue, language)
+    if recommendations := diagnosis.recommendations:
         console.print()
-        console.print(Text(translated(_("What to do, the most certain gain first"), language), style="bold"))
+        say(_("What to do, the most certain gain first"), "bold")
         if language is Language.ENGLISH:
             console.print(_table(recommendations))
         else:
@@ -62,10 +57,17 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
     looked = [result for result in diagnosis.results if not result.issues]
     if looked:
         console.print()
-        console.print(Text(translated(_("Looked at as well"), language), style="bold"))
-        for result in looked:
-            outcome = _("  {check}: {outcome}", check=result.check, outcome=_outcome(result, questions))
-            console.print(Text(translated(outcome, language), style="dim"))
+        say(_("Looked at as well"), "bold")
+    for result in looked:
+        question = _question(result)
+        outcome = result.sentence or _("{question} Nothing was found.", question=question)
+        if result.why_not:
+            outcome = _("not seen: {why}", why=result.why_not)
+        say(_("  {check}: {outcome}", check=result.check, outcome=outcome), "dim")
+
+
+def _question(result: CheckResult) -> str:
+    return next(check.question for check in CHECKS if check.id == result.check)
 
 
 def _print_issue(console: Console, issue: Issue, language: Language) -> None:
@@ -117,12 +119,6 @@ def _gain(one: Recommendation) -> Message:
     return _("at most {gain}", gain=f"{one.gain.high:.2f}x")
 
 
-def _outcome(result: CheckResult, questions: dict[str, str]) -> str:
-    if result.why_not:
-        return _("not seen: {why}", why=result.why_not)
-    return result.sentence or _("{question} Nothing was found.", question=questions[result.check])
-
-
 # Diagnosis as one JSON object, for scripts.
 
 
@@ -140,20 +136,18 @@ def diagnosis_document(
     return {
         "format": FORMAT,
         "verdict": asdict(diagnosis.verdict),
-        "checks": [_check(result) for result in diagnosis.results],
-        "recommendations": [{**asdict(one), "values": dict(one.values)} for one in diagnosis.recommendations],
+        "checks": [
+            {
+                "id": result.check,
+                "question": _question(result),
+                "issues": [asdict(issue) for issue in result.issues],
+                "sentence": result.sentence or None,
+                "why_not": result.why_not or None,
+            }
+            for result in diagnosis.results
+        ],
+        "recommendations": [asdict(one) for one in diagnosis.recommendations],
         "failed_on": failed_on,
         "elapsed_s": elapsed_s,
         "paths": dict(paths),
-    }
-
-
-def _check(result: CheckResult) -> dict[str, Any]:
-    row = next(check for check in CHECKS if check.id == result.check)
-    return {
-        "id": result.check,
-        "question": row.question,
-        "issues": [asdict(issue) for issue in result.issues],
-        "sentence": result.sentence or None,
-        "why_not": result.why_not or None,
     }

@@ -50,23 +50,19 @@ def print_plan(console: Console, plan: SearchPlan) -> None:
 
 def _lines(plan: SearchPlan) -> list[str]:
     lines = [f"not tuned: {path} ({why})" for path, why in plan.skipped.items()]
-    if plan.redirected:
-        lines.append(f"into each trial's own folder, starting empty: {', '.join(plan.redirected)}")
+    lines += [f"into each trial's own folder, starting empty: {', '.join(plan.redirected)}"] if plan.redirected else []
+    lines += [plain(note, 1000) for note in plan.notes]  # characters: a sentence and three paths
+    lines.append(f"command: {' '.join(plan.command)}")
     validation = f", and to train both for up to {format_duration(plan.validate_s)}" if plan.validate_s else ""
     race = ""
     if plan.race_s:
         calls = "" if plan.races_always else ", if the batch or the precision changes"
         race = f"; {format_duration(plan.race_s)} to race both on the loss{calls}"
-    return [
-        *lines,
-        *(plain(note, 1000) for note in plan.notes),  # characters: a sentence and three paths
-        f"command: {' '.join(plan.command)}",
+    lines.append(
         f"{plan.combinations:,} combinations; {format_duration(plan.budget_s)} for everything, "
-        f"part of it kept back to confirm the best against today's values{validation}{race}",
-    ]
-
-
-_MOST_CHOICES = 8
+        f"part of it kept back to confirm the best against today's values{validation}{race}"
+    )
+    return lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +98,8 @@ def _choices_text(knob: KnobRow) -> str:
         f"{value_text(choice)} ({along})" if along else value_text(choice)
         for choice, along in zip_longest(knob.choices, knob.along)
     ]
-    if len(shown) > _MOST_CHOICES:
-        shown = [*shown[: _MOST_CHOICES - 2], "…", shown[-1]]
+    if len(shown) > 8:
+        shown = [*shown[:6], "…", shown[-1]]
     return ", ".join(shown)
 
 
@@ -131,11 +127,10 @@ def print_inventory(console: Console, inventory: Inventory) -> None:
         console.print(knob_table(inventory.knobs))
     else:
         console.print("No knob was found by its name. Name what may vary under knobs: in the section.", soft_wrap=True)
-    for key, why in inventory.not_taken.items():
-        console.print(Text(f"not taken: {plain(key)}: {plain(why)}", style="dim"), soft_wrap=True)
+    lines = [f"not taken: {plain(key)}: {plain(why)}" for key, why in inventory.not_taken.items()]
     if inventory.redirected:
-        keys = ", ".join(map(plain, inventory.redirected))
-        console.print(Text(f"into each trial's own folder, starting empty: {keys}", style="dim"), soft_wrap=True)
-    for key, why in inventory.left.items():
-        console.print(Text(f"looks like an output and stays: {plain(key)}: {plain(why)}", style="dim"), soft_wrap=True)
-    console.print(Text(f"command: {plain(' '.join(inventory.command), longest=1000)}", style="dim"), soft_wrap=True)
+        lines.append(f"into each trial's own folder, starting empty: {', '.join(map(plain, inventory.redirected))}")
+    lines += [f"looks like an output and stays: {plain(key)}: {plain(why)}" for key, why in inventory.left.items()]
+    lines.append(f"command: {plain(' '.join(inventory.command), longest=1000)}")
+    for line in lines:
+        console.print(Text(line, style="dim"), soft_wrap=True)

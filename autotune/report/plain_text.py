@@ -60,17 +60,11 @@ def safe_text(text: str, kept: frozenset[str] = frozenset()) -> str:
     Args:
         kept: Further characters that stay.
     """
-    if text.isprintable():
-        return text
     return "".join(
-        character if character in kept or _is_kept(character) else _escaped(character)
+        character if character in kept or _is_kept(character) else character.encode("unicode_escape").decode("ascii")
         for character in text.replace("\r\n", "\n")
     )
 
 
 def _is_kept(character: str) -> bool:
     return character.isprintable() or character in "\n\t" or unicodedata.category(character) == "Zs"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")

@@ -3,8 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from autotune.diagnose.pipeline_profile import BatchTimes, PipelineProfile
-from autotune.diagnose.profile_grid import Cell, Grid
+from autotune.diagnose.pipeline_profile import Grid, PipelineProfile
 from autotune.diagnose.step_profile import Phase, StepProfile
 from autotune.report.plain_text import plain, value_text
 
@@ -31,20 +30,18 @@ def _adding_up(profile: StepProfile) -> str:
         timed = f"that of {profile.steps} steps of the training itself"
     if profile.adds_up is None:
         return f"The step is {timed}; its parts were not measured."
+    of, marked = f"{profile.rounds} rounds in turn", ""
     if profile.marks_cost is not None:
         longer = "longer" if profile.marks_cost >= 0 else "less long"
-        return (
-            f"The phases without the rest make {profile.adds_up:.0%} of the step, which is {timed} without marks; they "
-            f"are means of {profile.rounds} steps with marks, which took {abs(profile.marks_cost):.1%} {longer}."
-        )
+        marked = " without marks"
+        of = f"{profile.rounds} steps with marks, which took {abs(profile.marks_cost):.1%} {longer}"
     return (
-        f"The phases without the rest make {profile.adds_up:.0%} of the step, which is {timed}; "
-        f"they are means of {profile.rounds} rounds in turn."
+        f"The phases without the rest make {profile.adds_up:.0%} of the step, which is {timed}{marked}; they are means "
+        f"of {of}."
     )
 
 
 def _places(profile: StepProfile) -> list[str]:
-    """Return what is on which device, and what is on the CPU though there is a GPU."""
     if not profile.places:
         return ["There is no GPU: all of it runs on the CPU."] if profile.device == "CPU" else []
     lines = []
@@ -68,14 +65,12 @@ def _cells(phase: Phase, step_ms: float) -> tuple[str, str, str, str, str]:
 # Screen of a pipeline's profile.
 
 
-_COLUMNS = ("ms a batch", "mean", "sd", "min", "median", "p95", "p99", "max", "variation", "batches")
-
-
 def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
     """Print the times of batches, and what they come to."""
     if profile.batch_samples is not None:
         console.print(f"Batches of {profile.batch_samples:.4g} samples", soft_wrap=True)
-    table = Table(*_COLUMNS)
+    columns = ("mean", "sd", "min", "median", "p95", "p99", "max")
+    table = Table("ms a batch", *columns, "variation", "batches")
     rows = {
         "loader alone": profile.loading,
         "waits in training": profile.waits,
@@ -83,7 +78,11 @@ def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
         "steps, data for free": profile.replayed,
     }
     for name, times in rows.items():
-        table.add_row(name, *(_pipeline_cells(times) if times else ["not measured", *[""] * (len(_COLUMNS) - 2)]))
+        if times is None:
+            table.add_row(name, "not measured")
+            continue
+        numbers = (f"{getattr(times, f'{column}_ms'):.2f}" for column in columns)
+        table.add_row(name, *numbers, _percent(times.variation), str(times.batches))
     console.print(table)
     if profile.why_no_loading:
         console.print(f"The loader alone was not measured: {plain(profile.why_no_loading)}.", soft_wrap=True)
@@ -106,10 +105,8 @@ def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
     console.print(plain(profile.sentence, longest=400), soft_wrap=True)
 
 
-def _pipeline_cells(times: BatchTimes) -> list[str]:
-    numbers = (times.mean_ms, times.sd_ms, times.min_ms, times.median_ms, times.p95_ms, times.p99_ms, times.max_ms)
-    variation = "" if times.variation is None else f"{times.variation:.0%}"
-    return [*(f"{number:.2f}" for number in numbers), variation, str(times.batches)]
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
 
 
 # Screen of a grid of batch sizes and workers.
@@ -120,13 +117,10 @@ def print_grid(console: Console, grid: Grid) -> None:
     keys = list(grid.cells[0].values)
     table = Table(*(plain(key) for key in keys), "samples/s", "waiting", "variation")
     for cell in grid.cells:
-        table.add_row(*(plain(value_text(cell.values[key])) for key in keys), *_numbers(cell))
+        values = (plain(value_text(cell.values[key])) for key in keys)
+        numbers = ("none", plain(cell.why_not or ""), "")
+        if cell.samples_per_s is not None:
+            numbers = (f"{cell.samples_per_s:.4g}", _percent(cell.waiting_fraction), _percent(cell.variation))
+        table.add_row(*values, *numbers)
     console.print(table)
     console.print(plain(grid.sentence, longest=400), soft_wrap=True)
-
-
-def _numbers(cell: Cell) -> tuple[str, str, str]:
-    if cell.samples_per_s is None:
-        return "none", plain(cell.why_not or ""), ""
-    waiting = "" if cell.waiting_fraction is None else f"{cell.waiting_fraction:.0%}"
-    return f"{cell.samples_per_s:.4g}", waiting, "" if cell.variation is None else f"{cell.variation:.0%}"

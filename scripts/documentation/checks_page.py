@@ -1,18 +1,13 @@
 """Page of the checks of ``autotune diagnose``, and of the rules about sources."""
 
-from autotune.diagnose.code_scan import RULES
-from autotune.diagnose.findings import Check, Evidence, Limit, Severity
-from autotune.diagnose.measured import MEASURED_CHECKS
-from autotune.diagnose.static import STATIC_CHECKS
+from autotune.diagnose.findings import Evidence, Limit, Severity
+from autotune.diagnose.tables import MEASURED_CHECKS, RULES, STATIC_CHECKS, Check
 from scripts.documentation.tables import code, table
 
 
 def checks_page() -> str:
     """Return the page."""
-    rules = [
-        (code(rule.id), rule.sentence, rule.severity.value, code(rule.limit.value if rule.limit else ""), rule.remedy)
-        for rule in RULES
-    ]
+    rules = [(code(rule.id), rule.sentence, rule.severity.value, code(rule.limit.value), rule.remedy) for rule in RULES]
     return "\n\n".join(
         (
             "# Checks of `autotune diagnose`",

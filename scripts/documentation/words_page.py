@@ -1,8 +1,6 @@
 """Page of the words in answers: endings of trials, their validity, verdicts, metrics, and the knobs that are known."""
 
-import tomllib
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable
 
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import Ending
@@ -52,13 +50,6 @@ def knobs_page() -> str:
             table(("names", "what it does", "for the training", "in the first proposal"), rows),
         )
     )
-
-
-def meanings(file: BinaryIO, *_how: object, **_options: object) -> Iterator[tuple[int, str, str, list[str]]]:
-    """Yield what the known knobs do, as Babel wants it: line, function, message, comments."""
-    for number, line in enumerate(file, start=1):
-        if line.startswith(b"meaning = "):
-            yield number, "_", tomllib.loads(line.decode())["meaning"], []
 
 
 def _metrics(metrics: Iterable[Metric]) -> str:

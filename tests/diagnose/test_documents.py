@@ -3,9 +3,7 @@
 import re
 from pathlib import Path
 
-from autotune.diagnose.code_scan import RULES
-from autotune.diagnose.measured import MEASURED_CHECKS
-from autotune.diagnose.static import STATIC_CHECKS
+from autotune.diagnose.tables import MEASURED_CHECKS, RULES, STATIC_CHECKS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text()
 

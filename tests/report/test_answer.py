@@ -1,5 +1,7 @@
-"""The final screen."""
+"""The final screen: each is a file beside this module, as its reader has it."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -24,7 +26,10 @@ from autotune.records import (
 )
 from autotune.report.answer import Failure, print_answer
 from autotune.stage_times import PipelineTimes, StageTimes
-from tests.report.conftest import BASELINE, BEST, MakeEnded, MakeResult, on_gpus, pooled_gpu
+from tests.report.conftest import BASELINE, MakeEnded, MakeResult, on_gpus, pooled_gpu
+
+SCREENS = Path(__file__).with_name("screens")
+Changes = dict[str, Any]
 
 
 def _screen(
@@ -39,395 +44,170 @@ def _screen(
     file = StringIO()
     console = Console(file=file, width=width, highlight=False, markup=False)
     print_answer(console, result, typed=typed, elapsed_s=elapsed_s, **more)
-    return file.getvalue()
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
-def _row(screen: str, start: str) -> list[str]:
-    """The cells of the row that starts so."""
-    (line,) = (line for line in screen.splitlines() if line.startswith(start))
-    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+def _not_better(whole: SearchResult, **changes: Any) -> Changes:
+    """What was tried stands beside today's config."""
+    return {"verdict": Verdict.NO_CHANGE, "best": whole.baseline, "candidate": whole.best, **changes}
 
 
-def test_an_answer_that_leaves_the_training_as_it_is_needs_no_other_one_beside_it(search_result: MakeResult) -> None:
-    """Which it is by the labels of its changes: the two points may differ in values that mean nothing for training."""
-    cache = search_result().changes[1:]
-    assert "Without changing the training itself" not in _screen(search_result(changes=cache))
-    assert "Without changing the training itself" in _screen(search_result())
+def _grouped(_whole: SearchResult) -> Changes:
+    def change(path: str, worth: Ratio | None, group: int, *along: MovedKey) -> Change:
+        return Change(path=path, old=None, new=1, worth=worth, group=group, label="batch", along=along)
+
+    gain = Ratio(ratio=1.3, low=1.1, high=1.54)
+    moved = MovedKey(path="f", old=None, new=0)
+    changes = (change("a", gain, 0), change("b", gain, 0), change("c", None, 1))
+    unclear, loss = Ratio(ratio=1.04, low=0.97, high=1.12), Ratio(ratio=0.9, low=0.85, high=0.95)
+    return {"changes": (*changes, change("d", unclear, 2), change("e", loss, 3, moved))}
 
 
-def test_what_is_applied_already_is_not_offered_again(search_result: MakeResult) -> None:
-    """The next command is the one that takes it back."""
-    screen = _screen(search_result(), applied=True)
-    assert "The config holds these values now. To take them back:  autotune revert --config config.yaml" in screen
-    assert "autotune apply" not in screen
-
-
-def test_a_better_config_is_told_with_its_interval_and_the_next_command(search_result: MakeResult) -> None:
-    """The headline has the gain, its interval and the reason; the next command follows."""
-    screen = _screen(search_result())
-    assert "Better: 2.00x (95 % interval 1.90 to 2.10) as fast as today's config." in screen
-    assert "confirmed by 4 interleaved pairs" in screen
-    assert screen.rstrip().endswith("Next:  autotune apply --config config.yaml")
-
-
-def test_the_stages_of_a_pipeline_are_told(search_result: MakeResult) -> None:
-    """Of both sides, as far as they have such a pipeline."""
-    data = StageTimes(batches=100, busy_s=9.9, input_s=0.0, room_s=0.0)
-    times = PipelineTimes(passed_s=10.0, data=data, model=StageTimes(batches=100, busy_s=6.0, input_s=4.0, room_s=0.0))
-    screen = _screen(search_result(best=replace(search_result().best, stages=times)))
-    assert "The best's pipeline: features 99 ms, step 60 ms a batch: the features set the pace, 99%" in screen
-    assert "Today's pipeline" not in screen
-
-
-def test_each_change_is_a_row(search_result: MakeResult) -> None:
-    """From what to what, what it is worth, what it means for the training."""
-    screen = _screen(search_result())
-    assert _row(screen, "data.batch_size") == ["data.batch_size", "8", "32", "1.43x (1.31 to 1.57)", "batch"]
-    assert _row(screen, "data.cache") == ["data.cache", "none", "memory", "1.40x (1.25 to 1.57)", "same training"]
-
-
-def test_changes_that_cannot_be_told_apart_share_their_worth(search_result: MakeResult) -> None:
-    """One number for the group, none for what is not known."""
-    changes = (
-        Change(path="a", old=1, new=2, worth=Ratio(ratio=1.3, low=1.1, high=1.54), group=0, label="same training"),
-        Change(
-            path="b", old=False, new=True, worth=Ratio(ratio=1.3, low=1.1, high=1.54), group=0, label="same training"
-        ),
-        Change(path="c", old=None, new=1, worth=None, group=1, label="unknown"),
-    )
-    screen = _screen(search_result(changes=changes))
-    assert _row(screen, "a ")[3] == "1.30x (1.10 to 1.54)"
-    assert _row(screen, "b ") == ["b", "false", "true", "(together)", "same training"]
-    assert _row(screen, "c ")[1:4] == ["null", "1", "?"]
-
-
-def test_what_may_be_worth_nothing_is_said_to_be_unclear(search_result: MakeResult) -> None:
-    """With an interval that includes 1 there is no single number that looks like a gain or a loss."""
-    unclear = Ratio(ratio=1.04, low=0.97, high=1.12)
-    loss = Ratio(ratio=0.9, low=0.85, high=0.95)
-    changes = (
-        Change(path="a", old=1, new=2, worth=unclear, group=0, label="same training"),
-        Change(path="b", old=1, new=2, worth=loss, group=1, label="same training"),
-    )
-    screen = _screen(search_result(changes=changes))
-    assert _row(screen, "a ")[3] == "unclear 0.97 to 1.12"
-    assert _row(screen, "b ")[3] == "0.90x (0.85 to 0.95)"
-
-
-@pytest.mark.parametrize("section", ["data", "a.section.with.a.long.name.that.no.terminal.holds"])
-def test_changes_fit_a_terminal_of_80_columns(search_result: MakeResult, section: str) -> None:
-    """Keys without their sections, numbers and values in one piece; on a wide one the whole keys."""
-    changes = [
-        Change(path=f"{section}.{key}", old=old, new=new, worth=worth, group=group, label=label)
-        for group, (key, old, new, worth, label) in enumerate(
-            [
-                ("mixed_precision", "float32", "mixed_float16", Ratio(ratio=1.3, low=1.1, high=1.5), "precision"),
-                ("enable_xla_compilation", False, True, Ratio(ratio=1.1, low=0.9, high=1.3), "same training"),
-            ]
-        )
+def _long_keys(_whole: SearchResult) -> Changes:
+    section, gain = "a.section.with.a.long.name.that.no.terminal.holds", Ratio(ratio=1.3, low=1.1, high=1.5)
+    keys = (("mixed_precision", "float32", "mixed_float16"), ("enable_xla_compilation", False, True))
+    rows = [
+        Change(path=f"{section}.{key}", old=old, new=new, worth=gain, group=group, label="precision")
+        for group, (key, old, new) in enumerate(keys)
     ]
-    narrow = _screen(search_result(changes=changes), width=80)
-    assert _row(narrow, "mixed_precision") == ["mixed_precision", "float32", "mixed_float16", "1.30x (1.10 to 1.50)",
-                                               "precision"]  # fmt: skip
-    assert _row(narrow, "enable_xla")[:4] == ["enable_xla_compilation", "false", "true", "unclear 0.90 to 1.30"]
-    assert max(len(line.rstrip()) for line in narrow.splitlines() if "0 to 1." in line) <= 80
-    assert f"{section}.enable_xla_compilation" in _screen(search_result(changes=changes), width=160)
+    return {"changes": rows}
 
 
-def test_metrics_stand_side_by_side_with_their_units(search_result: MakeResult) -> None:
-    """Today against best; what was not measured is said to be so."""
-    screen = _screen(search_result())
-    assert _row(screen, "samples") == ["samples", "50.0/s", "100/s"]
-    assert _row(screen, "GPU utilization") == ["GPU utilization", "not measured", "not measured"]
-    assert _row(screen, "step-time variation") == ["step-time variation", "10.0 %", "10.0 %"]
-    assert "None" not in screen
+def _stages(whole: SearchResult) -> Changes:
+    data = StageTimes(batches=100, busy_s=9.9, input_s=0.0, room_s=0.0)
+    model = StageTimes(batches=100, busy_s=6.0, input_s=4.0, room_s=0.0)
+    assert whole.best is not None
+    return {"best": replace(whole.best, stages=PipelineTimes(passed_s=10.0, data=data, model=model))}
 
 
-def test_why_there_is_no_utilization_is_said(search_result: MakeResult) -> None:
-    """Never 0 %; once, below the table, in the words of whoever looked for a GPU."""
-    screen = _screen(search_result(why_no_gpu="no NVIDIA driver was found"))
-    assert "GPU utilization was not measured: no NVIDIA driver was found." in screen
-    assert "0 %" not in "".join(_row(screen, "GPU utilization  "))
-    assert "effective utilization" not in screen
+def _one_gpu(whole: SearchResult) -> Changes:
+    cyclic = pooled_gpu("2-40 % cyclic, period 2.1 s", 0.21, p10=0.02, duty_fraction=0.5, sm_activity=0.1)
+    flat = pooled_gpu("91 % flat", 0.91, p10=0.9, sm_activity=0.52)
+    return {
+        "baseline": on_gpus(whole.baseline, cyclic, effective_utilization=0.372, energy_per_sample_j=2.0),
+        "best": on_gpus(whole.best, flat, effective_utilization=0.881, energy_per_sample_j=1.1),
+    }
 
 
-def _on_one_gpu(search_result: MakeResult) -> SearchResult:
-    """A cyclic GPU today, a flat one with the best values."""
-    whole = search_result()
-    return search_result(
-        baseline=on_gpus(
-            whole.baseline,
-            pooled_gpu("2-40 % cyclic, period 2.1 s", 0.21, p10=0.02, duty_fraction=0.5, sm_activity=0.1),
-            effective_utilization=0.372,
-            energy_per_sample_j=2.0,
-        ),
-        best=on_gpus(
-            whole.best,
-            pooled_gpu("91 % flat", 0.91, p10=0.9, sm_activity=0.52),
-            effective_utilization=0.881,
-            energy_per_sample_j=1.1,
-        ),
-    )
-
-
-def test_utilization_is_told_in_words_from_today_to_best(search_result: MakeResult) -> None:
-    """The verdict of each, what today's usually means, and the figures that the GPU knows; no row for others."""
-    screen = _screen(_on_one_gpu(search_result))
-    assert _row(screen, "GPU utilization  ") == ["GPU utilization", "2-40 % cyclic, period 2.1 s", "91 % flat"]
-    assert _row(screen, "effective utilization") == ["effective utilization", "37 %", "88 %"]
-    assert _row(screen, "GPU utilization, mean") == ["GPU utilization, mean", "21 %", "91 %"]
-    assert _row(screen, "GPU duty cycle") == ["GPU duty cycle", "50 %", "-"]
-    assert _row(screen, "multiprocessors at work") == ["multiprocessors at work", "10.0 %", "52.0 %"]
-    assert _row(screen, "energy for a sample") == ["energy for a sample", "2.00 J", "1.10 J"]
-    assert "tensor cores" not in screen
-    assert "Today's GPU utilization is cyclic, which usually means: what 2-40 % cyclic, period 2.1 s means." in screen
-    assert "was not measured" not in screen
-    assert "H100" not in screen
-
-
-def test_what_is_not_known_yet_is_said_to_be_so(search_result: MakeResult) -> None:
-    """Too few driver samples: how many there are, no number, and nothing about what it means."""
-    whole = search_result()
-    few = pooled_gpu("not enough yet: 34 of 60 driver samples", None)
-    screen = _screen(search_result(baseline=on_gpus(whole.baseline, few)))
-    assert _row(screen, "GPU utilization") == [
-        "GPU utilization", "not enough yet: 34 of 60 driver samples", "not measured",
-    ]  # fmt: skip
-    assert _row(screen, "effective utilization") == ["effective utilization", "not known yet", "not known yet"]
-    assert "usually means" not in screen
-
-
-def test_two_gpus_are_both_shown_and_the_scored_one_is_named(search_result: MakeResult) -> None:
-    """Each by its number, with its name below; figures are those of the scored one."""
-    whole = search_result()
+def _two_gpus(whole: SearchResult) -> Changes:
     data, after = (pooled_gpu(text, busy, scored=False) for text, busy in (("3 % flat", 0.03), ("9 % flat", 0.09)))
     model = pooled_gpu("2-40 % bursty", 0.2, uuid="GPU-1", name="NVIDIA T4")
     best = pooled_gpu("88 % flat", 0.88, uuid="GPU-1", name="NVIDIA T4")
-    screen = _screen(
-        search_result(baseline=on_gpus(whole.baseline, data, model), best=on_gpus(whole.best, after, best))
-    )
-    assert _row(screen, "GPU 0 utilization") == ["GPU 0 utilization", "3 % flat", "9 % flat"]
-    assert _row(screen, "GPU 1 utilization") == ["GPU 1 utilization", "2-40 % bursty (scored)", "88 % flat (scored)"]
-    assert _row(screen, "GPU utilization, mean") == ["GPU utilization, mean", "20 %", "88 %"]
-    assert "GPU 0 is NVIDIA H100, GPU 1 is NVIDIA T4; the score looks at GPU 1." in screen
-    assert "Today's GPU utilization is bursty" in screen
+    return {"baseline": on_gpus(whole.baseline, data, model), "best": on_gpus(whole.best, after, best)}
 
 
-def test_the_gpus_of_data_and_model_stand_beside_what_users_state_of_such_pairs(search_result: MakeResult) -> None:
-    """Below, within or above in words; today's config has one GPU for both, and nothing is compared there."""
-    whole = search_result()
-    today = pooled_gpu("50 % flat", 0.5)
-    data = pooled_gpu(
-        "57 % flat", 0.57, scored=False, role="data", reference=(0.6, 0.8), against_reference=Against.BELOW.value
-    )
-    model = pooled_gpu(
-        "91 % flat", 0.91, uuid="GPU-1", role="model", reference=(0.85, 0.95), against_reference=Against.WITHIN.value
-    )
-    screen = _screen(search_result(baseline=on_gpus(whole.baseline, today), best=on_gpus(whole.best, data, model)))
-    assert _row(screen, "GPU 0 utilization") == [
-        "GPU 0 utilization", "50 % flat (scored)", "data: 57 % flat, below 60-80 %",
-    ]  # fmt: skip
-    assert _row(screen, "GPU 1 utilization") == [
-        "GPU 1 utilization", "not measured", "model: 91 % flat, within 85-95 % (scored)",
-    ]  # fmt: skip
-    assert "users state 60-80 % for data and 85-95 % for model" in screen
+def _gpus_by_role(whole: SearchResult) -> Changes:
+    below, within = Against.BELOW.value, Against.WITHIN.value
+    data = pooled_gpu("57 % flat", 0.57, scored=False, role="data", reference=(0.6, 0.8), against_reference=below)
+    model = pooled_gpu("91 % flat", 0.91, uuid="GPU-1", role="model", reference=(0.85, 0.95), against_reference=within)
+    return {
+        "baseline": on_gpus(whole.baseline, pooled_gpu("50 % flat", 0.5)),
+        "best": on_gpus(whole.best, data, model),
+    }
 
 
-def test_a_key_that_moves_along_is_shown_with_its_change(search_result: MakeResult) -> None:
-    """The diff of `apply` will have it too."""
-    change = Change(
-        path="data.model_gpu",
-        old=None,
-        new=1,
-        worth=Ratio(ratio=1.6, low=1.5, high=1.7),
-        group=0,
-        label="same training",
-        along=(MovedKey(path="data.data_gpu", old=None, new=0),),
-    )
-    screen = _screen(search_result(changes=(change,)))
-    assert _row(screen, "data.data_gpu") == ["data.data_gpu", "null", "0", "(moves along)"]
-
-
-def test_a_search_for_utilization_says_what_became_of_it(search_result: MakeResult) -> None:
-    """Utilization and speed are shown, each with its interval; effects of changes are on speed."""
-    screen = _screen(search_result(objective="utilization"))
-    assert "the GPU is 2.02x (95 % interval 1.91 to 2.12) as busy as with today's config" in screen
-    assert "and training 2.00x (95 % interval 1.90 to 2.10) as fast." in screen
-    assert _row(screen, "what changes")[3] == "speed"
-
-
-def test_cautions_are_printed_whole(search_result: MakeResult) -> None:
-    """They are sentences of their own, however long."""
-    long = "another process used the GPU for " + "a very long time, " * 15 + "that is all"
-    assert f"Caution: {long}" in _screen(search_result(cautions=(long,)))
-    assert "Caution" not in _screen(search_result())
-
-
-def test_a_validated_answer_says_what_it_came_through(search_result: MakeResult) -> None:
-    """And what it did not; a point that broke before it is named with its reason."""
+def _validated(_whole: SearchResult) -> Changes:
     held = Validation(
         trained_s=65.0, epoch_ends=2, checkpoints=1, speed_ratio=1.97, loss_ratio=1.0, memory_growth_bytes_per_s=0.0
     )
     broke = Validation(trained_s=12.0, broke=("crashed after 12s of training (\x1b[31mOSError)",))
-    speedup = Ratio(ratio=2.5, low=2.4, high=2.6)
-    broken = BrokenPoint(changes={"data.batch_size": 64}, speedup=speedup, validation=broke)
-    screen = _screen(search_result(validation=held, broken=(broken,)))
-    assert (
-        "Validated: trained for 1m05s, through 2 ends of epochs, 1 checkpoint, no evaluation came; its loss goes "
-        "the way of today's; 1.97x as fast as today's config; memory does not grow.\n" in screen
-    )
-    assert "Not chosen: batch_size=64: 2.50x as fast, but it broke in a longer training: crashed after 12s" in screen
-    assert "\x1b" not in screen
-    assert "alidat" not in _screen(search_result())
+    point = BrokenPoint(changes={"data.batch_size": 64}, speedup=Ratio(ratio=2.5, low=2.4, high=2.6), validation=broke)
+    return {"validation": held, "broken": (point,), "gain_of_ten_minutes": 0.04}
 
 
-def test_a_winner_that_broke_is_no_change(search_result: MakeResult) -> None:
-    """The reason is said, and nothing is offered."""
-    result = search_result()
-    broke = Validation(trained_s=12.0, broke=("its loss went to 1.20 of where it began",))
-    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=None, candidate=result.best, validation=broke))
-    assert "No change: something is faster, but it broke in a longer training." in screen
-    assert "its loss went to 1.20 of where it began" in screen
-    assert "Nothing to apply." in screen
+def _brackets(_whole: SearchResult) -> Changes:
+    unclear = Ratio(ratio=1.2, low=0.9, high=1.6)
+    return {"changes": (Change(path="x", old="[red]", new="[/red]", worth=unclear, group=0, label="unknown"),)}
 
 
-def test_another_batch_is_another_training(search_result: MakeResult) -> None:
-    """A change of batch reminds of the learning rate, and shows what is to be had without it."""
-    screen = _screen(search_result())
-    assert "effective batch changes from 8 to 32" in screen
-    assert "learning rate" in screen
-    assert "Without changing the training itself: about 1.40x with cache=memory." in screen
-    unchanged = _screen(search_result(changes=search_result().changes[1:]))
-    assert "learning rate" not in unchanged
+BROKE = Validation(trained_s=12.0, broke=("its loss went to 1.20 of where it began",))
+ALIKE, ANYTHING = Ratio(ratio=1.0, low=0.95, high=1.05), Ratio(ratio=1.1, low=0.8, high=1.5)
+FEW = pooled_gpu("not enough yet: 34 of 60 driver samples", None)
+TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
+    "better": (lambda _: {}, {}),
+    "better, the training stays as it is": (lambda whole: {"changes": whole.changes[1:]}, {"elapsed_s": None}),
+    "applied already": (lambda _: {"why_no_gpu": "no NVIDIA driver was found"}, {"applied": True}),
+    "by utilization": (lambda _: {"objective": "utilization", "gain_of_ten_minutes": 0.002}, {}),
+    "no change": (lambda whole: _not_better(whole, score_ratio=ALIKE), {}),
+    "no change, undecided": (lambda whole: _not_better(whole, score_ratio=ANYTHING), {}),
+    "no change, it broke": (lambda whole: _not_better(whole, validation=BROKE), {}),
+    "no change yet": (lambda whole: _not_better(whole, speedup=None), {}),
+    "no change, nothing is faster": (lambda whole: _not_better(whole, candidate=None, speedup=None, changes=()), {}),
+    "no baseline": (
+        lambda _: {
+            "verdict": Verdict.NO_BASELINE, "baseline": Side(point="p", values=BASELINE, metrics=None),
+            "speedup": None, "same_training": None,
+        },
+        {},
+    ),
+    "what changes are worth": (_grouped, {}),
+    "nothing is known of a change": (lambda whole: {"changes": _grouped(whole)["changes"][2:3]}, {}),
+    "long keys": (_long_keys, {"width": 160}),
+    "long keys, 80 columns": (_long_keys, {"width": 80}),
+    "stages of a pipeline": (_stages, {}),
+    "one GPU": (_one_gpu, {}),
+    "one GPU, not enough yet": (
+        lambda whole: {"baseline": on_gpus(whole.baseline, FEW)},
+        {},
+    ),
+    "two GPUs": (_two_gpus, {}),
+    "GPUs of data and model": (_gpus_by_role, {}),
+    "validated": (_validated, {}),
+    "caution": (lambda _: {"cautions": ("another process used the GPU for " + "a very long time, " * 15,)}, {}),
+    "brackets": (_brackets, {}),
+}  # fmt: skip
 
 
-def test_the_search_says_when_it_has_paid_for_itself(search_result: MakeResult) -> None:
-    """Half an hour for twice the speed: gained back by a training of an hour."""
-    assert "The search took 30m; a training that takes longer than 1h today gets that back." in _screen(search_result())
-    assert "gets that back" not in _screen(search_result(), elapsed_s=None)
+@pytest.mark.parametrize("name", TOLD)
+def test_the_screen_says_what_was_found_and_what_to_do_next(search_result: MakeResult, name: str) -> None:
+    """As in its file, which is written anew where WRITE_SCREENS is set: then read what changed."""
+    changes, options = TOLD[name]
+    screen = _screen(search_result(**changes(search_result())), **options)
+    file = SCREENS / f"{name}.txt"
+    if os.environ.get("WRITE_SCREENS"):
+        file.write_text(screen, encoding="utf-8")
+    assert screen == file.read_text(encoding="utf-8")
+    assert screen.isprintable() or all(character.isprintable() or character == "\n" for character in screen)
 
 
-def test_what_more_time_would_probably_gain_is_said(search_result: MakeResult) -> None:
-    """A search that could go on says what for; one that could not says so; a result read back says nothing."""
-    assert "10 minutes of searching would on average gain about 4% more" in _screen(
-        search_result(gain_of_ten_minutes=0.04)
-    )
-    assert "would on average gain less than 1% more" in _screen(search_result(gain_of_ten_minutes=0.002))
-    assert "10 minutes" not in _screen(search_result())
-
-
-def test_no_change_says_so_and_offers_nothing(search_result: MakeResult) -> None:
-    """The losing candidate is shown as tried, and there is nothing to apply."""
-    whole = search_result()
-    alike = Ratio(ratio=1.0, low=0.95, high=1.05)
-    screen = _screen(
-        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, score_ratio=alike)
-    )
-    assert "No change: today's values are as good as any that were tried." in screen
-    assert "tried" in _row(screen, "what changes")
-    assert "autotune apply" not in screen
-    assert "learning rate" not in screen
-    assert screen.rstrip().endswith("Nothing to apply.")
-
-
-def test_what_could_not_be_told_is_not_called_as_good(search_result: MakeResult) -> None:
-    """A confirmation that may have missed a large gain says nothing of today's values."""
-    whole = search_result()
-    anything = Ratio(ratio=1.1, low=0.8, high=1.5)
-    screen = _screen(
-        search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, score_ratio=anything)
-    )
-    assert "No change: trials differ too much from one another to tell." in screen
-    assert "as good as any" not in screen
-    assert "the same command may tell" in screen
-
-
-def test_what_is_not_known_of_any_change_has_no_column(search_result: MakeResult) -> None:
-    """As where today's config gave no numbers."""
-    changes = (Change(path="a", old=1, new=2, worth=None, group=0, label="same training"),)
-    assert _row(_screen(search_result(changes=changes)), "a ") == ["a", "1", "2", "same training"]
-
-
-def test_nothing_faster_shows_todays_numbers_alone(search_result: MakeResult) -> None:
-    """Without a candidate there is one column."""
-    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=search_result().baseline, speedup=None, changes=()))
-    assert _row(screen, "samples") == ["samples", "50.0/s"]
-    assert "what changes" not in screen
-
-
-def test_an_unconfirmed_gain_asks_for_more_time(search_result: MakeResult) -> None:
-    """It is neither sold as better nor thrown away."""
-    whole = search_result()
-    screen = _screen(search_result(verdict=Verdict.NO_CHANGE, best=whole.baseline, candidate=whole.best, speedup=None))
-    assert "No change yet" in screen
-    assert "run the same command again with more time" in screen
-
-
-def test_no_baseline_wants_to_be_told_twice(search_result: MakeResult) -> None:
-    """Values that run, without a ratio; applying them takes --force."""
-    screen = _screen(
-        search_result(
-            verdict=Verdict.NO_BASELINE,
-            baseline=Side(point="p", values=BASELINE, metrics=None),
-            speedup=None,
-            same_training=None,
-        )
-    )
-    assert "No baseline" in screen
-    assert _row(screen, "samples") == ["samples", "100/s"]
-    assert screen.rstrip().endswith("autotune apply --config config.yaml --force")
-    assert "2.00x" not in screen
-
-
-@pytest.mark.parametrize(("path", "typed"), [("my config.yaml", "'my config.yaml'"), ("a'b.yaml", "'a'\"'\"'b.yaml'")])
-def test_the_next_command_can_be_pasted(search_result: MakeResult, path: str, typed: str) -> None:
-    """The next command is quoted for a shell, for every config name."""
-    assert f"--config {typed}" in _screen(search_result(), config=path)
-
-
-def test_what_looks_like_markup_is_shown_as_it_is(search_result: MakeResult, trial_ended: MakeEnded) -> None:
-    """A value or a message in brackets is text of the user's, no formatting."""
-    change = Change(
-        path="x", old="[red]", new="[/red]", worth=Ratio(ratio=1.2, low=0.9, high=1.6), group=0, label="unknown"
-    )
-    failure = _failure(trial_ended, detail="KeyError: '[bold]'")
-    screen = _screen(search_result(changes=(change,)), failures=[failure])
-    assert _row(screen, "x ")[1:3] == ["[red]", "[/red]"]
-    assert "KeyError: '[bold]'" in screen
-
-
-def _failure(trial_ended: MakeEnded, *, count: int = 1, detail: str = "", stderr: str = "") -> Failure:
-    trial = trial_ended(
-        ending=Ending.CRASHED, validity=Validity.UNMEASURED, measurement=None, values=BEST, detail=detail
-    ).trial
-    return Failure(
-        trial=trial,
-        count=count,
-        sentence="The trainer failed, or was killed.",
-        remedy="Read stderr.log.",
-        stderr_tail=stderr,
-        folder="/trials/7",
-    )
+def test_every_screen_is_one_of_an_answer() -> None:
+    """No file is left of one that nobody sees any more."""
+    assert {path.stem for path in SCREENS.iterdir()} == {*TOLD, "failures"}
 
 
 def test_failures_are_named_counted_and_quoted(search_result: MakeResult, trial_ended: MakeEnded) -> None:
-    """A failure shows its ending, last output, remedy, and folder of logs."""
+    """Each with its ending, last output, remedy, and folder of logs; brackets in them are no formatting."""
+
+    def failure(count: int, detail: str, stderr: str) -> Failure:
+        fields = {"ending": Ending.CRASHED, "validity": Validity.UNMEASURED, "measurement": None, "detail": detail}
+        return Failure(
+            trial=trial_ended(**fields).trial,
+            count=count,
+            sentence="The trainer failed, or was killed.",
+            remedy="Read stderr.log.",
+            stderr_tail=stderr,
+            folder="/trials/7",
+        )
+
     said = "\n".join(f"line {number}" for number in range(20))
-    failures = [_failure(trial_ended, count=3, detail="ValueError: no", stderr=said), _failure(trial_ended)]
-    screen = _screen(search_result(), failures=failures)
-    assert "3 trials crashed: The trainer failed, or was killed." in screen
-    assert "1 trial crashed" in screen
-    assert "ValueError: no" in screen
-    assert "| line 19" in screen
-    assert "| line 14" not in screen
-    assert "Read stderr.log. Logs: /trials/7" in screen
+    screen = _screen(search_result(), failures=[failure(3, "KeyError: '[bold]'", said), failure(1, "", "")])
+    if os.environ.get("WRITE_SCREENS"):
+        (SCREENS / "failures.txt").write_text(screen, encoding="utf-8")
+    assert screen == (SCREENS / "failures.txt").read_text(encoding="utf-8")
 
 
-def test_the_next_command_is_for_the_same_study(search_result: MakeResult) -> None:
-    """It has the storage and the state folder that were typed; `revert` takes no storage."""
-    typed = TypedOptions(config=Path("c.yaml"), state_dir=Path("state"), storage="sqlite:s.db")
-    for applied, command in (
-        (False, "autotune apply --config c.yaml --state-dir state --storage sqlite:s.db"),
-        (True, "autotune revert --config c.yaml --state-dir state"),
-    ):
-        assert _screen(search_result(), typed=typed, applied=applied).rstrip().endswith(command)
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        ({"config": "my config.yaml"}, "autotune apply --config 'my config.yaml'"),
+        ({"config": "a'b.yaml"}, "autotune apply --config 'a'\"'\"'b.yaml'"),
+        ({"answer": "4f2a"}, "autotune apply --config config.yaml --answer 4f2a"),
+        ({"storage": "sqlite:s.db"}, "autotune apply --config c.yaml --state-dir state --storage sqlite:s.db"),
+        ({"storage": "sqlite:s.db", "applied": True}, "autotune revert --config c.yaml --state-dir state"),
+    ],
+)
+def test_the_next_command_can_be_pasted(search_result: MakeResult, options: Changes, command: str) -> None:
+    """It is quoted for a shell, and for the same study; `revert` takes no storage."""
+    if storage := options.pop("storage", None):
+        options["typed"] = TypedOptions(config=Path("c.yaml"), state_dir=Path("state"), storage=storage)
+    assert _screen(search_result(), **options).rstrip().endswith(command)

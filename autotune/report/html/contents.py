@@ -1,12 +1,11 @@
 """Contents of a report: what a study and its folders say, gathered before a page is written, and what that takes."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from statistics import median
+from statistics import geometric_mean, median
 
 from rich.text import Text
 
@@ -145,10 +144,6 @@ class StudyContents:
         return [*validation_notes(self.result), *answer_notes(self.result, self.shown, None)]
 
     @property
-    def machine(self) -> str:
-        return next((text for name, text in self.conditions if name == "machine"), "-")
-
-    @property
     def changed(self) -> str:
         """What differs from today's config; empty where nothing does."""
         baseline = self.result.baseline.values if self.result and self.result.baseline else {}
@@ -199,11 +194,6 @@ class StudyContents:
         return trial_points(self.trials)
 
     @property
-    def endings(self) -> Counter[str]:
-        """How many trials failed, by how they ended."""
-        return Counter(point.trial.ending.value for point in self.points if point.has_failed)
-
-    @property
     def names_of_machines(self) -> dict[str, str]:
         """Name of each machine that trials were made on, by that in the record."""
         machines = dict.fromkeys(point.trial.machine for point in self.points)
@@ -231,16 +221,6 @@ class StudyContents:
             if waiting is not None and speed:
                 found.append((name, 1000.0 / speed * waiting, 1000.0 / speed * (1.0 - waiting)))
         return found
-
-    def label(self, ratio: str) -> str:
-        """Return what one of the `ratios` is of, in words."""
-        return f"score ({self.measures})" if ratio == "score" and self.measures else ratio
-
-    def with_a_diagnosis(self, does: str) -> str:
-        """Return how a diagnosis gets into the report."""
-        diagnose = self.commands.get("diagnose", "autotune diagnose")
-        report = self.commands.get("report", "autotune report")
-        return f"`{diagnose} --out FOLDER` {does}, and `{report} --diagnosis FOLDER` puts it in here."
 
 
 def _windows(
@@ -328,22 +308,22 @@ def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
     for point in points:
         if point.ratio is None:
             continue
-        baseline = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
-        speeds.setdefault("" if baseline else point.trial.point, []).append(math.log(point.ratio))
-        best = max([0.0, *(math.fsum(some) / len(some) for name, some in speeds.items() if name)])
-        if not steps or not math.isclose(steps[-1][1], math.exp(best), rel_tol=1e-6):
-            steps.append((point.t_s, math.exp(best)))
+        is_today = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
+        if not is_today:
+            speeds.setdefault(point.trial.point, []).append(point.ratio)
+        best = max([1.0, *map(geometric_mean, speeds.values())])
+        if not steps or not math.isclose(steps[-1][1], best, rel_tol=1e-6):
+            steps.append((point.t_s, best))
     return steps
 
 
 def _today(trials: Sequence[TrialRecord], baseline: str, machine: str) -> float | None:
-    """Return the geometric mean speed of today's config on a machine; None where it was not measured there."""
     speeds = [
-        math.log(trial.comparable.speed)
+        trial.comparable.speed
         for trial in trials
         if trial.comparable is not None and trial.point == baseline and trial.machine == machine
     ]
-    return math.exp(math.fsum(speeds) / len(speeds)) if speeds else None
+    return geometric_mean(speeds) if speeds else None
 
 
 def _stamp(trial: TrialRecord) -> float:

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from autotune.diagnose.findings import Limit
-from autotune.diagnose.measured_machine import judge_memory, largest_batch
-from autotune.diagnose.measured_steps import (
+from autotune.diagnose.measured_checks import (
     ReplayedSteps,
     judge_fixed_cost,
+    judge_memory,
     judge_outside_steps,
     judge_steadiness,
+    largest_batch,
     retraced_function,
     timed_steps,
 )
@@ -41,30 +42,27 @@ def steps(durations_s: list[float], *, after: dict[int, tuple[str, float]] | Non
     return found
 
 
-@pytest.mark.parametrize(("every", "words"), [(20, "every 20 steps"), (37, "every 37 steps")])
-def test_slow_steps_that_recur_are_said_to(every: int, words: str) -> None:
-    """Their distance in steps, their share of the time, and that they do not wait for data."""
-    events = steps([0.5 if number % every == 0 else 0.02 for number in range(1, 400)])
-    (issue,) = judge_steadiness(timed_steps(events)).issues
-    assert words in issue.sentence
-    assert "do not wait for data" in issue.sentence
-    assert issue.limit is Limit.STALLS
-    assert issue.bound is not None
-    assert issue.bound.low > 1.05
+EPOCHS = dict.fromkeys(range(50, 400, 50), ("epoch_end", 0.0))
 
 
-def test_slow_starts_of_epochs_are_told_from_other_stalls() -> None:
-    """The step behind the end of an epoch is slow: that is where to look."""
-    ends = dict.fromkeys(range(50, 400, 50), ("epoch_end", 0.0))
-    events = steps([0.6 if number % 50 == 1 and number > 1 else 0.02 for number in range(1, 400)], after=ends)
-    (issue,) = judge_steadiness(timed_steps(events)).issues
-    assert "at the beginning of each epoch" in issue.sentence
-
-
-def test_one_disturbance_is_no_pattern() -> None:
-    """Ten slow steps in a row are one event, and nothing to find in the trainer."""
-    events = steps([0.5 if 100 <= number < 110 else 0.02 for number in range(1, 400)])
-    assert not judge_steadiness(timed_steps(events)).issues
+@pytest.mark.parametrize(
+    ("slow", "after", "words"),
+    [
+        (range(20, 400, 20), {}, "every 20 steps"),
+        (range(37, 400, 37), {}, "every 37 steps"),
+        (range(51, 400, 50), EPOCHS, "at the beginning of each epoch"),
+        (range(100, 110), {}, None),  # ten in a row are one event, and nothing to find in the trainer
+    ],
+)
+def test_slow_steps_that_recur_are_said_to(slow: range, after: dict[int, tuple[str, float]], words: str | None) -> None:
+    """Their distance, their share of the time, and that they do not wait for data."""
+    events = steps([0.5 if number in slow else 0.02 for number in range(1, 400)], after=after)
+    issues = judge_steadiness(timed_steps(events)).issues
+    assert [words in issue.sentence and "do not wait for data" in issue.sentence for issue in issues if words] == (
+        [True] if words else []
+    )
+    assert all(issue.limit is Limit.STALLS and issue.bound and issue.bound.low > 1.05 for issue in issues)
+    assert bool(issues) is bool(words)
 
 
 def test_a_pause_is_no_slow_step() -> None:
@@ -78,21 +76,13 @@ def test_a_pause_is_no_slow_step() -> None:
     assert "evaluate more seldom" in issue.sentence
 
 
-def test_a_first_evaluation_that_compiles_does_not_stand_for_all() -> None:
-    """The median of them counts."""
+def test_one_pause_does_not_stand_for_all() -> None:
+    """The median counts, a first one compiles; of one that is seen once half is certain; none says so."""
     after = {40: ("eval", 6.0), 200: ("eval", 0.1), 360: ("eval", 0.1)}
     assert not judge_outside_steps(steps([0.05] * 400, after=after)).issues
-
-
-def test_what_is_seen_once_is_uncertain() -> None:
-    """Half of its time is certain, and it may recur at once."""
     (issue,) = judge_outside_steps(steps([0.05] * 100, after={60: ("checkpoint", 2.5)})).issues
     assert issue.bound is not None
     assert issue.bound.low < issue.bound.ratio < issue.bound.high
-
-
-def test_a_training_without_pauses_says_so() -> None:
-    """None was seen, which is not the same as none there is."""
     assert judge_outside_steps(steps([0.05] * 100)).sentence == "No evaluation and no checkpoint was seen."
 
 
@@ -114,24 +104,22 @@ def test_a_step_that_hardly_counts_is_not_worth_it() -> None:
     assert judge_fixed_cost(None, other, FREE).why_not
 
 
-def test_memory_that_grows_is_told_by_when_it_is_full() -> None:
-    """100 MiB a minute fill 2 GiB in 20 minutes."""
+@pytest.mark.parametrize(
+    ("peak_gib", "growth_mib", "said"),
+    [
+        (2.0, 100, "MiB a minute: it would be full after 20m"),
+        (3.9, 0, "is nearly full: 97 % of 4.0 GiB"),
+        (2.0, 0, None),
+    ],
+)
+def test_memory_that_is_full_or_fills_is_told(peak_gib: float, growth_mib: int, said: str | None) -> None:
+    """With when it is full; its use is told all the same."""
     machine = Machine(cpu_cores=2, cpu_model="x", memory_bytes=4 * GIB)
-    numbers = replace(measured(10.0), peak_memory_bytes=2 * GIB)
-    series = tuple((float(t_s), int(2 * GIB + t_s * 100 * (1 << 20) / 60)) for t_s in range(40))
-    (issue,) = judge_memory(machine, numbers, (series, ()), []).issues
-    assert "MiB a minute" in issue.sentence
-    assert "full after 20m" in issue.sentence
-
-
-def test_memory_that_stays_is_fine() -> None:
-    """Its use is told all the same; a host that is nearly full is an issue."""
-    machine = Machine(cpu_cores=2, cpu_model="x", memory_bytes=4 * GIB)
-    series = tuple((float(t_s), 2 * GIB) for t_s in range(40))
-    fine = judge_memory(machine, replace(measured(10.0), peak_memory_bytes=2 * GIB), (series, ()), [])
-    assert not fine.issues
-    assert "2.0 of 4.0 GiB" in fine.sentence
-    assert judge_memory(machine, replace(measured(10.0), peak_memory_bytes=int(3.9 * GIB)), (series, ()), []).issues
+    numbers = replace(measured(10.0), peak_memory_bytes=int(peak_gib * GIB))
+    series = tuple((float(t_s), int(2 * GIB + t_s * growth_mib * (1 << 20) / 60)) for t_s in range(40))
+    result = judge_memory(machine, numbers, (series, ()), [])
+    assert [said in issue.sentence for issue in result.issues if said] == ([True] if said else [])
+    assert f"{peak_gib:.1f} of 4.0 GiB" in result.sentence
 
 
 def test_the_largest_safe_batch_lies_on_a_line() -> None:

@@ -1,6 +1,8 @@
 """Tests of the grid of batch sizes and workers."""
 
-from autotune.diagnose.profile_grid import Cell, grid, values_of
+import pytest
+
+from autotune.diagnose.pipeline_profile import Cell, grid, values_of
 from autotune.records import Scalar
 from tests.runs import knob
 
@@ -17,37 +19,23 @@ def cell(samples_per_s: float | None, relative_sd: float = 0.001, **values: Scal
     )
 
 
-def test_the_fastest_pair_is_recommended() -> None:
-    """A pair that is clearly faster is taken, and its gain is said."""
-    found = grid([cell(100.0, workers=1), cell(150.0, workers=2), cell(None, workers=4)])
-    assert found.recommended == {"workers": 2}
-    assert "150 samples/s, 1.50x today's" in found.sentence
-
-
-def test_todays_values_stay_where_nothing_is_clearly_faster() -> None:
-    """A gain that a short trial cannot show is none."""
-    found = grid([cell(100.0, workers=1), cell(102.0, workers=2)])
-    assert found.recommended == {"workers": 1}
-    assert "Today's values stay" in found.sentence
-
-
-def test_a_gain_within_the_noise_is_none() -> None:
-    """Where trials vary a lot, twice as much has to be gained."""
-    found = grid([cell(100.0, 0.05, workers=1), cell(112.0, 0.05, workers=2)])
-    assert found.recommended == {"workers": 1}
-
-
-def test_of_equals_the_one_nearest_to_today_is_taken() -> None:
+@pytest.mark.parametrize(
+    ("cells", "recommended", "said"),
+    [
+        ([cell(100.0, workers=1), cell(150.0, workers=2), cell(None, workers=4)], 2, "150 samples/s, 1.50x today's"),
+        ([cell(100.0, workers=1), cell(102.0, workers=2)], 1, "Today's values stay"),
+        ([cell(100.0, 0.05, workers=1), cell(112.0, 0.05, workers=2)], 1, "Today's values stay"),  # within the noise
+        ([cell(50.0, workers=1), cell(149.0, workers=2), cell(150.0, workers=8)], 2, "today's"),  # nearest of equals
+        ([cell(None, workers=8), cell(149.0, workers=2)], 2, "Take workers=2: 149 samples/s. One"),
+    ],
+)
+def test_the_fastest_pair_is_recommended_where_it_is_clearly_faster(
+    cells: list[Cell], recommended: int, said: str
+) -> None:
     """Nobody takes more workers, or another batch, for nothing."""
-    found = grid([cell(50.0, workers=1), cell(149.0, workers=2), cell(150.0, workers=8)])
-    assert found.recommended == {"workers": 2}
-
-
-def test_where_today_fails_another_pair_is_recommended() -> None:
-    """Without a throughput of today's values there is no gain to be said."""
-    found = grid([cell(None, workers=8), cell(149.0, workers=2)])
-    assert found.recommended == {"workers": 2}
-    assert "today's" not in found.sentence
+    found = grid(cells)
+    assert found.recommended == {"workers": recommended}
+    assert said in found.sentence
 
 
 def test_nothing_is_recommended_where_all_fail() -> None:

@@ -10,20 +10,12 @@ import pytest
 from autotune.cli import run
 from autotune.diagnose.step_profile import profile_shipped_step
 from autotune.errors import TrialError
-from autotune.workloads.tts.corpus import write_corpus
+from tests.diagnose.profile.conftest import KERAS, TORCH, TOY, Profiled, shipped, started
+from tests.trainee.conftest import interpreter_with
 
-KERAS = Path(__file__).with_name("keras_trainer.py")
-TOY = Path(__file__).parents[2] / "toys" / "toy_trainer.py"
 PHASES = ["data", "copy to device", "forward", "loss", "backward", "optimizer"]
-
-
-def profiled(config: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Return the profile of the config's trainer, its phases by name."""
-    assert run(["profile", "step", "--config", str(config), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert list((config.parent / ".autotune" / "trials").glob("*/*")) == []
-    document["phases"] = {phase["name"]: phase for phase in document["phases"]}
-    return dict(document)
+LOAD_S = 0.0005
+BATCH = 16
 
 
 def test_the_phases_of_the_shipped_step_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,21 +40,13 @@ def test_a_process_that_fails_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.services
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("xla", "way"), [(False, "graph, float32"), (True, "graph, compiled by XLA, float32")])
-def test_the_step_of_a_keras_model_is_taken_apart(
-    xla: bool, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("xla", "way"), [("false", "graph, float32"), ("true", "graph, compiled by XLA, float32")])
+def test_the_step_of_a_keras_model_is_taken_apart(xla: str, way: str, profiled: Profiled) -> None:
     """The model of an unchanged trainer is timed as it trains, with its own batches and loss."""
-    monkeypatch.chdir(tmp_path)
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        f"batch_size: 16\nload_s: 0.005\nslow_every: 1000000\nxla: {str(xla).lower()}\neager: false\nepochs: 10000\n"
-        f"autotune:\n  command: \"{sys.executable} '{KERAS}' {{config}}\"\n"
-    )
-    profile = profiled(config, capsys)
+    config = f"batch_size: 16\nload_s: 0.005\nslow_every: 1000000\nxla: {xla}\neager: false\nepochs: 10000"
+    profile = profiled("step", started(KERAS, config))
     assert list(profile["phases"]) == [*PHASES, "metrics", "the rest"]
-    assert profile["of"] == "Keras's Sequential 'sequential'"
-    assert profile["compiled"] == way
+    assert (profile["of"], profile["compiled"]) == ("Keras's Sequential 'sequential'", way)
     assert profile["batch_size"] == 16
     assert profile["phases"]["forward"]["median_ms"] > 0
     assert profile["phases"]["backward"]["median_ms"] > 0
@@ -73,17 +57,9 @@ def test_the_step_of_a_keras_model_is_taken_apart(
 
 @pytest.mark.services
 @pytest.mark.timeout(300)
-def test_the_step_of_the_reference_trainer_is_taken_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_step_of_the_reference_trainer_is_taken_apart(tmp_path: Path, profiled: Profiled) -> None:
     """A trainer with `autotune.tf.TrainStep` is timed on its own batches."""
-    monkeypatch.chdir(tmp_path)
-    assert write_corpus(tmp_path / "corpus", clips=12)
-    shipped = (Path(__file__).parents[3] / "configs" / "config.yaml").read_text()
-    shipped = shipped.replace("batch_size: 8", "batch_size: 2")
-    config = tmp_path / "config.yaml"
-    config.write_text(shipped.replace("data/quickstart", str(tmp_path / "corpus")))
-    profile = profiled(config, capsys)
+    profile = profiled("step", shipped(tmp_path))
     assert list(profile["phases"]) == [*PHASES, "the rest"]
     assert profile["of"] == "autotune.tf.TrainStep"
     assert profile["phases"]["data"]["median_ms"] is not None
@@ -91,17 +67,10 @@ def test_the_step_of_the_reference_trainer_is_taken_apart(
     assert 0.3 < profile["adds_up"] < 3.0
 
 
-def test_a_step_that_nobody_can_take_apart_is_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_step_that_nobody_can_take_apart_is_not_measured(profiled: Profiled) -> None:
     """Of a trainer without such a framework, the length of the step is said, and why its parts are not."""
-    monkeypatch.chdir(tmp_path)
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        "data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}\n"
-        f"autotune:\n  command: \"{sys.executable} '{TOY}' {{config}}\"\n"
-    )
-    profile = profiled(config, capsys)
+    config = "data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}"
+    profile = profiled("step", started(TOY, config))
     assert profile["step"]["median_ms"] > 0
     assert profile["adds_up"] is None
     assert "neither by Keras's fit" in profile["phases"]["forward"]["why_not"]
@@ -112,11 +81,53 @@ def test_a_trainer_that_fails_is_an_error(
 ) -> None:
     """A trainer that ends with an error has no profile; the trial's folder stays."""
     monkeypatch.chdir(tmp_path)
-    config = tmp_path / "config.yaml"
-    config.write_text(
-        f"batch_size: 1\nautotune:\n  command: \"{sys.executable} -c 'raise ValueError(7)' {{config}}\"\n"
-    )
-    assert run(["profile", "step", "--config", str(config), "--json"]) == 1
+    command = f"{sys.executable} -c 'raise ValueError(7)' {{config}}"
+    Path("config.yaml").write_text(f'batch_size: 1\nautotune:\n  command: "{command}"\n')
+    assert run(["profile", "step", "--config", "config.yaml", "--json"]) == 1
     error = json.loads(capsys.readouterr().out)["error"]
     assert "no step was seen" in error["message"]
     assert (Path(error["where"]) / "stderr.log").exists()
+
+
+def of_torch(profiled: Profiled, style: str) -> dict[str, Any]:
+    """Return the profile of a PyTorch trainer in that style."""
+    config = json.dumps({"style": style, "batch_size": BATCH, "load_s": LOAD_S, "out_dir": "out"})
+    command = (interpreter_with("torch"), str(TORCH), "{config}")
+    return profiled("step", config, "--", *command, file="config.json")
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("style", "way"),
+    [
+        ("plain", "eager, float32"),
+        ("compiled", "torch.compile, float32"),
+        ("mixed", "eager, float32, autocast to bfloat16"),
+        ("accumulated", "eager, float32, 4 batches a step"),
+        *((style, "eager, float32") for style in ("adversarial", "closure", "checkpointed", "validated")),
+    ],
+)
+def test_the_step_of_a_loop_is_taken_apart(style: str, way: str, profiled: Profiled) -> None:
+    """Each phase of an unchanged loop of PyTorch has its time; together they are about the step."""
+    profile = of_torch(profiled, style)
+    of = "PyTorch's Linear" if style == "checkpointed" else "PyTorch's Net"
+    assert (profile["of"], profile["compiled"], profile["batch_size"]) == (of, way, BATCH)
+    phases = profile["phases"]
+    assert list(phases) == [*PHASES, "the rest"]
+    assert phases["copy to device"]["why_not"] == "there is no GPU"
+    batches = 4 if style == "accumulated" else 1
+    assert phases["data"]["median_ms"] >= batches * BATCH * LOAD_S * 1000
+    assert all(phases[name]["median_ms"] > 0 for name in ("forward", "loss", "backward", "optimizer"))
+    assert phases["backward"]["median_ms"] > phases["loss"]["median_ms"]
+    assert profile["steps"] > 20
+    assert 0.7 < profile["adds_up"] < 1.3
+    assert abs(profile["marks_cost"]) < 0.5
+
+
+@pytest.mark.timeout(200)
+def test_batches_from_no_loader_are_the_rest(profiled: Profiled) -> None:
+    """Where no fetch is seen, the steps go from update to update, and it is said that data was not measured."""
+    profile = of_torch(profiled, "own_batches")
+    assert "no fetch from a DataLoader" in profile["phases"]["data"]["why_not"]
+    assert profile["phases"]["backward"]["median_ms"] > 0
+    assert profile["batch_size"] is None

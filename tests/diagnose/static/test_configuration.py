@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose.config_checks import check_configuration, is_one_letter_off
-from autotune.diagnose.config_for_machine import gpu_class, starting_batch
+from autotune.diagnose.config_checks import check_configuration, is_one_letter_off, starting_batch
 from autotune.diagnose.findings import Issue, Severity
 from autotune.diagnose.look import Look
+from autotune.diagnose.tables import types_of
 from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine
 from autotune.search.problem import open_problem
@@ -35,13 +35,7 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
         ("batch_size: 0", CPU, "warning", "batch_size is 0", {}),
         ("lr: 1e-4", CPU, "note", "PyYAML reads lr: 1e-4 as a text", {}),
         ("{fp16: true, bf16: true}", A100, "warning", "fp16: true does not go with bf16: true", {}),
-        (
-            "{num_workers: 0, prefetch_factor: 2}",
-            CPU,
-            "warning",
-            "prefetch_factor: 2 does not go with num_workers",
-            {},
-        ),
+        ("{num_workers: 0, prefetch_factor: 2}", CPU, "warning", "prefetch_factor: 2 does not go with num_workers", {}),
         (
             "{enable_xla: true, pad_to_fixed_length: false}",
             A100,
@@ -143,21 +137,20 @@ def test_a_slip_is_one_letter() -> None:
         assert not is_one_letter_off(name, "batch_size"), name
 
 
-def test_classes_of_gpus_are_told_by_the_drivers_names() -> None:
-    """The ones that people own, each with the types that it computes in."""
-    names = ("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3090", "NVIDIA GeForce RTX 4090", "NVIDIA A100-PCIE-40GB")
-    gpus = [Gpu(name=name, uuid="GPU-1", memory_bytes=None) for name in (*names, "NVIDIA H100 80GB HBM3", "Tesla T4")]
-    found = [gpu_class(gpu) for gpu in gpus]
-    assert [one.name if one else None for one in found] == [
-        "RTX 3060",
-        "RTX 3090",
-        "RTX 4090",
-        "A100",
-        "H100 or H200",
-        "Turing or Volta",
-    ]
-    assert [one.bfloat16 if one else None for one in found] == [True] * 5 + [False]
-    assert gpu_class(Gpu(name="Matrox G400", uuid="GPU-1", memory_bytes=None)) is None
+@pytest.mark.parametrize(
+    ("name", "types"),
+    [
+        *((f"NVIDIA GeForce RTX {model}", {"bfloat16", "float16"}) for model in (3060, 3090, 4090, 5090)),
+        ("NVIDIA A100-PCIE-40GB", {"bfloat16", "float16"}),
+        ("NVIDIA H100 80GB HBM3", {"bfloat16", "float16"}),
+        ("Tesla T4", {"float16"}),
+        ("NVIDIA GeForce GTX 1080", set()),
+        ("Matrox G400", None),
+    ],
+)
+def test_the_types_that_a_gpu_computes_in_are_told_by_its_name(name: str, types: set[str] | None) -> None:
+    """Of the models that people own; of another one nothing is said."""
+    assert types_of(Gpu(name=name, uuid="GPU-1", memory_bytes=None)) == types
 
 
 @pytest.mark.parametrize(("memory_gib", "batch"), [(12, 16), (24, 32), (40, 32), (80, 64)])

@@ -8,54 +8,56 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose import framework_answers
-from autotune.diagnose.framework import check_framework, check_graph, check_native_loader
-from autotune.diagnose.framework_answers import Answer, FrameworkAnswers, ask_framework
+from autotune.diagnose import framework
+from autotune.diagnose.diagnosis import static_checks
+from autotune.diagnose.framework import (
+    Answer,
+    FrameworkAnswers,
+    ask_framework,
+    check_framework,
+    check_graph,
+    check_native_loader,
+)
 from autotune.diagnose.look import Look
-from autotune.diagnose.static import STATIC_CHECKS, static_checks
+from autotune.diagnose.tables import STATIC_CHECKS
 from autotune.measure.gpu.driver import GpuFacts
 from tests.diagnose.static.problems import problem_of
 
 H100 = GpuFacts(name="NVIDIA H100", uuid="GPU-1", memory_bytes=80 << 30)
 
 
-def answered(framework: str = "tensorflow", why_not: str | None = None, **answers: object) -> Look:
-    """Return a look at a machine with a GPU, whose framework gives these answers; an exception is a failure."""
+LOOK = Look(problem=None, clock=SystemClock())
+LOOK.__dict__["gpus"] = (H100,)
+
+
+def answered(framework: str = "tensorflow", why_not: str | None = None, **answers: object) -> FrameworkAnswers:
+    """Return answers of a framework; an exception is a failure."""
     made = {
-        name.replace("_", " "): Answer(
-            value=None if isinstance(value, Exception) else value,
-            error=str(value) if isinstance(value, Exception) else None,
-            duration_s=1.0,
-        )
+        name.replace("_", " "): Answer(name=name, error=str(value), seconds=1.0)
+        if isinstance(value, Exception)
+        else Answer(name=name, value=value, seconds=1.0)  # type: ignore[arg-type]
         for name, value in answers.items()
     }
-    look = Look(problem=None, clock=SystemClock())
-    look.__dict__["gpus"] = (H100,)
-    look.__dict__["framework"] = FrameworkAnswers(framework=framework, why_not=why_not, answers=made)
-    return look
+    return FrameworkAnswers(framework=framework, why_not=why_not, answers=made)
 
 
 def test_a_build_without_gpus_is_named_where_there_is_one() -> None:
     """A build for CPUs, and libraries that do not load; one that sees it is fine."""
     facts = {"import": None, "version": "2.21.0", "gpus": 0}
-    (issue,) = check_framework(answered(**facts, built_for_GPUs=False)).issues
+    (issue,) = check_framework(LOOK, answered(**facts, built_for_GPUs=False)).issues
     assert issue.sentence == "TensorFlow 2.21.0 sees no GPU though NVIDIA H100 is there: it is a build for CPUs alone."
-    (issue,) = check_framework(answered("torch", **facts, built_for_GPUs=True)).issues
+    (issue,) = check_framework(LOOK, answered("torch", **facts, built_for_GPUs=True)).issues
     assert "its CUDA libraries do not load" in issue.sentence
-    fine = check_framework(answered(**{**facts, "gpus": 1}))
+    fine = check_framework(LOOK, answered(**{**facts, "gpus": 1}))
     assert (fine.issues, fine.sentence) == ((), "TensorFlow 2.21.0, which sees 1 GPU; imported in 1.0 s")
 
 
-def test_a_framework_that_cannot_be_imported_is_an_error() -> None:
-    """And nothing else is said of it."""
-    look = answered(**{"import": Exception("ImportError: libcudart.so.12: cannot open")})
-    (issue,) = check_framework(look).issues
+def test_failures_are_told_in_one_line() -> None:
+    """An import that fails, an error of XLA, or a child that did not answer in time."""
+    broken = answered(**{"import": Exception("ImportError: libcudart.so.12: cannot open")})
+    (issue,) = check_framework(LOOK, broken).issues
     assert (str(issue.severity), "libcudart" in issue.sentence) == ("error", True)
-    assert check_graph(look).why_not == check_native_loader(look).why_not == "TensorFlow cannot be imported"
-
-
-def test_failures_of_graph_mode_and_xla_are_told_in_one_line() -> None:
-    """An error, or a child that did not answer in time."""
+    assert check_graph(broken).why_not == check_native_loader(broken).why_not == "TensorFlow cannot be imported"
     (issue,) = check_graph(answered(**{"import": None}, graph=5.0, xla=Exception("InternalError: no ptxas"))).issues
     assert issue.sentence == "XLA fails here: InternalError: no ptxas."
     late = answered(why_not="a child did not answer within 25 s", **{"import": None}, graph=5.0)
@@ -76,9 +78,12 @@ def interpreter(folder: Path, child: str) -> Path:
     return program
 
 
-def started_by(program: Path, folder: Path) -> str:
-    """Return a config whose trainer this interpreter starts."""
-    return f"autotune:\n  command: '{program} {folder}/train.py --config {{config}}'\nlr: 1\n"
+def asked(folder: Path, program: str) -> FrameworkAnswers:
+    """Return the answers of a trainer that a program starts."""
+    (folder / "train.py").write_text("import tensorflow\n")
+    command = f"'{program} {folder}/train.py --config {{config}}'"
+    problem = problem_of(folder, f"autotune:\n  command: {command}\nlr: 1\n")
+    return ask_framework(Look(problem=problem, clock=SystemClock(), is_run=True))
 
 
 @pytest.mark.parametrize(
@@ -94,35 +99,23 @@ def test_a_child_that_fails_is_told_and_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: str, said: str | None
 ) -> None:
     """It ends with an error, crashes, hangs, or writes what is no answer."""
-    monkeypatch.setattr(framework_answers, "_LIMIT_S", 1.0)
-    program = interpreter(tmp_path, child)
-    (tmp_path / "train.py").write_text("import tensorflow\n")
-    problem = problem_of(
-        tmp_path, f"autotune:\n  command: '{program} {tmp_path}/train.py --config {{config}}'\nlr: 1\n"
-    )
-    answers = ask_framework(problem, None, is_run=True)
+    monkeypatch.setattr(framework, "_LIMIT_S", 1.0)
+    answers = asked(tmp_path, str(interpreter(tmp_path, child)))
     assert (answers.framework, answers.answers) == ("tensorflow", {})
     assert said is None if answers.why_not is None else said in answers.why_not
-    result = check_framework(Look(problem=problem, clock=SystemClock(), is_run=True))
-    assert result.why_not
+    assert check_framework(LOOK, answers).why_not
 
 
 def test_what_came_before_a_crash_is_known(tmp_path: Path) -> None:
     """Each answer is in its file at once."""
     line = json.dumps({"name": "version", "value": "2.9.0", "seconds": 0.1})
     program = interpreter(tmp_path, f"echo '{line}' > \"$4\"; kill -SEGV $$")
-    (tmp_path / "train.py").write_text("")
-    problem = problem_of(
-        tmp_path, f"autotune:\n  command: '{program} {tmp_path}/train.py --config {{config}}'\nlr: 1\n"
-    )
-    assert ask_framework(problem, None, is_run=True).answers["version"].value == "2.9.0"
+    assert asked(tmp_path, str(program)).answers["version"].value == "2.9.0"
 
 
 def test_a_command_without_an_interpreter_is_not_asked(tmp_path: Path) -> None:
     """A shell script starts whatever it likes."""
-    (tmp_path / "run.sh").write_text("")
-    problem = problem_of(tmp_path, f"autotune:\n  command: 'bash {tmp_path}/run.sh {{config}}'\nlr: 1\n")
-    assert ask_framework(problem, None, is_run=True).why_not == "the command starts no Python interpreter that is found"
+    assert asked(tmp_path, "bash").why_not == "the command starts no Python interpreter that is found"
 
 
 def test_all_checks_are_made_on_a_real_trainer(tmp_path: Path) -> None:
@@ -147,7 +140,7 @@ def test_all_checks_are_made_on_a_real_trainer(tmp_path: Path) -> None:
 
 def test_without_a_config_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """What needs one says so; nothing raises, also where no framework is installed."""
-    monkeypatch.setattr(framework_answers, "framework_versions", lambda _executable: {})
+    monkeypatch.setattr(framework, "framework_versions", lambda _executable: {})
     results = {result.check: result for result in static_checks(None, SystemClock())}
     assert {name for name, result in results.items() if result.why_not} == {
         "framework",

@@ -1,0 +1,550 @@
+"""What trials show: what the input costs, what a step takes whatever its batch, stalls, pauses, others, memory."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from statistics import fmean, median, pstdev
+
+from autotune.clock import format_duration
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue, milliseconds, percent, ratio_text
+from autotune.events import Event, TrialProgress
+from autotune.measure.phases import Bounds, without
+from autotune.measure.probe import MemorySeries
+from autotune.measure.window import PAUSES, growth_bytes_per_s, main_stream
+from autotune.messages import Message, _, listed
+from autotune.records import Machine, Measurement, Ratio, TraineeEvent, TrialPhase, TrialRecord, Validity
+
+_WORTH_TELLING = 1.05  # gain from which on it is an issue: less is not told from the noise of a few short trials
+_MOST_SHARE = 0.99  # of the time, so that what is left of it is no division by zero
+
+
+# Input: how fast training would be if data cost nothing, and what the loader spends its time on.
+
+
+_TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
+_MEANING = {
+    Limit.OVERLAP: _("Loading and the step take turns: loading ahead of the step is what helps"),
+    Limit.READING: _("Reading is the limit, not preparing"),
+    Limit.PREPARING: _("Preparing is the limit, not reading"),
+    Limit.LOADING: _("Whether reading or preparing is the limit is not known"),
+}
+
+
+def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None) -> CheckResult:
+    """Judge whether the input limits the training.
+
+    Args:
+        bounds: What the phased trial showed.
+        loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
+    """
+    gain = bounds.free_data
+    if gain is None:
+        unseen = _(
+            "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
+        )
+        why_not = _("the trial was too short for it") if bounds.speeds else unseen
+        return CheckResult(check="input", why_not=listed("; ", bounds.why_not) or why_not)
+    if gain.low <= _WORTH_TELLING:
+        sentence = _("With free data it would be {gain} as fast.", gain=ratio_text(gain))
+        return CheckResult(check="input", sentence=sentence)
+    limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
+    sentence = _(
+        "The input takes {waiting} of the time; with free data it would be {gain} as fast. {meaning}.{work}",
+        waiting=percent(1.0 - 1.0 / gain.ratio),
+        gain=ratio_text(gain),
+        meaning=_MEANING[limit],
+        work=_work(bounds),
+    )
+    unit = "samples" if bounds.counts_samples else "batches"
+    numbers = {f"{phase.value}_{unit}_per_s": speed for phase, speed in bounds.speeds.items()}
+    numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
+    return CheckResult(check="input", issues=(issue("input", sentence, numbers=numbers, bound=gain, limit=limit),))
+
+
+def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> Limit:
+    """Return the part of loading that is the limit.
+
+    Loader and step take turns where the loop waits for a batch as long as that takes to load, and training is as fast
+    as one after the other. Where it is slower still, or batches are loaded ahead all the same, they hold each other up:
+    they share the cores, or Python's lock. Frameworks may load a part of a batch ahead by themselves: where the config
+    says that nothing is, waiting for half of the time is enough.
+    """
+    speeds, cores = bounds.speeds, bounds.cores
+    loading, training, replay = speeds.get(_LOAD), speeds[_TRAIN], speeds[_REPLAY]
+    if loading is None:
+        return Limit.LOADING
+    is_saturated = cores.get(_TRAIN, 0.0) >= 0.85 * machine_cores  # of the machine's cores
+    slower = min(loading, replay)
+    in_turn = loading * replay / (loading + replay)
+    # no slower than one after the other, as far as rounds tell; overlapped it has the speed of the slower of the two
+    may_overlap = 0.88 * in_turn <= training < 0.9 * slower
+    # with free data that loading ahead has to bring: else the loader itself is what counts
+    may_overlap &= math.log(slower / training) >= 0.3 * math.log(replay / training)
+    # of the time that a batch takes to load: nothing of it passes during the step, or the config itself says so
+    least_wait_s = (0.85 if loads_ahead is None else 0.5) * (bounds.batch or math.inf) / loading
+    if may_overlap and not is_saturated and not loads_ahead and (bounds.wait_s or 0.0) >= least_wait_s:
+        return Limit.OVERLAP
+    if _LOAD not in cores:
+        return Limit.LOADING
+    # below which a loader that works all the time is waiting for something
+    return Limit.READING if cores[_LOAD] < 0.5 else Limit.PREPARING
+
+
+def _work(bounds: Bounds) -> str:
+    loading, cores = bounds.speeds.get(_LOAD), bounds.cores.get(_LOAD)
+    if loading is None or bounds.batch is None:
+        return ""
+    took = milliseconds(bounds.batch / loading)
+    if cores is None:
+        return _(" The loader alone takes {time} for a batch.", time=took)
+    return _(" The loader alone takes {time} for a batch and keeps {cores:.1f} cores busy.", time=took, cores=cores)
+
+
+# Fixed cost: how much of a step does not depend on the batch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedSteps:
+    """Times of steps with free data at one size of the batch."""
+
+    batch: float
+    step_s: Sequence[float]
+
+
+def retraced_function(stderr: str) -> str | None:
+    """Return the function that TensorFlow warns about, as it traces it again and again; None without a warning."""
+    function = r"<(?:bound method|[^>]*?function) ([\w.<>]+?) (?:at|of) "
+    found = re.search(rf"calls to {function}[^\n]*triggered tf\.function retracing", stderr)
+    return found[1] if found else None
+
+
+def _retracing(function: str) -> Message:
+    return _(
+        "TensorFlow says that it traces {function} again and again. Make it once, and give it tensors of few shapes "
+        "in place of Python numbers.",
+        function=function,
+    )
+
+
+def judge_fixed_cost(
+    one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds, *, retraced: str | None = None
+) -> CheckResult:
+    """Judge how much of a step does not depend on the batch.
+
+    Args:
+        one: Steps of today's batch; None if they were not seen.
+        other: Steps of a larger batch; None if they were not seen.
+        bounds: What a step that costs nothing gains, which bounds what this gains.
+        retraced: Function that TensorFlow traces again and again; None if it does not say so.
+    """
+    if one is None or other is None or not one.step_s or not other.step_s:
+        return CheckResult(check="fixed-cost", why_not=_("it takes steps with free data at two sizes of the batch"))
+    factor = other.batch / one.batch
+    if factor < 1.5:  # between the two batches
+        why_not = _("the two batches are too alike: {one:g} and {other:g}", one=one.batch, other=other.batch)
+        return CheckResult(check="fixed-cost", why_not=why_not)
+    today_s, larger_s = median(one.step_s), median(other.step_s)
+    error = 1.96 * math.sqrt(2.0) * 0.04  # of ln step time between two trials
+    # A step of which the share s is fixed takes s + (1 - s) factor times as long with the larger batch.
+    times = [larger_s / today_s * math.exp(shift) for shift in (0.0, error, -error)]
+    share, least, most = (min(1.0, max(0.0, (factor - ratio) / (factor - 1.0))) for ratio in times)
+    bound = _bounded(share, least, most, bounds)
+    seen = _(
+        "Of the {today} of a step with free data, {share} is taken whatever the batch ({larger} with {factor:g} times "
+        "the batch)",
+        today=milliseconds(today_s),
+        share=percent(share),
+        larger=milliseconds(larger_s),
+        factor=factor,
+    )
+    # of the step for certain: up to there it may be the update of the weights, which is work
+    if least < 0.6 or bound.low <= _WORTH_TELLING:
+        return CheckResult(check="fixed-cost", sentence=_("{clause}.", clause=seen))
+    launches = _(
+        "it may be launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help."
+    )
+    found = issue(
+        "fixed-cost",
+        _("{seen}: {remedy}", seen=seen, remedy=_retracing(retraced) if retraced else launches),
+        numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
+        bound=bound,
+        limit=Limit.HOST,
+    )
+    return CheckResult(check="fixed-cost", issues=(found,))
+
+
+def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
+    """Return the speed without the fixed part over today's: no more than with a step that costs nothing at all."""
+    free_step, of_training = bounds.free_step, 1.0 / bounds.free_data.ratio if bounds.free_data else 1.0
+    ratio, low, high = (1.0 / (1.0 - min(part * of_training, _MOST_SHARE)) for part in (share, least, most))
+    if free_step is None:
+        return Ratio(ratio=ratio, low=low, high=high)
+    return Ratio(ratio=min(ratio, free_step.ratio), low=min(low, free_step.low), high=min(high, free_step.high))
+
+
+# Time outside of steps: evaluations, checkpoints and the like, as shares of the whole.
+
+
+_PAUSES = {
+    "eval": (_("evaluation"), _("evaluate more seldom, on fewer samples, or in a process of its own")),
+    "checkpoint": (_("checkpoint"), _("save more seldom, less, or while training goes on")),
+}
+
+
+def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
+    """Judge how much of the time passes between steps, in what the trainer does besides.
+
+    Args:
+        events: All events of a trial that went on through an evaluation and a checkpoint where it came to these.
+    """
+    pairs = _successive_steps(events)
+    if len(pairs) < 4:
+        return CheckResult(check="outside-steps", why_not=_("too few steps were seen"))
+    all_s = pairs[-1][1].t_s - pairs[0][0].t_s
+    issues, told = [], []
+    for kind, spent_s in _pauses(pairs).items():
+        (what, remedy), times, each_s = _PAUSES[kind], len(spent_s), median(spent_s)
+        share = min(_MOST_SHARE, each_s * times / all_s)
+        told.append(_("{what} {share}", what=what, share=percent(share)))
+        if share <= 0.05:
+            continue
+        # What recurs takes at least the share that was seen since the start, as the latest cycle was cut short, and at
+        # most that of one time more. Of the only one that was seen half is certain: the first compiles what it needs.
+        low, high = (share if times > 1 else 0.5 * share), min(_MOST_SHARE, share * (times + 1) / times)
+        each = milliseconds(each_s)
+        often = _("{times} of {time}", times=times, time=each) if times > 1 else _("one of {time}", time=each)
+        sentence = _(
+            "The {what} takes {share} of the time ({often} was seen): {remedy}.",
+            what=what,
+            share=percent(share),
+            often=often,
+            remedy=remedy,
+        )
+        bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
+        numbers = {"time_fraction": share, "times": float(times), "each_s": each_s}
+        issues.append(issue("outside-steps", sentence, numbers=numbers, bound=bound, limit=Limit.OUTSIDE))
+    nothing = _("No evaluation and no checkpoint was seen.")
+    sentence = _("Of the time seen: {shares}.", shares=listed(", ", told)) if told else nothing
+    return CheckResult(check="outside-steps", issues=tuple(issues), sentence=sentence)
+
+
+_Pair = tuple[TraineeEvent, TraineeEvent, frozenset[str]]
+
+
+def _successive_steps(events: Sequence[TraineeEvent]) -> list[_Pair]:
+    stream = main_stream(events)
+    found: list[_Pair] = []
+    before: TraineeEvent | None = None
+    between = set[str]()
+    for event in events:
+        if event.kind != "step":
+            between.add(event.kind)
+        elif event.stream == stream:
+            found += [(before, event, frozenset(between))] if before is not None else []
+            before, between = event, set()
+    return found
+
+
+def _pauses(pairs: Sequence[_Pair]) -> dict[str, list[float]]:
+    """Return the time of each pause by its kind, a usual step taken off; one that no step came after does not count."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
+    for before, after, between in pairs:
+        # The step after a pause may have filled the pipeline anew: that is a cost of the pause.
+        kinds = between.intersection(PAUSES)
+        for kind in kinds:
+            found[kind].append(max(0.0, after.t_s - before.t_s - usual_s) / len(kinds))
+    return found
+
+
+# Steadiness: slow steps that recur, and cost much of the time.
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """Step with the time that it took.
+
+    Attributes:
+        duration_s: Time since the end of the one before.
+        wait_s: Time of this that it waited for data; None if it is not reported.
+        begins_epoch: Whether an epoch ended just before it.
+    """
+
+    number: int
+    end_s: float
+    duration_s: float
+    wait_s: float | None
+    begins_epoch: bool
+
+
+def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
+    """Return the steps of a trial, without its warm-up and without those that have a pause in them.
+
+    Args:
+        events: All events of the trial, in the order of time.
+    """
+    found = [
+        TimedStep(
+            number=number,
+            end_s=event.t_s,
+            duration_s=event.t_s - before.t_s,
+            wait_s=event.wait_s,
+            begins_epoch="epoch_end" in between,
+        )
+        for number, (before, event, between) in enumerate(_successive_steps(events), start=2)
+        if event.t_s > before.t_s and between.isdisjoint(PAUSES)
+    ]
+    return found[min(20, int(0.2 * len(found))) :]  # of the steps; they trace, compile and fill caches
+
+
+def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None) -> CheckResult:
+    """Judge whether slow steps recur, and cost much of the time.
+
+    Args:
+        retraced: Function that TensorFlow traces again and again; None if it does not say so. Slow steps that come
+            irregularly and do not wait for data are those that trace it.
+    """
+    if len(steps) < 30:
+        return CheckResult(check="steadiness", why_not=_("{steps} steps are too few for it", steps=len(steps)))
+    usual_s = median(step.duration_s for step in steps)
+    # three times the median step, and 5 ms more: less is the machine's own unrest
+    slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
+    excess_s = sum(step.duration_s - usual_s for step in slow)
+    share = excess_s / sum(step.duration_s for step in steps)
+    # slow ones no further apart than 3 steps are one event, such as something else on the machine
+    times = slow[:1] + [step for before, step in pairwise(slow) if step.number - before.number > 3]
+    count = len(times)
+    if share < 0.05 or count < 3:  # of the time; and what comes three times recurs
+        return CheckResult(check="steadiness")
+    when = _recurrence(times)
+    # The number of what comes irregularly is as uncertain as that of any rare event (Poisson): two standard errors.
+    bound = without(share, 2.0 * share / count**0.5)
+    if when is not None:  # What recurs was cut short once, at the end of what was seen.
+        low, high = share * count / (count + 1), min(_MOST_SHARE, share * (count + 1) / count)
+        bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
+    waits_s = [step.wait_s for step in slow if step.wait_s is not None]
+    are_known = len(waits_s) == len(slow)
+    wait = are_known and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
+    are_traces = retraced is not None and when is None and not wait
+    where = ""
+    if are_known and not are_traces:
+        busy = _(", and do not wait for data meanwhile: look for what the training loop does then besides steps")
+        where = _(", and wait for data") if wait else busy
+    sentence = _(
+        "{slow} of {steps} steps take {time} instead of {usual}: {share} of the time. They come {when}{where}.",
+        slow=len(slow),
+        steps=len(steps),
+        time=milliseconds(median(step.duration_s for step in slow)),
+        usual=milliseconds(usual_s),
+        share=percent(share),
+        when=when or _("irregularly"),
+        where=where,
+    )
+    found = issue(
+        "steadiness",
+        listed(" ", (sentence, _retracing(retraced))) if retraced and are_traces else sentence,
+        numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share},
+        bound=bound,
+        limit=Limit.HOST if are_traces else Limit.STALLS,
+    )
+    return CheckResult(check="steadiness", issues=(found,))
+
+
+def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
+    if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
+        return _("at the beginning of each epoch")
+    steps = [after.number - before.number for before, after in pairwise(slow)]
+    seconds = [after.end_s - before.end_s for before, after in pairwise(slow)]
+    regular = 0.2  # variation of the distances between slow steps
+    if pstdev(steps) < regular * fmean(steps):
+        return _("every {steps:.0f} steps", steps=fmean(steps))
+    if pstdev(seconds) < regular * fmean(seconds):
+        return _("every {seconds:.1f} s", seconds=fmean(seconds))
+    return None
+
+
+# The machine: others on it, clocks that are held down, and the room that its memory leaves.
+
+
+class BusyReadings:
+    """Readings of the machine's CPU time while trials go on; a consumer of events.
+
+    Args:
+        busy_s: Returns the CPU time of all processes; None where the kernel does not tell it.
+    """
+
+    def __init__(self, now_s: Callable[[], float], busy_s: Callable[[], float | None]) -> None:
+        self._now_s = now_s
+        self._busy_s = busy_s
+        self._readings: list[tuple[float, float]] = []  # time, CPU time up to it
+
+    def __call__(self, event: Event) -> None:
+        """Take a reading with each sign of life of a trial."""
+        if isinstance(event, TrialProgress) and (busy_s := self._busy_s()) is not None:
+            self._readings.append((self._now_s(), busy_s))
+
+    def foreign_cores(
+        self, t0_s: float, t1_s: float, own_cores: Callable[[float, float], float | None]
+    ) -> float | None:
+        """Return the cores that others kept busy between two times, on average; None if that is not known.
+
+        Args:
+            own_cores: Returns the cores that the trial kept busy between two times.
+        """
+        inside = [reading for reading in self._readings if t0_s <= reading[0] <= t1_s]
+        if len(inside) < 2:
+            return None
+        (begin_s, before_s), (end_s, after_s) = inside[0], inside[-1]
+        own = own_cores(begin_s, end_s) if end_s > begin_s else None
+        return None if own is None else max(0.0, (after_s - before_s) / (end_s - begin_s) - own)
+
+
+def judge_neighbours(
+    foreign_cores: Sequence[float], machine_cores: float, own_cores: float | None, trials: Sequence[TrialRecord]
+) -> CheckResult:
+    """Judge whether others, or heat, have slowed the trials down.
+
+    Args:
+        foreign_cores: Cores that others kept busy during each trial.
+        own_cores: Cores that training kept busy; None if that is not known.
+    """
+    issues = []
+    # of the machine's cores: below it a desktop, a monitor, or this program itself
+    if foreign_cores and median(foreign_cores) > 0.25 * machine_cores:
+        issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
+    issues += _on_the_gpus(trials)
+    if not issues and not foreign_cores:
+        return CheckResult(check="neighbours", why_not=_("the CPU time of others is not known here"))
+    return CheckResult(check="neighbours", issues=tuple(issues))
+
+
+def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
+    is_short = own is not None and own + foreign > 0.9 * cores
+    most = cores / (cores - foreign) if foreign < cores else None
+    return issue(
+        "neighbours",
+        _(
+            "Other processes keep {foreign:.1f} of {cores:g} cores busy, and {costs}: what is measured now is not the "
+            "speed of an idle machine.",
+            foreign=foreign,
+            cores=cores,
+            costs=_("the trainer wants them too") if is_short else _("the trainer leaves them free"),
+        ),
+        severity=Severity.WARNING if is_short else Severity.NOTE,
+        numbers={"foreign_cores": foreign, "cores": cores},
+        # At most as if all their time were the trainer's: it may not scale so far.
+        bound=Ratio(ratio=most, low=1.0, high=most) if is_short and most else None,
+        limit=Limit.NEIGHBOUR if is_short else None,
+    )
+
+
+def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
+    """Return the trials that were disturbed, or else what was seen on the GPUs, two issues at most."""
+    issues = []
+    for validity, limit in ((Validity.CONTAMINATED, Limit.NEIGHBOUR), (Validity.THROTTLED, Limit.THROTTLING)):
+        spoiled = [trial for trial in trials if trial.validity is validity]
+        if spoiled:
+            sentence = _(
+                "{spoiled} of {trials} trials were disturbed: {detail}.",
+                spoiled=len(spoiled),
+                trials=len(trials),
+                detail=spoiled[0].detail,
+            )
+            issues.append(issue("neighbours", sentence, numbers={"trials": float(len(spoiled))}, limit=limit))
+    if issues:
+        return issues
+    for figures in (gpu.figures for trial in trials if trial.measurement for gpu in trial.measurement.gpus):
+        found = partial(issue, "neighbours", place=figures.uuid)
+        throttled, foreign = figures.throttled_fraction or 0.0, figures.foreign_fraction or 0.0
+        if throttled > 0.05:  # of the readings
+            share = percent(throttled)
+            held = _(
+                "Heat or a power brake holds the clocks of {gpu} down for {share} of the time.",
+                gpu=figures.name,
+                share=share,
+            )
+            issues.append(found(held, limit=Limit.THROTTLING))
+        elif foreign > 0.05:  # of the time; as `gpu.contamination` has it for trials
+            used = _("Other processes use {gpu} for {share} of the time.", gpu=figures.name, share=percent(foreign))
+            issues.append(found(used, limit=Limit.NEIGHBOUR))
+    return issues[:2]
+
+
+_NEARLY_FULL = 0.92  # of the memory: an odd batch, or a cache that grows, ends the training
+_GIB = 1 << 30
+
+
+def judge_memory(
+    machine: Machine,
+    measurement: Measurement | None,
+    series: tuple[MemorySeries, MemorySeries],
+    batches: Sequence[tuple[float, Measurement]],
+) -> CheckResult:
+    """Judge how much room the memory leaves.
+
+    Args:
+        measurement: Numbers of a trial of today's config; None if there are none.
+        series: Memory of the host, and of the fullest GPU, over a longer trial.
+        batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
+    """
+    if measurement is None:
+        return CheckResult(check="memory-room", why_not=_("no trial gave numbers"))
+    gpu_total = measurement.fullest_gpu.memory_total_bytes if measurement.fullest_gpu else None
+    largest = largest_batch(batches, gpu_total) if gpu_total else None
+    # TensorFlow and JAX take all of a GPU's memory at once: it is full only if it depends on the batch.
+    places = (
+        (_("The host's memory"), measurement.peak_memory_bytes, machine.memory_bytes, series[0], True),
+        (_("The GPU's memory"), measurement.gpu_memory_bytes, gpu_total, series[1], largest is not None),
+    )
+    issues, seen = [], []
+    for what, peak, total, over_time, tells_full in places:
+        if peak is None or not total:
+            continue
+        sizes = {"peak": peak / _GIB, "total": total / _GIB}
+        seen.append(_("{what} is used up to {peak:.1f} of {total:.1f} GiB.", what=what, **sizes))
+        growth = growth_bytes_per_s(over_time) or 0.0
+        full_s = (total - peak) / growth if growth > 0 else math.inf
+        sentence = None
+        if peak > _NEARLY_FULL * total and tells_full:
+            share = percent(peak / total)
+            sentence = _(
+                "{what} is nearly full: {share} of {total:.1f} GiB.", what=what, share=share, total=total / _GIB
+            )
+        elif full_s < 24 * 3600.0:
+            sentence = _(
+                "{what} grows by {growth:.0f} MiB a minute: it would be full after {time}.",
+                what=what,
+                growth=growth * 60 / (1 << 20),
+                time=format_duration(full_s),
+            )
+        if sentence:
+            issues.append(issue("memory-room", sentence, numbers={"peak_bytes": float(peak)}, limit=Limit.MEMORY))
+    if largest is not None:
+        seen.append(_("The largest batch that is safe is about {batch}.", batch=largest))
+    if not seen:
+        return CheckResult(check="memory-room", why_not=_("the memory in use is not known"))
+    return CheckResult(check="memory-room", issues=tuple(issues), sentence=listed(" ", seen))
+
+
+def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int) -> int | None:
+    """Return the largest safe power-of-two multiple of the smallest batch, by a line through two trials.
+
+    Args:
+        batches: Batch sizes with the numbers of a trial of each; two at least are needed.
+
+    Returns:
+        None where it is not known, or memory does not depend on the batch, as where a framework takes it all.
+    """
+    known = sorted((batch, one.gpu_memory_bytes) for batch, one in batches if one.gpu_memory_bytes is not None)
+    if len(known) < 2:
+        return None
+    (small, least), (large, most) = known[0], known[-1]
+    slope = (most - least) / (large - small) if large > small else 0.0
+    if slope <= 0:
+        return None
+    limit = small + (_NEARLY_FULL * total_bytes - least) / slope
+    return int(small * 2 ** math.floor(math.log2(limit / small))) if limit >= small else None

@@ -1,0 +1,109 @@
+"""Tables of a diagnosis, read from ``tables.toml``: the checks, the rules about sources, the values that are slow."""
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from autotune.diagnose.findings import Limit, Severity
+from autotune.messages import Message, _
+from autotune.records import Gpu
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Row of a table."""
+
+
+class Check(_Row, frozen=True):
+    """Check of a diagnosis.
+
+    Attributes:
+        id: Stable id, for scripts.
+        question: What it answers.
+        how: How that is measured, or read.
+        threshold: From where on it is an issue, and the source of that number.
+    """
+
+    id: str
+    question: Message
+    how: str
+    threshold: str
+
+
+class Rule(_Row, frozen=True):
+    """Rule about sources.
+
+    Attributes:
+        find: Function of `code_finders` that finds what it is about; empty where ``calls`` say it.
+        calls: Whole names of functions whose calls it is about.
+        limit: Part of the training that it slows down.
+    """
+
+    id: str
+    sentence: Message
+    remedy: Message
+    limit: Limit
+    severity: Severity = Severity.WARNING
+    find: str = ""
+    calls: tuple[str, ...] = ()
+    where: Literal["anywhere", "always", "each step"] = "anywhere"
+    needs: tuple[Literal["cores", "gpu", "older TensorFlow", "newer TensorFlow"], ...] = ()
+
+
+class Setting(_Row, frozen=True):
+    """Value of known knobs that is slow on any machine.
+
+    Attributes:
+        kinds: Rows of `space.catalog` that it is about.
+        write: Value to write in its place.
+        sentence: What is wrong, with the key and its value for ``{key}``.
+    """
+
+    kinds: tuple[str, ...]
+    value: bool | int
+    write: bool | int
+    sentence: str
+    limit: Limit
+    severity: Severity = Severity.WARNING
+
+
+class Precision(_Row, frozen=True):
+    """Spellings of 16-bit types in configs, and of full precision in their place."""
+
+    kinds: tuple[str, ...]
+    float16: tuple[str | int, ...]
+    bfloat16: tuple[str, ...]
+    full: dict[str, str]
+
+
+class GpuModels(_Row, frozen=True):
+    """GPUs by a pattern of their names, and the 16-bit types that their tensor cores compute in."""
+
+    models: str
+    types: frozenset[Literal["bfloat16", "float16"]]
+
+
+class _Tables(_Row, frozen=True):
+    static: tuple[Check, ...]
+    measured: tuple[Check, ...]
+    rule: tuple[Rule, ...]
+    setting: tuple[Setting, ...]
+    precision: Precision
+    gpu: tuple[GpuModels, ...]
+
+
+def _message(_kind: type, text: Any) -> Message:
+    return _(text)
+
+
+_tables = msgspec.toml.decode(Path(__file__).with_name("tables.toml").read_bytes(), type=_Tables, dec_hook=_message)
+STATIC_CHECKS, MEASURED_CHECKS = _tables.static, _tables.measured
+"""The checks, in the order in which they are shown."""
+
+RULES, SETTINGS, PRECISION = _tables.rule, _tables.setting, _tables.precision
+
+
+def types_of(gpu: Gpu) -> frozenset[str] | None:
+    """Return the 16-bit types that a GPU computes in; None for a model that is not known."""
+    return next((row.types for row in _tables.gpu if re.search(row.models, gpu.name)), None)
