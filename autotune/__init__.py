@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
     from autotune.records import Ending, Measurement, Ratio, SearchResult, Side, TrialRecord, Verdict
     from autotune.sampler.config_sampler import ConfigSampler
-    from autotune.search.known import Study
+    from autotune.search.answer import Study
     from autotune.search.open import tune
 
 _HOMES = {
@@ -62,7 +62,7 @@ _HOMES = {
         ),
         "autotune.records": ("Ending", "Measurement", "Ratio", "SearchResult", "Side", "TrialRecord", "Verdict"),
         "autotune.sampler.config_sampler": ("ConfigSampler",),
-        "autotune.search.known": ("Study",),
+        "autotune.search.answer": ("Study",),
         "autotune.search.open": ("tune",),
     }.items()
     for name in names

@@ -12,8 +12,8 @@
         ├── StudyBusy        another search is working on this study
         └── StorageAway      the server that keeps the record cannot be reached for the moment
 
-`ToldToEnd` is none of them: it is to SIGTERM what KeyboardInterrupt is to ^C. Anything else that reaches the top of the
-process is a bug: exit code 3, with a crash log.
+`Terminated` is none of them: it is to SIGTERM what KeyboardInterrupt is to ^C. Anything else that reaches the top of
+the process is a bug: exit code 3, with a crash log.
 """
 
 
@@ -113,7 +113,7 @@ class StorageAway(StudyError):
     kind = "storage_away"
 
 
-class ToldToEnd(KeyboardInterrupt):
+class Terminated(KeyboardInterrupt):
     """SIGTERM received: this process is asked to end. Code that does not tell the two apart treats it like ^C."""
 
 
@@ -123,4 +123,4 @@ def how_it_ended(interrupt: BaseException | None) -> tuple[str, int]:
     Args:
         interrupt: The exception; None, and all others, count as ^C.
     """
-    return ("ended by SIGTERM", 143) if isinstance(interrupt, ToldToEnd) else ("interrupted", 130)
+    return ("ended by SIGTERM", 143) if isinstance(interrupt, Terminated) else ("interrupted", 130)

@@ -10,13 +10,13 @@ import autotune
 PACKAGE = Path(autotune.__file__).parent
 
 PRINTING = {
-    "print": {"commands/printing.py"},
+    "print": {"commands/output.py"},
     "Console": {"report/console.py"},
     "SafeConsole": {"report/console.py"},
     "echo": set(),
     "secho": set(),
     "prompt": set(),
-    "confirm": {"commands/printing.py"},
+    "confirm": {"commands/output.py"},
     "write": set(),
     "writelines": set(),
 }

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
+from autotune.commands.output import say_remarks
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option, storage_option
-from autotune.commands.printing import say_remarks
 from autotune.trial.termination import signals_held
 
 
@@ -49,7 +49,7 @@ def command(
         from autotune.records import Verdict
         from autotune.report.console import text_console
         from autotune.report.race_notes import why_it_may_learn_more_slowly
-        from autotune.search.known import Study
+        from autotune.search.answer import Study
         from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)

@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.clock import SystemClock
-from autotune.commands.printing import ask_or_refuse
+from autotune.commands.output import ask_or_refuse
 from autotune.config.apply import ConfigEdit, plan_edit, write_edits
+from autotune.config.command_line import TypedOptions
 from autotune.config.load import Settings, load_settings
-from autotune.config.typed import TypedOptions
 from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.records import ChangeSet, SearchResult, TrialRecord, Values, Verdict
-from autotune.search.known import Study, changes_of_result
+from autotune.search.answer import Study, changes_of_result
 from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
 

@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from autotune.commands.printing import say
+from autotune.commands.output import say
 
 
 @click.command(name="completion")

@@ -16,8 +16,8 @@ import click
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import OrderedGroup
+from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import json_option
-from autotune.commands.printing import say, say_aside
 from autotune.daemon.control import ask
 from autotune.daemon.home import locate_home, open_home
 from autotune.daemon.unit import NAME, UnitChange, daemon_command, remove_unit, unit_path, unit_text, write_unit

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
-from autotune.commands.printing import say_aside, say_object
-from autotune.config.typed import typed_tokens
+from autotune.commands.output import say_aside, say_object
+from autotune.config.command_line import typed_tokens
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
 from autotune.diagnose.pipeline_profile import PipelineProfile, profile_pipeline
@@ -24,7 +24,7 @@ from autotune.report.diagnosis import diagnosis_document, print_diagnosis
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
 from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
-from autotune.search.known import changes_from_now
+from autotune.search.answer import changes_from_now
 from autotune.search.problem import Problem, open_problem
 from autotune.space.knob import Label
 

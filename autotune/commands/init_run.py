@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from autotune.clock import Clock, SystemClock, format_duration
-from autotune.commands.printing import ask, say_remarks
+from autotune.commands.output import ask, say_remarks
 from autotune.commands.search_plan import command_notes, knob_rows
 from autotune.config.apply import create_file, write_edits
+from autotune.config.command_line import read_typed, refuse_secrets
 from autotune.config.load import separate_path
 from autotune.config.secrets import masked
-from autotune.config.typed import read_typed, refuse_secrets
 from autotune.errors import ConfigError, TrialError
 from autotune.options import InitRequest
 from autotune.records import Ending
@@ -25,12 +25,12 @@ from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_
 from autotune.search.preflight import Preflight, Reached, run_preflight, try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.search.warm_start import warm_start
-from autotune.study.sole_search import sole_search
+from autotune.study.storage.lock import sole_search
+from autotune.trial.checkpoint_backups import CheckpointBackups
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.guard import Guard
 from autotune.trial.launch import Runner
 from autotune.trial.orphans import end_orphans
-from autotune.trial.protect import CheckpointBackups
 from autotune.trial.side_effects import SideEffects
 from autotune.trial.warm import ZygoteRunner
 

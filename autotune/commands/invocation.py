@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from autotune.commands.printing import say, say_aside, say_object
+from autotune.commands.output import say, say_aside, say_object
 from autotune.errors import AutotuneError, how_it_ended
 from autotune.trial.termination import signals_held
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from autotune.commands.printing import say_aside
+from autotune.commands.output import say_aside
 from autotune.limits import require_room
 from autotune.trial.termination import signals_held
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from autotune.commands.output import say, say_object
 from autotune.commands.parameters import DURATION
-from autotune.commands.printing import say, say_object
-from autotune.errors import ToldToEnd, how_it_ended
+from autotune.errors import Terminated, how_it_ended
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
             ended = interrupt
         _say(console, monitor.summary(), as_json=as_json)
     # ^C is how one leaves a monitor; it cuts short only what was to last for a given time.
-    if ended is None or (for_s is None and not isinstance(ended, ToldToEnd)):
+    if ended is None or (for_s is None and not isinstance(ended, Terminated)):
         return 0
     return how_it_ended(ended)[1]
 

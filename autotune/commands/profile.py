@@ -10,8 +10,8 @@ import click
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import OrderedGroup
+from autotune.commands.output import say_aside, say_object
 from autotune.commands.parameters import config_if_any_option, config_option, json_option, state_dir_option
-from autotune.commands.printing import say_aside, say_object
 from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
 

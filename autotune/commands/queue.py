@@ -13,6 +13,7 @@ import click
 from autotune.clock import SystemClock, format_duration
 from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import OrderedGroup
+from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
@@ -22,7 +23,6 @@ from autotune.commands.parameters import (
     state_dir_option,
     storage_option,
 )
-from autotune.commands.printing import say, say_aside
 from autotune.config.secrets import secrets_of
 from autotune.daemon.control import ask
 from autotune.daemon.home import DaemonHome, open_home
@@ -412,10 +412,9 @@ def _opened(
 ) -> tuple[Problem, tuple[str, ...]]:
     """Open the problem as the search will; return it with the GPUs that it uses."""
     with signals_held():
-        from autotune.config.typed import typed_tokens
-        from autotune.search.batch_limits import limited
+        from autotune.config.command_line import typed_tokens
         from autotune.search.gpus import watched_gpus
-        from autotune.search.problem import open_problem
+        from autotune.search.problem import limited, open_problem
 
     command = typed_tokens(trainer, config, Path.cwd())
     problem = open_problem(config, command=command, state_dir=state_dir, storage=storage)

@@ -47,7 +47,7 @@ def command(
     """
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.commands.printing import say, say_document, say_remarks
+        from autotune.commands.output import say, say_document, say_remarks
         from autotune.commands.report_page import (
             STDOUT,
             contents_of,

@@ -18,7 +18,7 @@ from autotune.measure.window import steady_window
 from autotune.records import Purpose, SearchResult, TrialRecord
 from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
 from autotune.report.plain_text import changes_text
-from autotune.search.known import Study
+from autotune.search.answer import Study
 from autotune.search.problem import Problem, open_problem
 from autotune.study.answer import Pair, finalists
 from autotune.study.identity import frameworks_text
@@ -26,7 +26,7 @@ from autotune.study.members import hosts_of
 from autotune.study.summary import answer_of, latest_search
 from autotune.study.travel import describe_study
 from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.owner import git_commit, is_gone
+from autotune.trial.process_identity import git_commit, is_gone
 from autotune.trial.step_files import StepReader
 
 _MOST_BYTES = 64 << 20

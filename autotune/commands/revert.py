@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
+from autotune.commands.output import ask_or_refuse, say_remarks
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
-from autotune.commands.printing import ask_or_refuse, say_remarks
 from autotune.errors import AutotuneError
 from autotune.trial.termination import signals_held
 

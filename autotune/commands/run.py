@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import config_if_any_option, dry_run_option
-from autotune.commands.printing import say, say_aside
 from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError
 from autotune.trial.termination import signals_held
@@ -32,9 +32,9 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
         raise click.UsageError("Missing option '--config'.")
     with signals_held():
         from autotune.config.command import resolve_executable
+        from autotune.config.command_line import typed_tokens, with_further
         from autotune.config.load import load_settings
         from autotune.config.secrets import masked
-        from autotune.config.typed import typed_tokens, with_further
         from autotune.trial.python_command import exec_program
 
     env, set_here, cwd = inherited_environment(), dict[str, str](), Path.cwd()
@@ -64,7 +64,7 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
         return 0
     if watch or watch_only or (config is not None and _is_always_watched(config, env)):
         with signals_held():
-            from autotune.commands.run_watched import watched
+            from autotune.commands.run_process import watched
 
         env = watched(argv, env, config=config, typed=typed, cwd=cwd)
     exec_program(argv, env, cwd)

@@ -153,7 +153,7 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
     """Write the report, if that was asked for and there is a trial to report; the answer is given by then."""
     if request.report is None:
         return
-    from autotune.commands.printing import say_aside
+    from autotune.commands.output import say_aside
     from autotune.commands.report_page import contents_of, report_text, write_report
 
     watchdog.stand_down()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.clock import format_duration
 from autotune.commands.invocation import Invocation
-from autotune.commands.printing import say_aside, say_object
+from autotune.commands.output import say_aside, say_object
 from autotune.commands.watchdog import where_it_is
 from autotune.errors import AutotuneError, TrialError, how_it_ended
 from autotune.records import SearchResult

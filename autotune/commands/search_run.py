@@ -8,20 +8,19 @@ from rich.console import Console
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values, changes_to_offer
-from autotune.commands.printing import ask, forget_typed, is_attended
+from autotune.commands.output import ask, forget_typed, is_attended
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_plan import failures, show_plan
-from autotune.config.typed import typed_tokens
-from autotune.errors import AutotuneError, ToldToEnd
+from autotune.config.command_line import typed_tokens
+from autotune.errors import AutotuneError, Terminated
 from autotune.options import SearchRequest
 from autotune.records import ChangeSet, SearchResult
 from autotune.report.answer import Failure, print_failures, print_next_step
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.report.race_notes import why_it_may_learn_more_slowly
-from autotune.search.batch_limits import limited
 from autotune.search.open import OpenSearch, Part, open_search
-from autotune.search.problem import Problem, open_problem
+from autotune.search.problem import Problem, limited, open_problem
 from autotune.trial.search_child import Lifeline
 from autotune.trial.termination import interrupted_by
 
@@ -146,7 +145,7 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
 
     Raises:
         AutotuneError: The values cannot be written.
-        ToldToEnd: SIGTERM came instead of an answer.
+        Terminated: SIGTERM came instead of an answer.
     """
     config, result, is_applied = problem.config_path, finished.result, False
     try:
@@ -160,5 +159,5 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
     text_console().print()
     named = finished.changes.id if finished.changes and result.is_apart else None
     print_next_step(text_console(), result, typed=problem.typed, applied=is_applied, answer=named)
-    if isinstance(interrupt := interrupted_by(), ToldToEnd):
+    if isinstance(interrupt := interrupted_by(), Terminated):
         raise interrupt

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.commands.invocation import Invocation
+from autotune.commands.output import say_object, say_remarks
 from autotune.commands.parameters import config_option, json_option, state_dir_option, storage_option
-from autotune.commands.printing import say_object, say_remarks
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def command(call: Invocation, config: Path, state_dir: Path | None, storage: str
         from autotune.report.json_answer import answer_document
         from autotune.report.live import trial_line
         from autotune.report.plain_text import plain
-        from autotune.search.known import Study
+        from autotune.search.answer import Study
         from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock, SystemClock
-from autotune.commands.printing import ask, is_attended, say_aside, say_remarks
+from autotune.commands.output import ask, is_attended, say_aside, say_remarks
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import make_private_folder
 from autotune.records import Scalar, SearchResult, Verdict
@@ -22,9 +22,9 @@ from autotune.search.problem import Problem, open_problem, this_machine
 from autotune.study.claims import RENEWAL_S
 from autotune.study.members import Member, hosts_told_apart
 from autotune.study.record import Study
-from autotune.study.sole_search import sole_search
 from autotune.study.storage.address import SaidAddress, address_of, said_by_environment
 from autotune.study.storage.journal import JournalFolder, open_storage
+from autotune.study.storage.lock import sole_search
 from autotune.study.storage.storage import Storage
 from autotune.study.travel import (
     PortableFile,
@@ -35,7 +35,7 @@ from autotune.study.travel import (
     import_files,
     repair_study,
 )
-from autotune.trial.owner import is_gone
+from autotune.trial.process_identity import is_gone
 from autotune.trial.state_folder import StateFolder
 
 Said = tuple[Any, ...]

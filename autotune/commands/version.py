@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from autotune import __version__
-from autotune.commands.printing import say
+from autotune.commands.output import say
 from autotune.measure.host import text_of
 
 _FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "lightning", "transformers", "jax")

@@ -9,10 +9,10 @@ from pathlib import Path
 import click
 
 from autotune.clock import Clock
-from autotune.commands.printing import say, say_aside
+from autotune.commands.output import say, say_aside
+from autotune.config.command_line import TypedOptions
 from autotune.config.load import Settings, load_settings
 from autotune.config.secrets import masked
-from autotune.config.typed import TypedOptions
 from autotune.daemon import submission
 from autotune.daemon.submission import WorkerJob, shared_storage
 from autotune.environment import inherited_environment
@@ -212,8 +212,7 @@ def _require_searchable(request: SubmissionRequest, settings: Settings, *, is_he
     Args:
         is_here_alike: Whether the workers start the trainer's program from the same path as this machine does.
     """
-    from autotune.search.batch_limits import limited
-    from autotune.search.problem import open_problem
+    from autotune.search.problem import limited, open_problem
 
     if settings.command is None:  # what is typed behind -- is the engine's
         init = TypedOptions(config=request.config).command("init")

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.config.command import Script, find_script, own_words
-from autotune.config.document import Document, Leaf, read_bytes
-from autotune.config.joined import JoinedDocument
+from autotune.config.document import Document, JoinedDocument, Leaf, read_bytes
 from autotune.config.keys import KeyPath, did_you_mean, dotted, shown
 from autotune.config.outputs import is_same_file, real_path
 from autotune.config.parsers import same_value

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from autotune.config.command import fill_command, find_script, own_words, split_command
-from autotune.config.document import Document, Leaf
+from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.hydra import (
     RUN_FOLDERS,
     ComposedDocument,
@@ -21,7 +21,6 @@ from autotune.config.hydra import (
     with_overrides,
     with_run_folder,
 )
-from autotune.config.joined import JoinedDocument, check_prefix
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, shown
 from autotune.config.outputs import Outputs, exists, find_outputs, path_of, redirected_path, written_like
 from autotune.config.parsers import same_value

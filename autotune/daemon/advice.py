@@ -254,7 +254,7 @@ Tell = Callable[..., None]
 """Receiver of what happens: of the kind, a stable word such as ``search_started``, a sentence, and facts by name."""
 
 
-class Advising:
+class Adviser:
     """Maker of advice, and the one who applies it."""
 
     def __init__(

@@ -35,7 +35,7 @@ class TrainingWatch:
     def __init__(self, confirmed: ConfirmedSpeed | None) -> None:
         self._start = StartCheck(confirmed)
         self._slowdown = Slowdown()
-        self._history = SurroundingsHistory()
+        self._history = MachineHistory()
         self._process: str | None = None
         self._unit: str | None = None
         self._last_s = self._length_s = 0.0
@@ -45,9 +45,9 @@ class TrainingWatch:
         """True from an alarm that it has become slower than itself until the recovery."""
         return self._slowdown.is_slow
 
-    def note(self, t_s: float, surroundings: Surroundings) -> None:
+    def note(self, t_s: float, machine_state: MachineState) -> None:
         """Add a reading of the machine."""
-        self._history.add(t_s, surroundings)
+        self._history.add(t_s, machine_state)
 
     def add(self, window: PaceWindow) -> list[Finding]:
         """Add a window; return what it shows, nearly always nothing."""
@@ -59,7 +59,7 @@ class TrainingWatch:
         findings = []
         if (slow := self._start.add(window)) is not None:
             # Nothing is known of the time when the trials were made: what is unusual now has to speak for itself.
-            findings.append(Finding(found=slow, cause=likely_cause(Surroundings(), self._history.after(slow.since_s))))
+            findings.append(Finding(found=slow, cause=likely_cause(MachineState(), self._history.after(slow.since_s))))
         if (change := self._slowdown.add(window.t1_s, window.train_s, ln_pace)) is not None:
             findings.append(Finding(found=change, cause=self._cause(change)))
         return findings
@@ -193,14 +193,14 @@ class Cause:
     strength: float
 
 
-def likely_cause(before: Surroundings, after: Surroundings) -> Cause | None:
+def likely_cause(before: MachineState, after: MachineState) -> Cause | None:
     """Return the likely cause of a slowdown; None if nothing changed that could be it.
 
     Data wait is a symptom: where the disk or a neighbour on the CPU explains it, that is the cause. A disk under
     pressure is none where the training is known not to wait for data any more than before.
 
     Args:
-        before: Surroundings while the training was as fast as it should be.
+        before: MachineState while the training was as fast as it should be.
     """
     found = [cause for cause in _changes(before, after) if cause.strength >= 1.0]
     if any(cause.kind in (CauseKind.DISK_SLOWER, CauseKind.CPU_NEIGHBOUR) for cause in found):
@@ -218,7 +218,7 @@ _GROWTHS: Mapping[str, tuple[CauseKind, float, str]] = {
 """By the reading that grows: the growth of each that is told from its usual ups and downs, and its evidence."""
 
 
-def _changes(before: Surroundings, after: Surroundings) -> Iterator[Cause]:
+def _changes(before: MachineState, after: MachineState) -> Iterator[Cause]:
     """Yield what changed, weak changes included; what was not known before counts from zero."""
     for name, (kind, least, words) in _GROWTHS.items():
         was, now = getattr(before, name), getattr(after, name)
@@ -521,7 +521,7 @@ _LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class MachineState:
     """Reading of what goes on beside a training, and in it; None means not known.
 
     Attributes:
@@ -548,14 +548,14 @@ class Surroundings:
     code_changed: bool = False
 
 
-class SurroundingsHistory:
+class MachineHistory:
     """Readings of the last hours, one every 10 s at most."""
 
     def __init__(self) -> None:
-        self._readings: deque[tuple[float, Surroundings]] = deque(maxlen=_KEPT)
+        self._readings: deque[tuple[float, MachineState]] = deque(maxlen=_KEPT)
         self._waits: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
-    def add(self, t_s: float, reading: Surroundings) -> None:
+    def add(self, t_s: float, reading: MachineState) -> None:
         """Add a reading; those that come too close to the one before are left out."""
         if not self._readings or t_s - self._readings[-1][0] >= 10.0 - 1.0:
             self._readings.append((t_s, reading))
@@ -563,30 +563,30 @@ class SurroundingsHistory:
     def add_wait(self, t_s: float, data_wait_fraction: float) -> None:
         self._waits.append((t_s, data_wait_fraction))
 
-    def before(self, t_s: float) -> Surroundings:
+    def before(self, t_s: float) -> MachineState:
         """Return the mean of the half hour before a time, or of what there is of it."""
         recent = [reading for at_s, reading in self._readings if t_s - 1800.0 <= at_s < t_s]
         earlier = [reading for at_s, reading in self._readings if at_s < t_s]
         waits = [wait for at_s, wait in self._waits if t_s - 1800.0 <= at_s < t_s]
         return _mean(recent if len(recent) >= 3 else earlier[-_LATEST:], waits)
 
-    def after(self, t_s: float) -> Surroundings:
+    def after(self, t_s: float) -> MachineState:
         """Return the mean from a time on, of the last five minutes at most."""
         latest = [reading for _, reading in takewhile(lambda one: one[0] >= t_s, reversed(self._readings))]
         waits = [wait for _, wait in takewhile(lambda one: one[0] > t_s, reversed(self._waits))]
         return _mean(latest[:_LATEST], waits[:_LATEST])
 
 
-def _mean(readings: Sequence[Surroundings], waits: Sequence[float]) -> Surroundings:
+def _mean(readings: Sequence[MachineState], waits: Sequence[float]) -> MachineState:
     """Return medians of amounts, means of shares of time, and the last word on config and code."""
     if not readings:
-        return Surroundings(data_wait_fraction=median(waits) if waits else None)
+        return MachineState(data_wait_fraction=median(waits) if waits else None)
 
     def known(name: str, middle: Callable[[list[float]], float]) -> float | None:
         values = [value for reading in readings if (value := getattr(reading, name)) is not None]
         return middle(values) if values else None
 
-    return Surroundings(
+    return MachineState(
         foreign_cores=known("foreign_cores", median),
         cores=readings[0].cores,
         gpu_neighbour=known("gpu_neighbour", fmean),

@@ -19,10 +19,10 @@ import psutil
 
 from autotune.clock import Clock, Poller
 from autotune.errors import AutotuneError, GpuError
+from autotune.measure.gpu.collector import GpuPoller
 from autotune.measure.gpu.devices import present_gpus, visible_devices
 from autotune.measure.gpu.driver import THROTTLING, GpuFacts, is_mig_uuid
-from autotune.measure.gpu.process import GpuPoller
-from autotune.measure.gpu.samples import (
+from autotune.measure.gpu.records import (
     STATE_S,
     BusyWindows,
     Capability,

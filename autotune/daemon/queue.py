@@ -23,7 +23,7 @@ from autotune.config.secrets import is_secret_name, masked_text
 from autotune.errors import AutotuneError
 from autotune.files import file_sha256, make_private_folder, open_regular, replace_durably
 from autotune.records import Scalar
-from autotune.trial.owner import git_commit
+from autotune.trial.process_identity import git_commit
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
@@ -367,7 +367,7 @@ class _Document:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turns:
+class Decision:
     """Decision over the queue at one moment.
 
     Attributes:
@@ -381,9 +381,9 @@ class Turns:
     wants_idle: bool
 
 
-def decide_turns(
+def decide(
     entries: Sequence[Entry], *, now: datetime, running: Entry | None, why_not_idle: Callable[[Entry], str | None]
-) -> Turns:
+) -> Decision:
     """Decide which entry is next: in the order in which they were added, those left out that cannot start yet.
 
     Args:
@@ -407,7 +407,7 @@ def decide_turns(
         else:
             chosen = entry
             reasons[entry.id] = "starts now"
-    return Turns(next=chosen, reasons=reasons, wants_idle=wants_idle)
+    return Decision(next=chosen, reasons=reasons, wants_idle=wants_idle)
 
 
 def _standing(entry: Entry) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock, format_duration
-from autotune.daemon.advice import Advice, Advising, Tell
+from autotune.daemon.advice import Advice, Adviser, Tell
 from autotune.daemon.home import json_object
 from autotune.daemon.queue import (
     ApplyScope,
@@ -24,7 +24,7 @@ from autotune.daemon.queue import (
 )
 from autotune.errors import AutotuneError
 from autotune.files import create_private, read_beginning
-from autotune.trial.owner import is_gone, is_here
+from autotune.trial.process_identity import is_gone, is_here
 from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
 _HEARTBEAT_S = 10.0
@@ -54,7 +54,7 @@ class Searches:
         orphan: Entry whose search an earlier daemon started, and that has not ended yet; None if there is none.
     """
 
-    def __init__(self, queue: Queue, advising: Advising, clock: Clock, tell: Tell) -> None:
+    def __init__(self, queue: Queue, advising: Adviser, clock: Clock, tell: Tell) -> None:
         self._queue = queue
         self._advising = advising
         self._clock = clock

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from autotune import __version__
 from autotune.clock import Clock
 from autotune.config.daemon_settings import DaemonSettings
-from autotune.daemon.advice import Advices, Advising
+from autotune.daemon.advice import Advices, Adviser
 from autotune.daemon.control import Control
 from autotune.daemon.home import DaemonHome, sole_daemon
 from autotune.daemon.idleness import Arrivals, Idleness, IdlePolicy, IdleState
 from autotune.daemon.machine_watch import MachineWatch
-from autotune.daemon.queue import Entry, Queue, Turns, decide_turns
+from autotune.daemon.queue import Decision, Entry, Queue, decide
 from autotune.daemon.searches import Searches
-from autotune.daemon.trainings import SurroundingsReader, Trainings
+from autotune.daemon.trainings import MachineReader, Trainings
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.measure.host import is_in_container
 from autotune.trial.notifier import Notifier
-from autotune.trial.owner import users_of_config
+from autotune.trial.process_identity import users_of_config
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:  # its packages are an extra
@@ -64,14 +64,14 @@ class Service:
         self._manager = ServiceManager(os.environ, clock)
         self._notifier = Notifier(settings.notify, home.notify_log, clock, os.environ)
         self._queue = Queue(home.queue, clock)
-        self._advising = Advising(self._queue, Advices(home.advice), clock, self._tell, self._is_used)
+        self._advising = Adviser(self._queue, Advices(home.advice), clock, self._tell, self._is_used)
         self._searches = Searches(self._queue, self._advising, clock, self._tell)
         self._policy = IdlePolicy(idle_s=settings.idle_for_s, cpu_fraction=settings.idle_cores_fraction)
         self._entries: Sequence[Entry] = ()
-        self._turns = Turns(next=None, reasons={}, wants_idle=False)
+        self._turns = Decision(next=None, reasons={}, wants_idle=False)
         self._started_utc = clock.utc().isoformat(timespec="seconds")
         self._trainings = Trainings(home.trainings, clock)
-        self._surroundings = SurroundingsReader(clock)
+        self._surroundings = MachineReader(clock)
         self._trainings_s = 0.0
         self._troubles: dict[str, str] = {}  # by the name of the work
         self._said: dict[str, float] = {}  # when each of them was said
@@ -151,7 +151,7 @@ class Service:
 
     def _start_next(self, look: MachineLook) -> None:
         self._entries = self._queue.entries()
-        self._turns = decide_turns(
+        self._turns = decide(
             self._entries,
             now=self._clock.utc(),
             running=self._searches.busy_with,

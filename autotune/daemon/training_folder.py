@@ -19,7 +19,7 @@ from autotune.errors import AutotuneError
 from autotune.files import create_private, make_private_folder, read_beginning
 from autotune.records import NOT_COMPARED, Scalar, TrialRecord, Values
 from autotune.trial.folder import copy_observer
-from autotune.trial.owner import git_commit
+from autotune.trial.process_identity import git_commit
 from autotune.trial.state_folder import why_exposed, why_not_ours
 
 WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
@@ -28,7 +28,7 @@ WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
 _INJECT = "inject"
-TOLD = "told.jsonl"
+EVENTS = "told.jsonl"
 """File in a training's folder of the events that were told, one a line."""
 
 

@@ -15,17 +15,17 @@ from typing import Annotated, Any
 import msgspec
 
 from autotune.clock import Clock, format_duration
-from autotune.daemon.drift import Cause, Change, PaceWindow, SlowStart, Surroundings, TrainingWatch, Turn
+from autotune.daemon.drift import Cause, Change, MachineState, PaceWindow, SlowStart, TrainingWatch, Turn
 from autotune.daemon.home import json_object
 from autotune.daemon.machine_watch import MachineWatch
-from autotune.daemon.training_folder import TOLD, TrainingHeader, code_state, is_training
+from autotune.daemon.training_folder import EVENTS, TrainingHeader, code_state, is_training
 from autotune.files import file_sha256, open_regular, read_beginning
 from autotune.measure.gpu.occupancy import OccupancyWatch
 from autotune.measure.host import io_pressure
 from autotune.measure.processes import ProcessTree
 from autotune.records import Scalar
 from autotune.trial.deletion import delete_tree
-from autotune.trial.owner import is_gone, this_process
+from autotune.trial.process_identity import is_gone, this_process
 from autotune.trial.state_folder import why_not_ours
 from autotune.trial.step_files import LineTail
 
@@ -53,11 +53,11 @@ class Trainings:
         """Trainings that go on, as far as the last poll saw."""
         return tuple(self._alive.values())
 
-    def poll(self, surroundings: ReadSurroundings) -> list[TrainingEvent]:
+    def poll(self, machine_state: ReadMachine) -> list[TrainingEvent]:
         """Read what the trainings have reported since the last poll; made for every second or so.
 
         Args:
-            surroundings: Reads what goes on beside a training; called for each at most every 5 s.
+            machine_state: Reads what goes on beside a training; called for each at most every 5 s.
 
         Returns:
             What is to be told; each event once, whatever happens to the daemon.
@@ -68,7 +68,7 @@ class Trainings:
             self._find()
         events: list[TrainingEvent] = []
         for name, training in list(self._alive.items()):
-            events += training.poll(surroundings)
+            events += training.poll(machine_state)
             if training.is_over:
                 del self._alive[name]
                 self._ended.add(name)
@@ -129,7 +129,7 @@ class Trainings:
 TrainingEvent = dict[str, Any]
 """Event of one training: ``event``, its kind, what it is about, and ``message``, a sentence."""
 
-ReadSurroundings = Callable[["WatchedTraining"], Surroundings]
+ReadMachine = Callable[["WatchedTraining"], MachineState]
 """Reader of what goes on beside a training now."""
 
 
@@ -210,7 +210,7 @@ class WatchedTraining:
         """Return whether it ended before anybody watched; nothing is told of it then."""
         return not self._told and self.is_gone()
 
-    def poll(self, surroundings: ReadSurroundings) -> list[TrainingEvent]:
+    def poll(self, machine_state: ReadMachine) -> list[TrainingEvent]:
         """Read what was reported since, and return what is to be told."""
         now_s = self._clock.now_s()
         gone = self.is_gone()
@@ -219,7 +219,7 @@ class WatchedTraining:
         self._read_due_s = now_s + 5.0  # what is reported comes every 10 s
         if not gone:
             config_changed, code_changed = self._edited
-            reading = surroundings(self)
+            reading = machine_state(self)
             self._watch.note(now_s, replace(reading, config_changed=config_changed, code_changed=code_changed))
         events = [event for window in self._reader.poll() for event in self._look_at(window)]
         if gone:
@@ -300,7 +300,7 @@ class WatchedTraining:
         about = {"training": self.folder.name, "name": self.name, "pid": self.pid, "utc": self._utc(t_s)}
         event = {"format": 1, "event": kind, **about, **facts, "message": f"{self.name} {text}"}
         # On a full disk it may be told again by the next daemon.
-        with suppress(OSError), open_regular(self.folder / TOLD, append=True, create=True) as file:
+        with suppress(OSError), open_regular(self.folder / EVENTS, append=True, create=True) as file:
             file.write(json.dumps({"key": key, **event}).encode() + b"\n")
         return [event]
 
@@ -317,7 +317,7 @@ class WatchedTraining:
 
 def _told(folder: Path) -> set[str]:
     """Return what was told of a training by this daemon or an earlier one."""
-    keys = (json_object(line).get("key") for line in read_beginning(folder / TOLD, 1 << 20).splitlines())
+    keys = (json_object(line).get("key") for line in read_beginning(folder / EVENTS, 1 << 20).splitlines())
     return {key for key in keys if isinstance(key, str)}
 
 
@@ -409,15 +409,15 @@ def _window(line: _Line, process: str) -> PaceWindow:
     )
 
 
-class SurroundingsReader:
-    """Reader of the surroundings of trainings. To be closed."""
+class MachineReader:
+    """Reader of the state of the machine around trainings. To be closed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._gpus = OccupancyWatch(clock)
         self._watches: dict[str, MachineWatch] = {}
 
-    def __call__(self, training: WatchedTraining) -> Surroundings:
+    def __call__(self, training: WatchedTraining) -> MachineState:
         """Return what goes on beside a training now; its own processes are no neighbours."""
         name = training.folder.name
         if name not in self._watches:
@@ -427,7 +427,7 @@ class SurroundingsReader:
         used = [gpu for gpu in reading.gpus if gpu.has_own]
         memory = [gpu.memory_fraction for gpu in used if gpu.memory_fraction is not None]
         throttled = [float(bool(gpu.throttled_by)) for gpu in used if gpu.throttled_by is not None]
-        return Surroundings(
+        return MachineState(
             foreign_cores=reading.foreign_cores,
             cores=max(1, round(reading.cores)),
             gpu_neighbour=float(any(gpu.neighbours for gpu in used)) if used else None,

@@ -10,7 +10,7 @@ from autotune.config.command import own_words
 from autotune.diagnose import code_finders
 from autotune.diagnose.code_source import LiveCode, SourceFile, Training, Unit, parse
 from autotune.diagnose.findings import CheckResult, Issue, issue
-from autotune.diagnose.look import Look
+from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES, Rule
 from autotune.files import read_beginning
 from autotune.messages import Message, _, capitalized, listed, ngettext
@@ -64,7 +64,7 @@ class Scan:
     unread: tuple[str, ...]
 
 
-def check_code(look: Look) -> CheckResult:
+def check_code(look: Subject) -> CheckResult:
     """Look for slow code in the script that the command starts, and in the modules beside it."""
     problem = look.problem
     if problem is None or not problem.command:

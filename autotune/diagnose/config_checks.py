@@ -8,7 +8,7 @@ from functools import partial
 
 from autotune.config.document import Leaf
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
-from autotune.diagnose.look import Key, Look, known_keys, of_kind, place_of, trainer_text, written
+from autotune.diagnose.subject import Key, Subject, known_keys, of_kind, place_of, trainer_text, written
 from autotune.diagnose.tables import PRECISION, SETTINGS, types_of
 from autotune.messages import Message, _, listed, ngettext
 from autotune.records import Gpu, Scalar
@@ -19,7 +19,7 @@ from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validatio
 from autotune.space.knob import Label, key_name, same_scalar, section_mates
 
 
-def check_configuration(look: Look) -> CheckResult:
+def check_configuration(look: Subject) -> CheckResult:
     """Look at the values of the config."""
     problem = look.problem
     if problem is None:

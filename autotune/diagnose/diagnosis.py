@@ -11,9 +11,9 @@ from autotune.diagnose.config_checks import check_configuration
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Limit, Severity, Verdict, ratio_text
 from autotune.diagnose.framework import ask_framework, check_framework, check_graph, check_native_loader
 from autotune.diagnose.hardware import check_hardware, check_memory
-from autotune.diagnose.look import Look
 from autotune.diagnose.measured import Diagnoser
 from autotune.diagnose.storage import check_storage
+from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import MEASURED_CHECKS, STATIC_CHECKS
 from autotune.events import Event
 from autotune.measure.host import BusyCpu
@@ -73,7 +73,7 @@ def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False
         problem: What is diagnosed; None for this machine and this installation alone.
         is_run: Whether trials are made next, so that programs that the config names may be started.
     """
-    look = Look(problem=problem, clock=clock, is_run=is_run)
+    look = Subject(problem=problem, clock=clock, is_run=is_run)
     answers = ask_framework(look)
     return (
         check_hardware(look),

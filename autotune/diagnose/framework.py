@@ -15,7 +15,7 @@ import msgspec
 
 from autotune.config.command import resolve_executable
 from autotune.diagnose.findings import CheckResult, Limit, Severity, issue
-from autotune.diagnose.look import Look, trainer_text
+from autotune.diagnose.subject import Subject, trainer_text
 from autotune.errors import AutotuneError
 from autotune.messages import _, listed, ngettext
 from autotune.search.problem import Problem
@@ -71,7 +71,7 @@ class FrameworkAnswers:
         return None
 
 
-def ask_framework(look: Look) -> FrameworkAnswers:
+def ask_framework(look: Subject) -> FrameworkAnswers:
     """Start the trainer's interpreter for a moment, and ask the framework that the trainer uses; at most 25 s.
 
     Without trials to come, and without a config, only the interpreter that runs autotune is started.
@@ -141,7 +141,7 @@ def _read(file: Path) -> dict[str, Answer]:
     return found
 
 
-def check_framework(look: Look, asked: FrameworkAnswers) -> CheckResult:
+def check_framework(look: Subject, asked: FrameworkAnswers) -> CheckResult:
     """See whether the framework loads, and sees the GPUs that are there."""
     if not asked.framework:
         return CheckResult(check="framework", why_not=asked.why_not or _NO_ANSWER)

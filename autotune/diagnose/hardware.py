@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
-from autotune.diagnose.look import Look, of_kind
+from autotune.diagnose.subject import Subject, of_kind
 from autotune.errors import GpuError
 from autotune.measure.gpu.devices import in_time, look_for_gpus
 from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, reasons_of
@@ -22,7 +22,7 @@ _of_hardware = partial(issue, "hardware")
 Answer = TypeVar("Answer")
 
 
-def check_hardware(look: Look) -> CheckResult:
+def check_hardware(look: Subject) -> CheckResult:
     """Look for GPUs, at what holds their clocks down, their limits, and at who is on them."""
     inventory = look_for_gpus()
     issues = [*_choice(look)]
@@ -58,7 +58,7 @@ def check_hardware(look: Look) -> CheckResult:
     return CheckResult(check="hardware", issues=tuple(issues), sentence=sentence)
 
 
-def _choice(look: Look) -> Iterator[Issue]:
+def _choice(look: Subject) -> Iterator[Issue]:
     if look.problem is None:
         return
     place = "CUDA_VISIBLE_DEVICES"
@@ -140,7 +140,7 @@ def _issues_of(name: str, found: Callable[..., Issue], device: Device) -> Iterat
         yield found(sentence, remedy, severity=Severity.NOTE)
 
 
-def _neighbours(look: Look) -> Iterator[Issue]:
+def _neighbours(look: Subject) -> Iterator[Issue]:
     uuids = [gpu.uuid for gpu in look.gpus if gpu.mig_uuids is None]
     try:
         busy: tuple[GpuOccupancy, ...] = in_time(lambda: busy_gpus(uuids, look.clock)) or ()
@@ -169,7 +169,7 @@ def _cards() -> bool:
 # Check of the host's memory: what is free of it, swap, a cgroup's limit, and the shared memory of loaders.
 
 
-def check_memory(look: Look) -> CheckResult:
+def check_memory(look: Subject) -> CheckResult:
     """Look at the memory that a training may have."""
     state = memory_state()
     available, total = _gib(state.available_bytes), _gib(state.total_bytes)
@@ -197,7 +197,7 @@ def check_memory(look: Look) -> CheckResult:
     return CheckResult(check="memory", issues=tuple(issues), sentence=sentence)
 
 
-def _small_shared_memory(look: Look) -> Issue | None:
+def _small_shared_memory(look: Subject) -> Issue | None:
     """Return shared memory that is too small for the workers of PyTorch's loader, which die of a bus error then."""
     if look.problem is None or "torch" not in look.problem.frameworks:
         return None

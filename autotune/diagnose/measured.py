@@ -17,7 +17,7 @@ from autotune.diagnose.measured_checks import (
     retraced_function,
     timed_steps,
 )
-from autotune.diagnose.measured_switches import (
+from autotune.diagnose.single_changes import (
     Gain,
     SwitchPlan,
     SwitchTrials,

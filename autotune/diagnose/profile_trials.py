@@ -15,7 +15,8 @@ from autotune.measure.window import Window, stages_between
 from autotune.records import Ending, Measurement, Stop, TraineeEvent, Values
 from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
 from autotune.search.problem import Problem
-from autotune.study.sole_search import sole_search
+from autotune.study.storage.lock import sole_search
+from autotune.trial.checkpoint_backups import CheckpointBackups
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.folder import TrialFolder
 from autotune.trial.gpu_collector import gpu_collector
@@ -25,7 +26,6 @@ from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.orphans import end_orphans
 from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial
-from autotune.trial.protect import CheckpointBackups
 from autotune.trial.stop_rule import UnseenSteps
 
 IsOver = Callable[[Path, Sequence[TraineeEvent], float], bool]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
-from autotune.diagnose.look import DatasetPlace, Look, missing_data, place_of
+from autotune.diagnose.subject import DatasetPlace, Subject, missing_data, place_of
 from autotune.files import open_regular
 from autotune.measure.gpu.devices import in_time
 from autotune.measure.host import memory_state
@@ -18,7 +18,7 @@ from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.trial.mounts import file_system, is_network, is_rotating
 
 
-def check_storage(look: Look) -> CheckResult:
+def check_storage(look: Subject) -> CheckResult:
     """Look at where the dataset is, and read some of it."""
     if look.problem is None:
         why_not = _("no config is given, so that it is not known where the dataset is")

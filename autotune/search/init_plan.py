@@ -12,22 +12,20 @@ from typing import Any
 
 from autotune.config.apply import ConfigEdit, plan_section
 from autotune.config.command import fill_command, find_script, names_config, resolve_executable
-from autotune.config.document import Document, Leaf
+from autotune.config.command_line import TypedCommand
+from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.flags import Flags, flags_config, read_flags
 from autotune.config.hydra import compose
-from autotune.config.joined import JoinedDocument, check_prefix
 from autotune.config.keys import Syntax, syntax_of
 from autotune.config.load import separate_path
 from autotune.config.outputs import exists
 from autotune.config.schema import SECTION
 from autotune.config.section import ListedKnob, OfferedVariable, section_lines
 from autotune.config.splice import with_section
-from autotune.config.typed import TypedCommand
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning
 from autotune.records import Machine, Scalar
-from autotune.search.batch_limits import limited
-from autotune.search.problem import Problem, open_problem
+from autotune.search.problem import Problem, limited, open_problem
 from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
 from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label

@@ -18,10 +18,9 @@ from autotune.files import open_regular
 from autotune.options import SearchOptions
 from autotune.records import SearchResult
 from autotune.sampler.other_samplers import OURS, SamplerChoice, require_sampler
-from autotune.search.batch_limits import growth_remark, limited
 from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.search.parts import SearchParts
-from autotune.search.problem import Problem, open_problem
+from autotune.search.problem import Problem, growth_remark, limited, open_problem
 from autotune.search.schedule import Budget, why_no_time
 from autotune.search.trainer_code import why_code_differs
 from autotune.search.tuner import Tuner
@@ -29,16 +28,16 @@ from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, wa
 from autotune.study.claims import Owner
 from autotune.study.members import RECENT, Member, Phase, Role, hosts_told_apart
 from autotune.study.record import Study
-from autotune.study.sole_search import sole_search
 from autotune.study.storage.address import StorageKind
+from autotune.study.storage.lock import sole_search
+from autotune.trial.checkpoint_backups import CheckpointBackups
 from autotune.trial.folder import delete_left
 from autotune.trial.gpu_collector import gpu_collector
 from autotune.trial.guard import Guard
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner
 from autotune.trial.orphans import end_orphans
-from autotune.trial.owner import is_gone, same_boot, this_process
-from autotune.trial.protect import CheckpointBackups
+from autotune.trial.process_identity import is_gone, same_boot, this_process
 from autotune.trial.search_child import Lifeline
 from autotune.trial.warm import ZygoteRunner
 

@@ -26,8 +26,8 @@ from autotune.space.catalog import effects_of
 from autotune.space.knob import same_scalar
 from autotune.space.space import Space
 from autotune.study.answer import broken_points, gave_no_numbers, standing_answer
+from autotune.study.gpu_pool import pooled_gpus
 from autotune.study.members import on_one_scale
-from autotune.study.pooled_gpus import pooled_gpus
 from autotune.study.record import Study
 from autotune.study.summary import speed_over
 from autotune.trial.execution import Execution
@@ -66,7 +66,7 @@ class SearchState:
         self._saw_a_pass = False
         self._pending: list[Values] = []
         self._is_behind = False
-        self._left_alone: LeftAlone | None = None
+        self._irrelevant_knobs: IrrelevantKnobs | None = None
         self.baseline_point = problem.space.name(problem.space.baseline)
         self.filling = False
         self.trials: list[TrialRecord] = []
@@ -113,7 +113,7 @@ class SearchState:
             StudyError: The storage cannot be read.
         """
         new = self._study.refresh()
-        pending = [one.values for one in self._study.pending_elsewhere() if self.space.contains(one.values)]
+        pending = [one.values for one in self._study.trials_elsewhere() if self.space.contains(one.values)]
         if not new and not self._is_behind and pending == self._pending:
             return
         self._pending = pending
@@ -132,16 +132,16 @@ class SearchState:
         """
         member = self._study.member
         machine = member.machine if member else self._problem.machine.name
-        self._left_alone = left_alone(self.records(), self.space, point, machine)
-        return self._left_alone.why if self._left_alone else ""
+        self._irrelevant_knobs = irrelevant_knobs(self.records(), self.space, point, machine)
+        return self._irrelevant_knobs.why if self._irrelevant_knobs else ""
 
     def _take_up_again(self) -> None:
         """Search over the knobs that were left alone, once training is so much faster that they may matter."""
-        alone = self._left_alone
+        alone = self._irrelevant_knobs
         speeds = [(trial.point, trial.comparable.speed) for trial in self.trials if trial.comparable]
         then = [speed for point, speed in speeds if alone and point == alone.point]
         if alone and then and max(speed for _, speed in speeds) >= alone.until * median(then):
-            self._left_alone = None
+            self._irrelevant_knobs = None
             paths = ", ".join(sorted(alone.paths))
             self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
 
@@ -269,7 +269,7 @@ class SearchState:
         pending = {self.observed_name(values) for values in self._pending}
         # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
         one_fills = not self._has_seen_a_cache() and any(self.space.settles(values) for values in self._pending)
-        alone = self._left_alone
+        alone = self._irrelevant_knobs
 
         def matters(values: Values) -> str | None:
             if alone is not None and not alone.allows(values):
@@ -412,7 +412,7 @@ def _explores(trial: TrialRecord) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftAlone:
+class IrrelevantKnobs:
     """Knobs that cannot matter yet.
 
     Attributes:
@@ -431,7 +431,7 @@ class LeftAlone:
         return all(same_scalar(values[path], self.values[path]) for path in self.paths)
 
 
-def left_alone(records: Iterable[TrialRecord], space: Space, point: str, machine: str) -> LeftAlone | None:
+def irrelevant_knobs(records: Iterable[TrialRecord], space: Space, point: str, machine: str) -> IrrelevantKnobs | None:
     """Return the knobs that cannot matter by what the latest trial in phases of a point has shown, if any."""
     shown = [
         (trial.values, trial.conditions)
@@ -454,7 +454,7 @@ def left_alone(records: Iterable[TrialRecord], space: Space, point: str, machine
         return None
     what, other = ("the step", "the input") if on_step else ("the input", "the step")
     most = free_step if on_step else free_data
-    return LeftAlone(
+    return IrrelevantKnobs(
         paths=paths,
         point=point,
         values=values,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from autotune.errors import CodeChanged, ToldToEnd
+from autotune.errors import CodeChanged, Terminated
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
 from autotune.measure.phases import bounds_as_conditions, bounds_of, phased_trial
 from autotune.measure.window import WindowGoal
@@ -177,13 +177,13 @@ class TrialMaker:
             counts_anyway: Whether it is compared with others also if it was disturbed.
 
         Raises:
-            ToldToEnd: The daemon that started this search is gone, so that nobody would end it for a neighbour's sake.
+            Terminated: The daemon that started this search is gone, so that nobody would end it for a neighbour's sake.
             PointTaken: Another machine has just begun a trial of the same new point.
             CodeChanged: The trial was of other code than those before it.
         """
         lifeline = self._parts.lifeline
         if lifeline is not None and lifeline.is_cut:
-            raise ToldToEnd
+            raise Terminated
         study = self._parts.study
         changes = {**self._state.space.changes(trial.values), **trial.tried_keys}
         claim = study.begin(

@@ -16,6 +16,7 @@ from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, Purpose, SearchResult, TrialRecord, Validity, Verdict
 from autotune.sampler.acquisition import Proposal
+from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.confirm import (
     ConfirmationBasis,
     ConfirmationPlan,
@@ -25,7 +26,6 @@ from autotune.search.confirm import (
     reserved_s,
 )
 from autotune.search.findings import Findings
-from autotune.search.known import answer_of_search, answer_of_study
 from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.preflight import try_relative_outputs

@@ -13,7 +13,7 @@ from autotune.sampler.gaussian_process import GaussianProcess, Indices, Training
 from autotune.sampler.observations import expected_sd_of
 from autotune.space.knob import Knob, Label, same_scalar, with_baseline
 from autotune.space.space import Space
-from autotune.study.answer import telling, until_the_end_of
+from autotune.study.answer import comparable_trials, until_the_end_of
 from autotune.study.members import on_one_scale
 from autotune.study.summary import RatedChange, Rating
 
@@ -34,7 +34,7 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
     trials = [
         trial for trial in on_one_scale(until_the_end_of(result.search, records)) if trial.search == result.search
     ]
-    good = telling(trials, objective)
+    good = comparable_trials(trials, objective)
     changes = changes_worth(
         good, result.baseline.values, shown.values, space, sd=expected_sd_of(good, THROUGHPUT), whole=result.speedup
     )

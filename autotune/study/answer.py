@@ -161,7 +161,7 @@ HeldBack = tuple[Finalist, Judgement, str]
 """A finalist that was confirmed, and is not the answer, and why."""
 
 
-def held_back(
+def withheld(
     judged: Sequence[Judged], chosen: Judged | None, standing: Standing | None, first: TrialRecord
 ) -> list[HeldBack]:
     """Return the finalists of a search that are better than its baseline, and are not what stands after it.
@@ -174,13 +174,13 @@ def held_back(
     known = {standing.point, chosen[0].trial.point if chosen else standing.point}
     may_change = _may_change(standing, first)
     return [
-        (one, judgement, _why_held_back(one, may_change))
+        (one, judgement, _why_withheld(one, may_change))
         for one, judgement in judged
         if judgement is not None and _is_better((one, judgement)) and one.trial.point not in known
     ]
 
 
-def _why_held_back(finalist: Finalist, may_change: Kinds) -> str:
+def _why_withheld(finalist: Finalist, may_change: Kinds) -> str:
     beyond = sorted(_kinds(finalist.trial, CHANGES) - may_change)
     if not beyond:
         return "it is not shown to be faster than the answer that stands, in pairs with that"
@@ -251,7 +251,7 @@ def judged_finalists(
         return []
     records = on_one_scale(_recent(records))
     others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
-    found = finalists(telling(trials, objective), trials, against or baseline.point)
+    found = finalists(comparable_trials(trials, objective), trials, against or baseline.point)
     return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
 
 
@@ -271,7 +271,7 @@ def until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[Tr
     return records[: last + 1]
 
 
-def telling(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
+def comparable_trials(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
     """Return the trials with comparable numbers that tell the objective."""
     return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
 

@@ -210,7 +210,7 @@ _LINE_FORMAT = 1
 _log = logging.getLogger(__name__)
 
 
-class PendingTrials:
+class UndeliveredTrials:
     """File of finished trials that wait for their storage.
 
     Args:

@@ -23,7 +23,7 @@ from autotune.clock import SystemClock
 from autotune.errors import StorageAway, StudyError
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.claims import NOBODY, RENEWAL_S, Claim, LeaseWatch, Owner, distribution_of, uuid_of
-from autotune.study.entry import PendingTrials, finished_trial
+from autotune.study.entry import UndeliveredTrials, finished_trial
 from autotune.study.members import ATTRIBUTE, Member, Phase, joint_search, members_among
 from autotune.study.optuna_trials import Claimed, OptunaTrials, read_records, starts_of
 from autotune.study.storage.lock import LockProbe
@@ -96,7 +96,7 @@ class Study:
         self.torn_bytes = self._connection.torn_bytes
         ratings = {name: rating_of(some) for name, some in attributes.items() if name.startswith(_RATING)}
         self.ratings = {name.removeprefix(_RATING): rating for name, rating in ratings.items() if rating}
-        self._pending = PendingTrials(pending, self.where) if pending and self._connection.is_remote else None
+        self._pending = UndeliveredTrials(pending, self.where) if pending and self._connection.is_remote else None
         waiting = self._pending.trials if self._pending else []
         self._starts = starts_of(found)
         read = read_records(found, waiting, self.where)
@@ -206,7 +206,7 @@ class Study:
                     remedy="Keep the study in PostgreSQL, or mount the disk with locks (for NFS: without nolock).",
                 )
 
-    def pending_elsewhere(self) -> Sequence[Claimed]:
+    def trials_elsewhere(self) -> Sequence[Claimed]:
         """Trials that others make, as the last `refresh` saw them."""
         return self._pending_elsewhere
 

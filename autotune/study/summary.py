@@ -52,14 +52,14 @@ from autotune.study.answer import (
     Kinds,
     Standing,
     chosen_finalist,
-    held_back,
+    comparable_trials,
     judged_finalists,
     standing_answers,
-    telling,
     until_the_end_of,
+    withheld,
 )
+from autotune.study.gpu_pool import pooled_gpus, study_busy_rate
 from autotune.study.members import hosts_of, on_one_scale
-from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
 from autotune.study.race_judgement import judge_race
 
 
@@ -98,7 +98,7 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
     searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_diagnosis(firsts[name])]
     for search in reversed(searches):
         trials = [trial for trial in records if trial.search == search]
-        baseline_point, good = trials[0].point, telling(trials, objective)
+        baseline_point, good = trials[0].point, comparable_trials(trials, objective)
         explored = any(trial.purpose is Purpose.EXPLORE for trial in good)
         if (explored and not _best(good, baseline_point, objective)) or any(
             judgement for _, judgement in judged_finalists(records, search, objective)
@@ -186,7 +186,7 @@ def summarize(
     """
     records = on_one_scale(until_the_end_of(search, records))
     trials = [trial for trial in records if trial.search == search]
-    good = telling(trials, objective)
+    good = comparable_trials(trials, objective)
     # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
     # anything.
     baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
@@ -302,7 +302,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
     is_limited = LEFT_OUT in first.conditions  # what stands could not be met: it speaks for itself
     standing = None if is_limited else stood
     chosen = chosen_finalist(confirmed, standing, searched.records, search, objective, excluded=excluded)
-    withheld = held_back(confirmed, chosen, standing, first)
+    others = withheld(confirmed, chosen, standing, first)
     finalist, judgement = chosen or (confirmed[0] if confirmed else (None, None))
     best = finalist.trial.point if finalist else _best(searched.good, searched.baseline.point, objective)
     baseline, candidate = searched.side(searched.baseline), searched.candidate(best)
@@ -312,8 +312,8 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
     if candidate is not None:
         labels = searched.space.labels_of(candidate.values, searched.baseline.values)
         race = judge_race(searched.trials, candidate.point, changes=labels)
-    if chosen is None and withheld:
-        why = f"something is faster, and held back: {withheld[0][2]}"
+    if chosen is None and others:
+        why = f"something is faster, and held back: {others[0][2]}"
     elif candidate is None:
         why = _why_nothing(searched)
     elif judgement is None:
@@ -347,7 +347,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
         cautions=(
             *_unvalidated(searched, finalist if chosen else None),
-            *(_held_back_text(one, searched.baseline) for one in withheld),
+            *(_held_back_text(one, searched.baseline) for one in others),
             *_unevenness(searched.of(searched.baseline.point)),
             *(race.cautions if race else ()),
         ),

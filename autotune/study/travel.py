@@ -41,7 +41,7 @@ from autotune.study.claims import CLAIM, LEASE_S, NOBODY, IsGone, LeaseWatch, Ow
 from autotune.study.entry import (
     IMPORTED,
     RECORD,
-    PendingTrials,
+    UndeliveredTrials,
     attributes_of,
     line_object,
     record_of,
@@ -473,11 +473,11 @@ def contents_of(study: str, storage: Storage, *, pending: Path | None = None) ->
     """Read the trials of a study.
 
     Args:
-        pending: File of trials that wait for the storage, see `PendingTrials`.
+        pending: File of trials that wait for the storage, see `UndeliveredTrials`.
     """
     opened = _opened(study, storage, reads_only=True)
     try:
-        waiting = PendingTrials(pending, storage.where(study)).trials if pending is not None else []
+        waiting = UndeliveredTrials(pending, storage.where(study)).trials if pending is not None else []
         return opened.expecting(lambda: _contents(opened, waiting))
     finally:
         opened.connection.close()
@@ -605,14 +605,14 @@ def repair_study(
     try:
         closed = study.close_abandoned()
         study.refresh()
-        if going_on := len(study.pending_elsewhere()):
+        if going_on := len(study.trials_elsewhere()):
             watching(going_on)
             until_s = clock.now_s() + LEASE_S + _LOOK_S
             while going_on and clock.now_s() < until_s:
                 clock.wait(_LOOK_S)
                 closed += study.close_abandoned()
                 study.refresh()
-                going_on = len(study.pending_elsewhere())
+                going_on = len(study.trials_elsewhere())
         torn_bytes = study.torn_bytes
     finally:
         study.close()

@@ -6,38 +6,54 @@ trial and has two modes; within a trial, steps are autocorrelated, some steps ar
 over minutes the machine itself drifts and throttles.
 """
 
+from __future__ import annotations
+
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autotune.clock import VirtualClock
+from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus, TrialProcesses
 from autotune.records import PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
-from autotune.testing.simulated_phases import PhaseTimes, phased_events
 from autotune.trial.folder import TrialFolder
 from autotune.trial.launch import Watch
 
 LOOK_S = 0.25
 """Longest interval between two calls of the watch."""
 
+
 # The level of a trial is a mixture of two normal distributions with mean 0 and variance 1: most trials are on the fast
 # mode, the others about two standard deviations below it.
 _SLOW_SHARE = 0.3
+
+
 _MODE_SD = 0.45
+
+
 _MODE_DISTANCE = math.sqrt((1 - _MODE_SD**2) / (_SLOW_SHARE * (1 - _SLOW_SHARE)))
 
+
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 8, 4096
+
+
 _DRIFT_GRID_S = 5.0
+
+
 _DRIFT_BLOCK = 256  # points of the grid made at a time
+
+
 _CRASH = """Traceback (most recent call last):
   File "train.py", line 212, in <module>
     main()
 RuntimeError: CUDA error: an illegal memory access was encountered
 """
+
 
 _Array = NDArray[np.float64]
 
@@ -125,6 +141,36 @@ class Training:
     gpu_memory_bytes: int | None = None
     gpu_utilization: float | None = None
     phases: PhaseTimes | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseTimes:
+    """Times of one batch in each phase, and the cores that are busy meanwhile.
+
+    Attributes:
+        train_s: Time of a step of training.
+        wait_s: Time of that which it waits for data.
+        replay_s: Time of a step with free data.
+        load_s: Time of a batch of the loader alone.
+        train_cores: Cores in use during training.
+        replay_cores: Cores in use with free data.
+        load_cores: Cores in use during loading.
+    """
+
+    train_s: float
+    wait_s: float
+    replay_s: float
+    load_s: float
+    train_cores: float = 1.0
+    replay_cores: float = 1.0
+    load_cores: float = 1.0
+
+    def cores(self, phase: TrialPhase) -> float:
+        return {
+            TrialPhase.TRAIN: self.train_cores,
+            TrialPhase.REPLAY: self.replay_cores,
+            TrialPhase.LOAD: self.load_cores,
+        }[phase]
 
 
 Trainer = Callable[[str], Training]
@@ -392,3 +438,128 @@ class _DriftPath:
                 self._throttled_points -= 1
                 ln_speed[point] += math.log(drift.throttled_speed)
         return ln_speed
+
+
+_ORDER = (TrialPhase.REPLAY, TrialPhase.LOAD, TrialPhase.TRAIN)
+
+
+_LEAST = 3  # steps, or batches, in a phase
+
+
+def phased_events(
+    times: PhaseTimes,
+    *,
+    samples: float,
+    phase_s: float,
+    start_s: float,
+    stream: str,
+    factor: Callable[[], float],
+    begins: Callable[[float, TrialPhase], object],
+) -> Iterator[TraineeEvent]:
+    """Yield the events of a trial that is taken through phases, without end.
+
+    Args:
+        times: The trainer.
+        samples: Samples in a batch.
+        phase_s: Length of each phase.
+        start_s: When the first step begins.
+        stream: Name of its stream.
+        factor: Returns the next step's time over the usual one.
+        begins: Told when each phase begins.
+    """
+    t_s = start_s
+    for _ in range(5):
+        t_s += times.train_s * factor()
+        yield TraineeEvent(kind="step", t_s=t_s, stream=stream, samples=samples, wait_s=times.wait_s)
+    while True:
+        for phase in _ORDER:
+            begins(t_s, phase)
+            yield TraineeEvent(kind="phase", t_s=t_s, stream=stream, phase=phase)
+            until_s, made = t_s + phase_s, 0
+            while t_s < until_s or made < _LEAST:
+                if phase is TrialPhase.LOAD:
+                    batches = max(1, round(0.25 / times.load_s))  # of loading, for each event
+                    took_s = batches * times.load_s * factor()
+                    t_s += took_s
+                    made += batches
+                    yield TraineeEvent(
+                        kind="load",
+                        t_s=t_s,
+                        stream=stream,
+                        samples=batches * samples,
+                        batches=batches,
+                        duration_s=took_s,
+                    )
+                else:
+                    trains = phase is TrialPhase.TRAIN
+                    t_s += (times.train_s if trains else times.replay_s) * factor()
+                    made += 1
+                    wait_s = times.wait_s if trains else 0.0
+                    yield TraineeEvent(kind="step", t_s=t_s, stream=stream, samples=samples, wait_s=wait_s)
+
+
+_READINGS = 40  # of the memory, between two times
+
+
+class SimulatedHostProbe:
+    """Probe of the host usage of a runner's latest trial.
+
+    Args:
+        runner: Runner of the trials.
+    """
+
+    def __init__(self, runner: SimulatedRunner) -> None:
+        self._runner = runner
+
+    def open(self, device: TrialProcesses) -> None:
+        """See `autotune.measure.probe.Probe.open`."""
+
+    def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
+        training = self._runner.training
+        if training is None:
+            return None
+        hangs = math.isinf(training.start_s)
+        length_s, grown = t1_s - t0_s, training.memory_growth_bytes_per_s
+        memory = tuple(
+            (t0_s + length_s * part / _READINGS, int(training.memory_bytes + grown * length_s * part / _READINGS))
+            for part in range(_READINGS + 1)
+        )
+        cores = training.cpu_cores
+        if training.phases is not None and (begun := [one for one in self._runner.begun_phases if one[0] <= t0_s]):
+            cores = training.phases.cores(begun[-1][1])
+        return HostUsage(cpu_cores=0.0 if hangs else cores, peak_memory_bytes=training.memory_bytes, memory=memory)
+
+    def close(self) -> None:
+        """See `autotune.measure.probe.Probe.close`."""
+
+
+class SimulatedGpuProbe:
+    """Probe of the GPU usage of a runner's latest trial.
+
+    Args:
+        runner: Runner of the trials.
+    """
+
+    def __init__(self, runner: SimulatedRunner) -> None:
+        self._runner = runner
+
+    def open(self, kept: Path) -> None:
+        """See `autotune.measure.probe.GpuProbe.open`; there are no raw readings."""
+
+    def lost(self, trial: TrialGpus) -> str | None:
+        return None
+
+    def between(
+        self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
+    ) -> GpuUsage | None:
+        training = self._runner.training
+        samples = int((t1_s - t0_s) * 6.0)  # as NVML keeps them
+        if training is None or training.gpu_utilization is None or samples == 0:
+            return None
+        return GpuUsage(utilization=training.gpu_utilization, peak_memory_bytes=training.gpu_memory_bytes)
+
+    def close(self) -> None:
+        """See `autotune.measure.probe.GpuProbe.close`."""
+
+
+_is_a_gpu_probe: type[GpuProbe] = SimulatedGpuProbe

@@ -17,9 +17,9 @@ import autotune
 from autotune.clock import Clock
 from autotune.environment import inherited_environment
 from autotune.files import open_new
-from autotune.measure.gpu import process as gpu_process
+from autotune.measure.gpu import collector as gpu_process
 from autotune.measure.gpu.driver import FATAL_NAMES, remedy_of
-from autotune.measure.gpu.samples import of_line
+from autotune.measure.gpu.records import of_line
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus

@@ -21,7 +21,7 @@ from autotune.errors import CommandError
 from autotune.files import open_regular
 from autotune.measure.processes import ProcessTree
 from autotune.records import Scalar
-from autotune.trial.owner import identity_of
+from autotune.trial.process_identity import identity_of
 
 KILL_SEARCH_S = 0.9
 """Time from SIGTERM, which the search answers with the end of its trial, to SIGKILL."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from autotune.clock import SystemClock
-from autotune.errors import ToldToEnd
+from autotune.errors import Terminated
 
 INSISTING_S = 5.0
 """Time after the first signal from which on another one ends the process by force: the orderly end hangs."""
@@ -44,7 +44,7 @@ _clock = SystemClock()
 
 
 def take_signals() -> None:
-    """Install handlers: the first SIGINT raises KeyboardInterrupt, the first SIGTERM `ToldToEnd`.
+    """Install handlers: the first SIGINT raises KeyboardInterrupt, the first SIGTERM `Terminated`.
 
     A signal that is ignored already stays ignored.
     """
@@ -103,7 +103,7 @@ def _hear(number: int, _frame: FrameType | None) -> None:
         if _clock.now_s() - _received.first_s >= INSISTING_S:
             _end_by_force(number, _received.interrupt)
         return
-    _received.interrupt = ToldToEnd() if number == signal.SIGTERM else KeyboardInterrupt()
+    _received.interrupt = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
     _received.first_s = _clock.now_s()
     _received.is_pending = True
     if not _received.holds:

@@ -20,10 +20,10 @@ from autotune.daemon.drift import (
     Cause,
     CauseKind,
     Change,
+    MachineState,
     PaceWindow,
     Slowdown,
     StartCheck,
-    Surroundings,
     TrainingWatch,
     Turn,
 )
@@ -150,7 +150,7 @@ class StagedCase:
     cause: CauseKind | None
     at: int
     paces: list[float]
-    readings: list[Surroundings]
+    readings: list[MachineState]
 
 
 def staged_case(seed: int) -> StagedCase:
@@ -182,7 +182,7 @@ def found_cause(case: StagedCase) -> tuple[bool, Cause | None]:
     return False, None
 
 
-def _windows(case: StagedCase, *, restarted: bool) -> Iterator[tuple[PaceWindow, Surroundings]]:
+def _windows(case: StagedCase, *, restarted: bool) -> Iterator[tuple[PaceWindow, MachineState]]:
     """Yield the windows; an edit shows where the trainer is started anew."""
     pause_s = 0.0
     for place, (pace, reading) in enumerate(zip(case.paces, case.readings, strict=True)):
@@ -223,7 +223,7 @@ class _Readings:
     def _is_full(self) -> bool:
         return self._cause is CauseKind.GPU_MEMORY_FULL
 
-    def at(self, *, is_after: bool) -> Surroundings:
+    def at(self, *, is_after: bool) -> MachineState:
         """Return the next reading."""
         rng, cause = self._rng, self._cause if is_after else None
         foreign = self._always_busy * rng.uniform(0.8, 1.2) + abs(rng.normal(0.0, 0.05))
@@ -245,7 +245,7 @@ class _Readings:
         elif cause is CauseKind.GPU_NEIGHBOUR:
             neighbour = rng.random() < 0.6 + 0.4 * self._size
         memory = 0.96 + 0.03 * self._size if cause is CauseKind.GPU_MEMORY_FULL else self._memory
-        return Surroundings(
+        return MachineState(
             foreign_cores=float(foreign),
             cores=self._cores,
             gpu_neighbour=float(neighbour) if self._has_gpu else None,

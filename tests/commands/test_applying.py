@@ -7,7 +7,7 @@ import pytest
 from autotune.commands.apply_answer import apply_values
 from autotune.errors import ConfigError
 from autotune.report.console import text_console
-from autotune.search.known import changes_from_now
+from autotune.search.answer import changes_from_now
 from autotune.search.problem import open_problem
 
 

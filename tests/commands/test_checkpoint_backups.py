@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.trial import protect as checkpoints
+from autotune.trial import checkpoint_backups as checkpoints
 from tests.commands.conftest import TRAINER, Autotune, start_search
 
 SEARCH = ("search", "--config", "config.yaml", "--budget", "60s")

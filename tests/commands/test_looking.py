@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from autotune.search.problem import open_problem
-from autotune.study.sole_search import sole_search
+from autotune.study.storage.lock import sole_search
 from tests.commands.conftest import TRAINER, answered
 from tests.commands.test_queue import until
 from tests.daemon.web.client import Client

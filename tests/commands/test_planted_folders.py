@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import AutotuneError
-from autotune.study.sole_search import sole_search
+from autotune.study.storage.lock import sole_search
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.users import MALLORY, acting_as, only_root
 from tests.warm import typed

@@ -129,7 +129,7 @@ def test_a_study_in_a_database_is_exported_before_it_is_deleted(autotune: Autotu
 def test_a_study_that_somebody_works_on_stays(project: Path, autotune: Autotune, study: str) -> None:
     """While a search holds a study on this machine, it is not deleted."""
     from autotune.search.problem import this_machine
-    from autotune.study.sole_search import sole_search
+    from autotune.study.storage.lock import sole_search
 
     state = open_problem(project / "config.yaml", command=None, state_dir=None).state
     with sole_search(state.search_lock(study, this_machine((), {}, {}).name), study):
@@ -143,7 +143,7 @@ def test_repair_closes_what_was_left_and_cuts_a_torn_end(project: Path, autotune
     """A claim of a process that is gone is closed, the torn end is cut, and the numbers are said."""
     from autotune.study.claims import Owner
     from autotune.study.record import Study
-    from autotune.trial.owner import this_process
+    from autotune.trial.process_identity import this_process
 
     problem = open_problem(project / "config.yaml", command=None, state_dir=None)
     gone = Owner(about={**this_process(), "pid": 2**22 + 1}, is_gone=OWNER.is_gone, clock=OWNER.clock)

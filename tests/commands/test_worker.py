@@ -168,6 +168,6 @@ def test_a_worker_that_is_told_to_end_gives_its_trial_back(project: Path) -> Non
     assert clock.now_s() - told_s < 20.0
     study = the_study(project)
     study.refresh()
-    assert list(study.pending_elsewhere()) == []
+    assert list(study.trials_elsewhere()) == []
     assert [one.has_left for one in study.members()] == [True]
     assert study.records()

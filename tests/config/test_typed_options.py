@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.typed import TypedOptions
+from autotune.config.command_line import TypedOptions
 
 TYPED = TypedOptions(config=Path("my config.yaml"), state_dir=Path("/mnt/state"), storage="sqlite:it's.db")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.daemon.advice import Advices, Advising
+from autotune.daemon.advice import Advices, Adviser
 from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, SearchAnswerSummary, config_sha256
 from autotune.daemon.searches import MOST_REPLANS, Searches, search_arguments
-from autotune.trial.owner import this_process
+from autotune.trial.process_identity import this_process
 from tests.daemon.advised import ANSWER, advice
 from tests.daemon.queue.entries import entry
 
@@ -36,7 +36,7 @@ def queue(tmp_path: Path) -> Queue:
 def searches(queue: Queue, told: Told) -> Searches:
     """Return the searches of a new daemon."""
     clock = SystemClock()
-    advising = Advising(queue, Advices(queue.folder / "advice"), clock, told, lambda _config: False)
+    advising = Adviser(queue, Advices(queue.folder / "advice"), clock, told, lambda _config: False)
     return Searches(queue, advising, clock, told)
 
 
@@ -79,7 +79,7 @@ def test_a_daemon_that_ended_before_it_applied_is_followed_by_one_that_does(queu
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice="00000000")
     queue.add(lambda number, _entries: entry(number, state=EntryState.HELD, hold=Hold.DUE, answer=answer))
     told = Told()
-    Advising(queue, Advices(queue.folder / "advice"), SystemClock(), told, lambda _config: False).apply_held()
+    Adviser(queue, Advices(queue.folder / "advice"), SystemClock(), told, lambda _config: False).apply_held()
     (one,) = queue.entries()
     assert (one.state, one.hold) == (EntryState.DONE, None)
     assert one.note == "not applied: there is no advice 00000000"
@@ -95,7 +95,7 @@ def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queu
     advices.keep(one)
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=one.id)
     due = replace(entry(), state=EntryState.HELD, hold=Hold.DUE, answer=answer, apply=frozenset({ApplyScope.BETTER}))
-    advising = Advising(queue, advices, SystemClock(), Told(), lambda _config: False)
+    advising = Adviser(queue, advices, SystemClock(), Told(), lambda _config: False)
     due = replace(due, cwd=str(tmp_path), config=str(config), environment=dict(os.environ))
     queue.add(lambda _number, _entries: due)
     advising.apply_held()  # the file has no section for autotune

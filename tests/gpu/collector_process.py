@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from autotune.measure.gpu import process as gpu_process
-from autotune.measure.gpu.samples import Record, of_line
+from autotune.measure.gpu import collector as gpu_process
+from autotune.measure.gpu.records import Record, of_line
 
 DEADLINE_S = 60.0
 

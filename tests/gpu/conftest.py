@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from autotune.measure.gpu.samples import BusyWindows, Record, of_line
+from autotune.measure.gpu.records import BusyWindows, Record, of_line
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Gpu, Scenario
 

@@ -5,8 +5,8 @@ from tests.fake_nvml.library import FROZEN_EPOCH_S, FROZEN_ORIGIN_S
 STAGE = f"""
 from datetime import UTC, datetime, timedelta
 from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.samples import of_line, to_line
-from autotune.measure.gpu.process import GpuPoller
+from autotune.measure.gpu.records import of_line, to_line
+from autotune.measure.gpu.collector import GpuPoller
 
 ORIGIN_S = {FROZEN_ORIGIN_S}
 

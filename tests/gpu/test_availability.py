@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.measure.gpu.samples import GpuAvailability, GpuFound, GpuLost, GpuState, StreamStarted
+from autotune.measure.gpu.records import GpuAvailability, GpuFound, GpuLost, GpuState, StreamStarted
 
 LIMITS = {"start_s": 30.0, "record_s": 10.0}
 JUST_S = 1e-6

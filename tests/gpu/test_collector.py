@@ -15,7 +15,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.measure.gpu.driver import remedy_of
-from autotune.measure.gpu.samples import of_line
+from autotune.measure.gpu.records import of_line
 from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.trial.gpu_collector import SILENCE_S, GpuCollector
 from autotune.trial.guard import Guard
@@ -214,7 +214,7 @@ def test_gpus_are_known_by_how_they_begin(stage):
 def test_the_process_imports_next_to_nothing():
     """It starts in the time of a bare interpreter: nothing of numpy, the driver's bindings or the rest of autotune."""
     code = (
-        "import sys, autotune.measure.gpu.process; "
+        "import sys, autotune.measure.gpu.collector; "
         "heavy = {'numpy', 'psutil', 'rich', 'optuna', 'yaml', 'autotune.records', 'pynvml'}; "
         "sys.exit(' '.join(heavy & set(sys.modules)))"
     )
@@ -225,7 +225,7 @@ def test_the_process_imports_next_to_nothing():
 def test_the_process_ends_with_the_reason_where_there_is_no_driver(fake_gpu):
     """The reader hears of it, and nobody else does."""
     env = fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", code=9),))).env
-    command = [sys.executable, "-P", "-m", "autotune.measure.gpu.process", UUID]
+    command = [sys.executable, "-P", "-m", "autotune.measure.gpu.collector", UUID]
     done = subprocess.run(command, env=env, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert of_line(done.stdout).name == "driver not loaded"

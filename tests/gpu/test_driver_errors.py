@@ -4,7 +4,7 @@ import pynvml
 import pytest
 
 from autotune.measure.gpu.driver import FATAL_NAMES, UNFIT_LIBRARY, Trouble, trouble
-from autotune.measure.gpu.samples import Capability
+from autotune.measure.gpu.records import Capability
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Fault, Gpu, Process, Scenario
 from tests.gpu.stage import STAGE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.gpu.samples import (
+from autotune.measure.gpu.records import (
     BusyWindows,
     CapabilityOff,
     GpuFound,

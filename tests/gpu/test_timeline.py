@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.measure.gpu.samples import (
+from autotune.measure.gpu.records import (
     BusyWindows,
     Capability,
     GpuFound,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.measure.gpu.samples import GpuLost, Record, StreamStarted, of_line
+from autotune.measure.gpu.records import GpuLost, Record, StreamStarted, of_line
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import DeviceUsage
 from autotune.measure.oscillation import Segment

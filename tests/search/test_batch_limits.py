@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.typed import read_typed
+from autotune.config.command_line import read_typed
 from autotune.records import Purpose
-from autotune.search.batch_limits import growth_remark, limited
 from autotune.search.init_plan import plan_init
-from autotune.search.problem import Problem, open_problem
+from autotune.search.problem import Problem, growth_remark, limited, open_problem
 from tests.runs import MakeTrial
 
 FOUND = "data: {batch_size: 8, num_workers: 1}\nautotune:\n  command: python train.py {config}\n"

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.command_line import read_typed
 from autotune.config.document import Document
-from autotune.config.typed import read_typed
 from autotune.errors import CommandError, ConfigError
-from autotune.search.batch_limits import limited
 from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
-from autotune.search.problem import Problem, open_problem
+from autotune.search.problem import Problem, limited, open_problem
 from tests.conftest import SHARED
 
 CONFIGS = sorted((SHARED / "yaml").glob("*.y*ml*"))

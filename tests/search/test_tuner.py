@@ -16,7 +16,7 @@ from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity, Verdict
 from autotune.sampler.config_sampler import ConfigSampler
 from autotune.sampler.other_samplers import SamplerChoice
-from autotune.search.known import Study
+from autotune.search.answer import Study
 from autotune.study.summary import judged_finalists
 from autotune.testing.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in

@@ -10,7 +10,7 @@ import pytest
 from autotune.errors import ConfigError
 from autotune.events import Event, TrialStarted
 from autotune.records import Ending, Purpose, Verdict
-from autotune.search.known import Study
+from autotune.search.answer import Study
 from autotune.search.open import tune
 from autotune.search.problem import open_problem
 from autotune.testing.simulated_runner import Training

@@ -35,9 +35,8 @@ from autotune.errors import StudyError
 from autotune.events import Event, TrialEnded
 from autotune.measure.score import THROUGHPUT
 from autotune.records import OUTSIDE, Purpose, Scalar, TrialRecord, Values, Verdict
-from autotune.search.batch_limits import limited
-from autotune.search.known import Study
-from autotune.search.problem import open_problem
+from autotune.search.answer import Study
+from autotune.search.problem import limited, open_problem
 from autotune.search.warm_start import KNOWN_POINTS, warm_start
 from autotune.study.answer import Standing, judged_finalists, standing_answer
 from autotune.testing.simulated_runner import Training
@@ -356,7 +355,7 @@ class Order(Story):
         self._queue = Queue(self.folder / "daemon", self.clock)
         self._advices = Advices(self.folder / "daemon" / "advice")
         heard: Callable[..., None] = lambda _kind, _text, **_facts: None  # noqa: E731
-        self._advising = advising.Advising(self._queue, self._advices, self.clock, heard, lambda _: self._is_in_use)
+        self._advising = advising.Adviser(self._queue, self._advices, self.clock, heard, lambda _: self._is_in_use)
         self._searches = searches.Searches(self._queue, self._advising, self.clock, heard)
         self._home.mkdir()
         with contextlib.chdir(self._home), self._simulated():

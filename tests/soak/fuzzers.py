@@ -22,15 +22,15 @@ import ruamel.yaml
 import yaml
 
 from autotune.commands.apply_answer import apply_values
+from autotune.config.command_line import TypedOptions
 from autotune.config.document import Document, Leaf
 from autotune.config.splice import edit_yaml
-from autotune.config.typed import TypedOptions
 from autotune.errors import AutotuneError, ConfigError
 from autotune.records import Purpose, Scalar, Verdict
 from autotune.report.answer import print_answer
 from autotune.report.console import text_console
 from autotune.report.json_answer import answer_document
-from autotune.search.known import Study
+from autotune.search.answer import Study
 from autotune.search.problem import Problem, open_problem
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.travel import describe_study, export_study, import_files

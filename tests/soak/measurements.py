@@ -20,7 +20,7 @@ import yaml
 from autotune.clock import SystemClock
 from autotune.daemon.home import open_home
 from autotune.daemon.idleness import IdlePolicy
-from autotune.daemon.trainings import SurroundingsReader, TrainingEvent, Trainings
+from autotune.daemon.trainings import MachineReader, TrainingEvent, Trainings
 from autotune.measure.statistics import student_t_quantile
 from autotune.records import TrialPlan
 from autotune.trial.guard import Guard
@@ -184,7 +184,7 @@ def _hogs_beside(soak: Soak) -> Iterator[Result]:
     """Train, disturb, and leave alone again."""
     training, folder = _trained(soak, "--watch", out=subprocess.DEVNULL)
     trainings = Trainings(open_home({"AUTOTUNE_DAEMON_DIR": str(folder / "state")}).trainings, SystemClock())
-    machine, began_s = SurroundingsReader(SystemClock()), time.monotonic()
+    machine, began_s = MachineReader(SystemClock()), time.monotonic()
     told: list[TrainingEvent] = []
 
     def said(text: str) -> Result:

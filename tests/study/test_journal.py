@@ -10,9 +10,8 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.errors import StudyBusy, StudyError
-from autotune.study.sole_search import sole_search
 from autotune.study.storage.journal import JournalFile, JournalFolder
-from autotune.study.storage.lock import FileLock
+from autotune.study.storage.lock import FileLock, sole_search
 from tests.runs import MakeTrial
 from tests.study.storages import append, journal_study
 
@@ -98,7 +97,7 @@ def test_a_second_search_is_refused_by_name_and_a_dead_one_leaves_nothing(tmp_pa
     """While one search holds the study another is told who does; a killed holder holds nothing."""
     lock = tmp_path / "study.search"
     script = (
-        "import sys\nfrom pathlib import Path\nfrom autotune.study.sole_search import sole_search\n"
+        "import sys\nfrom pathlib import Path\nfrom autotune.study.storage.lock import sole_search\n"
         f"with sole_search(Path({str(lock)!r}), 'study'):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

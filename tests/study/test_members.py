@@ -101,12 +101,12 @@ def test_trials_of_others_are_taken_in_once(tmp_path: Path, make_trial: MakeTria
     own = second.begin({"data.batch_size": 16}, CHOICES, purpose=Purpose.EXPLORE.value)
     second.finish(own, make_trial({"data.batch_size": 16}, 60.0))
     assert second.refresh() == []
-    assert [one.values for one in second.pending_elsewhere()] == [values]
+    assert [one.values for one in second.trials_elsewhere()] == [values]
     first.finish(theirs, make_trial(values, 50.0))
     assert [trial.values for trial in second.refresh()] == [values]
     assert second.refresh() == []
     assert [trial.number for trial in second.records()] == [0, 1]
-    assert list(second.pending_elsewhere()) == []
+    assert list(second.trials_elsewhere()) == []
 
 
 def test_of_two_trials_of_one_point_the_later_is_taken(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
-from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.testing.simulated_runner import SimulatedGpuProbe, SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
 
 CONFIG = """\

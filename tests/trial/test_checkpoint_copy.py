@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.search.problem import open_problem
-from autotune.trial import protect
-from autotune.trial.protect import CheckpointCopy, NoCopy, copy_newest_checkpoint
+from autotune.trial import checkpoint_backups
+from autotune.trial.checkpoint_backups import CheckpointCopy, NoCopy, copy_newest_checkpoint
 from tests.search.simulated import CONFIG
 
 Copied = Callable[[], CheckpointCopy | NoCopy]
@@ -77,7 +77,7 @@ def test_the_copy_is_the_users_no_more(copied: Copied, tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is said, with its size."""
     write("last.pth", b"x" * 1000, age_s=0.0)
-    monkeypatch.setattr(protect, "MOST_OF_FREE", 0.0)
+    monkeypatch.setattr(checkpoint_backups, "MOST_OF_FREE", 0.0)
     found = copied()
     assert isinstance(found, NoCopy)
     assert "5 copies of runs/checkpoints/last.pth take" in found.why

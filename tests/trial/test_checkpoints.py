@@ -12,9 +12,9 @@ from autotune.clock import SystemClock
 from autotune.events import TrialStarted
 from autotune.records import Purpose
 from autotune.search.problem import open_problem
-from autotune.trial import protect
-from autotune.trial import protect as checkpoints
-from autotune.trial.protect import CheckpointBackups, KeptFile
+from autotune.trial import checkpoint_backups
+from autotune.trial import checkpoint_backups as checkpoints
+from autotune.trial.checkpoint_backups import CheckpointBackups, KeptFile
 from tests.search.simulated import CONFIG
 
 
@@ -100,13 +100,13 @@ def test_what_somebody_else_writes_is_left_to_them(
         if how == "between the trials":
             files.after(started(1))
         elif how == "before the eyes":
-            copied = protect._copy
+            copied = checkpoint_backups._copy
 
             def meanwhile(*arguments: Any, **options: Any) -> None:
                 copied(*arguments, **options)
                 checkpoint("best").write_bytes(b"newest")
 
-            monkeypatch.setattr(protect, "_copy", meanwhile)
+            monkeypatch.setattr(checkpoint_backups, "_copy", meanwhile)
         with checkpoint("best").open("ab") if how.startswith("by a process") else nullcontext():
             assert files.loss("trial 0") is None
         checkpoint("best").write_bytes(b"newest")

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from autotune.trial.owner import git_commit
+from autotune.trial.process_identity import git_commit
 
 
 def _git(folder: Path, *words: str) -> str:

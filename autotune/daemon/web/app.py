@@ -115,7 +115,7 @@ def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Itera
         Route("/metrics", metrics),
         Route("/health", lambda _request: JSONResponse({"status": "ok"})),
     ]
-    return Gate(Starlette(routes=routes), keys, hosts, cookie)
+    return RequestGuard(Starlette(routes=routes), keys, hosts, cookie)
 
 
 class Broadcast:
@@ -175,7 +175,7 @@ _HEADERS = {
 }
 
 
-class Gate:
+class RequestGuard:
     """Gate in front of an application: who may ask, from where, how much, and what browsers may do with the answer.
 
     The application finds the cookie of a request, if that has one, as ``request.state.cookie``.

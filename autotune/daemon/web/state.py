@@ -22,7 +22,7 @@ from autotune.clock import Clock
 from autotune.daemon.advice import Advice, Advices
 from autotune.daemon.home import DaemonHome, json_object
 from autotune.daemon.queue import Entry, Queue
-from autotune.daemon.training_folder import TOLD, is_training
+from autotune.daemon.training_folder import EVENTS, is_training
 from autotune.daemon.web.gpus import Sample
 from autotune.daemon.web.search_section import SearchFollower, clean, number
 from autotune.errors import AutotuneError
@@ -193,7 +193,7 @@ def _newest_alarms(folder: Path, going_on: Collection[str]) -> list[Part]:
         return []
     alarms = []
     for name in names:
-        path = folder / name / TOLD
+        path = folder / name / EVENTS
         try:
             status = path.lstat()
         except OSError:

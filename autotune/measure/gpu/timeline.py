@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from autotune.measure.gpu.driver import THROTTLING
-from autotune.measure.gpu.samples import (
+from autotune.measure.gpu.records import (
     STATE_S,
     BusyWindows,
     Capability,

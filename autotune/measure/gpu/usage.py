@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from autotune.measure.gpu.driver import THROTTLING
-from autotune.measure.gpu.samples import Capability
+from autotune.measure.gpu.records import Capability
 from autotune.measure.gpu.windows import BusyWindow
 from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.records import GpuFigures, GpuMeasurement, GpuRole, Scalar, Validity

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from autotune.clock import Clock, SystemClock
 from autotune.errors import GpuError, TrialError
-from autotune.measure.gpu import process as gpu_process
+from autotune.measure.gpu import collector as gpu_process
 from autotune.measure.gpu.driver import GpuFacts, gpus
 from autotune.measure.statistics import moderated_interval
 from autotune.records import Stop, TraineeEvent, TrialPlan

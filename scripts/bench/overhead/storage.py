@@ -30,7 +30,7 @@ from autotune.study.storage.address import SaidAddress, StorageAddress, StorageK
 from autotune.study.storage.journal import open_storage
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import latest_search, summarize
-from autotune.trial.owner import is_gone, this_process
+from autotune.trial.process_identity import is_gone, this_process
 from scripts.bench.overhead.filling import SPACE, begin, clear, fill, finish, made_up_trials
 from scripts.bench.results import Commands, markdown_table
 

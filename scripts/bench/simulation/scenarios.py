@@ -20,9 +20,14 @@ from autotune.config.document import Document
 from autotune.records import Machine, Scalar, Values
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.space.knob import with_baseline
-from autotune.testing.simulated_phases import PhaseTimes
-from autotune.testing.simulated_probes import SimulatedGpuProbe, SimulatedHostProbe
-from autotune.testing.simulated_runner import Drift, SimulatedRunner, Training
+from autotune.testing.simulated_runner import (
+    Drift,
+    PhaseTimes,
+    SimulatedGpuProbe,
+    SimulatedHostProbe,
+    SimulatedRunner,
+    Training,
+)
 from autotune.trial.instruments import Instruments
 from scripts.bench.simulation.pipeline_model import MACHINES, Options, Pace, SimulatedMachine, Workload, coded, predict
 

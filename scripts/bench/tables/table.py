@@ -29,8 +29,7 @@ from autotune.clock import VirtualClock
 from autotune.config.document import Document
 from autotune.errors import ConfigError
 from autotune.records import Machine, Scalar, Values
-from autotune.testing.simulated_probes import SimulatedHostProbe
-from autotune.testing.simulated_runner import Drift, SimulatedRunner, Training
+from autotune.testing.simulated_runner import Drift, SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
 
 SUFFIX = ".csv.gz"

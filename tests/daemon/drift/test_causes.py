@@ -2,10 +2,10 @@
 
 import pytest
 
-from autotune.daemon.drift import CauseKind, Surroundings, SurroundingsHistory, likely_cause
+from autotune.daemon.drift import CauseKind, MachineHistory, MachineState, likely_cause
 from scripts.bench.drift import found_cause, staged_case
 
-_USUAL = Surroundings(
+_USUAL = MachineState(
     foreign_cores=0.1,
     cores=8,
     gpu_neighbour=0.0,
@@ -32,7 +32,7 @@ _USUAL = Surroundings(
 )
 def test_what_changed_is_the_cause(change: dict[str, float], kind: CauseKind) -> None:
     """One reading moves, and it is named with its evidence."""
-    cause = likely_cause(_USUAL, Surroundings(**{**_fields(_USUAL), **change}))  # type: ignore[arg-type]
+    cause = likely_cause(_USUAL, MachineState(**{**_fields(_USUAL), **change}))  # type: ignore[arg-type]
     assert cause is not None
     assert cause.kind is kind
     assert cause.text
@@ -41,27 +41,27 @@ def test_what_changed_is_the_cause(change: dict[str, float], kind: CauseKind) ->
 @pytest.mark.parametrize("change", [{}, {"foreign_cores": 0.4}, {"disk_pressure": 0.5}, {"throttled": 0.1}])
 def test_what_did_not_change_much_is_none(change: dict[str, float]) -> None:
     """Unknown is an answer; a busy disk that the training does not feel is no cause."""
-    assert likely_cause(_USUAL, Surroundings(**{**_fields(_USUAL), **change})) is None  # type: ignore[arg-type]
+    assert likely_cause(_USUAL, MachineState(**{**_fields(_USUAL), **change})) is None  # type: ignore[arg-type]
 
 
 def test_what_was_always_so_is_no_cause() -> None:
     """A neighbour, heat and a full memory that were there before explain nothing."""
-    always = Surroundings(foreign_cores=4.0, cores=8, throttled=0.9, gpu_memory_fraction=0.98, config_changed=True)
+    always = MachineState(foreign_cores=4.0, cores=8, throttled=0.9, gpu_memory_fraction=0.98, config_changed=True)
     assert likely_cause(always, always) is None
 
 
 def test_a_history_tells_before_from_after() -> None:
     """Medians of amounts, shares of time, and the data wait of the training's own windows."""
-    history = SurroundingsHistory()
+    history = MachineHistory()
     for number in range(60):
         slow = number >= 40
-        history.add(10.0 * number, Surroundings(foreign_cores=2.0 if slow else 0.1, throttled=float(number % 4 == 0)))
+        history.add(10.0 * number, MachineState(foreign_cores=2.0 if slow else 0.1, throttled=float(number % 4 == 0)))
         history.add_wait(10.0 * number, 0.5 if slow else 0.1)
     before, after = history.before(395.0), history.after(395.0)
     assert (before.foreign_cores, after.foreign_cores) == (0.1, 2.0)
     assert (before.throttled, after.throttled) == (0.25, 0.25)
     assert (before.data_wait_fraction, after.data_wait_fraction) == (0.1, 0.5)
-    assert SurroundingsHistory().before(0.0) == Surroundings()
+    assert MachineHistory().before(0.0) == MachineState()
 
 
 def test_staged_slowdowns_are_explained() -> None:
@@ -72,5 +72,5 @@ def test_staged_slowdowns_are_explained() -> None:
     assert sum(right) >= 0.8 * len(right)
 
 
-def _fields(surroundings: Surroundings) -> dict[str, object]:
-    return {name: getattr(surroundings, name) for name in surroundings.__dataclass_fields__}
+def _fields(machine_state: MachineState) -> dict[str, object]:
+    return {name: getattr(machine_state, name) for name in machine_state.__dataclass_fields__}

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.daemon.monitor import GpuTotals
-from autotune.measure.gpu.samples import BusyWindows, GpuState, Record
+from autotune.measure.gpu.records import BusyWindows, GpuState, Record
 
 
 def busy(*windows: tuple[float, float, float], source: str = "utilization samples") -> BusyWindows:

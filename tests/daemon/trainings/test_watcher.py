@@ -12,10 +12,10 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.daemon import trainings as watcher
-from autotune.daemon.drift import Surroundings
+from autotune.daemon.drift import MachineState
 from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
 from autotune.daemon.trainings import TrainingEvent, Trainings, WatchedTraining
-from autotune.trial.owner import this_process
+from autotune.trial.process_identity import this_process
 
 _NAME = "20300101T000000Z-%d-0123abcd"
 _CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
@@ -50,12 +50,12 @@ def _header(**fields: object) -> TrainingHeader:
     return replace(header, **fields)  # type: ignore[arg-type]
 
 
-def _quiet(_training: WatchedTraining) -> Surroundings:
-    return Surroundings(foreign_cores=0.1, cores=4)
+def _quiet(_training: WatchedTraining) -> MachineState:
+    return MachineState(foreign_cores=0.1, cores=4)
 
 
-def _busy(_training: WatchedTraining) -> Surroundings:
-    return Surroundings(foreign_cores=2.5, cores=4)
+def _busy(_training: WatchedTraining) -> MachineState:
+    return MachineState(foreign_cores=2.5, cores=4)
 
 
 @pytest.fixture
@@ -77,9 +77,9 @@ def _told(events: list[TrainingEvent]) -> list[str]:
     return [event["event"] for event in events]
 
 
-def _poll(trainings: Trainings, clock: VirtualClock, surroundings: object = _quiet) -> list[TrainingEvent]:
+def _poll(trainings: Trainings, clock: VirtualClock, machine_state: object = _quiet) -> list[TrainingEvent]:
     clock.wait(10.0)
-    return trainings.poll(surroundings)  # type: ignore[arg-type]
+    return trainings.poll(machine_state)  # type: ignore[arg-type]
 
 
 def test_a_slowdown_is_told_with_its_cause_and_so_is_the_recovery(folder: Path) -> None:

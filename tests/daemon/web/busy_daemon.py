@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.daemon.advice import Advices
-from autotune.daemon.drift import Surroundings
+from autotune.daemon.drift import MachineState
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Entry, EntryState, Queue, SearchAnswerSummary
 from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
@@ -21,7 +21,7 @@ from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, Searc
 from autotune.records import Ending, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.search.open import EventLog
 from autotune.space.space import point_name
-from autotune.trial.owner import this_process
+from autotune.trial.process_identity import this_process
 from tests.daemon.advised import advice
 from tests.daemon.queue.entries import entry
 from tests.runs import measured
@@ -186,7 +186,7 @@ class BusyDaemon:
         training = Training(self.home.trainings / "20300101T000000Z-1-0123abcd", self.clock, header)
         for place in range(400):
             training.window(100.0 if place < 330 else 70.0)
-            beside = Surroundings(foreign_cores=0.1 if place < 330 else 2.5, cores=4)
+            beside = MachineState(foreign_cores=0.1 if place < 330 else 2.5, cores=4)
             self.trainings.poll(lambda _training, beside=beside: beside)
             self.note(0.55 + 0.4 * math.sin(place / 9) ** 2)
         self.search()

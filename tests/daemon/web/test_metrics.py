@@ -10,13 +10,13 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from autotune.daemon.drift import Surroundings
+from autotune.daemon.drift import MachineState
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
 from autotune.daemon.web.gpus import Sample
 from autotune.daemon.web.metrics import Metrics, TrialEndings
 from autotune.daemon.web.state import View
-from autotune.trial.owner import this_process
+from autotune.trial.process_identity import this_process
 from tests.daemon.web.busy_daemon import GIB, BusyDaemon, Training
 
 NAMES = {
@@ -78,7 +78,7 @@ def test_what_is_not_known_is_absent(daemon: BusyDaemon) -> None:
     assert found["autotune_trials"].samples == []
     fresh = TrainingHeader(argv=("a",), cwd="/", owner=this_process(), started_utc="2030-01-01T00:00:00+00:00")
     Training(daemon.home.trainings / "20300101T000000Z-2-0123abcd", daemon.clock, fresh)
-    daemon.trainings.poll(lambda _training: Surroundings(foreign_cores=0.1, cores=4))
+    daemon.trainings.poll(lambda _training: MachineState(foreign_cores=0.1, cores=4))
     assert len(daemon.alive) == 2
     found = families(Metrics(daemon.view, dict))
     assert len(found["autotune_training_speed_ratio"].samples) == 1
@@ -113,7 +113,7 @@ def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
             training = Training(daemon.home.trainings / f"20300102T000000Z-3-{minute:08x}", daemon.clock, header)
         if training is not None and minute % 240 < 200:
             training.window(0.0 if minute % 17 == 0 else 100.0 * rng.uniform(0.5, 1.1))
-        daemon.trainings.poll(lambda _training: Surroundings(foreign_cores=0.1, cores=4))
+        daemon.trainings.poll(lambda _training: MachineState(foreign_cores=0.1, cores=4))
         if minute % 10 == 3:
             daemon.searching.trial(number, None if number % 7 == 0 else 1.2, takes_s=1.0)
             number += 1

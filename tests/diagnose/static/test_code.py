@@ -9,7 +9,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.diagnose.code_scan import TrainerMachine, check_code, scan
 from autotune.diagnose.findings import Diagnosis, Verdict
-from autotune.diagnose.look import Look
+from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES
 from autotune.report.diagnosis import diagnosis_document
 from autotune.search.problem import open_problem
@@ -98,7 +98,7 @@ def test_rules_about_a_gpu_or_cores_are_left_out_where_there_is_none(tmp_path: P
 def test_a_finding_carries_the_id_of_its_rule(tmp_path: Path) -> None:
     """Scripts tell findings of one check apart by it, also in the JSON object."""
     problem = problem_of(tmp_path, "batch_size: 8\n", trainer=SOURCES["slow-keras-by-hand"])
-    result = check_code(Look(problem=problem, clock=SystemClock()))
+    result = check_code(Subject(problem=problem, clock=SystemClock()))
     assert {issue.rule for issue in result.issues} == {"eager-by-hand", "checks-every-number"}
     found = Diagnosis(verdict=Verdict(sentence="Not measured."), results=(result,))
     (check,) = diagnosis_document(found, elapsed_s=None, failed_on=None, paths={})["checks"]
@@ -111,7 +111,7 @@ def test_a_module_that_is_installed_is_named_and_not_read(tmp_path: Path, monkey
     config = tmp_path / "config.yaml"
     config.write_text("batch_size: 8\n")
     command = ["python", "-m", "mine.train", "--config", "{config}"]
-    look = Look(problem=open_problem(config, command=command, state_dir=tmp_path / "state"), clock=SystemClock())
+    look = Subject(problem=open_problem(config, command=command, state_dir=tmp_path / "state"), clock=SystemClock())
     assert check_code(look).why_not == (
         "the module mine.train is not below this directory; installed packages are not read"
     )

@@ -7,7 +7,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.diagnose.config_checks import check_configuration, is_one_letter_off, starting_batch
 from autotune.diagnose.findings import Issue, Severity
-from autotune.diagnose.look import Look
+from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import types_of
 from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine
@@ -23,7 +23,7 @@ READS_YAML = "import yaml\nconfig = yaml.safe_load(open('c'))\nprint(config['bat
 def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | None = None) -> tuple[Issue, ...]:
     """Return what is found in a config."""
     problem = problem_of(folder, config, machine=machine, trainer=trainer)
-    return check_configuration(Look(problem=problem, clock=SystemClock())).issues
+    return check_configuration(Subject(problem=problem, clock=SystemClock())).issues
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_place_is_the_line_of_the_key(tmp_path: Path) -> None:
 
 def test_without_a_config_it_says_so() -> None:
     """The machine alone has no values."""
-    assert check_configuration(Look(problem=None, clock=SystemClock())).why_not == "no config is given"
+    assert check_configuration(Subject(problem=None, clock=SystemClock())).why_not == "no config is given"
 
 
 def test_a_slip_is_one_letter() -> None:
@@ -169,6 +169,6 @@ def test_real_configs_give_no_warning_on_a_machine_that_suits_them(tmp_path: Pat
         except ConfigError:
             continue
         seen += 1
-        found = check_configuration(Look(problem=problem, clock=SystemClock())).issues
+        found = check_configuration(Subject(problem=problem, clock=SystemClock())).issues
         assert [issue for issue in found if issue.severity is not Severity.NOTE] == [], path.name
     assert seen >= 25

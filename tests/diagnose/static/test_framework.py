@@ -18,7 +18,7 @@ from autotune.diagnose.framework import (
     check_graph,
     check_native_loader,
 )
-from autotune.diagnose.look import Look
+from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import STATIC_CHECKS
 from autotune.measure.gpu.driver import GpuFacts
 from tests.diagnose.static.problems import problem_of
@@ -26,7 +26,7 @@ from tests.diagnose.static.problems import problem_of
 H100 = GpuFacts(name="NVIDIA H100", uuid="GPU-1", memory_bytes=80 << 30)
 
 
-LOOK = Look(problem=None, clock=SystemClock())
+LOOK = Subject(problem=None, clock=SystemClock())
 LOOK.__dict__["gpus"] = (H100,)
 
 
@@ -83,7 +83,7 @@ def asked(folder: Path, program: str) -> FrameworkAnswers:
     (folder / "train.py").write_text("import tensorflow\n")
     command = f"'{program} {folder}/train.py --config {{config}}'"
     problem = problem_of(folder, f"autotune:\n  command: {command}\nlr: 1\n")
-    return ask_framework(Look(problem=problem, clock=SystemClock(), is_run=True))
+    return ask_framework(Subject(problem=problem, clock=SystemClock(), is_run=True))
 
 
 @pytest.mark.parametrize(

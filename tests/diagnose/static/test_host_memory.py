@@ -7,7 +7,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.diagnose import hardware
 from autotune.diagnose.hardware import check_memory
-from autotune.diagnose.look import Look
+from autotune.diagnose.subject import Subject
 from autotune.measure.host import MemoryState, memory_state
 
 GIB = 1 << 30
@@ -23,7 +23,7 @@ def sentences(monkeypatch: pytest.MonkeyPatch, **state: object) -> list[str]:
         "pressure": 0.0,
     }
     monkeypatch.setattr(hardware, "memory_state", lambda: MemoryState(**{**usual, **state}))  # type: ignore[arg-type]
-    return [issue.sentence for issue in check_memory(Look(problem=None, clock=SystemClock())).issues]
+    return [issue.sentence for issue in check_memory(Subject(problem=None, clock=SystemClock())).issues]
 
 
 def test_memory_that_suffices_is_no_issue(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.diagnose import storage
 from autotune.diagnose.findings import Severity
-from autotune.diagnose.look import Look
 from autotune.diagnose.storage import ReadingRate, Reads, check_storage, reading_rate
+from autotune.diagnose.subject import Subject
 from autotune.trial.mounts import is_network, is_rotating
 from tests.diagnose.static.problems import problem_of
 
@@ -25,9 +25,9 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def look_at(folder: Path, config: str) -> Look:
+def look_at(folder: Path, config: str) -> Subject:
     """Return the look at a problem of a config."""
-    return Look(problem=problem_of(folder, config), clock=SystemClock())
+    return Subject(problem=problem_of(folder, config), clock=SystemClock())
 
 
 def test_the_dataset_is_found_and_read(tmp_path: Path, data: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_dataset_that_is_gone_is_an_error(tmp_path: Path) -> None:
 
 def test_without_a_dataset_it_says_why(tmp_path: Path) -> None:
     """No config, or one that names no data."""
-    assert "no config" in check_storage(Look(problem=None, clock=SystemClock())).why_not
+    assert "no config" in check_storage(Subject(problem=None, clock=SystemClock())).why_not
     assert "names no dataset" in check_storage(look_at(tmp_path, "batch_size: 4\n")).why_not
 
 
@@ -90,7 +90,7 @@ def test_links_to_files_are_read_and_a_file_system_that_hangs_is_named(
     rate = reading_rate(look.places[0].files, SystemClock())
     assert rate.disk.files + rate.cache.files == 15
     look = look_at(tmp_path, f"data_dir: {links}\n")
-    monkeypatch.setattr("autotune.diagnose.look.in_time", lambda _question: None)
+    monkeypatch.setattr("autotune.diagnose.subject.in_time", lambda _question: None)
     (issue,) = check_storage(look).issues
     assert issue.severity is Severity.ERROR
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.clock import SystemClock
-from autotune.commands.printing import say_aside
+from autotune.commands.output import say_aside
 from autotune.config.secrets import masked
 from autotune.daemon.home import open_home
 from autotune.daemon.training_folder import (
@@ -21,9 +21,9 @@ from autotune.daemon.training_folder import (
 from autotune.errors import AutotuneError
 from autotune.measure.gpu.devices import look_for_gpus
 from autotune.measure.host import machine_facts
-from autotune.search.known import Study
+from autotune.search.answer import Study
 from autotune.search.problem import Problem, open_problem
-from autotune.trial.owner import this_process
+from autotune.trial.process_identity import this_process
 from autotune.trial.python_command import python_command
 
 

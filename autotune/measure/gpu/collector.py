@@ -1,8 +1,8 @@
 """Collector of GPU readings: polls some devices, in a process of its own or in a thread of the monitor.
 
-As a process it is ``python -P -m autotune.measure.gpu.process UUID...``, which writes records to stdout. A driver call
-can hang for good: there it hangs in a process that nobody waits for, which can be killed and, if it is stuck in the
-kernel, left behind. It ends when there is no point in going on, when its parent is gone, and when it cannot write.
+As a process it is ``python -P -m autotune.measure.gpu.collector UUID...``, which writes records to stdout. A driver
+call can hang for good: there it hangs in a process that nobody waits for, which can be killed and, if it is stuck in
+the kernel, left behind. It ends when there is no point in going on, when its parent is gone, and when it cannot write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from autotune.clock import Clock, SystemClock
 from autotune.measure.gpu.driver import FATAL_NAMES, Device, Driver, DriverError, GpmSample, Trouble, reasons_of
-from autotune.measure.gpu.samples import (
+from autotune.measure.gpu.records import (
     FORMAT,
     STATE_S,
     BusyWindows,

@@ -12,11 +12,11 @@ import pytest
 from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import StorageAway
 from autotune.options import SearchOptions
-from autotune.search.known import Study as KnownStudy
+from autotune.search.answer import Study as KnownStudy
 from autotune.search.open import Part, open_search
 from autotune.search.problem import open_problem
 from autotune.study.claims import LEASE_S, NOBODY, Owner
-from autotune.study.entry import PendingTrials
+from autotune.study.entry import UndeliveredTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import Connection, Storage
 from tests.study.storages import CHOICES, VALUES, at, record
@@ -79,8 +79,8 @@ def test_a_trial_behind_a_torn_line_is_kept(tmp_path: Path, waiting: bytes, torn
     (tmp_path / "s.pending").write_bytes(torn)
     (tmp_path / "good.pending").write_bytes(waiting)
     where = at("journal:studies", tmp_path).where("s")
-    (trial,) = PendingTrials(tmp_path / "good.pending", where).trials
-    PendingTrials(tmp_path / "s.pending", where).add(trial)
+    (trial,) = UndeliveredTrials(tmp_path / "good.pending", where).trials
+    UndeliveredTrials(tmp_path / "s.pending", where).add(trial)
     assert details(tmp_path) == ["waited"]
 
 

@@ -25,7 +25,7 @@ from autotune.space.knob import key_name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Subject:
     """Subject of the static checks.
 
     Attributes:

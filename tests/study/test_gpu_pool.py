@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpus
-from autotune.study.pooled_gpus import pooled_gpus, study_busy_rate
+from autotune.study.gpu_pool import pooled_gpus, study_busy_rate
 from tests.runs import MakeTrial, gpu, on_gpu
 
 POINT = {"batch": 8}

@@ -1,16 +1,16 @@
-"""Turns of the queue."""
+"""Decision of the queue."""
 
 from datetime import UTC, datetime, timedelta
 
-from autotune.daemon.queue import EntryState, Hold, StartRule, Turns, decide_turns
+from autotune.daemon.queue import Decision, EntryState, Hold, StartRule, decide
 from tests.daemon.queue.entries import NOW, entry
 
 UTC_NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 
 
-def turns(*entries: object, is_idle: bool = False, running: object = None) -> Turns:
+def turns(*entries: object, is_idle: bool = False, running: object = None) -> Decision:
     """Decide at noon."""
-    return decide_turns(
+    return decide(
         list(entries),  # type: ignore[arg-type]
         now=UTC_NOW,
         running=running,  # type: ignore[arg-type]

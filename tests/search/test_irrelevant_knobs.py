@@ -14,12 +14,10 @@ from autotune.records import Purpose, TrialRecord
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
-from autotune.search.state import left_alone
+from autotune.search.state import irrelevant_knobs
 from autotune.space.space import Space
 from autotune.study.record import Study
-from autotune.testing.simulated_phases import PhaseTimes
-from autotune.testing.simulated_probes import SimulatedHostProbe
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from autotune.testing.simulated_runner import PhaseTimes, SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
 from tests.runs import MakeTrial, knob
 from tests.search.simulated import CONFIG, Search
@@ -49,7 +47,7 @@ def test_the_side_that_is_not_the_limit_is_left_alone(
     make_trial: MakeTrial, free_data: float, free_step: float, paths: set[str]
 ) -> None:
     """Where free data gains nothing these are the input's knobs; where a free step does not, the step's."""
-    found = left_alone([phased(make_trial, free_data=free_data, free_step=free_step)], SPACE, "today", "")
+    found = irrelevant_knobs([phased(make_trial, free_data=free_data, free_step=free_step)], SPACE, "today", "")
     assert found is not None
     assert found.paths == paths
     assert found.until == pytest.approx(0.8 * 3.0), "until the other side may be the limit"

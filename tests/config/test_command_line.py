@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.typed import read_typed, typed_tokens
+from autotune.config.command_line import read_typed, typed_tokens
 from autotune.errors import ConfigError
 
 

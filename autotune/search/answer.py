@@ -25,7 +25,7 @@ from autotune.records import (
 from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
 from autotune.study.answer import Kinds
-from autotune.study.entry import PendingTrials
+from autotune.study.entry import UndeliveredTrials
 from autotune.study.identity import frameworks_text
 from autotune.study.record import Study as Record
 from autotune.study.summary import Rating, answer_of, summarize
@@ -275,7 +275,7 @@ def _waiting(problem: Problem) -> int:
     waiting = 0
     for file in problem.state.studies.glob(f"{glob.escape(same)}-*.pending"):
         with suppress(StudyError):
-            waiting += len(PendingTrials(file, problem.storage.where(file.stem)).trials)
+            waiting += len(UndeliveredTrials(file, problem.storage.where(file.stem)).trials)
     return waiting
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from autotune.config.command_line import read_typed
 from autotune.config.load import load_settings
-from autotune.config.typed import read_typed
 from autotune.errors import CannotEditYaml, ConfigError
 
 SECTION = "autotune:\n  files: [sub/optim.json]\n  command: python t.py {config} --opt={config:optim} -l{optim.lr}\n"

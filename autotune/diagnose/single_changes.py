@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity, issue, ratio_text
-from autotune.diagnose.look import written
+from autotune.diagnose.subject import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
 from autotune.messages import Message, _, listed
@@ -55,12 +55,12 @@ class SwitchPlan:
 
     Attributes:
         tried: Switches to try, the most promising first.
-        left_alone: Paths of knobs whose change cannot matter, by whether they act on the step.
+        irrelevant_knobs: Paths of knobs whose change cannot matter, by whether they act on the step.
         not_tried: Switches that may help, and for which a few short trials are not enough.
     """
 
     tried: tuple[Switch, ...]
-    left_alone: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
+    irrelevant_knobs: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
     not_tried: tuple[Switch, ...] = ()
 
 
@@ -73,14 +73,14 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
     """
     found: list[Switch] = []
     not_tried: list[Switch] = []
-    left_alone: dict[bool, list[str]] = {False: [], True: []}
+    irrelevant_knobs: dict[bool, list[str]] = {False: [], True: []}
     for knob in space.knobs:
         wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
         if wished is None or space.is_inert(knob, space.baseline):
             continue
         on_step = effects_of(knob).on_step
         if bounds is not None and not bounds.may_gain(on_step=on_step):
-            left_alone[on_step].append(knob.path)
+            irrelevant_knobs[on_step].append(knob.path)
             continue
         values = space.with_heuristic(space.baseline, knob.path, wished)
         if space.why_infeasible(values) is None:
@@ -91,7 +91,7 @@ def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle:
     found.sort(key=lambda switch: switch.on_step is input_first)  # stable: then as an expert would turn them
     return SwitchPlan(
         tried=tuple(found[:most]),
-        left_alone={side: tuple(paths) for side, paths in left_alone.items()},
+        irrelevant_knobs={side: tuple(paths) for side, paths in irrelevant_knobs.items()},
         not_tried=(*not_tried, *found[most:]),
     )
 
@@ -180,7 +180,7 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
             issues.append(_helps(one.switch, one.gain))
     if plan.not_tried:
         issues.append(_not_tried(plan.not_tried, bounds))
-    for on_step, paths in plan.left_alone.items():
+    for on_step, paths in plan.irrelevant_knobs.items():
         if paths:
             side = _("the step cannot matter now") if on_step else _("the input cannot matter now")
             told.append(_("{keys} left alone, as {side}", keys=", ".join(paths), side=side))
