@@ -9,7 +9,7 @@ from tests.fake_nvml.scenario import Fault, Scenario
 LOOK = """
 from autotune.errors import GpuError
 from autotune.measure.gpu import devices as gpu_presence
-gpu_presence._PATIENCE_S = {time_limit_s}
+gpu_presence.TIME_LIMIT_S = {time_limit_s}
 try:
     found = gpu_presence.present_gpus()
     tell([[gpu.uuid for gpu in found.gpus], *found.silent])
