@@ -35,9 +35,9 @@ OBSERVERS = {
 """Framework, by the name it is imported by → its observers."""
 
 PHASED_OBSERVERS = {
-    "tensorflow": ("phased_tensorflow.CompiledStepsObserver",),
-    "autotune.tf.feed": ("phased_tensorflow.FeedObserver",),
-    "autotune.tf.two_stage": ("phased_tensorflow.TwoStageFeedObserver",),
+    "tensorflow": ("phases_tensorflow.CompiledStepsObserver",),
+    "autotune.tf.feed": ("phases_tensorflow.FeedObserver",),
+    "autotune.tf.two_stage": ("phases_tensorflow.TwoStageFeedObserver",),
 }
 """The same, of what is observed only in a trial that is taken through phases, before all else."""
 

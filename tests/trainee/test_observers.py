@@ -15,7 +15,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.observe import OBSERVERS, part
+from autotune.trainee.observe import OBSERVERS, PHASED_OBSERVERS, part
 from autotune.trainee.report import Report
 from autotune.trainee.stream import Stream
 from autotune.trial.guard import Guard
@@ -116,6 +116,13 @@ def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
     assert first == {"strays": [], "without a workout": []}
     assert len(broken) >= 3
     assert [piece for piece in broken if not piece["noticed"]] == []
+
+
+@pytest.mark.parametrize("framework", [*OBSERVERS, *PHASED_OBSERVERS])
+def test_each_observer_is_where_it_is_looked_for(framework: str) -> None:
+    """One that is not would only be noted."""
+    for observer in (*OBSERVERS.get(framework, ()), *PHASED_OBSERVERS.get(framework, ())):
+        assert callable(part(observer).install)
 
 
 @pytest.mark.parametrize("observer", [one for names in OBSERVERS.values() for one in names])
