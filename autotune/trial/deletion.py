@@ -41,7 +41,10 @@ def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool
 def _run(is_over: Callable[[], bool], program: str, *arguments: str) -> None:
     """Run a program of the system's own to its end, or until time is over."""
     command = (shutil.which(program, path=os.defpath) or program, *arguments)
-    with contextlib.suppress(OSError), subprocess.Popen(command, cwd="/", stdin=_NO, stdout=_NO, stderr=_NO) as process:
+    with (
+        contextlib.suppress(OSError),
+        subprocess.Popen(command, cwd="/", env={}, stdin=_NO, stdout=_NO, stderr=_NO) as process,
+    ):
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)

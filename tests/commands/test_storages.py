@@ -28,7 +28,7 @@ def shown_by_processes(search: psutil.Process) -> str:
     for process in (search, *search.children(recursive=True)):
         try:
             texts += process.cmdline()
-            if process != search:  # it was told the address by its user
+            if process.cmdline() != search.cmdline():  # it, and what is about to become another program, were told it
                 texts += [f"{name}={value}" for name, value in process.environ().items()]
         except psutil.Error:
             continue
