@@ -10,7 +10,6 @@ from rich.console import Console
 
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.commands.output import ask, say_remarks
-from autotune.commands.search_plan import command_notes, knob_rows
 from autotune.config.apply import create_file, write_edits
 from autotune.config.command_line import read_typed, refuse_secrets
 from autotune.config.load import separate_path
@@ -24,7 +23,6 @@ from autotune.report.plain_text import plain
 from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
 from autotune.search.preflight import Preflight, Reached, run_preflight, try_relative_outputs
 from autotune.search.problem import Problem
-from autotune.search.warm_start import warm_start
 from autotune.study.storage.lock import sole_search
 from autotune.trial.checkpoint_backups import CheckpointBackups
 from autotune.trial.explanations import EXPLANATIONS
@@ -60,6 +58,10 @@ def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> 
 
 def show_inventory(console: Console, plan: InitPlan) -> None:
     """Show the knobs that were found, the keys that only look like knobs, the outputs, and the command."""
+    # Not for everybody who tries a trainer: it brings what a search is made of.
+    from autotune.commands.search_plan import command_notes, knob_rows
+    from autotune.search.warm_start import warm_start
+
     problem = plan.problem
     say_remarks(problem.state.remarks)
     left_flags = plan.flags.left if plan.flags else {}
