@@ -16,11 +16,11 @@ with the request as JSON, the second of a pipe for the answer::
 
 The process of a trial is forked twice, so that the guard, which is the child subreaper, becomes its parent.
 
-Installed modules that are imported already are *parked* outside of ``sys.modules`` until the trainer imports them: one
-comes back with all that its import brought along, and with what that import changed in the environment and in modules
-of earlier ones. Those of the standard library stay. Should the import mean something else by then (another environment,
-another module of that name in front of it), the trial gives up before it has trained: it writes why into the file
-``unfit`` and ends, and a fresh process makes it.
+Modules that are imported already are *parked* outside of ``sys.modules`` until the trainer imports them: an installed
+one comes back with all that its import brought along, and with what that import changed in the environment and in
+modules of earlier ones; one of the standard library with those whose objects it holds. Should the import mean something
+else by then (another environment, another module of that name in front of it), the trial gives up before it has
+trained: it writes why into the file ``unfit`` and ends, and a fresh process makes it.
 """
 
 from __future__ import annotations
@@ -265,10 +265,10 @@ class ParkedModules:
         self._unfit = unfit
         self._pid = os.getpid()
         self._specs = {name: _namespace(module).get("__spec__") for name, module in sys.modules.items()}
-        installed = {name for name in sys.modules.keys() - AT_START if not _is_standard(self._specs.get(_top(name)))}
-        self._parked = {name: sys.modules.pop(name) for name in installed}
+        self._parked = {name: sys.modules.pop(name) for name in sys.modules.keys() - AT_START}
         self._modules = dict(self._parked)
-        self._tops: set[str] = set()  # of packages that the trainer has
+        self._standard = {name for name in self._parked if _is_standard(self._specs.get(_top(name)))}
+        self._tops: set[str] = set()  # of installed packages that the trainer has
         for unit in reversed(self._units):
             for names, key, before, _ in unit.late:
                 _put(names, key, before)
@@ -279,7 +279,18 @@ class ParkedModules:
             return None
         if _is_import():
             return importlib.machinery.ModuleSpec(name, self)  # type: ignore[arg-type]
-        return self._found_behind(name, path)
+        spec = self._found_behind(name, path)
+        loader: Any = getattr(spec, "loader", None)
+        if name not in self._standard and hasattr(loader, "exec_module") and hasattr(loader, "__dict__"):
+            execute = loader.exec_module
+
+            def load_by_hand(module: ModuleType) -> None:
+                if name in self._parked:
+                    self._give_up(f"the trainer loads {name} without importing it")
+                execute(module)
+
+            loader.exec_module = load_by_hand
+        return spec
 
     def create_module(self, spec: Any) -> None:
         """See importlib.abc.Loader; a module may replace itself in ``sys.modules`` when it is executed."""
@@ -287,6 +298,10 @@ class ParkedModules:
     def exec_module(self, module: ModuleType) -> None:
         """Put back the module, and the modules that were imported along with it."""
         name = module.__name__
+        if name in self._parked and name in self._standard:
+            family = self._family(name)
+            self._check_origins({_top(member) for member in family}, name)
+            self._put_back(family)
         while name in self._parked and self._units:
             # With those before it: had the trainer not imported them yet, this import would have.
             self._hand_out(self._units.pop(0), name)
@@ -297,14 +312,29 @@ class ParkedModules:
             if type(finder).__module__ == "_autotune_trainee.observe":
                 finder.look()  # type: ignore[attr-defined]
 
+    def _family(self, name: str) -> set[str]:
+        """Return a module of the standard library, its parents, and those of its modules that they hold objects of."""
+        family: set[str] = set()
+        found = [name]
+        while found:
+            name = found.pop()
+            if name in family or name not in self._parked or name not in self._standard:
+                continue
+            family.add(name)
+            found.append(name.rpartition(".")[0])
+            # Such as `typing.io`, which `typing` itself makes.
+            found += [other for other, spec in self._specs.items() if spec is None and other.startswith(name + ".")]
+            found += {_home_of(value) or "" for value in list(_namespace(self._parked[name]).values())}
+        return family
+
     def _hand_out(self, unit: Unit, wanted: str) -> None:
-        tops = {_top(name) for name in unit.modules & self._modules.keys()}
+        tops = {_top(name) for name in unit.modules if name not in self._standard}
         if not tops <= self._tops:  # else the trainer has this package already
             for name in sorted(_changes(unit.before, self._folders.environ()))[:1]:
                 self._give_up(
                     f"when the trainer imports {_top(wanted)}, {name} is not set as it was in the first trial"
                 )
-        self._check_origins(tops - self._tops, wanted)
+        self._check_origins({_top(name) for name in unit.modules} - self._tops, wanted)
         self._tops |= tops
         self._folders.change_environ(unit.changes)
         self._put_back(unit.modules)
@@ -329,6 +359,9 @@ class ParkedModules:
             if name in sys.modules and getattr(there, "loader", None) is not self:
                 self._give_up(f"the trainer loads {name} without importing it")
             sys.modules[name] = module
+            parent, _, child = name.rpartition(".")
+            if name in self._standard and parent in sys.modules:
+                _namespace(sys.modules[parent]).setdefault(child, module)  # as its own import does
 
     def _found_behind(self, name: str, path: Any) -> Any:
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:

@@ -14,9 +14,9 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
-from autotune.records import TrialPlan
+from autotune.records import Stop, TrialPlan
 from autotune.testing.runner_contract import Behaviour, RunnerContract
-from autotune.trial.folder import temporary_folder
+from autotune.trial.folder import TrialFolder, temporary_folder
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.orphans import end_orphans
@@ -130,18 +130,33 @@ def test_a_warm_trial_sees_and_says_what_a_fresh_one_does(
         assert zygotes.warm_starts > before or words[-1] in ("no.such.module", "syntax.py", "latin.py"), words
 
 
+def test_what_keeps_the_observer_out_is_started_afresh(project: Project) -> None:
+    """Nothing comes into such an interpreter, and so no fork either."""
+    for _ in range(3):
+        assert project.run("-I", "shows.py")[0].exit_code == 0
+    assert isinstance(project.runner, ZygoteRunner)
+    assert (project.runner.warm_starts, project.runner.fallbacks) == (0, 0)
+
+
+def test_random_numbers_differ_from_trial_to_trial(project: Project) -> None:
+    """Generators that a fresh process seeds by itself are not copies of one another."""
+    project.write("draws.py", "import random, numpy\nprint(random.random(), numpy.random.rand())\n")
+    drawn = [project.run("draws.py")[1].split() for _ in range(4)]
+    assert len({text for pair in drawn for text in pair}) == 8
+
+
 def test_another_environment_is_served_without_autotune_on_its_path(other: Project) -> None:
     """The interpreter of the command imports its own packages once, and nothing of ours."""
     install(other, "framework", "print('imported')\nimport email\n")
     other.write(
         "train.py",
-        "import sys, importlib.util\nprint('framework' in sys.modules)\n"
+        "import sys, importlib.util\nprint(sorted(m for m in ('framework', 'email') if m in sys.modules))\n"
         "print(importlib.util.find_spec('autotune'), any(name.startswith('autotune') for name in sys.modules))\n"
         "import framework\nprint(framework.__file__.startswith(sys.prefix), framework.__spec__.name)\n",
     )
     said = [other.run("train.py")[1].splitlines() for _ in range(3)]
-    assert said[0] == ["False", "None False", "imported", "True framework"]
-    assert said[1] == said[2] == ["False", "None False", "True framework"]
+    assert said[0] == ["[]", "None False", "imported", "True framework"]
+    assert said[1] == said[2] == ["[]", "None False", "True framework"]
     assert isinstance(other.runner, ZygoteRunner)
     assert other.runner.warm_starts == 2
 
@@ -164,6 +179,54 @@ def test_what_is_imported_before_a_package_that_starts_a_thread_is_warm(other: P
         "importing threads starts threads, so each trial imports it and what is imported after threads anew"
     )
     assert len(below(guard)) == 1
+
+
+def test_where_the_first_package_starts_a_thread_there_are_no_forks(other: Project, guard: Guard) -> None:
+    """Nothing is left to import beforehand."""
+    install(other, "threads", STARTS_THREAD)
+    other.write("train.py", "import threads\nprint('trained')\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["trained\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (0, 0)
+    assert list(other.runner.remarks) == ["importing threads starts threads, so each trial imports it anew"]
+    assert below(guard) == []
+
+
+def test_a_package_that_ends_the_interpreter_turns_warm_starts_off(other: Project, guard: Guard) -> None:
+    """An import that works for the trainer alone costs the warm starts, and no trial."""
+    install(other, "harsh", "import os, sys\nif not hasattr(sys, 'set_up'): os._exit(3)\n")
+    other.write("train.py", "import sys\nsys.set_up = True\nimport harsh\nprint('trained')\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["trained\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.warm_starts == 0
+    (remark,) = other.runner.remarks
+    assert remark.startswith("warm starts are off: the warm interpreter could not be made (it has ended)")
+    assert below(guard) == []
+
+
+def test_a_package_that_cannot_be_imported_beforehand_is_skipped(other: Project) -> None:
+    """One that needs what the trainer sets up first is left to the trainer."""
+    install(other, "needy", "import sys\nif not hasattr(sys, 'set_up'): raise SystemExit('not set up')\n")
+    other.write("train.py", "import sys\nsys.set_up = True\nimport needy\nprint('trained')\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["trained\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.fallbacks == 0
+
+
+def test_each_fork_looks_up_its_own_place_for_temporary_files(other: Project) -> None:
+    """Though an import had looked it up before; what the import made of it is one that outlives the trials."""
+    install(other, "early", "import tempfile\nplace = tempfile.gettempdir()\n")
+    other.write("train.py", "import early, tempfile\nprint(tempfile.gettempdir())\nprint(early.place)\n")
+    said = []
+    for number in range(3):
+        folder = temporary_folder(other.folder / "runs" / str(other.trials + 1))
+        said.append(other.run("train.py", env={"TMPDIR": str(folder)})[1].splitlines())
+        assert said[number][0] == str(folder)
+        shutil.rmtree(folder)
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+    assert said[1][1] == said[2][1]
+    assert os.path.realpath(said[1][1]) == os.path.realpath(tempfile.gettempdir())
 
 
 SETS_CACHE = """
@@ -219,6 +282,25 @@ def test_a_fork_that_hangs_is_made_again_and_there_are_no_more(other: Project, g
     assert below(guard) == []
 
 
+def test_a_deadline_holds_for_a_fork_that_hangs(other: Project) -> None:
+    """The wall is the wall, whichever attempt it comes in."""
+    install(other, "locks", LOCKS)
+    other.write("train.py", REPORTS_ONE_STEP + "import locks\nwith locks.lock: step()\n")
+    other.run("train.py")
+    deadline_s = other.clock.now_s() + 2.0
+    plan = TrialPlan(
+        trial_id="late",
+        folder=other.folder / "runs" / "late",
+        argv=(other.python, "train.py"),
+        cwd=other.folder,
+        env={},
+        config_text="",
+    )
+    ended = other.runner.run(plan, lambda _: None, deadline_s)
+    assert ended.stop is Stop.DEADLINE
+    assert other.clock.now_s() < deadline_s + 5.0
+
+
 READS_ENVIRONMENT = "import os\nSEEN = os.environ.get('FRAMEWORK_MODE')\nos.environ['FRAMEWORK_LOADED'] = '1'\n"
 
 
@@ -265,12 +347,14 @@ def test_a_variable_that_is_read_late_may_differ(other: Project, guard: Guard) -
     assert len(below(guard)) <= MOST_ZYGOTES
 
 
-def test_a_module_of_the_trainers_own_goes_first(other: Project) -> None:
-    """A file beside the script hides the package of that name, as it always does."""
-    install(other, "framework", "NAME = 'installed'\n")
-    other.write("train.py", "import framework\nprint(framework.NAME)\n")
-    assert [other.run("train.py")[1] for _ in range(2)] == ["installed\n"] * 2
-    other.write("framework.py", "NAME = 'own'\n")
+@pytest.mark.parametrize("name", ["framework", "email"])
+def test_a_module_of_the_trainers_own_goes_first(name: str, other: Project) -> None:
+    """A file beside the script hides the package of that name, or the standard library's, as it always does."""
+    install(other, "framework", "import email\nNAME = 'installed'\n")
+    other.write("train.py", f"import framework, {name} as it\nprint(getattr(it, 'NAME', it.__name__))\n")
+    expected = {"framework": "installed\n", "email": "email\n"}[name]
+    assert [other.run("train.py")[1] for _ in range(2)] == [expected] * 2
+    other.write(f"{name}.py", "NAME = 'own'\n")
     assert other.run("train.py")[1] == "own\n"
     assert isinstance(other.runner, ZygoteRunner)
     assert other.runner.fallbacks == 1
@@ -291,6 +375,36 @@ def test_a_package_that_needs_a_module_of_the_trainers_own_is_the_trials_to_impo
     assert ["importing needs needs a module of the trainer's own" in remark for remark in other.runner.remarks] == [
         True
     ]
+
+
+def test_a_module_of_the_trainers_own_makes_no_remark(other: Project) -> None:
+    """Nothing is lost by it."""
+    install(other, "datasets", "")
+    install(other, "good", "")
+    other.write("datasets.py", "print('imported own')\n")
+    other.write("train.py", "import good, datasets\n")
+    assert [other.run("train.py")[1] for _ in range(3)] == ["imported own\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, list(other.runner.remarks)) == (2, [])
+
+
+def test_what_a_wrapper_around_the_interpreter_sets_stays(other: Project) -> None:
+    """A script in the interpreter's place may set variables; so does Python itself in the C locale."""
+    wrapper = other.folder / "bin" / "python"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexport WRAPPED=yes\nunset UNWANTED\nexec {other.python} "$@"\n')
+    wrapper.chmod(0o700)
+    install(other, "framework", "")
+    other.write(
+        "train.py",
+        "import os, framework\nnames = ('LC_CTYPE', 'WRAPPED', 'UNWANTED')\n"
+        "print([(name, os.environ[name]) for name in names if name in os.environ])\n",
+    )
+    changes = {"argv": ("bin/python", "train.py"), "env": {"UNWANTED": "1", "LC_ALL": "", "LANG": "C", "LC_CTYPE": ""}}
+    said = [other.run(**changes)[1] for _ in range(3)]
+    assert said == ["[('LC_CTYPE', 'C.UTF-8'), ('WRAPPED', 'yes')]\n"] * 3
+    assert isinstance(other.runner, ZygoteRunner)
+    assert other.runner.warm_starts == 2
 
 
 def test_an_interpreter_that_starts_a_thread_when_it_is_forked_is_not_forked(other: Project) -> None:
@@ -358,6 +472,15 @@ def test_a_stop_spares_nothing_but_the_zygote(
     assert (zygotes.warm_starts, zygotes.fallbacks) == (2, 0)
 
 
+def test_the_usage_of_a_trial_is_its_own(project: Project) -> None:
+    """The zygote's own usage counts for no trial."""
+    project.write("idles.py", "import numpy\n")
+    used = [project.run("idles.py")[0] for _ in range(3)]
+    assert all(ended.cpu_s is not None and ended.cpu_s < 5.0 for ended in used)
+    assert used[2].peak_memory_bytes is not None
+    assert used[2].peak_memory_bytes > 10 << 20
+
+
 def test_what_cannot_be_started_is_said_as_always(trials: Trials, zygotes: ZygoteRunner) -> None:
     """A missing script or directory, or another program, is an error of the command."""
     with pytest.raises(CommandError, match="cannot be entered"):
@@ -387,6 +510,27 @@ def test_a_killed_search_leaves_no_zygote(victim: str, trials: Trials) -> None:
         search.close()
 
 
+def test_orphan_cleanup_finds_a_zygote(other: Project, guard: Guard) -> None:
+    """It carries the study in its environment, and is not spared for having no trial."""
+    install(other, "framework", "")
+    other.write("train.py", "import framework\n")
+    other.run("train.py")
+    other.run("train.py")
+    (zygote,) = below(guard)
+    assert end_orphans(other.folder / "runs", SystemClock()).killed == (zygote.pid,)
+
+
+def test_the_record_of_the_first_trial_is_not_left_behind(other: Project) -> None:
+    """The record of imports for the next trials is deleted with the trial."""
+    install(other, "framework", "")
+    other.write("train.py", "import framework\n")
+    own = {".autotune-trial", "config.yaml", "inject", "outputs", "stderr.log", "stdout.log"}
+    for number, log in ((1, set()), (2, {"zygote.log"}), (3, set())):
+        other.run("train.py")
+        names = {path.name for path in (other.folder / "runs" / str(number)).iterdir()}
+        assert {name for name in names if not name.startswith("steps.")} == own | log
+
+
 def test_a_trial_that_has_made_steps_is_never_begun_again(other: Project) -> None:
     """Even if the trainer then writes the file by which a trial gives up: its steps would count twice."""
     install(other, "reports", REPORTS_ONE_STEP)
@@ -400,3 +544,19 @@ def test_a_trial_that_has_made_steps_is_never_begun_again(other: Project) -> Non
         assert other.run("train.py")[1] == "once\n"
     assert isinstance(other.runner, ZygoteRunner)
     assert (other.runner.warm_starts, other.runner.fallbacks) == (1, 0)
+
+
+def test_the_files_of_a_trial_that_are_there_already_are_replaced(other: Project) -> None:
+    """A trainer can prepare the folder of a later trial: no FIFO in it is waited for, and no link followed."""
+    install(other, "framework", "")
+    other.write("train.py", "import framework\nprint('said')\n")
+    other.write("victim", "thesis")
+    for number in (1, 2):
+        folder = TrialFolder(other.folder / "runs" / str(number))
+        folder.create()
+        for name in ("stdout.log", "zygote.log", "imports.jsonl"):
+            os.mkfifo(folder.path / name)
+        folder.stderr.symlink_to(other.folder / "victim")
+        ended, stdout, stderr = other.run("train.py")
+        assert (ended.exit_code, stdout, stderr) == (0, "said\n", "")
+        assert (other.folder / "victim").read_text() == "thesis"

@@ -56,6 +56,27 @@ def test_a_module_comes_with_its_other_half(first: str, other: Project, guard: G
     assert "\n_json\n" in said
 
 
+def test_what_a_pth_file_has_loaded_counts_as_loaded(other: Project, guard: Guard) -> None:
+    """Parts of a package of the standard library are its own, also where the package itself is there from the start."""
+    place = site_packages(Path(other.python).parents[1]) / "early.pth"
+    place.write_text("import importlib, json\n")
+    install(other, "framework", "import importlib.resources, json.tool\n")
+    names = "('importlib', 'importlib.resources', 'json.tool', 'framework')"
+    found = f"print([name in sys.modules for name in {names}])\n"
+    said = alike(other, guard, f"import sys\n{found}import json.tool\n{found}import framework\n{found}")
+    place.unlink()
+    assert said.splitlines()[1].startswith("[True, ")
+    assert said.splitlines()[1].endswith("True, False]")
+
+
+def test_a_package_brings_its_standard_library_along(other: Project, guard: Guard) -> None:
+    """Its own imports are loaded with it, and not before it."""
+    install(other, "framework", "import wave, xml.dom.minidom\ndel wave, xml\n")
+    found = "print(sorted({'wave', 'xml', 'xml.dom', 'xml.dom.minidom', 'runpy'} & set(sys.modules)))\n"
+    said = alike(other, guard, f"import sys\n{found}import framework\n{found}")
+    assert said == "[]\n['wave', 'xml', 'xml.dom', 'xml.dom.minidom']\n"
+
+
 def test_a_package_that_is_only_looked_for_is_not_imported(other: Project, guard: Guard) -> None:
     """Libraries ask with find_spec what is installed; the warm interpreter imports nothing because of that."""
     install(other, "heavy", "print('imported heavy')\n")
@@ -63,6 +84,18 @@ def test_a_package_that_is_only_looked_for_is_not_imported(other: Project, guard
     said = alike(other, guard, "import framework, sys\nprint(framework.HAS, 'heavy' in sys.modules)\n")
     assert said == "True False\n"
     assert not any("heavy" in log.read_text() for log in other.folder.glob("runs/*/zygote.log"))
+
+
+def test_a_package_that_is_looked_for_and_imported_has_its_own_spec(other: Project, guard: Guard) -> None:
+    """A look for an imported package's file before its import is answered with the truth."""
+    install(other, "framework", "")
+    said = alike(
+        other,
+        guard,
+        "import importlib.util\nspec = importlib.util.find_spec('framework')\n"
+        "print(spec.origin, type(spec.loader).__name__)\nimport framework\nprint(framework.__file__ == spec.origin)\n",
+    )
+    assert said.endswith("SourceFileLoader\nTrue\n")
 
 
 def test_a_package_that_is_loaded_by_hand_makes_no_second_copy(other: Project, guard: Guard) -> None:
@@ -104,6 +137,23 @@ def test_a_module_of_the_trainers_own_wins_over_a_second_name(other: Project, gu
     alike(other, guard, "import _core\nprint(_core.__file__)\nimport science\n", warm=0, fallbacks=2)
 
 
+WRITES = """
+import importlib.util, os, sys, tempfile
+path = os.path.join(tempfile.mkdtemp(), "made_up.py")
+with open(path, "w"):
+    pass
+spec = importlib.util.spec_from_file_location("made_up", path)
+sys.modules["made_up"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+"""
+
+
+def test_a_package_that_writes_a_module_of_its_own_is_warm(other: Project, guard: Guard) -> None:
+    """PyTorch does, in the place for temporary files: that is none of the trainer's."""
+    install(other, "writes", WRITES)
+    assert alike(other, guard, "import sys, writes\nprint('made_up' in sys.modules)\n") == "True\n"
+
+
 LAZY = """
 def __getattr__(name):
     if name != "Thing":
@@ -141,6 +191,17 @@ def test_a_part_of_a_package_that_starts_a_thread_is_left_out_alone(other: Proje
     assert [other.run("train.py")[1] for _ in range(3)] == ["imported big\n2\n", "2\n", "2\n"]
     assert isinstance(other.runner, ZygoteRunner)
     assert ["importing big.threads starts threads" in remark for remark in other.runner.remarks] == [True]
+
+
+def test_what_a_part_of_a_package_sets_is_set_for_the_next(other: Project, guard: Guard) -> None:
+    """A variable that an import sets is no difference between trials, whichever module of a package sets it."""
+    package = site_packages(Path(other.python).parents[1]) / "wide"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text("")
+    (package / "sets.py").write_text("import os\nos.environ['WIDE_CACHE'] = '/cache'\n")
+    (package / "uses.py").write_text("import wide_locks\n")
+    install(other, "wide_locks", "")
+    alike(other, guard, "import os, wide, wide.sets, wide.uses\nprint(os.environ['WIDE_CACHE'])\n")
 
 
 def test_a_framework_that_another_package_brings_is_observed(other: Project) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-LOADED = "numpy" in sys.modules
+LOADED = sorted({"numpy", "json", "socket", "ctypes", "runpy", "argparse"} & set(sys.modules))
 
 import atexit  # noqa: E402 - it has to be seen first what is loaded already
 import multiprocessing  # noqa: E402
