@@ -325,7 +325,18 @@ class ParkedModules:
             # Such as `typing.io`, which `typing` itself makes.
             found += [other for other, spec in self._specs.items() if spec is None and other.startswith(name + ".")]
             found += {_home_of(value) or "" for value in list(_namespace(self._parked[name]).values())}
+            found += self._imported_by(name)
         return family
+
+    def _imported_by(self, name: str) -> list[str]:
+        """Return the modules that another one's import has brought as parts of their package.
+
+        As ``import importlib.util`` of runpy, which then holds nothing but ``importlib``.
+        """
+        with contextlib.suppress(Exception):
+            code = self._specs[name].loader.get_code(name)  # type: ignore[union-attr]
+            return [part for part in code.co_names if "." in part]
+        return []
 
     def _hand_out(self, unit: Unit, wanted: str) -> None:
         tops = {_top(name) for name in unit.modules if name not in self._standard}

@@ -77,6 +77,17 @@ def test_a_package_brings_its_standard_library_along(other: Project, guard: Guar
     assert said == "[]\n['wave', 'xml', 'xml.dom', 'xml.dom.minidom']\n"
 
 
+def test_a_trainer_started_by_its_module_is_warm_after_a_package_that_loads_runpy(other: Project, guard: Guard) -> None:
+    """As each that starts processes does: runpy needs importlib.util, and holds nothing but importlib."""
+    install(other, "framework", "import multiprocessing.spawn\n")
+    other.write("train.py", "import framework\nprint('trained')\n")
+    assert isinstance(other.runner, ZygoteRunner)
+    for _ in range(3):
+        ended, said, error = other.run("-m", "train")
+        assert (ended.exit_code, said) == (0, "trained\n"), error
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+
+
 def test_a_package_that_is_only_looked_for_is_not_imported(other: Project, guard: Guard) -> None:
     """Libraries ask with find_spec what is installed; the warm interpreter imports nothing because of that."""
     install(other, "heavy", "print('imported heavy')\n")
