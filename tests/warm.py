@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -97,11 +98,10 @@ def serve(number: int) -> None:
     """Fork a process for each command, until nobody can ask any more."""
     import autotune
 
-    for module in pkgutil.walk_packages(autotune.__path__, "autotune."):
-        if not module.name.startswith(_LEFT_OUT):
-            importlib.import_module(module.name)
-    for name in _HEAVY:
-        importlib.import_module(name)
+    modules = [module.name for module in pkgutil.walk_packages(autotune.__path__, "autotune.")]
+    for name in (*(name for name in modules if not name.startswith(_LEFT_OUT)), *_HEAVY):
+        with suppress(ModuleNotFoundError):  # a package of an extra is not everywhere
+            importlib.import_module(name)
     gc.freeze()
     running: dict[int, tuple[int, int]] = {}
     with socket.socket(fileno=number) as asks:
