@@ -358,7 +358,7 @@ def _read(path: Path) -> Entry:
             )
         json.dumps(manifest, ensure_ascii=False).encode()  # a ValueError for half a surrogate pair, which no file holds
         return msgspec.convert(manifest, Entry)
-    except (ValueError, LookupError, TypeError, RecursionError, OSError, msgspec.ValidationError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
         remedy = "Delete it; the backup beside it is the config as it was."
         raise ConfigError("this record of a change cannot be read", where=str(path), remedy=remedy) from error
 

@@ -90,8 +90,7 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     try:
         # A list may be a tuple here and an object a record, but "5" and true are no numbers.
         json.dumps(written, ensure_ascii=False).encode()  # no halves of characters
-        # Where it is missing, early versions of msgspec cannot make the default.
-        record = msgspec.convert({"code": {}, **written, "number": number}, TrialRecord)
+        record = msgspec.convert({**written, "number": number}, TrialRecord)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         # characters; it may quote what stands there
