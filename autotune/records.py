@@ -186,10 +186,10 @@ class TraineeEvent:
     Attributes:
         kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
             ``sync``, ``note``, ``stages``, ``reporter`` (the trainer has imported what reports its own steps),
-            ``unseen`` (it trains, and none of its steps can be seen), ``files`` (modules that it has loaded), or of a
-            trial that is taken through phases
-            ``phase`` (one begins), ``load`` (batches were drawn and not trained on), ``unphased`` (that cannot be done
-            with this trainer) and ``in_force`` (what the frameworks are set to); readers ignore kinds they do not know.
+            ``unseen`` (it trains, and none of its steps can be seen), ``files`` (modules that it has loaded), ``begin``
+            (of the first step, its batch included), or of a trial that is taken through phases ``phase`` (one begins),
+            ``load`` (batches were drawn and not trained on), ``unphased`` (that cannot be done with this trainer) and
+            ``in_force`` (what the frameworks are set to); readers ignore kinds they do not know.
             ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
             for.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
@@ -353,9 +353,18 @@ class Measurement:
     """Numbers of one trial over its steady state.
 
     Attributes:
-        cv: Variation of the time per unit of work, over blocks of equal work; None below 4 blocks.
+        speed_error: Relative standard error of the speed, as far as the steps of this trial tell.
+        cycles: Whole cycles in the window, where training stops and goes; None where its steps are of one kind.
+        beat_s: Usual time of such a cycle; None where none was seen whole.
+        stall_fraction: Share of the window that steps took beyond the median, those of more than three medians.
+        stall_wait_fraction: Share of these steps' time that the training loop waited for data; None if not reported.
+        overall_samples_per_s: Samples per second of all the time from the window's begin to its end, with evaluations
+            and checkpoints.
+        cv: Coefficient of variation of the steps' time per unit of work; None if not known.
         data_wait_fraction: Share of the window the training loop waited for data; None if not reported.
-        first_step_s: From the start of the process to its first step.
+        first_step_s: From the start of the process to the end of its first step.
+        setup_s: From there to the begin of that: imports, the model, opening the data; None if not known.
+        first_batch_s: Time of the first step that it waited for its batch; None if not known.
         cpu_cores: CPU time of the trial's processes over the window, in cores; None if not sampled.
         gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs; None means not measured.
         gpu_memory_bytes: Most memory that was in use on one of the GPUs; None means not measured.
@@ -374,6 +383,16 @@ class Measurement:
     step_p95_s: Time
     data_wait_fraction: Share | None
     first_step_s: Moment
+    setup_s: Moment | None = None
+    first_batch_s: Time | None = None
+    speed_error: Amount = 0.0
+    cycles: Count | None = None
+    beat_s: Time | None = None
+    step_p99_s: Time | None = None
+    step_max_s: Time | None = None
+    stall_fraction: Share | None = None
+    stall_wait_fraction: Share | None = None
+    overall_samples_per_s: Rate | None = None
     cpu_cores: Shares | None = None
     peak_memory_bytes: Bytes | None = None
     gpu_utilization: Share | None = None
@@ -566,8 +585,13 @@ class Verdict(StrEnum):
     """Verdict of a search."""
 
     BETTER = "better"
+    STEADIER = "steadier"  # as fast, with evener steps or a busier GPU
     NO_CHANGE = "no_change"
     NO_BASELINE = "no_baseline"
+
+
+CONFIRMED = (Verdict.BETTER, Verdict.STEADIER)
+"""Verdicts that a change of the config follows from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -601,6 +625,7 @@ class PooledGpu:
         meaning: Usual cause of that pattern, and its usual remedy.
         samples: Number of driver windows, over all trials.
         p10: Utilization that at least a tenth of the time covered is at or below.
+        idle_fraction: Share of this time in driver windows that were busy for less than a tenth.
         duty_fraction: Share of this time at the high level; None also where the two levels are as good as one.
         low: The lower of the two levels between which utilization moves.
         high: The upper one.
@@ -621,6 +646,7 @@ class PooledGpu:
     meaning: str | None = None
     samples: int = 0
     p10: float | None = None
+    idle_fraction: float | None = None
     duty_fraction: float | None = None
     low: float | None = None
     high: float | None = None
@@ -907,7 +933,9 @@ class SearchResult:
         best: The answer; equals the baseline if nothing better was confirmed.
         candidate: What was tried against today's config and not found better.
         speedup: Speed of the best (or the candidate) over today's, from the confirming pairs.
-        score_ratio: The same for the score, steadiness included.
+        score_ratio: The same for the score.
+        steadiness: The same for the steadiness of steps; None where it is not known, or no part of the objective.
+        utilization: The same for the GPU's utilization, where it is part of the objective beside speed.
         smallest_gain: The smallest gain that the confirmation could have shown, e.g. 0.05; None without one.
         same_training: The best point that leaves the training itself unchanged, with its speed ratio.
         trials: Number of trials of this search.
@@ -932,6 +960,8 @@ class SearchResult:
     candidate: Side | None = None
     speedup: Ratio | None = None
     score_ratio: Ratio | None = None
+    steadiness: Ratio | None = None
+    utilization: Ratio | None = None
     smallest_gain: float | None = None
     same_training: tuple[Side, float] | None = None
     trials: int

@@ -13,7 +13,7 @@ from autotune.config.apply import ConfigEdit, plan_edit, write_edits
 from autotune.config.command_line import TypedOptions
 from autotune.config.load import Settings, load_settings
 from autotune.errors import AutotuneError, ConfigError, TrialError
-from autotune.records import ChangeSet, SearchResult, TrialRecord, Values, Verdict
+from autotune.records import CONFIRMED, ChangeSet, SearchResult, TrialRecord, Values, Verdict
 from autotune.search.answer import Study, changes_of_result
 from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
@@ -77,7 +77,7 @@ def named_answer(study: Study, name: str, config: Path) -> SearchResult:
     """
     asked = (study.answer(excluded=excluded) for excluded in _QUESTIONS)
     for result in chain(asked, study.limited_answers()):
-        if result.verdict is Verdict.BETTER and study.change_set(result).id == name:
+        if result.verdict in CONFIRMED and study.change_set(result).id == name:
             return result
     raise TrialError(
         f"the study does not stand by the answer {name} any more",
@@ -146,7 +146,7 @@ def changes_to_offer(
     problem: Problem, study: str, trials: Iterable[TrialRecord], result: SearchResult
 ) -> ChangeSet | None:
     """Return the changes that ``apply`` would write of an answer; None if it would write none."""
-    if result.verdict is not Verdict.BETTER or result.best is None:
+    if result.verdict not in CONFIRMED or result.best is None:
         return None
     try:
         return changes_of_result(problem, study, trials, result)

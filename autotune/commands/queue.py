@@ -324,9 +324,9 @@ def _lines(entry: Entry, why: Mapping[str, str] | None) -> list[str]:
     left = f", {format_duration(entry.left_s)} left" if has_used else ""
     plan = f"({format_duration(entry.budget_s)}{left}, start: {entry.start})"
     gain = ""
-    if entry.answer and entry.answer.verdict == "better" and entry.answer.ratio:
+    if entry.answer and entry.answer.is_confirmed and entry.answer.ratio:
         ratio, low, high = entry.answer.ratio
-        gain = f"better: {ratio:.2f}x (95 % interval {low:.2f} to {high:.2f})"
+        gain = f"{entry.answer.verdict}: {ratio:.2f}x (95 % interval {low:.2f} to {high:.2f})"
         gain += f"; `autotune daemon explain {entry.answer.advice}`" if entry.answer.advice else ""
     below = [f"     {plain(line, longest=400)}" for line in (gain, reason, entry.note) if line]
     return [f"{entry.number:>3}  {entry.state.value:<8} {plain(entry.config)}  {plan}", *below]

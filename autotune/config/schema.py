@@ -43,7 +43,7 @@ class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     start_timeout_s: _Seconds = 300.0
-    min_s: Annotated[float, Meta(ge=0, le=1e9)] = 2.0
+    min_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.7
     min_steps: Annotated[int, Meta(ge=1, le=10**9)] = 10
     max_s: _Seconds = 10.0
     memory_margin: Annotated[float, Meta(ge=0, lt=1)] = 0.08

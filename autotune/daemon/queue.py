@@ -22,7 +22,7 @@ from autotune.clock import Clock
 from autotune.config.secrets import is_secret_name, masked_text
 from autotune.errors import AutotuneError
 from autotune.files import file_sha256, make_private_folder, open_regular, replace_durably
-from autotune.records import Scalar
+from autotune.records import CONFIRMED, Scalar
 from autotune.trial.process_identity import git_commit
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -251,7 +251,7 @@ class SearchAnswerSummary:
     """Answer of a search, as far as the queue shows it.
 
     Attributes:
-        verdict: ``better``, ``no_change`` or ``no_baseline``.
+        verdict: ``better``, ``steadier``, ``no_change`` or ``no_baseline``.
         ratio: Confirmed speed over that of the config as it was, with its 95 % interval; None where none was confirmed.
         advice: Id of the advice that came of it; None if it advises nothing.
     """
@@ -259,6 +259,10 @@ class SearchAnswerSummary:
     verdict: str
     ratio: tuple[float, float, float] | None = None
     advice: str | None = None
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self.verdict in CONFIRMED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from autotune.daemon.queue import (
 )
 from autotune.errors import AutotuneError
 from autotune.files import create_private, read_beginning
+from autotune.records import CONFIRMED
 from autotune.trial.process_identity import is_gone, is_here
 from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
@@ -169,7 +170,7 @@ class Searches:
         now = self._clock.utc()
         expected = entry_after(entry, ending, now)
         advice = None
-        if expected.answer is not None and expected.answer.verdict == "better":
+        if expected.answer is not None and expected.answer.is_confirmed:
             advice = self._advising.keep(expected, answer)  # before the entry is done: it is never done without
         after = self._queue.change(entry.id, lambda one: _with_advice(entry_after(one, ending, now), advice))
         if after is None:
@@ -186,7 +187,7 @@ class Searches:
 
 
 def _with_advice(entry: Entry, advice: Advice | None) -> Entry:
-    if entry.answer is None or entry.answer.verdict != "better":
+    if entry.answer is None or not entry.answer.is_confirmed:
         return entry
     if advice is None:
         return replace(entry, state=EntryState.FAILED, hold=None, note="the answer of its search cannot be understood")
@@ -320,7 +321,7 @@ def _done(entry: Entry, ending: SearchEnding) -> Entry:
     ratio = None
     if isinstance(speedup, Mapping):
         ratio = (float(speedup["ratio"]), float(speedup["low"]), float(speedup["high"]))
-    is_due = ending.verdict == "better" and bool(entry.apply)
+    is_due = ending.verdict in CONFIRMED and bool(entry.apply)
     return replace(
         entry,
         state=EntryState.HELD if is_due else EntryState.DONE,

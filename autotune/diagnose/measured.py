@@ -79,7 +79,14 @@ class Diagnoser:
         self._cores = cores
         self._readings = BusyReadings(parts.clock.now_s, busy_s)
         findings = Findings(parts.problem, parts.clock)
-        self._state = SearchState(parts.problem, parts.study, findings, sampler=parts.sampler, seed=parts.seed)
+        self._state = SearchState(
+            parts.problem,
+            parts.study,
+            findings,
+            sampler=parts.sampler,
+            seed=parts.seed,
+            budget_s=parts.budget.budget_s,
+        )
         self._narrator = Narrator((*consumers, self._readings), findings.remarks)
         self._trials = TrialMaker(parts, self._state, findings, self._narrator)
         self._records: list[TrialRecord] = []

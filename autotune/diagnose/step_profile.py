@@ -19,7 +19,7 @@ from msgspec import Meta
 from autotune.clock import Clock
 from autotune.diagnose.profile_trials import MadeTrial, TrialRequest, open_trials
 from autotune.errors import TrialError
-from autotune.measure.statistics import Series, winsorize
+from autotune.measure.statistics import Series
 from autotune.measure.window import Window, main_stream, steady_window
 from autotune.records import TraineeEvent
 from autotune.search.problem import Problem
@@ -313,7 +313,7 @@ def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = N
 
 def _mean(values_ms: Sequence[float]) -> float:
     # of the times at either end: something else on the machine makes a few of them several times as long
-    return float(winsorize(values_ms, 0.1).mean())
+    return float(np.clip(values_ms, *np.quantile(values_ms, (0.1, 0.9))).mean())
 
 
 # File of the profiler inside the trainer: whatever is in it may be a trainer's.

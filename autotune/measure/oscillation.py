@@ -35,6 +35,9 @@ high to low fall like a slope. Stalls of an input pipeline come every few second
 several.
 """
 
+IDLE = 0.1
+"""Busy share below which a driver window counts as idle."""
+
 LEAST_SPLIT = 0.6
 """Share of the variance that the two levels of a cycle must explain."""
 
@@ -43,6 +46,9 @@ LEAST_PEAK = 0.4
 
 LEAST_PERIOD_WINDOWS = 3
 """Driver windows in the shortest period that the driver can show."""
+
+LEAST_PERIOD_S = LEAST_PERIOD_WINDOWS / 6
+"""Shortest period that any driver can show: its windows are 1/6 s at least."""
 
 _ROUNDING = 1e-9  # 0.40 - 0.25 must be the 15 points that it is
 _FINE = 16  # points of the interpolated autocorrelation for each lag
@@ -122,6 +128,7 @@ class Oscillation:
         high: Level of the upper group.
         mean: Average over the time that the windows cover.
         p10: Level that at least a tenth of this time is at or below.
+        idle: Share of this time in windows that were busy for less than a tenth.
         duty: Share of this time at the high level; what lies between the levels counts in proportion. None also where
             all windows are alike.
         rise: Change of the trend over the longest segment, negative where it falls; 0 where none is long enough.
@@ -133,6 +140,7 @@ class Oscillation:
     high: float | None = None
     mean: float | None = None
     p10: float | None = None
+    idle: float | None = None
     duty: float | None = None
     rise: float = 0.0
     period_s: float | None = None
@@ -178,6 +186,7 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
         high=min(1.0, max(0.0, levels.high)),
         mean=mean,
         p10=_quantile(busy, lengths_s, 0.1),
+        idle=float(lengths_s[busy < IDLE].sum() / lengths_s.sum()),
         duty=_duty(levelled, lengths_s, levels),
         rise=rise,
     )

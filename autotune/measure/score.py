@@ -1,27 +1,40 @@
 """Score: comparison of two trials, and the judgement of confirming pairs.
 
 All comparisons are on natural logarithms, where a ratio is a difference: speed is ``ln(T / T0)`` with ``T`` in
-samples per second, the score adds ``w · ln(S / S0)`` with the steadiness ``S = 1 / (1 + cv)``. Utilization is
-left out: within one study ``E = U · (T/U) / r*`` orders points as ``T`` does. Only the objective ``utilization``
-maximizes it: there the score is ``ln(U / U0)``, among points no slower than the baseline.
+samples per second. The score adds ``w · (ln(S / S0) + ln(U / U0))``, at most `MOST_FOR_STEADINESS`, with ``S = 1 / (1 +
+cv)``, the steadiness of the steps, and ``U``, the GPU's utilization: it orders points whose speed cannot be told apart,
+and never makes up for speed. Only the objective ``utilization`` maximizes ``U``: there the score is ``ln(U / U0)``,
+among points no slower than the baseline.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from types import MappingProxyType
 
+from autotune.measure.cycles import LEAST_CYCLES
 from autotune.measure.statistics import moderated_interval, slow_outliers, student_t_quantile
 from autotune.records import Measurement, Ratio
 
-STEADINESS_WEIGHT = 0.25
-"""Weight of ln steadiness in the score; 0 for the objective ``throughput``."""
+STEADINESS_WEIGHT = 0.03
+"""Weight of ln steadiness and ln utilization in the score; 0 for the objective ``throughput``."""
+
+MOST_FOR_STEADINESS = 0.03
+"""Most that these two can add to ln speed, or take from it: what trials of one point differ by in any case."""
 
 LEAST_SCORE_GAIN = 1.02
 """The score ratio that the whole 95 % interval must exceed: smaller gains are not worth a change of config."""
 
 LEAST_SPEED = 0.98
 """The speed ratio that the whole interval must exceed: no gain may cost speed."""
+
+LEAST_STEADIER = 1.1
+"""The ratio of steadiness, or of utilization, that the whole interval must exceed to be worth a change by itself."""
+
+_SHORT_STALL = 0.05  # error of a trial's speed by a stall too many or too few, that repeats take away
+_NO_LESS = 0.95  # what the other of the two has to keep
+_STEADINESS_SD = 0.05  # prior of ln steadiness and ln utilization between trials; counts as two degrees of freedom
 
 LEAST_PAIRS = 4
 """Least number of confirming pairs that can deny a gain; pairs come in even numbers (ABBA)."""
@@ -43,7 +56,7 @@ class Objective:
 
     Attributes:
         measures: Description of the score, for people.
-        steadiness_weight: Weight of ln steadiness, where the score is made of speed.
+        steadiness_weight: Weight of ln steadiness and ln utilization, where the score is made of speed.
         by_utilization: True if the score is the GPU's utilization instead of speed.
     """
 
@@ -74,7 +87,9 @@ class Objective:
 
 
 EFFECTIVE_UTILIZATION = Objective(
-    name="effective_utilization", measures="throughput and steadiness", steadiness_weight=STEADINESS_WEIGHT
+    name="effective_utilization",
+    measures="throughput and steadiness",
+    steadiness_weight=STEADINESS_WEIGHT,
 )
 THROUGHPUT = Objective(name="throughput", measures="throughput")
 UTILIZATION = Objective(
@@ -88,7 +103,7 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
 
 
 def steadiness(cv: float) -> float:
-    """Return ``1 / (1 + cv)``: 1 for steps of equal time per unit of work, less for unsteady ones; in (0, 1]."""
+    """Return ``1 / (1 + cv)``: 1 for steps of equal time per unit of work, less for uneven ones; in (0, 1]."""
     return 1.0 / (1.0 + cv)
 
 
@@ -98,23 +113,30 @@ def ln_speed(measurement: Measurement, reference: Measurement) -> float:
 
 
 def ln_score(measurement: Measurement, reference: Measurement, objective: Objective = EFFECTIVE_UTILIZATION) -> float:
-    """Return the ln score ratio: speed, with steadiness where both variations are known; or utilization.
+    """Return the ln score ratio: speed, with steadiness and utilization where both know them; or utilization.
 
     Args:
         objective: The objective; both trials must tell it (`Objective.is_told_by`).
     """
     if objective.by_utilization:
-        return _ln_utilization(measurement) - _ln_utilization(reference)
-    speed = ln_speed(measurement, reference)
-    if measurement.cv is None or reference.cv is None:
-        return speed  # an unknown variation is not a large one
-    return speed + objective.steadiness_weight * math.log(steadiness(measurement.cv) / steadiness(reference.cv))
+        one, other = _ln_utilization(measurement), _ln_utilization(reference)
+        assert one is not None, "a trial without utilization has no score by it"
+        assert other is not None, "nor has one that is compared with such a trial"
+        return one - other
+    known = [(ln(measurement), ln(reference)) for ln in (_ln_steadiness, _ln_utilization)]
+    # an unknown variation is not a large one
+    steadier = sum(one - other for one, other in known if one is not None and other is not None)
+    added = objective.steadiness_weight * steadier
+    return ln_speed(measurement, reference) + max(-MOST_FOR_STEADINESS, min(MOST_FOR_STEADINESS, added))
 
 
-def _ln_utilization(measurement: Measurement) -> float:
-    assert measurement.gpu_utilization is not None, "a trial without utilization has no score by it"
+def _ln_steadiness(measurement: Measurement) -> float | None:
+    return None if measurement.cv is None else math.log(steadiness(measurement.cv))
+
+
+def _ln_utilization(measurement: Measurement) -> float | None:
     # the driver counts in whole percent: below one, all are alike
-    return math.log(max(0.01, measurement.gpu_utilization))
+    return None if measurement.gpu_utilization is None else math.log(max(0.01, measurement.gpu_utilization))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +147,8 @@ class Judgement:
         speed: Ratio of the candidate's samples per second to the baseline's.
         better: True if the gain is confirmed: score above `LEAST_SCORE_GAIN` and speed above `LEAST_SPEED`, each with
             its whole interval.
+        steadiness: Ratio of steadiness; None where it is not known, or no part of the objective.
+        utilization: Ratio of the GPU's utilization; None where it was not measured, or is no part of the objective.
         smallest_gain: Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with
             probability 1/2.
         pairs: Number of pairs, those left out included.
@@ -138,10 +162,31 @@ class Judgement:
     better: bool
     smallest_gain: float
     pairs: int
+    steadiness: Ratio | None = None
+    utilization: Ratio | None = None
     left_out: int = 0
     standard_error: float = 0.0
     df: float = math.inf
     of_machines: tuple["Judgement", ...] = ()
+
+    @property
+    def steadier(self) -> bool:
+        """True if it is shown to be as fast and steadier: evener steps, or a busier GPU, and none of them the worse."""
+        return not self.better and self.speed.low > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.low)
+
+    @property
+    def wins(self) -> bool:
+        """True if it is shown to be better or steadier."""
+        return self.better or self.steadier
+
+    @property
+    def may_be_steadier(self) -> bool:
+        """True if it looks as if further pairs could show that."""
+        return self.speed.ratio > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.ratio)
+
+    def _is_steadier(self, end: Callable[[Ratio], float]) -> bool:
+        known = [ratio for ratio in (self.steadiness, self.utilization) if ratio is not None]
+        return any(end(ratio) > LEAST_STEADIER for ratio in known) and all(ratio.ratio > _NO_LESS for ratio in known)
 
     def is_futile(self, planned_pairs: int) -> bool:
         """Return True if the rest of the planned pairs would hardly confirm a gain any more, as far as these tell.
@@ -210,12 +255,16 @@ def judge(
     complete, confidence = len(pairs), confidence_of(len(pairs), planned_pairs)
     pairs = [pair for pair, is_disturbed in zip(pairs, disturbed_pairs(pairs), strict=True) if not is_disturbed]
     speeds = [ln_speed(candidate, baseline) for baseline, candidate in pairs]
-    scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
+    # What orders points of equal speed is no gain: it is judged by itself.
+    scores = speeds
+    if objective.by_utilization:
+        scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
     estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
     prior = (prior_variance, prior_df)
-    speed_ratio = _ratio(speeds, estimated, speed_prior or prior, confidence)
-    measured = [(0.0, 0.0)] * len(pairs)  # a utilization is no estimate
-    score_ratio = _ratio(scores, measured if objective.by_utilization else estimated, prior, confidence)
+    unseen = _half_width_of_cycles(pairs)
+    speed_ratio = score_ratio = _ratio(speeds, estimated, speed_prior or prior, confidence, unseen)
+    if objective.by_utilization:
+        score_ratio = _ratio(scores, [(0.0, 0.0)] * len(pairs), prior, confidence)  # a utilization is no estimate
     df = prior_df + len(pairs) - 1
     _, half_width = moderated_interval(scores, *prior, confidence)
     return Judgement(
@@ -224,6 +273,8 @@ def judge(
         better=score_ratio.low > LEAST_SCORE_GAIN and speed_ratio.low > LEAST_SPEED,
         smallest_gain=LEAST_SCORE_GAIN * score_ratio.ratio / score_ratio.low - 1.0,
         pairs=complete,
+        steadiness=_ratio_of(pairs, _ln_steadiness, confidence) if objective.steadiness_weight else None,
+        utilization=_ratio_of(pairs, _ln_utilization, confidence) if objective.steadiness_weight else None,
         left_out=complete - len(pairs),
         standard_error=half_width / student_t_quantile(0.5 + confidence / 2.0, df),
         df=df,
@@ -254,11 +305,18 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
         better=all(judgement.better for judgement in judgements),
         smallest_gain=max(judgement.smallest_gain for judgement in judgements),
         pairs=sum(judgement.pairs for judgement in judgements),
+        steadiness=_on_each_known([judgement.steadiness for judgement in judgements]),
+        utilization=_on_each_known([judgement.utilization for judgement in judgements]),
         left_out=sum(judgement.left_out for judgement in judgements),
         standard_error=max(judgement.standard_error for judgement in judgements),
         df=min(judgement.df for judgement in judgements),
         of_machines=tuple(judgements),
     )
+
+
+def _on_each_known(ratios: Sequence[Ratio | None]) -> Ratio | None:
+    known = [ratio for ratio in ratios if ratio is not None]
+    return _on_each(known) if len(known) == len(ratios) else None
 
 
 def _on_each(ratios: Sequence[Ratio]) -> Ratio:
@@ -267,7 +325,11 @@ def _on_each(ratios: Sequence[Ratio]) -> Ratio:
 
 
 def _ratio(
-    ln_ratios: Sequence[float], estimated: Sequence[tuple[float, float]], prior: tuple[float, float], confidence: float
+    ln_ratios: Sequence[float],
+    estimated: Sequence[tuple[float, float]],
+    prior: tuple[float, float],
+    confidence: float,
+    unseen: float = 0.0,
 ) -> Ratio:
     """Return the ratio over some pairs, with its interval.
 
@@ -275,13 +337,45 @@ def _ratio(
         estimated: ln of the estimated share of the baseline's and of the candidate's speed, for each pair.
         prior: Prior variance of a pair's difference, and its degrees of freedom.
         confidence: Coverage probability of the interval.
+        unseen: Half-width of what further pairs would not tell.
     """
     mean, _ = moderated_interval(ln_ratios, *prior, confidence)
     lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
     highs = [value + baseline for value, (baseline, _) in zip(ln_ratios, estimated, strict=True)]
     lowest, below = moderated_interval(lows, *prior, confidence)
     highest, above = moderated_interval(highs, *prior, confidence)
-    return Ratio(ratio=math.exp(mean), low=math.exp(lowest - below), high=math.exp(highest + above))
+    return Ratio(
+        ratio=math.exp(mean),
+        low=math.exp(lowest - math.hypot(below, unseen)),
+        high=math.exp(highest + math.hypot(above, unseen)),
+    )
+
+
+def _ratio_of(
+    pairs: Sequence[tuple[Measurement, Measurement]], ln: Callable[[Measurement], float | None], confidence: float
+) -> Ratio | None:
+    """Return the ratio of something else than speed; None where a trial does not tell it."""
+    known = [(ln(baseline), ln(candidate)) for baseline, candidate in pairs]
+    differences = [other - one for one, other in known if one is not None and other is not None]
+    if len(differences) < len(pairs):
+        return None
+    return _ratio(differences, [(0.0, 0.0)] * len(pairs), (2.0 * _STEADINESS_SD**2, 2.0), confidence)
+
+
+def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
+    """Return the half-width, as ln, of what trials do not tell whose window holds too few whole cycles.
+
+    Every one of them begins at the same place of its cycle, and holds a stall too many or too few: pairs agree, and are
+    wrong together. A short stall is noise like others.
+    """
+    errors = [
+        [
+            one.speed_error if one.cycles in range(LEAST_CYCLES) and one.speed_error > _SHORT_STALL else 0.0
+            for one in side
+        ]
+        for side in zip(*pairs, strict=True)
+    ]
+    return 2.0 * math.sqrt(sum(fmean(error**2 for error in side) for side in errors))
 
 
 def _ln_estimated(measurement: Measurement) -> float:

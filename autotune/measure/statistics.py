@@ -82,58 +82,6 @@ def integrated_autocorrelation_time(series: ArrayLike) -> float:
     return max(1.0, float(times[closed[0] if len(closed) else n - 1]))
 
 
-def winsorize(series: ArrayLike, fraction: float) -> Series:
-    """Clamp the extremes to the quantiles ``fraction`` and ``1 - fraction``.
-
-    Quantiles are interpolated, so that short series are clamped, too (a count of ``fraction * n`` values would be 0
-    below 20).
-
-    Returns:
-        A new array in the same order.
-    """
-    values = np.asarray(series, dtype=float)
-    low, high = np.quantile(values, (fraction, 1.0 - fraction))
-    return np.asarray(np.clip(values, low, high))
-
-
-def block_cv(
-    durations_s: ArrayLike,
-    work: ArrayLike,
-    *,
-    min_steps: int = 5,
-    min_s: float = 0.25,
-    winsorized: float = 0.05,
-) -> float | None:
-    """Return the coefficient of variation of the time per unit of work, over blocks of equal work.
-
-    The number of blocks is as large as possible, so that their length stays near the two minima however long the
-    measurement was: the result must not depend on its length. A step across a border of blocks is divided in proportion
-    to the work.
-
-    Args:
-        work: Work of each step, positive: frames, tokens, samples, or ones.
-        min_steps: Least number of steps in every block.
-        min_s: Least time of every block.
-        winsorized: Fraction on each side that is clamped first.
-
-    Returns:
-        Standard deviation over mean; None below 4 blocks.
-    """
-    time_at = np.concatenate(([0.0], np.cumsum(np.asarray(durations_s, dtype=float))))
-    work_at = np.concatenate(([0.0], np.cumsum(np.asarray(work, dtype=float))))
-    steps_at = np.arange(len(time_at), dtype=float)
-    blocks = int(min(time_at[-1] / min_s, steps_at[-1] / min_steps))
-    while blocks >= 4:
-        borders = np.linspace(0.0, work_at[-1], blocks + 1)
-        times = np.diff(np.interp(borders, work_at, time_at))
-        steps = np.diff(np.interp(borders, work_at, steps_at))
-        if times.min() >= min_s * (1 - 1e-9) and steps.min() >= min_steps * (1 - 1e-9):
-            times = winsorize(times, winsorized)
-            return float(times.std(ddof=1) / times.mean())
-        blocks -= max(1, blocks // 20)
-    return None
-
-
 @lru_cache(maxsize=1024)  # judging one record asks for the same few many times
 def student_t_quantile(p: float, df: float) -> float:
     """Return a quantile of Student's t distribution.

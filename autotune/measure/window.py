@@ -7,20 +7,16 @@ window has whole rounds of them: the optimizer's update takes its time in one of
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.measure.cycles import LEAST_CYCLES, Ends, Speed, find_cycles, speed_of, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
-from autotune.measure.statistics import (
-    Series,
-    block_cv,
-    integrated_autocorrelation_time,
-    mser5_truncation,
-    winsorize,
-)
+from autotune.measure.statistics import Series
 from autotune.records import Measurement, TraineeEvent
 from autotune.stage_times import PipelineTimes
 
@@ -29,10 +25,12 @@ PAUSES = frozenset({"eval", "checkpoint"})
 of the config."""
 
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
-_SMALLEST_AMOUNT, _LARGEST_AMOUNT = (
-    1e-9,
-    1e12,
-)  # of samples or work in a step; what a broken trainer reports must not become a speed
+# Of samples or work in a step: what a broken trainer reports must not become a speed.
+_SMALLEST_AMOUNT, _LARGEST_AMOUNT = 1e-9, 1e12
+
+STALL = 3.0
+"""Times the median step that a step takes at least that is a stall."""
+
 LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
 
@@ -47,6 +45,11 @@ class Window:
         waits_s: Time for which each step waited for data; NaN where not reported, None if by none.
         samples: Samples of each step; None unless known for all.
         work: Frames or tokens of each step; None unless known for all.
+        begin_s: Begin of the first step, its batch included; None where it is not known.
+        first_wait_s: Time that the first step waited for data; None where it is not known.
+        cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None where too few were seen.
+        beat_s: Time of the longest cycles of which one at least was seen whole; None without any.
+        has_stalls: Whether some steps are slow, of another kind than the others.
     """
 
     first_step_end_s: float
@@ -56,6 +59,11 @@ class Window:
     waits_s: Series | None
     samples: Series | None
     work: Series | None
+    begin_s: float | None = None
+    first_wait_s: float | None = None
+    cycle_ends: Ends | None = None
+    beat_s: float | None = None
+    has_stalls: bool = False
 
     @property
     def steps(self) -> int:
@@ -112,18 +120,44 @@ class Window:
         pieces = [piece for piece in np.array_split(np.arange(self.steps), parts) if len(piece)]
         return tuple(float(amounts[piece].sum() / self.durations_s[piece].sum()) for piece in pieces)
 
-    def cv(self) -> float | None:
-        """Return the variation of the time per unit of work; None if the window is too short for 4 blocks."""
-        return block_cv(self.durations_s, self.units)
+    @property
+    def cycles(self) -> int | None:
+        """Number of whole cycles, fewer than `LEAST_CYCLES` where it does not consist of them; None without any."""
+        if self.cycle_ends is not None:
+            return len(self.cycle_ends) - 1
+        if not self.has_stalls:
+            return None
+        return min(LEAST_CYCLES - 1, int(self.time_s / self.beat_s)) if self.beat_s else 0
+
+    def cv(self) -> float:
+        """Return the coefficient of variation of the steps' time per unit of work."""
+        pace = self.durations_s / self.units
+        return float(pace.std() / pace.mean())
+
+    def stalls(self) -> tuple[float, float | None]:
+        """Return the share of the time that long steps took beyond usual ones, and how much of them waited for data.
+
+        Long are those of more than `STALL` times the median time per unit of work.
+        """
+        usual_s = float(np.median(self.durations_s / self.units)) * self.units
+        long = self.durations_s > STALL * usual_s
+        if not long.any():
+            return 0.0, None
+        beyond = float((self.durations_s - usual_s)[long].sum()) / self.time_s
+        if self.waits_s is None:
+            return beyond, None
+        return beyond, min(1.0, float(np.nansum(self.waits_s[long]) / self.durations_s[long].sum()))
+
+    def speed(self) -> Speed:
+        """Return the units of work per second, with their error."""
+        return speed_of(self.durations_s, self.units, self.cycle_ends)
 
     def within_variance_s(self) -> float:
         """Return the relative variance of this trial's throughput over 1 s of its window, autocorrelation included.
 
         Over ``L`` seconds it is this divided by ``L``; an input of `statistics.optimal_window_s`.
         """
-        pace = winsorize(self.durations_s / self.units, 0.05)
-        relative = float(pace.var() / pace.mean() ** 2)
-        return relative * integrated_autocorrelation_time(pace) * self.time_s / self.steps
+        return self.speed().error ** 2 * self.time_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,24 +167,28 @@ class WindowGoal:
     Looking costs a pass over all steps, so it happens at chosen times only. The goal is a *length*, never a
     precision: a rule that stops once the numbers look precise would stop at lucky moments (it holds its ±5 % 56-90 %
     of the time). Each next look is due when the goal could be met at the earliest, and at least a quarter
-    of its length later. MSER-5 cuts at most half, so about five looks settle any trial.
+    of its length later. A warm-up is at most half, so about five looks settle any trial.
 
     Attributes:
         target_s: Length that the study's noise makes worthwhile (`statistics.optimal_window_s`).
+        most_s: Length up to which a window that shows a whole cycle has to hold `LEAST_CYCLES`.
     """
 
     min_s: float
     min_steps: int
     target_s: float
+    most_s: float = 0.0
 
     @property
     def length_s(self) -> float:
-        """Time that the steps of the window must add up to."""
+        """Time that the steps of the window must add up to, if they show no cycles."""
         return max(self.min_s, self.target_s)
 
     def is_met_by(self, window: Window | None) -> bool:
         """Return True if the window is long enough."""
-        return window is not None and window.time_s >= self.length_s and window.steps >= self.min_steps
+        if window is None or window.time_s < self.length_s or window.steps < self.min_steps:
+            return False
+        return window.cycles not in range(1, LEAST_CYCLES) or window.time_s >= self.most_s
 
     def next_look_s(self, now_s: float, window: Window | None) -> float:
         """Return the time of the next look, after one that did not meet the goal.
@@ -170,16 +208,20 @@ def main_stream(events: Sequence[TraineeEvent]) -> str | None:
     return max(steps, key=steps.__getitem__) if steps else None
 
 
-def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = None) -> Window | None:
+def steady_window(
+    events: Sequence[TraineeEvent], *, after_s: float | None = None, cut_s: float | None = None
+) -> Window | None:
     """Find the steady window of a trial.
 
     The first step is dropped, then what came before ``after_s``, then the steps with pauses in them, then the
-    warm-up that MSER-5 finds in the time per unit of work, then rounds of gradient accumulation of which a part is
-    missing by now.
+    warm-up (`cycles.warm_up`), then rounds of gradient accumulation of which a part is missing by now, then what is
+    not whole cycles.
 
     Args:
         events: All events of the trial so far, each stream in order of time.
         after_s: End of the first pass over the data, for a config whose caches have to fill first.
+        cut_s: When the trial was cut short; None where it ended with a step. A step under way that takes longer than
+            others by then counts, as half done: without it, speed would be too high by selection.
 
     Returns:
         None while fewer than `LEAST_STEPS` steps remain.
@@ -188,6 +230,8 @@ def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = Non
     if stream is None:
         return None
     steps = [event for event in events if event.kind == "step" and event.stream == stream]
+    if cut_s is not None:
+        steps += _under_way(steps, cut_s)
     ends_s = np.array([step.t_s for step in steps])
     starts_s, stops_s = ends_s[:-1], ends_s[1:]
     keep = stops_s > starts_s
@@ -203,10 +247,28 @@ def steady_window(events: Sequence[TraineeEvent], *, after_s: float | None = Non
     window = _window(steps, kept)
     if window.time_s < _SHORTEST_S:
         return None
-    warm_up = mser5_truncation(window.durations_s / window.units)
-    settled = kept[warm_up:]
-    rounds = _whole_rounds(settled, np.array([step.update for step in steps]))
-    return _window(steps, rounds) if len(rounds) < len(kept) else window
+    kept = kept[warm_up(window.durations_s, window.units) :]
+    kept = _whole_rounds(kept, np.array([step.update for step in steps]))
+    begin_s = next((event.t_s for event in events if event.kind == "begin" and event.stream == stream), None)
+    return replace(_whole_cycles(_window(steps, kept), steps, kept), begin_s=begin_s, first_wait_s=steps[0].wait_s)
+
+
+def _under_way(steps: Sequence[TraineeEvent], cut_s: float) -> list[TraineeEvent]:
+    """Return the step under way when a trial was cut short, as half done; none if it may still be a usual one."""
+    lengths_s = [after.t_s - before.t_s for before, after in pairwise(steps)]
+    last = steps[-1]
+    if len(lengths_s) < LEAST_STEPS or cut_s - last.t_s <= STALL * median(lengths_s):
+        return []
+    samples, work = (amount and amount / 2.0 for amount in (last.samples, last.work))
+    return [replace(last, t_s=cut_s, wait_s=None, samples=samples, work=work)]
+
+
+def _whole_cycles(window: Window, steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
+    """Return the part of a window that is whole cycles; all of it where these are too few."""
+    ends, beat_s, has_stalls = find_cycles(window.durations_s, window.units)
+    if ends is not None:
+        window = replace(_window(steps, kept[ends[0] : ends[-1]]), cycle_ends=ends - ends[0])
+    return replace(window, beat_s=beat_s, has_stalls=has_stalls)
 
 
 def _whole_rounds(kept: NDArray[np.intp], updates: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -273,17 +335,28 @@ def measure_trial(
         filling: True if the trial's caches were still being filled.
         stages: Times of its pipeline's stages, see `stages_between`; None where it has no such pipeline.
     """
-    p50_s, p95_s = np.percentile(window.durations_s, (50, 95))
+    p50_s, p95_s, p99_s, max_s = np.percentile(window.durations_s, (50, 95, 99, 100))
+    stall_fraction, stall_wait_fraction = window.stalls()
     samples_per_s = window.samples_per_s(default_samples)
     return Measurement(
         window_s=window.time_s,
         steps=window.steps,
         samples_per_s=samples_per_s,
+        speed_error=window.speed().error,
+        cycles=window.cycles,
+        beat_s=window.beat_s,
         cv=window.cv(),
         step_p50_s=float(p50_s),
         step_p95_s=float(p95_s),
+        step_p99_s=float(p99_s),
+        step_max_s=float(max_s),
+        stall_fraction=stall_fraction,
+        stall_wait_fraction=stall_wait_fraction,
+        overall_samples_per_s=samples_per_s * min(1.0, window.time_s / (window.t1_s - window.t0_s)),
         data_wait_fraction=_data_wait_fraction(window),
         first_step_s=window.first_step_end_s - started_s,
+        setup_s=None if window.begin_s is None else window.begin_s - started_s,
+        first_batch_s=window.first_wait_s,
         cpu_cores=None if host is None else host.cpu_cores,
         peak_memory_bytes=None if host is None else host.peak_memory_bytes,
         gpu_utilization=None if gpu is None else gpu.utilization,

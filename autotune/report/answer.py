@@ -11,9 +11,10 @@ from rich.text import Text
 
 from autotune.clock import format_duration
 from autotune.config.command_line import TypedOptions
+from autotune.measure.oscillation import LEAST_PERIOD_S
 from autotune.measure.score import UTILIZATION
-from autotune.metrics import GPU_METRICS, METRICS, Metric
-from autotune.records import Learning, PooledGpu, Ratio, SearchResult, Side, TrialRecord, Validation, Verdict
+from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
+from autotune.records import CONFIRMED, Learning, PooledGpu, Ratio, SearchResult, Side, TrialRecord, Validation, Verdict
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.race_notes import race_notes
 
@@ -90,7 +91,7 @@ def print_next_step(
     command, say = "", "Nothing to apply."
     if applied:
         say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
-    elif result.verdict is Verdict.BETTER:
+    elif result.verdict in CONFIRMED:
         say, command = "Next:  ", typed.command("apply", *(["--answer", answer] if answer else []))
     elif result.verdict is Verdict.NO_BASELINE:
         say, command = "Next:  ", typed.command("apply", "--force")
@@ -125,6 +126,10 @@ def headline(result: SearchResult) -> Text:
         if result.objective == UTILIZATION.name and result.score_ratio is not None:
             busy = f"the GPU is {ratio_text(result.score_ratio)} as busy as with today's config"
             said = f"{busy}, and training {ratio_text(result.speedup)} as fast."
+    elif result.verdict is Verdict.STEADIER:
+        assert result.speedup is not None
+        word, style = "Steadier: ", "bold green"
+        said = f"as fast as today's config, {ratio_text(result.speedup)}{_evener_text(result)}."
     elif result.verdict is Verdict.NO_BASELINE:
         word, style, said = "No baseline: ", "bold yellow", "today's config does not run; these values do."
     elif result.candidate is not None and result.speedup is None:
@@ -137,6 +142,21 @@ def headline(result: SearchResult) -> Text:
     elif _is_undecided(result):
         said = "trials differ too much from one another to tell."
     return Text.assemble((word, style), said)
+
+
+def _evener_text(result: SearchResult) -> str:
+    """Return what is steadier, with its figures: each that differs by a tenth at least; a clause."""
+    today, best = (side.metrics if side and side.metrics else {} for side in (result.baseline, result.best))
+    said: list[str] = []
+    for name in ("step_p95_s", "step_p99_s", "step_max_s", "stall_fraction", "gpu_utilization"):
+        before, after, metric = today.get(name), best.get(name), METRICS[name]
+        if before is None or after is None:
+            continue
+        lower, higher = (after, before) if metric.better is not Direction.HIGHER else (before, after)
+        is_said_already = name.startswith("step_") and said
+        if lower < 0.9 * higher and not is_said_already:
+            said.append(f"{metric.label} {metric.text(before)} today, then {metric.text(after)}")
+    return "".join(f"; {one}" for one in said)
 
 
 def _is_undecided(result: SearchResult) -> bool:
@@ -256,7 +276,9 @@ def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
         other: Side that it is compared with; None for none.
     """
     sides = [side for side in (baseline, other) if side is not None and side.metrics]
-    of_the_trial = ("cv", "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
+    has_stalls = any((side.metrics or {}).get("stall_fraction") for side in sides)
+    of_stalls = ("stall_fraction", "beat_s", "stall_wait_fraction", "step_p99_s") if has_stalls else ()
+    of_the_trial = ("cv", *of_stalls, "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
     return [_trial_row("samples_per_s", sides), *_gpu_rows(sides), *(_trial_row(name, sides) for name in of_the_trial)]
 
 
@@ -289,6 +311,10 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
     if told:
         idlest = min(told, key=lambda device: device.figures.utilization or 0.0)
         notes.append(f"Today's GPU utilization is {idlest.verdict}, which usually means: {idlest.meaning}.")
+        beat_s = (baseline.metrics or {}).get("beat_s")
+        if beat_s is not None and beat_s < LEAST_PERIOD_S:
+            every = METRICS["beat_s"].text(beat_s)
+            notes.append(f"It stalls every {every}, faster than the driver looks: utilization shows no swing of that.")
     return notes
 
 
@@ -311,7 +337,7 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
         return [_trial_row("gpu_utilization", sides, _NOT_MEASURED)]
     effective = [side.gpus.effective_utilization if side.gpus else None for side in sides]
     rows = [_row(GPU_METRICS["effective_utilization"], effective, "not known yet"), *_utilization_rows(sides)]
-    for name in ("utilization", "p10", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity"):
+    for name in ("utilization", "idle_fraction", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity"):
         values = [_over_scored(side, name) for side in sides]
         rows += [_row(GPU_METRICS[name], values)] if any(value is not None for value in values) else []
     for name in ("energy_per_sample_j", "gpu_memory_bytes"):  # of the trial on a GPU

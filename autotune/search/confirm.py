@@ -185,7 +185,10 @@ class ConfirmationPlan:
         Args:
             judgement: Of the pairs so far; None if they are too few to deny a gain, and do not show one.
         """
-        return judgement is not None and (judgement.better or judgement.is_futile(self.pairs))
+        if judgement is None or judgement.better:
+            return judgement is not None
+        is_told = judgement.steadier or not judgement.may_be_steadier
+        return is_told and judgement.is_futile(self.pairs)
 
 
 def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> Candidate | None:

@@ -1,5 +1,6 @@
 """Schedule of a search: how long trials take and may take, and what of the budget is left for what."""
 
+import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -77,20 +78,29 @@ def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) ->
         trials: Trials of this search; those of other searches may have run on a colder machine.
         point: Name of the point; None for a new one.
     """
-    durations_s = [_usual_first_s(trials), *(trial.duration_s for trial in trials[1:])] if trials else []
+    durations_s = _usual_durations_s(trials)
     good = [(trial, duration_s) for trial, duration_s in zip(trials, durations_s, strict=True) if trial.comparable]
     own = [duration_s for trial, duration_s in good if trial.point == point]
-    everybody = [duration_s for _, duration_s in good] or [trial.duration_s for trial in trials]
+    everybody = [duration_s for _, duration_s in good] or durations_s
     return median(own or everybody or [10.0])
 
 
-def _usual_first_s(trials: Sequence[TrialRecord]) -> float:
-    """Return the first trial's length without what only it takes: it starts with nothing imported or cached."""
-    first = trials[0]
-    later = [other.measurement.first_step_s for other in trials[1:] if other.measurement]
-    if not first.measurement or not later:
-        return first.duration_s
-    return first.duration_s - max(0.0, first.measurement.first_step_s - median(later))
+def _usual_durations_s(trials: Sequence[TrialRecord]) -> list[float]:
+    """Return the trials' lengths without what only some take.
+
+    The first starts with nothing imported or cached, that of today's config looks longer, and so do confirming ones.
+    """
+    measured = [trial.measurement for trial in trials if trial.measurement]
+    usual_window_s = median(one.window_s for one in measured) if measured else 0.0
+    usual_start_s = median(one.first_step_s for one in measured[1:]) if measured[1:] else math.inf
+    durations_s = []
+    for place, trial in enumerate(trials):
+        beyond_s = 0.0
+        if trial.measurement:
+            beyond_s += max(0.0, trial.measurement.window_s - usual_window_s)
+            beyond_s += 0.0 if place else max(0.0, trial.measurement.first_step_s - usual_start_s)
+        durations_s.append(trial.duration_s - beyond_s)
+    return durations_s
 
 
 def pair_s(trials: Sequence[TrialRecord], baseline: str, candidate: str | None) -> float:

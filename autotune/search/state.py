@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
+from autotune.clock import format_duration
+from autotune.measure.cycles import LEAST_CYCLES
 from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
 from autotune.measure.score import ln_score
 from autotune.measure.statistics import optimal_window_s
@@ -36,6 +38,10 @@ REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
 
 
+_FIRST_LOOK, _FIRST_LOOK_FROM_S, _LONGEST_FIRST_LOOK_S = 0.06, 120.0, 180.0  # the first: share of the budget
+_MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
+
+
 class SearchState:
     """State of one search: grows with each trial, and is asked before each.
 
@@ -54,8 +60,10 @@ class SearchState:
         *,
         sampler: SamplerChoice,
         seed: int,
+        budget_s: float,
         warm_start: WarmStart | None = None,
     ) -> None:
+        self._budget_s = budget_s
         self._problem = problem
         self._study = study
         self._findings = findings
@@ -253,7 +261,38 @@ class SearchState:
             target_s = optimal_window_s(
                 median(starts_s), median(self._within_variances_s), self.sd**2, min_s=limits.min_s, max_s=limits.max_s
             )
-        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s)
+        most_s = max(limits.max_s, _MOST_FOR_CYCLES * self._budget_s)
+        target_s = max(target_s, min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
+        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s, most_s=most_s)
+
+    def first_goal(self) -> WindowGoal:
+        """Return the window of the first trial of today's config: long enough to see what comes only now and then."""
+        usual = self.goal()
+        if self._budget_s < _FIRST_LOOK_FROM_S:
+            return usual
+        look_s = min(_LONGEST_FIRST_LOOK_S, _FIRST_LOOK * self._budget_s)
+        return replace(usual, target_s=max(usual.length_s, look_s), most_s=max(usual.most_s, 2.0 * look_s))
+
+    def why_longer(self) -> str:
+        """Return why trials are longer than even steps would need, a sentence; empty if they are not."""
+        beat_s, goal = self.beat_s, self.goal()
+        if beat_s is None or LEAST_CYCLES * beat_s <= max(self._problem.limits.min_s, goal.min_s):
+            return ""
+        every, length = format_duration(beat_s), format_duration(goal.length_s)
+        if goal.length_s < LEAST_CYCLES * beat_s:
+            needed = format_duration(LEAST_CYCLES * beat_s / _MOST_FOR_CYCLES)
+            return (
+                f"Training stops and goes every {every}: {length}, all that a trial measures within this budget, hold "
+                f"less than {LEAST_CYCLES} of that, and intervals are as wide as it calls for; --budget {needed} is "
+                "enough."
+            )
+        return f"Training stops and goes every {every}: trials measure for {length}, for {LEAST_CYCLES} of that."
+
+    @property
+    def beat_s(self) -> float | None:
+        """Usual time of the cycles of training, as far as this search has seen any in today's config."""
+        beats_s = [measured.beat_s for measured in self._baseline_measurements() if measured.beat_s is not None]
+        return median(beats_s) if beats_s else None
 
     def _feasibility(self) -> Feasibility:
         return Feasibility(

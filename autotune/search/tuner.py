@@ -14,7 +14,7 @@ from autotune.events import Event, Remark, SearchEnded, SearchStarted
 from autotune.limits import expected
 from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.window import WindowGoal
-from autotune.records import Ending, Purpose, SearchResult, TrialRecord, Validity, Verdict
+from autotune.records import CONFIRMED, Ending, Purpose, SearchResult, TrialRecord, Validity, Verdict
 from autotune.sampler.acquisition import Proposal
 from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.confirm import (
@@ -78,6 +78,7 @@ class Tuner:
             self._findings,
             sampler=parts.sampler,
             seed=parts.seed,
+            budget_s=parts.budget.budget_s,
             warm_start=parts.warm_start,
         )
         self._narrator = Narrator(consumers, self._findings.remarks)
@@ -172,7 +173,7 @@ class Tuner:
         limit_s = math.inf
         if self.state.space.settles(self._baseline.values):
             limit_s = baseline_cache_time_limit_s(self._budget.budget_s)
-        record = self._trials.make(replace(self._baseline, limit_s=limit_s))
+        record = self._trials.make(replace(self._baseline, limit_s=limit_s, goal=self.state.first_goal()))
         if record.validity is Validity.COLD:
             if not self._trials.filled_files:  # else the next one has what this one left behind
                 self._leave_caches_alone()
@@ -183,6 +184,8 @@ class Tuner:
             self._require_that_paths_are_taken(record)
         self._others.require_that_today_works(record)
         require_baseline(record, self._problem, budget_s=self._budget.budget_s, earlier=self.state.trials)
+        if longer := self.state.why_longer():
+            self._narrator.tell(Remark(text=longer))
 
     def _require_that_paths_are_taken(self, record: TrialRecord) -> None:
         """Raise an error if the trainer, which crashed before its first step, makes some with relative output paths."""
@@ -375,12 +378,12 @@ class Tuner:
             Whether it broke, so that it cannot be the answer.
         """
         result = self._summary()
-        return result is not None and result.verdict is Verdict.BETTER and self._validator.breaks(result)
+        return result is not None and result.verdict in CONFIRMED and self._validator.breaks(result)
 
     def _race(self) -> None:
         """Race the point that is the answer, if that was asked for or is called for."""
         result = self._summary()
-        if result is not None and result.best and result.verdict is Verdict.BETTER and not self._trials.gpu_lost:
+        if result is not None and result.best and result.verdict in CONFIRMED and not self._trials.gpu_lost:
             self._racer.race(result.best.values)
 
     def _afterwards_s(self) -> float:
@@ -401,7 +404,7 @@ class Tuner:
         """
         self._rate()
         trials, result = self.state.trials, self.answer_so_far()
-        if result and result.verdict is Verdict.BETTER and result.best and not self.state.left_out:
+        if result and result.verdict in CONFIRMED and result.best and not self.state.left_out:
             trials_of_all = self.state.records()
             if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
                 self._narrator.tell(Remark(text=said))

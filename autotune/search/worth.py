@@ -8,7 +8,7 @@ import numpy as np
 
 from autotune.measure.score import THROUGHPUT, Objective
 from autotune.measure.statistics import SLOW_OUTLIER_FLOOR
-from autotune.records import Ratio, Scalar, SearchResult, TrialRecord, Values, Verdict
+from autotune.records import CONFIRMED, Ratio, Scalar, SearchResult, TrialRecord, Values, Verdict
 from autotune.sampler.gaussian_process import GaussianProcess, Indices, TrainingData
 from autotune.sampler.observations import expected_sd_of
 from autotune.space.knob import Knob, Label, same_scalar, with_baseline
@@ -28,7 +28,7 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
     Returns:
         The rating; None where there is nothing to compare with, or nothing changes.
     """
-    shown = result.best if result.verdict is Verdict.BETTER else result.candidate
+    shown = result.best if result.verdict in CONFIRMED else result.candidate
     if result.verdict is Verdict.NO_BASELINE or result.baseline is None or shown is None:
         return None
     trials = [

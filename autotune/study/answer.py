@@ -136,7 +136,8 @@ def chosen_finalist(
     Args:
         excluded: Kinds of change of the training that are out of the question.
     """
-    better = [one for one in judged if _is_better(one) and _kinds(one[0].trial, CHANGES).isdisjoint(excluded)]
+    better = [one for one in judged if _wins(one) and _kinds(one[0].trial, CHANGES).isdisjoint(excluded)]
+    better.sort(key=lambda one: one[1] is None or not one[1].better)
     if standing is None or not better:
         return next(iter(better), None)
     trials = [trial for trial in records if trial.search == search]
@@ -147,14 +148,14 @@ def chosen_finalist(
     if trials[0].point == standing.point or is_outside or _fails(standing, judged, trials):
         return next(iter(able), None)
     against = judged_finalists(records, search, objective, against=standing.point) if able else []
-    winners = {one[0].trial.point for one in against if _is_better(one)}
+    winners = {one[0].trial.point for one in against if _wins(one)}
     own = [one for one in better if one[0].trial.point == standing.point]
     return next((one for one in able if one[0].trial.point in winners), own[0] if own else None)
 
 
-def _is_better(judged: Judged) -> bool:
+def _wins(judged: Judged) -> bool:
     finalist, judgement = judged
-    return judgement is not None and judgement.better and not finalist.broke
+    return judgement is not None and judgement.wins and not finalist.broke
 
 
 HeldBack = tuple[Finalist, Judgement, str]
@@ -176,7 +177,7 @@ def withheld(
     return [
         (one, judgement, _why_withheld(one, may_change))
         for one, judgement in judged
-        if judgement is not None and _is_better((one, judgement)) and one.trial.point not in known
+        if judgement is not None and _wins((one, judgement)) and one.trial.point not in known
     ]
 
 

@@ -122,6 +122,7 @@ def _pooled(seen: _Seen) -> PooledGpu:
         meaning=MEANINGS[wave.pattern] if enough else None,
         samples=utilization.samples,
         p10=wave.p10,
+        idle_fraction=wave.idle,
         duty_fraction=wave.duty if _has_two_levels(wave) else None,
         low=wave.low,
         high=wave.high,

@@ -26,6 +26,7 @@ from autotune.measure.score import (
 )
 from autotune.metrics import METRICS, values_of
 from autotune.records import (
+    CONFIRMED,
     LEFT_OUT,
     OUTSIDE,
     VALIDATION_ASKED,
@@ -49,6 +50,7 @@ from autotune.space.space import Space
 from autotune.study.answer import (
     Finalist,
     HeldBack,
+    Judged,
     Kinds,
     Standing,
     chosen_finalist,
@@ -321,17 +323,19 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
     else:
         is_filling = any(trial.measurement and trial.measurement.filled_samples_per_s for trial in searched.good)
         why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
-        if judgement.better and finalist and finalist.broke:
+        if judgement.wins and finalist and finalist.broke:
             why += ", but it broke in a longer training"
     is_raced_or_alike = race is not None or not changes_training(one.label for one in changes)
     return SearchResult(
-        verdict=Verdict.BETTER if chosen else Verdict.NO_CHANGE,
+        verdict=_verdict(chosen),
         why=why,
         baseline=baseline,
         best=candidate if chosen else baseline,
         candidate=None if chosen else candidate,
         speedup=judgement.speed if judgement else None,
         score_ratio=judgement.score if judgement else None,
+        steadiness=judgement.steadiness if judgement else None,
+        utilization=judgement.utilization if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
         same_training=_same_training(searched),
         trials=len(searched.trials),
@@ -352,6 +356,12 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
             *(race.cautions if race else ()),
         ),
     )
+
+
+def _verdict(chosen: Judged | None) -> Verdict:
+    if chosen is None or chosen[1] is None:
+        return Verdict.NO_CHANGE
+    return Verdict.BETTER if chosen[1].better else Verdict.STEADIER
 
 
 def _why_nothing(searched: _Searched) -> str:
@@ -388,6 +398,10 @@ def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str]
         )
     if judgement.better:
         return f"confirmed by {pairs}"
+    if judgement.steadier:
+        known = {"steadiness of steps": judgement.steadiness, "GPU utilization": judgement.utilization}
+        shown = [f"{what} {ratio.low:.2f}x to {ratio.high:.2f}x" for what, ratio in known.items() if ratio]
+        return f"confirmed by {pairs}: {', '.join(shown)}, and no loss of speed beyond {1 - LEAST_SPEED:.0%}"
     if objective.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
         return (
             f"{pairs} show a busier GPU, but not that training is no slower: the interval of its speed begins at "
@@ -422,7 +436,7 @@ def _differing(finalist: Finalist, baseline: TrialRecord) -> Values:
 
 
 def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], space: Space) -> SearchResult:
-    shown = result.best if result.verdict is Verdict.BETTER else None
+    shown = result.best if result.verdict in CONFIRMED else None
     if shown is None or result.baseline is None:
         return result
     searches = list(dict.fromkeys(trial.search for trial in records))

@@ -114,7 +114,7 @@ class StepMaker:
         # What is known of the loop.
         self.is_fetching = False
         self._is_steady = False
-        self._has_trained = False
+        self._has_begun = self._has_trained = False
         self._has_optimizer = False  # whose steps are seen
         self._thread: Optional[int] = None
         self._fetching_thread: Optional[int] = None
@@ -357,6 +357,9 @@ class StepMaker:
         self._open(_OWN, begin_s, begin_s - self._trained_s if is_whole and self._trained_s else None, samples)
 
     def _open(self, state: State, begin_s: float, wait_s: Optional[float], samples: Optional[float]) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._report.mark("begin", begin_s)
         self.state, self._begin_s, self._wait_s, self._samples = state, begin_s, wait_s, samples
 
     def _step(self, t_s: float) -> None:

@@ -21,6 +21,10 @@ Before the first step, the files of the trainer's own modules that are loaded by
 
     {"k": "files", "t_s": 83.0, "paths": ["/home/me/project/train.py"]}
 
+and when the first step began, its batch included:
+
+    {"k": "begin", "t_s": 82.4}
+
 The header may come again: where the injected observer (observe.py) has opened the file, a trainer that reports
 its own steps adds a header with its own ``source``, and from there on all steps are the trainer's.
 

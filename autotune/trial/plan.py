@@ -56,6 +56,9 @@ class Trainer:
                     yield key, text, path
 
 
+_COMPILED = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+
+
 def plan_trial(
     trainer: Trainer, keys: Values, *, trial: str, phase_s: float | None = None, reads_each_loss: bool = False
 ) -> TrialPlan:
@@ -104,5 +107,7 @@ def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[st
         # Else every trial would leave Python's own files beside the user's modules.
         "PYTHONDONTWRITEBYTECODE": "1",
         TEMPORARY_VARIABLE: str(temporary_folder(folder.path)),
+        # What is compiled is kept from one trial to the next.
+        **{name: str(trainer.state.cache / name.lower()) for name in _COMPILED if name not in os.environ},
     }
     return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

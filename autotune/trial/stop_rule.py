@@ -97,6 +97,9 @@ class StopRule:
         self._unseen = UnseenSteps(cpu_cores, start_deadline_s - self._made_s)
         self._prepared_s = 0.0  # for which it waited until its process began
         self._next_look_s = -math.inf
+        self._until_s: float | None = None
+        self._patience_s = 0.0
+        self._cut_s: float | None = None
         self._rounds = -1  # the first is whole when the second begins
         self._is_unphased = False
         self._bad_losses = 0
@@ -145,22 +148,39 @@ class StopRule:
         if passed.silent_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s):
             return Stop.HUNG
         if now_s >= give_up_s:
-            return Stop.ENOUGH
+            return self._cut(now_s)
         if self.policy.trains_s is not None:
             return None
         if self.policy.rounds is not None and self._may_be_phased():
             return None  # its steps are not of one kind
+        if self._until_s is not None:
+            return self._wait_for_its_end(now_s, self._until_s, has_news=bool(events))
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
-            if self.policy.goal.is_met_by(window):
-                return Stop.ENOUGH
+            if window is not None and self.policy.goal.is_met_by(window):
+                # The end is fixed by now; what is under way, a step or a cycle, counts with its whole time.
+                self._until_s, self._patience_s = now_s, 2.0 * max(window.beat_s or 0.0, passed.longest_silence_s)
+                return None
             fastest = window.fastest_step_samples_per_s(self._samples_per_step) if window else math.inf
             if fastest < self.policy.hopeless_below:
                 return Stop.HOPELESS
             if self._is_overdue(now_s):
-                return Stop.UNCOUNTED if window is None else Stop.ENOUGH
+                return Stop.UNCOUNTED if window is None else self._cut(now_s)
             self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
+
+    def _wait_for_its_end(self, now_s: float, until_s: float, *, has_news: bool) -> Stop | None:
+        """Return the reason to stop a trial that is long enough once what was under way then has ended."""
+        window = self.window() if has_news else None
+        if window is not None and window.t1_s >= until_s:
+            if self.policy.goal.is_met_by(window):
+                return Stop.ENOUGH
+            self._until_s = None  # cycles were found meanwhile, and it holds too few of them
+        return self._cut(now_s) if now_s >= until_s + self._patience_s else None
+
+    def _cut(self, now_s: float) -> Stop:
+        self._cut_s = now_s
+        return Stop.ENOUGH
 
     def _may_be_phased(self) -> bool:
         """Return whether a trial that is to go through phases does, or may do so yet.
@@ -240,7 +260,8 @@ class StopRule:
 
     def window(self) -> Window | None:
         """Return the steady window of the steps so far; None if there is none."""
-        return steady_window(self.events, after_s=self._settled_s if self.policy.settles else None)
+        after_s = self._settled_s if self.policy.settles else None
+        return steady_window(self.events, after_s=after_s, cut_s=self._cut_s)
 
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from autotune.errors import AutotuneError
-from scripts.bench import confirmation, drift, grid, oscillation_verdicts, promises, search
+from scripts.bench import confirmation, drift, grid, oscillation_verdicts, promises, search, stalls, windows
 from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
 from scripts.bench.tables import benchmark as tables
@@ -40,6 +40,8 @@ _BENCHMARKS = (
     gpu_watching.add_monitor,
     storage.add_storage,
     drift.add_drift,
+    windows.add_windows,
+    stalls.add_stalls,
 )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from autotune.measure.score import (
     THROUGHPUT,
     UTILIZATION,
     judge,
+    ln_score,
     pairs_needed,
 )
 from autotune.measure.statistics import pooled_variance
@@ -62,11 +64,43 @@ def test_a_gain_of_one_percent_is_no_change_however_sure():
 
 
 def test_steadiness_does_not_buy_speed():
-    """A steadier config that is 5 % slower has the better score and is still not better."""
-    verdict = judge([(measured(100, 0.8), measured(95, 0.0))] * 8, prior_variance=1e-5, prior_df=50)
-    assert verdict.score.low > 1.02
+    """A config that is 5 % slower is neither better nor steadier, however even its steps and busy its GPU are."""
+    verdict = judge([(measured(100, 0.8, 0.3), measured(95, 0.0, 0.9))] * 8, prior_variance=1e-5, prior_df=50)
     assert verdict.speed.high < 0.98
     assert not verdict.better
+    assert not verdict.steadier
+    assert ln_score(measured(96, 0.0, 1.0), measured(100, 9.0, 0.01)) < 0.0
+
+
+@pytest.mark.parametrize(
+    ("today", "other", "is_steadier"),
+    [
+        ((0.8, None), (0.2, None), True),
+        ((0.8, 0.31), (0.2, 0.88), True),
+        ((0.2, 0.31), (0.2, 0.88), True),
+        ((0.2, 0.88), (0.2, 0.88), False),
+        ((0.8, 0.88), (0.2, 0.6), False),
+        ((None, None), (0.2, None), False),
+    ],
+)
+def test_as_fast_and_steadier_is_a_verdict_of_its_own(today, other, is_steadier):
+    """Evener steps or a busier GPU at the same speed, if neither of them is the worse for it."""
+    pairs = [(measured(100 + noise, *today), measured(100 - noise, *other)) for noise in (0.3, -0.2, 0.1, -0.3)]
+    verdict = judge(pairs, prior_variance=1e-5, prior_df=2)
+    assert (verdict.better, verdict.steadier) == (False, is_steadier)
+
+
+def test_pairs_that_saw_too_few_cycles_are_wrong_together():
+    """However well they agree: each of their trials held one stall too many or too few."""
+    seen = judge([(measured(100), measured(115))] * 6, prior_variance=1e-4, prior_df=2)
+    few = [
+        (replace(one, cycles=1, speed_error=0.1), replace(other, cycles=1, speed_error=0.1))
+        for one, other in [(measured(100), measured(115))] * 6
+    ]
+    unseen = judge(few, prior_variance=1e-4, prior_df=2)
+    assert seen.better
+    assert not unseen.better
+    assert unseen.speed.low < 1.0 < unseen.speed.high
 
 
 def test_more_pairs_are_needed_for_smaller_gains():

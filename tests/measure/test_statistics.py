@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from autotune.measure.statistics import (
-    block_cv,
     integrated_autocorrelation_time,
     moderated_interval,
     mser5_truncation,
@@ -50,32 +49,6 @@ def test_autocorrelation_time_of_a_known_process(correlation):
         series[index] = correlation * series[index - 1] + noise[index]
     expected = (1 + correlation) / (1 - correlation)
     assert integrated_autocorrelation_time(series) == pytest.approx(expected, rel=0.1)
-
-
-def test_length_buckets_are_no_unsteadiness():
-    """Steps of very different size at one pace have no variation."""
-    work = np.random.default_rng(5).integers(1, 100, 2000).astype(float)
-    assert block_cv(work * 1e-3, work) == pytest.approx(0.0, abs=1e-9)
-
-
-def test_one_stall_does_not_decide_the_variation():
-    """A single long pause is pulled in to the 95th percentile; regular stalls are not."""
-    steady = np.random.default_rng(6).normal(0.02, 0.001, 2000)
-    stalled, regular = steady.copy(), steady.copy()
-    stalled[1000] += 5.0
-    regular[::40] += 0.2
-    ones = np.ones(2000)
-    calm, once, often = (block_cv(durations, ones) for durations in (steady, stalled, regular))
-    assert once == pytest.approx(calm, rel=0.25)
-    assert often > 5 * calm
-
-
-def test_measuring_longer_is_not_unsteadiness():
-    """The variation of the same process does not depend on how long it was watched."""
-    random = np.random.default_rng(7)
-    short = np.median([block_cv(random.normal(0.02, 0.01, 400), np.ones(400)) for _ in range(50)])
-    long = np.median([block_cv(random.normal(0.02, 0.01, 4000), np.ones(4000)) for _ in range(20)])
-    assert long == pytest.approx(short, rel=0.15)
 
 
 def test_pooling_weighs_groups_by_their_degrees_of_freedom():

@@ -44,7 +44,8 @@ def test_throughput_is_samples_over_the_time_of_the_window():
     assert measured.window_s == pytest.approx(10.0)
     assert measured.step_p50_s == pytest.approx(0.1)
     assert measured.step_p95_s == pytest.approx(0.1)
-    assert measured.cv == pytest.approx(0.0, abs=1e-9)
+    assert (measured.cv, measured.stall_fraction) == (pytest.approx(0.0, abs=1e-9), 0.0)
+    assert (measured.beat_s, measured.cycles) == (None, None)
     assert measured.first_step_s == pytest.approx(14.0)
 
 
@@ -85,7 +86,9 @@ def test_the_window_has_whole_rounds_of_gradient_accumulation():
     ]
     for events, rounds in ((steps, 20), ([*steps, mark("eval", steps[42].t_s + 0.01)], 19)):
         window = steady_window(events)
-        assert window.steps == 4 * rounds
+        assert window.steps == 4 * (
+            rounds - 2
+        )  # what comes before the first whole cycle, and the last one, is left out
         assert window.samples_per_s(None) == pytest.approx(4 * 8.0 / 0.8)
 
 

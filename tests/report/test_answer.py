@@ -89,6 +89,12 @@ def _one_gpu(whole: SearchResult) -> Changes:
     }
 
 
+def _stalls_faster_than_the_driver_looks(whole: SearchResult) -> Changes:
+    changes = _one_gpu(whole)
+    fast = {"stall_fraction": 0.4, "beat_s": 0.08, "stall_wait_fraction": 0.97, "step_p99_s": 0.06}
+    return {**changes, "baseline": replace(changes["baseline"], metrics={**changes["baseline"].metrics, **fast})}
+
+
 def _two_gpus(whole: SearchResult) -> Changes:
     data, after = (pooled_gpu(text, busy, scored=False) for text, busy in (("3 % flat", 0.03), ("9 % flat", 0.09)))
     model = pooled_gpu("2-40 % bursty", 0.2, uuid="GPU-1", name="NVIDIA T4")
@@ -115,6 +121,20 @@ def _validated(_whole: SearchResult) -> Changes:
     return {"validation": held, "broken": (point,), "gain_of_ten_minutes": 0.04}
 
 
+def _steadier(whole: SearchResult) -> Changes:
+    assert whole.baseline is not None
+    assert whole.best is not None
+    before = {"step_p95_s": 0.41, "step_p99_s": 0.9, "stall_fraction": 0.4, "beat_s": 2.0, "gpu_utilization": 0.31}
+    after = {"step_p95_s": 0.13, "step_p99_s": 0.14, "stall_fraction": 0.0, "beat_s": None, "gpu_utilization": 0.88}
+    return {
+        "verdict": Verdict.STEADIER,
+        "why": "confirmed by 6 interleaved pairs with today's config",
+        "speedup": Ratio(ratio=1.0, low=0.99, high=1.02),
+        "baseline": replace(whole.baseline, metrics={**(whole.baseline.metrics or {}), **before}),
+        "best": replace(whole.best, metrics={**(whole.best.metrics or {}), **after}),
+    }
+
+
 def _brackets(_whole: SearchResult) -> Changes:
     unclear = Ratio(ratio=1.2, low=0.9, high=1.6)
     return {"changes": (Change(path="x", old="[red]", new="[/red]", worth=unclear, group=0, label="unknown"),)}
@@ -128,6 +148,7 @@ TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "better, the training stays as it is": (lambda whole: {"changes": whole.changes[1:]}, {"elapsed_s": None}),
     "applied already": (lambda _: {"why_no_gpu": "no NVIDIA driver was found"}, {"applied": True}),
     "by utilization": (lambda _: {"objective": "utilization", "gain_of_ten_minutes": 0.002}, {}),
+    "steadier": (_steadier, {}),
     "no change": (lambda whole: _not_better(whole, score_ratio=ALIKE), {}),
     "no change, undecided": (lambda whole: _not_better(whole, score_ratio=ANYTHING), {}),
     "no change, it broke": (lambda whole: _not_better(whole, validation=BROKE), {}),
@@ -146,6 +167,7 @@ TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "long keys, 80 columns": (_long_keys, {"width": 80}),
     "stages of a pipeline": (_stages, {}),
     "one GPU": (_one_gpu, {}),
+    "one GPU, fast stalls": (_stalls_faster_than_the_driver_looks, {}),
     "one GPU, not enough yet": (
         lambda whole: {"baseline": on_gpus(whole.baseline, FEW)},
         {},

@@ -108,7 +108,7 @@ def test_points_that_others_measure_are_left_to_them(search: Search, make_trial:
     def begins() -> None:
         other.begins(GOOD)
 
-    searched = search(plain, budget_s=200, joins=joining(other, first=begins))
+    searched = search(plain, budget_s=110, joins=joining(other, first=begins))
     tried = [trial.values for trial in searched.of(Purpose.EXPLORE)]
     assert len(tried) >= 4
     assert GOOD not in tried

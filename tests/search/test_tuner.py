@@ -340,12 +340,12 @@ def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_sam
     def slow_to_start(config: Mapping[str, Any]) -> Training:
         return replace(plain(config), start_s=20.0, noise=0.03)
 
-    searched = search(slow_to_start, budget_s=600)
+    searched = search(slow_to_start, budget_s=700)
     confirming = searched.of(Purpose.CONFIRM)
     assert len(confirming) == 4
     (planned,) = {trial.conditions[PAIRS_PLANNED] for trial in confirming}
     assert planned in (4, 6)
-    assert searched.took_s + confirming[-1].duration_s < 600
+    assert searched.took_s + confirming[-1].duration_s < 700
     records = searched.trials
     ((_, judgement),) = judged_finalists(records, records[0].search, EFFECTIVE_UTILIZATION)
     assert judgement is not None

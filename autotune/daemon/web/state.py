@@ -147,7 +147,7 @@ def _queue(entries: Sequence[Entry], reasons: Mapping[str, str]) -> Part:
             "start": str(entry.start),
             "reason": entry.shown_reason(reasons),
             "note": entry.note,
-            "gain": entry.answer.ratio if entry.answer and entry.answer.verdict == "better" else None,
+            "gain": entry.answer.ratio if entry.answer and entry.answer.is_confirmed else None,
         }
         for entry in shown
     ]

@@ -10,6 +10,7 @@ from statistics import geometric_mean, median
 from rich.text import Text
 
 from autotune.records import (
+    CONFIRMED,
     Ending,
     GpuMeasurement,
     PooledGpu,
@@ -133,7 +134,7 @@ class StudyContents:
     def warning(self) -> str:
         """What belongs beside the verdict, so that nobody takes its number alone; empty for nothing."""
         result = self.result
-        if result is None or result.verdict is not Verdict.BETTER or not result.may_learn_more_slowly:
+        if result is None or result.verdict not in CONFIRMED or not result.may_learn_more_slowly:
             return ""
         return f"Mind: {why_it_may_learn_more_slowly(result)}"
 

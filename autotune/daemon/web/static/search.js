@@ -5,7 +5,7 @@ import { el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
 const LEGEND = [["baseline", "today's config"], ["explore", "a new point"], ["repeat", "a point once more"], ["confirm", "confirming pair"], ["failed", "failed"]];
-const VERDICTS = { better: "better than today's config", no_change: "nothing is better than today's config", no_baseline: "today's config gave no numbers" };
+const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing is better than today's config", no_baseline: "today's config gave no numbers" };
 
 export const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 export const running = (utc) => el("span", { "data-since": utc }, since(utc));

@@ -1,0 +1,192 @@
+"""Cycles of training that stops and goes: bursts, stalls, the ends of epochs; and how sure a speed over them is.
+
+A cycle ends where training is fast again after slow steps. Speed is work over time of whole cycles, a ratio estimator
+over regenerative cycles (Law, *Simulation Modeling and Analysis*, 5th ed., section 9.5): a window that ends anywhere
+holds a stall too many or too few. Cycles are the steps of a slower rhythm, so the same rule finds the cycles of cycles,
+such as the ends of epochs in training that comes in bursts.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.measure.statistics import Series, integrated_autocorrelation_time, mser5_truncation, student_t_quantile
+
+Ends = NDArray[np.intp]
+"""Numbers of the steps before which something ends, in ascending order, shape (n,)."""
+
+LEAST_CYCLES = 3
+"""Whole cycles that a window has to hold before it ends with one."""
+
+SLOW = 2.0
+"""Times the time per unit of work of the fast steps that slow ones take at least, on average."""
+
+_SHORT = 100.0  # autocorrelation times within a series, below which they cannot be estimated well
+_APART = 0.8  # of the variance of ln pace: normal and uniform noise, divided at its middle, have 0.64 and 0.75
+
+
+class Speed(NamedTuple):
+    """Work over time.
+
+    Attributes:
+        units_per_s: Units of work per second.
+        error: Relative standard error.
+        df: Degrees of freedom of that.
+        skew: Skewness of the mean time: where few steps are much longer, more of them are missing than are too many.
+    """
+
+    units_per_s: float
+    error: float
+    df: float
+    skew: float = 0.0
+
+    @property
+    def ln_interval(self) -> tuple[float, float]:
+        """The 95 % interval of ln speed, less its estimate (Johnson, "Modified t tests", JASA 73, 1978)."""
+        t = student_t_quantile(0.975, self.df)
+        shift = min(t / 2.0, max(0.0, self.skew) / 6.0 * (1.0 + 2.0 * t**2))
+        return -self.error * (t + shift), self.error * (t - shift)
+
+
+class Cycles(NamedTuple):
+    """Cycles of steps.
+
+    Attributes:
+        ends: Ends of the longest ones of which there are `LEAST_CYCLES` whole ones; None where there are none.
+        beat_s: Usual time of the longest ones that were seen whole; None where none was.
+        are_any: Whether some steps are slow, of another kind than the others.
+    """
+
+    ends: Ends | None
+    beat_s: float | None
+    are_any: bool
+
+
+def find_cycles(durations_s: Series, units: Series) -> Cycles:
+    """Find the cycles of steps.
+
+    Args:
+        durations_s: Time of each step.
+        units: Work of each step.
+    """
+    found = list(_rhythms(durations_s, units))
+    enough = [ends for ends in found if len(ends) > LEAST_CYCLES]
+    whole = [_sums(durations_s, ends) for ends in found if len(ends) > 1]
+    return Cycles(
+        ends=enough[-1] if enough else None,
+        beat_s=float(np.median(whole[-1])) if whole else None,
+        are_any=bool(found) or _slow(durations_s, units) is not None,
+    )
+
+
+def _rhythms(durations_s: Series, units: Series) -> Iterator[Ends]:
+    """Yield the ends of cycles of the fastest rhythm, then of slower ones: between two of them lies a whole cycle."""
+    ends = np.arange(1, len(durations_s) + 1)
+    while (slow := _slow(durations_s, units)) is not None:
+        returns = _returns(slow)
+        if not len(returns):
+            return
+        yield ends[returns]
+        durations_s, units = _sums(durations_s, returns + 1), _sums(units, returns + 1)
+        ends = ends[returns[1:]]
+
+
+def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
+    """Return which steps are slow; None where they are of one kind.
+
+    Otsu's threshold ("A threshold selection method from gray-level histograms", IEEE Trans. SMC 9, 1979) of ln pace,
+    each step weighted by its time: a stall in a hundred steps counts as what it takes.
+    """
+    if len(durations_s) < 4:
+        return None
+    pace = durations_s / units
+    order = np.argsort(pace)
+    values, weights = np.log(pace[order]), durations_s[order] / durations_s.sum()
+    values = values - values @ weights
+    share, moment = np.cumsum(weights)[:-1], np.cumsum(weights * values)[:-1]
+    between = moment**2 / np.maximum(share * (1.0 - share), 1e-12)
+    best, total = int(np.argmax(between)), float(weights @ values**2)
+    fast, slow = order[: best + 1], order[best + 1 :]
+    if total <= 0.0 or between[best] < _APART * total or pace[slow].mean() < SLOW * pace[fast].mean():
+        return None
+    is_slow = np.zeros(len(pace), dtype=bool)
+    is_slow[slow] = True
+    return is_slow
+
+
+def _returns(slow: NDArray[np.bool_]) -> Ends:
+    """Return the slow steps after which comes a fast one."""
+    return np.flatnonzero(slow[:-1] & ~slow[1:])
+
+
+def _sums(series: Series, ends: Ends) -> Series:
+    """Return the sums between one end and the next."""
+    return np.diff(np.concatenate(([0.0], np.cumsum(series)))[ends])
+
+
+def warm_up(durations_s: Series, units: Series) -> int:
+    """Return the number of steps at the start that training does not come back to.
+
+    Slow ones after which none is slow for twice the time that has passed; then what MSER-5 would cut of the rest, if no
+    later stretch of as many steps is like it. A stall is like others of its kind, and stays.
+    """
+    begin = _slow_start(durations_s, units)
+    durations_s, pace = durations_s[begin:], durations_s[begin:] / units[begin:]
+    cut = mser5_truncation(pace)
+    if not cut:
+        return begin
+    levels = np.median(pace[: len(pace) // cut * cut].reshape(-1, cut), axis=1)
+    usual = np.median(pace[cut:])
+    noise = 3.0 * 1.2533 * 1.4826 * np.median(np.abs(pace[cut:] - usual)) / math.sqrt(cut)
+    slower, faster = max(levels[1:].max(), usual + noise), min(levels[1:].min(), usual - noise)
+    return begin if faster <= levels[0] <= slower else begin + cut
+
+
+def _slow_start(durations_s: Series, units: Series) -> int:
+    slow = _slow(durations_s, units)
+    if slow is None:
+        return 0
+    ends_s, begin = np.cumsum(durations_s), 0
+    slow_at = np.flatnonzero(slow)
+    for index in _returns(slow):
+        later = slow_at[slow_at > index]
+        fast_until_s = ends_s[later[0] - 1] if len(later) else ends_s[-1]
+        if fast_until_s >= 3.0 * ends_s[index]:
+            begin = int(index) + 1
+    return begin
+
+
+def speed_of(durations_s: Series, units: Series, ends: Ends | None) -> Speed:
+    """Return the speed over steps, with its error: from whole cycles where these are known, else from the steps.
+
+    The error of a ratio is that of the mean of ``duration - pace * work``.
+
+    Args:
+        ends: Ends of cycles, from 0 to the number of steps; None where there are none.
+    """
+    speed = float(units.sum() / durations_s.sum())
+    if ends is not None:
+        durations_s, units = _sums(durations_s, ends), _sums(units, ends)
+    left = durations_s - units / speed
+    n, time = len(left), _autocorrelation_time(left)
+    variance = float(left @ left) / (n - 1)
+    skew = float((left**3).mean()) / variance**1.5 * math.sqrt(time / n) if variance > 0.0 else 0.0
+    return Speed(speed, math.sqrt(variance * n * time) / float(durations_s.sum()), max(1.0, n / time - 1.0), skew)
+
+
+def _autocorrelation_time(series: Series) -> float:
+    """Return the integrated autocorrelation time; of short series that of an AR(1) without its bias, if that is more.
+
+    There the correlation of neighbours comes out too small, by ``(1 + 3r) / n`` (Kendall, "Note on bias in the
+    estimation of autocorrelation", Biometrika 41, 1954).
+    """
+    n, squares = len(series), float(series @ series)
+    if n < 4 or squares <= 0.0:
+        return 1.0
+    neighbours = float(series[1:] @ series[:-1]) / squares
+    neighbours = min(0.98, max(0.0, neighbours + (1.0 + 3.0 * neighbours) / n))
+    time, time_of_short = integrated_autocorrelation_time(series), (1.0 + neighbours) / (1.0 - neighbours)
+    return min(n / 2.0, max(time, time_of_short if n < _SHORT * time_of_short else 1.0))
