@@ -149,6 +149,18 @@ def test_reverts_undo_applies_one_after_another(config, backups, clock):
         plan_revert(config, backups)
 
 
+@pytest.mark.parametrize(
+    "text", ["a:", "# c\r\na:\r\nb: 1\r\n", "b: 1\na:  # none\n", "{b: 1, a: , c: 2}", "\ufeffa: \n"]
+)
+def test_an_empty_value_is_empty_again_after_a_revert(config, backups, text):
+    """Byte for byte: the blank that an apply puts behind the colon goes too, and no other does."""
+    config.write_bytes(text.encode())
+    apply(config, backups, a=3)
+    assert config.read_bytes() == text.replace("a:", "a: 3").encode()
+    revert(config, backups)
+    assert config.read_bytes() == text.encode()
+
+
 def test_revert_keeps_edits_to_other_lines(config, backups):
     """Edits that the user made meanwhile stay, also when they moved the tuned lines."""
     apply(config, backups, batch_size=32, lr=3e-5)

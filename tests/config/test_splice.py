@@ -38,6 +38,9 @@ def read_1_2(text):
         ("a: gpu", "/gpu:0", "a: '/gpu:0'"),
         ("a: gpu", "no", "a: 'no'"),
         ("a: gpu", "1e5", "a: '1e5'"),
+        ("a: gpu", "._1", "a: '._1'"),
+        ("a: gpu", "._", "a: '._'"),
+        ("a: gpu", ".5e3", "a: .5e3"),
         ("a: gpu", "a # b", "a: 'a # b'"),
         ("a: 'x'", 3, "a: 3"),
         ("a: !!float 3", 4, "a: !!float 4.0"),
@@ -98,6 +101,23 @@ def test_what_cannot_be_kept_is_refused(text, path, why):
         edit_yaml(text, {path: 2.5})
     assert caught.value.path == path
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "remedy"),
+    [
+        ("", None, "Give the config that the trainer reads."),
+        ("a: 1\n\tb: 2", 2, "Indent with spaces"),
+        ("a: 1\nb: {{ c }}", 2, "Fill the template in first"),
+        ("- 1", 1, "a config whose top level is a mapping"),
+    ],
+)
+def test_a_text_that_cannot_be_read_is_refused_with_what_mends_it(text, line, remedy):
+    """The line and the remedy are those of the fault in the text, not of the value that was to be changed."""
+    with pytest.raises(CannotEditYaml) as caught:
+        edit_yaml(text, {"a": 2})
+    assert caught.value.line == line
+    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize("text", ["on: {a: 1}\nb: 1\nyes: 2", "d: &d {b: 2}\nc:\n  <<: *d\n  b: 1\n'b': 1"])

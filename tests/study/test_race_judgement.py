@@ -1,7 +1,9 @@
 """Judgement of a race: what its losses may not be taken for."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,9 +21,20 @@ def falling(worth: float, noise: float = 0.004) -> Loss:
     return lambda samples: 0.5 + 3.0 / (1.0 + worth * samples / 500.0) ** 0.5 * (1.0 + noise * (samples % 7 - 3))
 
 
-def leg(arm: RaceArm, pair: int, batch: float, rate: float, loss: Loss, *, first: float, held_out: bool) -> TrialRecord:
-    """A training of 60 s with so many samples a second."""
-    ends_s = tuple(float(second) for second in range(1, 61))
+def leg(
+    arm: RaceArm,
+    pair: int,
+    batch: float,
+    rate: float,
+    loss: Loss,
+    *,
+    first: float = 3.5,
+    held_out: bool = False,
+    stretch_s: int = 1,
+    **about: Any,
+) -> TrialRecord:
+    """A training of 60 s with so many samples a second, its losses seen in stretches of that length."""
+    ends_s = tuple(float(second) for second in range(stretch_s, 61, stretch_s))
     samples = tuple(rate * end_s + pair for end_s in ends_s)
     curve = LossCurve(ends_s=ends_s, losses=tuple(map(loss, samples)), samples=samples)
     race = RaceLeg(
@@ -33,6 +46,7 @@ def leg(arm: RaceArm, pair: int, batch: float, rate: float, loss: Loss, *, first
         update_samples=batch,
         held_out=curve if held_out else None,
         evaluation_loss=curve.losses[-1] if held_out else None,
+        **about,
     )
     return replace(record(), point=arm.value, purpose=Purpose.RACE, race=race)
 
@@ -45,12 +59,16 @@ def judged(
     first: float = 3.5,
     held_out: bool = True,
     changes: frozenset[Label] = frozenset({Label.BATCH}),
+    noise: float = 0.004,
+    epochs: tuple[float | None, float | None] = (None, None),
+    resumed: bool = False,
 ) -> Race:
     """Judge four rounds of today's config, with batches of 8 and 100 samples a second, and of another."""
     trials = []
     for pair in range(4):
-        trials.append(leg(RaceArm.BASELINE, pair, 8.0, 100.0, falling(1.0), first=3.5, held_out=held_out))
-        trials.append(leg(RaceArm.WINNER, pair, batch, rate, falling(worth), first=first, held_out=held_out))
+        today, other = ({"held_out": held_out, "resumed": resumed, "epoch_samples": size} for size in epochs)
+        trials.append(leg(RaceArm.BASELINE, pair, 8.0, 100.0, falling(1.0, noise), **today))
+        trials.append(leg(RaceArm.WINNER, pair, batch, rate, falling(worth, noise), first=first, **other))
     race = judge_race(trials, RaceArm.WINNER.value, changes=changes)
     assert race is not None
     return race
@@ -104,3 +122,112 @@ def test_the_same_training_has_to_learn_alike_from_equally_many_samples() -> Non
     assert not judged(rate=150.0, changes=changes).cautions
     (caution,) = judged(rate=150.0, worth=2.0, changes=changes).cautions
     assert "after equally many samples" in caution
+
+
+@pytest.mark.parametrize(
+    ("epoch", "resumed", "learning", "why"),
+    [
+        (None, False, Learning.UNKNOWN, "no end of an epoch was seen, and no held-out loss is reported"),
+        (8573.0, False, Learning.UNKNOWN, "the data were seen 1.1 times"),
+        (8575.0, False, Learning.FASTER, ""),
+        (8575.0, True, Learning.UNKNOWN, "the checkpoint may have seen the same data"),
+    ],
+)
+def test_a_training_loss_tells_learning_from_memorising_while_no_sample_comes_again(
+    epoch: float | None, resumed: bool, learning: Learning, why: str
+) -> None:
+    """Of the 9,003 samples of a training one in twenty may come again; where that is not known, nothing is told."""
+    winner = judged(rate=150.0, held_out=False, epochs=(epoch, epoch), resumed=resumed).winner
+    assert (winner.learning, why in winner.why, winner.learning_speed is None) == (learning, True, bool(why))
+
+
+@pytest.mark.parametrize(("batch", "worth", "learning"), [(4.0, 1.5, Learning.FASTER), (8.0, 1.5, Learning.UNKNOWN)])
+def test_the_more_frequent_updates_of_a_smaller_batch_explain_that_a_sample_teaches_more(
+    batch: float, worth: float, learning: Learning
+) -> None:
+    """Twice as many updates of as many samples: 1.5x of each sample and 1.5x the samples are 2.25x."""
+    winner = judged(batch=batch, rate=150.0, worth=worth, held_out=False, epochs=(1e6, 1e6)).winner
+    assert winner.learning is learning
+    if learning is Learning.FASTER:
+        assert winner.learning_speed == pytest.approx(2.25, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("today", "other", "batch", "is_told"),
+    [
+        (10_000.0, 10_200.0, 8.0, False),
+        (10_000.0, 10_201.0, 8.0, True),
+        (10_000.0, 9_799.0, 8.0, True),
+        (100.0, 112.0, 8.0, False),
+        (100.0, 113.0, 8.0, True),
+        (100.0, 124.0, 16.0, False),
+        (100.0, 125.0, 16.0, True),
+    ],
+)
+def test_an_epoch_of_another_size_is_told_as_a_caution(today: float, other: float, batch: float, is_told: bool) -> None:
+    """Beyond 2 %, and beyond what the last batch of an epoch makes: one and a half of the larger batch."""
+    cautions = judged(batch=batch, epochs=(today, other)).cautions
+    assert cautions == ((f"an epoch of it has {other:,.0f} samples, and {today:,.0f} today",) if is_told else ())
+
+
+@pytest.mark.parametrize(("stretch_s", "noise"), [(1, 0.02), (1, 0.004), (5, 0.02)])
+def test_the_interval_depends_neither_on_the_unit_of_the_loss_nor_on_which_config_is_called_todays(
+    stretch_s: int, noise: float
+) -> None:
+    """Also where one loss is noisier, or was seen too seldom to tell its own error."""
+
+    def difference(*arms: RaceArm, unit: float = 1.0) -> tuple[float, ...]:
+        plain, noisy = falling(1.0), falling(1.3, noise)
+        trials = []
+        for pair in range(3):
+            trials.append(leg(arms[0], pair, 8.0, 100.0, lambda samples: unit * plain(samples)))
+            trials.append(leg(arms[1], pair, 8.0, 100.0, lambda samples: unit * noisy(samples), stretch_s=stretch_s))
+        race = judge_race(trials, RaceArm.WINNER.value, changes=frozenset({Label.BATCH}))
+        assert race is not None
+        found = race.winner.at_equal_samples
+        assert found is not None
+        return found.low, found.high, found.today, found.other
+
+    low, high, today, other = difference(RaceArm.BASELINE, RaceArm.WINNER)
+    assert low < other - today < high
+    swapped = difference(RaceArm.WINNER, RaceArm.BASELINE)
+    assert swapped == pytest.approx((-high, -low, other, today))
+    scaled = difference(RaceArm.BASELINE, RaceArm.WINNER, unit=10.0)
+    assert scaled == pytest.approx((10.0 * low, 10.0 * high, 10.0 * today, 10.0 * other))
+
+
+@pytest.mark.parametrize(("with_samples", "is_compared"), [(1, False), (2, True), (3, True)])
+def test_two_rounds_with_known_samples_are_compared_after_equally_many(with_samples: int, is_compared: bool) -> None:
+    """One round tells nothing of how much such trainings differ."""
+    trials = []
+    for pair in range(3):
+        for arm, rate in ((RaceArm.BASELINE, 100.0), (RaceArm.WINNER, 150.0)):
+            trial = leg(arm, pair, 8.0, rate, falling(1.0))
+            assert trial.race is not None
+            assert trial.race.curve is not None
+            if pair >= with_samples:
+                trial = replace(trial, race=replace(trial.race, curve=replace(trial.race.curve, samples=())))
+            trials.append(trial)
+    race = judge_race(trials, RaceArm.WINNER.value, changes=frozenset({Label.BATCH}))
+    assert race is not None
+    assert (race.winner.at_equal_samples is not None) is is_compared
+
+
+@pytest.mark.parametrize(
+    ("rise", "is_bearable"), [(0.2, True), (-0.2, True), (0.1, True), (0.05, True), (0.01, False), (0.0, False)]
+)
+def test_a_race_that_tells_nothing_says_how_long_one_would_have_to_be_that_does(rise: float, is_bearable: bool) -> None:
+    """So many that the interval, which narrows with their root, leaves out zero: two more at least, up to a day."""
+    trials = []
+    for pair, spread in enumerate((0.3, -0.3, 0.2, -0.2)):
+        loss = falling(1.0)
+        losses = (loss, lambda samples, loss=loss, by=rise + spread: loss(samples) + by)
+        for arm, one in zip((RaceArm.BASELINE, RaceArm.WINNER), losses, strict=True):
+            trials.append(leg(arm, pair, 8.0, 100.0, one, held_out=True))
+    race = judge_race(trials, RaceArm.WINNER.value, changes=frozenset({Label.BATCH}))
+    assert race is not None
+    interval = race.winner.held_out
+    assert (race.winner.learning, interval is None) == (Learning.UNKNOWN, False)
+    mean, half = (interval.low + interval.high) / 2.0, (interval.high - interval.low) / 2.0
+    assert mean == pytest.approx(rise, abs=1e-9)
+    assert race.winner.needed_s == (2 * 60.0 * max(6, math.ceil(4 * (half / mean) ** 2)) if is_bearable else None)
