@@ -120,7 +120,7 @@ def _new_file(path: bytes) -> int:
     """Open a file for appending in place of whatever is there: an earlier trial may have put a link or a FIFO there."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
 
 
 class _Output:
@@ -473,7 +473,7 @@ class Guard:
         with theirs, contextlib.ExitStack() as opened:
             opened.callback(os.close, word)
             try:
-                log = os.open(_bytes(message["log"]), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                log = os.open(_bytes(message["log"]), os.O_WRONLY | os.O_APPEND)
                 opened.callback(os.close, log)
                 pid = _fork_and_exec(message, word, [log, log, theirs.fileno()] if request else [log, log])
             except OSError as error:
@@ -553,7 +553,7 @@ def _exec_program(
         out_of_the_way = len(descriptors) + 1
         answer = fcntl.fcntl(answer, fcntl.F_DUPFD_CLOEXEC, out_of_the_way)
         moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, out_of_the_way) for descriptor in descriptors]
-        os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for place, descriptor in enumerate(moved, start=1):
             os.dup2(descriptor, place)
         step = "cwd"

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 import autotune
 from autotune.clock import SystemClock
 from autotune.records import Stop
-from autotune.trial.guard import Ended, Guard, Program, Started
+from autotune.trial.guard import ENDING_S, Ended, Guard, Program, Started
+from autotune.trial.guard_process import GIVE_UP_S, GRACE_S
 from autotune.trial.orphans import end_orphans
 from tests.trial.conftest import Trials, running, until
 
@@ -131,6 +133,25 @@ def test_a_late_stop_does_not_change_how_a_trial_ended(guard: Guard, trials: Tri
     ended = guard.receive(60.0)
     assert isinstance(ended, Ended)
     assert ended.why is None
+
+
+def test_a_trial_that_closes_its_output_costs_the_guard_no_time(guard: Guard, trials: Trials) -> None:
+    """A guard that looked at a closed stream again and again would take a core from the training that it guards."""
+    guard.start()
+    launch(guard, trials, "closes")
+    assert isinstance(guard.receive(60.0), Started)
+    assert guard.pid is not None
+    before = psutil.Process(guard.pid).cpu_times()
+    ended = guard.receive(60.0)
+    assert isinstance(ended, Ended)
+    assert (ended.status, ended.cpu_s >= 0.5) == (0, True)
+    after = psutil.Process(guard.pid).cpu_times()
+    assert after.user + after.system - before.user - before.system < 0.1
+
+
+def test_the_search_waits_longer_for_an_end_than_the_guard_may_take_for_it() -> None:
+    """Else a guard that is still busy with processes that cannot be killed would be killed itself."""
+    assert ENDING_S >= GRACE_S + GIVE_UP_S + 1.0
 
 
 def launch(guard: Guard, trials: Trials, *words: str) -> None:

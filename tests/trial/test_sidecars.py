@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from autotune.records import Stop
-from autotune.trial.guard import Ended, Guard, Program, Started
+from autotune.trial.guard import Ended, Fork, Guard, Program, SidecarAnswer, Started
 from tests.trial.conftest import Trials, running, until
 from tests.trial.test_guard import gone, launch
 
@@ -19,6 +19,35 @@ os.replace(sys.argv[1] + ".new", sys.argv[1])
 print("it stays", flush=True)
 time.sleep(1e6)
 """
+
+
+ANSWERS_LATE = """
+import os, socket, time
+
+def receive():
+    return socket.recv_fds(channel, 1, 4)[1][1:]
+
+channel = socket.socket(fileno=3)
+answer, = receive()
+os.write(answer, b"{}")
+os.close(answer)
+answer, *outputs = receive()
+reader, writer = os.pipe()
+between = os.fork()
+if between == 0:
+    trial = os.fork()
+    if trial == 0:
+        os.write(outputs[0], b"its last words")
+        os._exit(7)
+    os.write(writer, b"%d" % trial)
+    os._exit(0)
+os.waitpid(between, 0)
+trial = os.read(reader, 100)
+while os.path.exists(b"/proc/" + trial):
+    time.sleep(0.01)
+os.write(answer, b'{"pid": %s}' % trial)
+"""
+"""Forks a trial that is gone, and reaped by the guard, before its process id is told."""
 
 
 def start_sidecar(guard: Guard, folder: Path, name: str = "it") -> int:
@@ -89,3 +118,24 @@ def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Tri
     ended = guard.receive(60.0)
     assert isinstance(ended, Ended)
     assert ended.status == 0
+
+
+def test_a_trial_that_ends_before_its_zygote_has_told_its_process_is_reported_as_ended(
+    guard: Guard, trials: Trials
+) -> None:
+    """With its exit status and its output, and not waited for until its deadline."""
+    trials.folder.mkdir()
+    log = trials.folder / "log"
+    log.touch()
+    program = Program(argv=[sys.executable, "-c", ANSWERS_LATE], cwd=trials.folder, env=dict(os.environ))
+    guard.start()
+    guard.start_sidecar("it", program, log=log, request={"imports": []})
+    assert isinstance(guard.receive(60.0), SidecarAnswer), log.read_text()
+    stdout, stderr = trials.folder / "stdout.log", trials.folder / "stderr.log"
+    fork = Fork(sidecar="it", request={})
+    guard.launch(program, stdout=stdout, stderr=stderr, deadline_s=trials.soon(), fork=fork)
+    started, ended = guard.receive(60.0), guard.receive(60.0)
+    assert isinstance(started, Started), log.read_text()
+    assert isinstance(ended, Ended)
+    assert (ended.status, ended.why, ended.killed, ended.left) == (7, None, 0, ())
+    assert stdout.read_text() == "its last words"

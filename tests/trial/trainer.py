@@ -109,6 +109,14 @@ def shows() -> None:
     (FOLDER / "about.json").write_text(json.dumps(about))
 
 
+def closes() -> None:
+    """Closes its output and goes on for half a second of CPU time."""
+    os.close(1)
+    os.close(2)
+    while time.process_time() < 0.5:
+        pass
+
+
 def uses(megabytes: int) -> None:
     """Uses memory, and 0.3 s of CPU time in a child that it leaves to others to reap."""
     child = os.fork()
@@ -135,4 +143,4 @@ if __name__ == "__main__":
     elif what == "uses":
         uses(int(rest[0]))
     else:
-        {"silent": silent, "stubborn": stubborn, "shows": shows}[what]()
+        {"silent": silent, "stubborn": stubborn, "shows": shows, "closes": closes}[what]()
