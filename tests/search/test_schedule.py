@@ -1,6 +1,9 @@
 """The wall, the expected duration of trials, and the end of exploring."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 
 from autotune.clock import VirtualClock
 from autotune.records import TrialRecord, Values
@@ -10,7 +13,10 @@ from autotune.search.schedule import (
     STOPPING_S,
     Budget,
     expected_trial_s,
+    longest_trial_s,
     pair_s,
+    start_timeout_s,
+    time_limit_s,
     trials_ahead,
     why_exploring_ends,
 )
@@ -81,3 +87,33 @@ def test_a_promise_is_not_believed_before_most_points_were_tried(make_trial: Mak
     trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
     assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED) == "nothing left to try promises a gain"
     assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED - 0.01) == ""
+
+
+@pytest.mark.parametrize(
+    ("settles", "left_s", "limit_s"),
+    [(False, 1000.0, 100.0), (False, 200.0, 36.0), (False, 35.0, 35.0), (True, 1000.0, 82.0), (True, 81.0, 81.0)],
+)
+def test_a_trial_may_take_some_times_as_long_as_usual(
+    make_trial: MakeTrial, settles: bool, left_s: float, limit_s: float
+) -> None:
+    """Three times, or a tenth of the time left; with caches to fill a tenth of the budget more; never past the end."""
+    trials = [make_trial(BASELINE, 50.0, duration_s=12.0)]
+    assert time_limit_s(trials, settles=settles, left_s=left_s, budget_s=600.0) == pytest.approx(limit_s)
+
+
+def test_a_new_point_may_take_as_long_as_leaves_time_to_confirm_it(make_trial: MakeTrial) -> None:
+    """Its own trial, and four pairs of it and of today's config; two where pairs are dear."""
+    trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
+    assert longest_trial_s(trials, point_name(BASELINE), 140.0, budget_s=1e4) == pytest.approx((140 - 40) / 5)
+    assert longest_trial_s(trials, point_name(BASELINE), 140.0, budget_s=200.0) == pytest.approx((140 - 20) / 3)
+
+
+@pytest.mark.parametrize(("first_step_s", "limit_s"), [(None, 600.0), (8.0, 60.0), (20.0, 100.0), (130.0, 600.0)])
+def test_a_new_point_is_waited_for_five_times_as_long_as_the_slowest_start(
+    make_trial: MakeTrial, first_step_s: float | None, limit_s: float
+) -> None:
+    """A minute at least; the limit of the config where nothing has started yet, and at most."""
+    crashed, measured = make_trial(OTHER, None), make_trial(BASELINE, 50.0)
+    assert measured.measurement is not None
+    started = replace(measured, measurement=replace(measured.measurement, first_step_s=first_step_s or 0.0))
+    assert start_timeout_s([crashed, started] if first_step_s else [crashed], 600.0) == limit_s

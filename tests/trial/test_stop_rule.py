@@ -7,7 +7,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
-from autotune.records import Stop, TraineeEvent
+from autotune.records import FIRST_PHASE, Stop, TraineeEvent, TrialPhase
 from autotune.trial.outcome import Losses
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
@@ -225,3 +225,44 @@ def test_a_trial_that_mostly_validates_is_judged_by_what_it_has() -> None:
     stops = [trial.at(1.0 + 0.5 * number, "step", *["eval"] * (number % 5 > 0)) for number in range(100)]
     assert stops.index(Stop.ENOUGH) == 60
     assert not trial.watch.is_uncounted
+
+
+def test_a_trial_that_is_taken_through_phases_ends_with_its_last_round() -> None:
+    """A round is whole when the next one begins; steps of phases are no window, however many there are."""
+    trial = Watched()
+    trial.watch.policy = replace(trial.watch.policy, rounds=2)
+    stops = []
+    for phase in (*[FIRST_PHASE, TrialPhase.LOAD, TrialPhase.TRAIN] * 2, FIRST_PHASE):
+        trial.clock.wait(5.0)
+        stops.append(trial.watch([trial.event(), replace(trial.event("phase"), phase=phase)]))
+        stops.append(trial.steps(30, 0.1) if stops[-1] is None else None)
+    assert stops == [*[None] * 12, Stop.ENOUGH, None]
+
+
+def test_of_a_trial_that_waits_for_its_caches_the_time_counts_from_when_they_are_full() -> None:
+    """Where its steps cannot be measured, it ends after three times the longest window from there."""
+    trial = Watched(settles=True, max_s=10.0)
+    stops = {0.5 * half: trial.at(0.5 * half, "step", "eval") for half in range(2, 200)}
+    stops[100.0] = trial.at(100.0, "step", "epoch_end")
+    stops |= {0.5 * half: trial.at(0.5 * half, "step", "eval") for half in range(201, 261)}
+    assert {t_s for t_s, stop in stops.items() if stop is not None} == {130.0}
+    assert stops[130.0] is Stop.UNCOUNTED
+
+
+@pytest.mark.parametrize(("last_step_s", "ends_s"), [(17.0, 21.0), (16.0, 21.0), (15.5, 45.6), (10.0, 40.1)])
+def test_a_validation_trial_does_not_end_in_a_silence(last_step_s: float, ends_s: float) -> None:
+    """Ten times its longest step is no silence yet; a longer one may be an evaluation or a hang, and 30 s tell."""
+    trial = Watched(validate_s=20.0)
+    for half in range(2, int(2 * last_step_s) + 1):
+        assert trial.at(0.5 * half, "step") is None
+    times_s = [tenth / 10 for tenth in range(int(10 * last_step_s) + 1, 500)]
+    assert next(t_s for t_s in times_s if trial.at(t_s) is Stop.ENOUGH) == ends_s
+
+
+def test_the_end_of_a_pass_over_the_data_is_seen() -> None:
+    """Also where no cache has to be filled in it."""
+    trial = Watched()
+    trial.at(1.0, "step")
+    assert not trial.watch.saw_a_pass
+    trial.at(2.0, "epoch_end")
+    assert trial.watch.saw_a_pass
