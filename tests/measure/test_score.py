@@ -9,14 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.score import (
+    LEAST_SCORE_GAIN,
     THROUGHPUT,
     UTILIZATION,
+    Judgement,
+    confidence_of,
     judge,
     ln_score,
+    on_all_machines,
     pairs_needed,
 )
-from autotune.measure.statistics import pooled_variance
-from autotune.records import Measurement
+from autotune.measure.statistics import pooled_variance, student_t_quantile
+from autotune.records import Measurement, Ratio
 
 
 def measured(samples_per_s, cv=None, gpu_utilization=None, filled_samples_per_s=None):
@@ -242,3 +246,59 @@ def test_the_speedup_with_full_caches_is_within_the_interval(cold, gains, baseli
     for ratio in (verdict.speed, verdict.score):
         assert ratio.low <= truth[1] / truth[0] <= ratio.high
         assert ratio.ratio == pytest.approx(filled[1] / filled[0])
+
+
+@pytest.mark.parametrize(
+    ("gain_sd", "prior_df", "pairs"),
+    [(2.09, 0.0, 4), (2.07, 0.0, 6), (1.43, 0.0, 6), (1.42, 0.0, 8), (1.75, 2.0, 4), (1.74, 2.0, 6)],
+)
+def test_pairs_needed_are_those_of_the_t_table(gain_sd, prior_df, pairs):
+    """(3.182 + 0.978) / √4 is 2.08 standard deviations of a pair, for 95 % and a power of 80 %, and so on."""
+    assert pairs_needed(math.log(LEAST_SCORE_GAIN) + gain_sd * 0.1, 0.1, prior_df=prior_df) == pairs
+
+
+def judgement(ratio, **changes):
+    """Judgement of four pairs with that ratio."""
+    one = Ratio(ratio=ratio, low=ratio / 1.1, high=ratio * 1.1)
+    return replace(Judgement(speed=one, score=one, better=False, smallest_gain=0.1, pairs=4), **changes)
+
+
+@pytest.mark.parametrize(("pairs", "planned", "df"), [(2, 12, 3.0), (4, 8, math.inf), (6, 8, 5.0), (4, 16, 2.0)])
+def test_futile_is_what_luck_of_one_in_a_hundred_would_not_confirm(pairs, planned, df):
+    """The interval after the last pair, were the rest of the pairs as lucky as that, would still not clear 2 %."""
+    share, last = pairs / planned, confidence_of(planned, planned)
+    luck = student_t_quantile(0.99, df) * math.sqrt(1.0 - share)
+    half_width = student_t_quantile((1.0 + last) / 2.0, df + (planned - pairs)) * math.sqrt(share)
+    border = math.log(LEAST_SCORE_GAIN) + (half_width - luck) * 0.1
+    below, above = (
+        judgement(math.exp(border + shift), pairs=pairs, df=df, standard_error=0.1) for shift in (-1e-3, 1e-3)
+    )
+    assert below.is_futile(planned)
+    assert not above.is_futile(planned)
+
+
+@pytest.mark.parametrize("pairs", [8, 9])
+def test_after_the_last_pair_only_what_is_better_is_not_futile(pairs):
+    """However near it came to it."""
+    assert judgement(1.5, pairs=pairs).is_futile(8)
+    assert not judgement(1.5, pairs=pairs, better=True).is_futile(8)
+
+
+def test_one_machine_speaks_for_itself():
+    """Its judgement is the answer as it stands, and nothing is said of several machines."""
+    assert on_all_machines([judgement(1.2)]) == judgement(1.2)
+
+
+def test_a_gain_has_to_be_shown_on_every_machine():
+    """The interval holds on each of them, and what one of them will hardly show is not waited for on the others."""
+    good, poor = (
+        judgement(1.44, better=True, smallest_gain=0.2, left_out=1, df=3.0),
+        judgement(1.0, standard_error=0.01),
+    )
+    both = on_all_machines([good, poor])
+    assert both.score == both.speed == Ratio(ratio=pytest.approx(1.2), low=1.0 / 1.1, high=pytest.approx(1.44 * 1.1))
+    assert (both.better, both.pairs, both.left_out, both.smallest_gain, both.df) == (False, 8, 1, 0.2, 3.0)
+    assert (both.standard_error, both.of_machines) == (0.01, (good, poor))
+    assert on_all_machines([good, good]).better
+    assert both.is_futile(6)
+    assert not on_all_machines([good, good]).is_futile(6)

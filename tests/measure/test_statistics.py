@@ -1,6 +1,7 @@
 """Promises of the statistics: published values, known series, and properties that must hold for all."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from autotune.measure.statistics import (
     mser5_truncation,
     optimal_window_s,
     pooled_variance,
+    slow_outliers,
     student_t_quantile,
 )
 
@@ -79,3 +81,56 @@ def test_window_grows_with_the_cost_of_starting():
     assert optimal_window_s(0.1, 0.001, 0.01, min_s=2.0, max_s=10.0) == 2.0
     assert optimal_window_s(100.0, 0.1, 0.01, min_s=2.0, max_s=10.0) == 10.0
     assert optimal_window_s(8.0, 0.02, 0.0, min_s=2.0, max_s=10.0) == 10.0
+
+
+@pytest.mark.parametrize("p", [0.501, 0.51, 0.75, 0.9, 0.975, 0.9999, 1.0 - 1e-9])
+def test_t_quantile_is_that_of_the_distributions_with_a_known_formula(p):
+    """One degree of freedom is Cauchy's distribution; two and four can be solved, too; and all are symmetric."""
+    spread = 4.0 * p * (1.0 - p)
+    root = math.cos(math.acos(math.sqrt(spread)) / 3.0) / math.sqrt(spread)
+    known = {
+        1.0: math.tan(math.pi * (p - 0.5)),
+        2.0: (2.0 * p - 1.0) * math.sqrt(2.0 / spread),
+        4.0: 2.0 * math.sqrt(max(root - 1.0, 0.0)),
+    }
+    for df, t in known.items():
+        assert student_t_quantile(p, df) == pytest.approx(t, rel=1e-6)
+        assert student_t_quantile(1.0 - p, df) == pytest.approx(-t, rel=1e-6)
+
+
+@pytest.mark.parametrize("p", [0.6, 0.9, 0.975, 0.999])
+def test_t_quantile_comes_to_the_normal_one(p):
+    """With as many degrees of freedom as one likes, and without a jump on the way there."""
+    z = NormalDist().inv_cdf(p)
+    assert student_t_quantile(p, math.inf) == pytest.approx(z, rel=1e-12)
+    assert student_t_quantile(p, 1.001e6) == pytest.approx(student_t_quantile(p, 0.999e6), rel=1e-8)
+    assert student_t_quantile(p, 2e6) - z == pytest.approx(0.5 * (student_t_quantile(p, 1e6) - z), rel=1e-2)
+
+
+def test_the_median_is_zero_and_what_is_no_probability_is_refused():
+    """Of any number of degrees of freedom, which is above zero."""
+    assert [student_t_quantile(0.5, df) for df in (0.5, 3.0, 1e7)] == [0.0, 0.0, 0.0]
+    for p, df in ((0.0, 3.0), (1.0, 3.0), (-0.1, 3.0), (0.9, 0.0), (0.9, -1.0), (0.9, math.nan)):
+        with pytest.raises(ValueError, match="needs 0 < p < 1 and df > 0"):
+            student_t_quantile(p, df)
+
+
+@pytest.mark.parametrize(("slowed", "told"), [(1, 1), (2, 2), (3, 0)])
+def test_a_trial_far_below_the_others_is_an_outlier_while_these_are_most(slowed, told):
+    """Of five pairs up to two, on either side; where no more than half would be left, nobody knows the usual speed."""
+    speeds = [[0.0] * 5, [0.1, 0.1, 0.1, 0.1, 0.1]]
+    for pair in range(slowed):
+        speeds[pair % 2][pair] -= 0.5
+    assert slow_outliers(*speeds) == [pair < told for pair in range(5)]
+    assert slow_outliers(*reversed(speeds)) == [pair < told for pair in range(5)]
+
+
+def test_only_what_is_slower_by_more_than_the_usual_spread_is_an_outlier():
+    """0.3 of ln speed, or four times the median deviation of the side that spreads more; never what is faster."""
+    calm = [0.0] * 7
+    assert slow_outliers([-0.29, *calm], [0.0] * 8) == [False] * 8
+    assert slow_outliers([-0.31, *calm], [0.0] * 8) == [True, *[False] * 7]
+    assert slow_outliers([0.9, *calm], [0.0] * 8) == [False] * 8
+    wide = [-0.2, 0.2] * 4
+    assert slow_outliers([-0.79, *calm], wide) == [False] * 8
+    assert slow_outliers([-0.81, *calm], wide) == [True, *[False] * 7]

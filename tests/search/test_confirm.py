@@ -12,6 +12,7 @@ from autotune.records import TrialRecord
 from autotune.search.confirm import (
     Candidate,
     ConfirmationBasis,
+    ConfirmationPlan,
     affordable,
     better_than_baseline,
     least_needed_s,
@@ -114,6 +115,32 @@ def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: M
     assert (plan.pairs, plan.sequential) == (2, True)
     assert plan_confirmation(large, basis, left_s=47.9) is None
     assert plan_confirmation(small, basis, left_s=65.0) is None
+
+
+@pytest.mark.parametrize(
+    ("left_s", "budget_s", "longer_s"),
+    [(1000.0, 1e6, 18.0), (1000.0, 600.0, 15.0), (120.0, 1e6, 100 / 12 - 5.0), (60.0, 1e6, 0.0)],
+)
+def test_trials_measure_as_long_as_is_wished_for_where_there_is_time(
+    quick: list[TrialRecord], left_s: float, budget_s: float, longer_s: float
+) -> None:
+    """A window of 20 s in place of 2 s, in 40 % of the budget at most, and with caution in what is left of it."""
+    basis = replace(_basis(quick, wished_window_s=20.0), budget_s=budget_s)
+    plan = plan_confirmation(_better(n1=0.7), basis, left_s=left_s)
+    assert plan is not None
+    assert (plan.pairs, plan.usual_trial_s, plan.longer_s) == (6, 5.0, pytest.approx(longer_s))
+
+
+@pytest.mark.parametrize(("arms", "looks"), [(2, [4, 8]), (3, [6, 12])])
+def test_a_confirmation_knows_what_is_left_of_it_and_when_to_look(arms: int, looks: list[int]) -> None:
+    """One that stops as soon as it is sure looks after each two rounds; the end needs no look."""
+    (candidate,) = _better(n1=0.7)
+    sizes = {"candidate": candidate, "pairs": 6, "usual_trial_s": 5.0, "longer_s": 2.0, "arms": arms}
+    plan = ConfirmationPlan(sequential=True, **sizes)
+    trials = range(1, 6 * arms + 1)
+    assert [plan.rest_s(done) for done in (0, *trials)] == [7.0 * left for left in reversed(range(6 * arms + 1))]
+    assert [done for done in trials if plan.is_look(done)] == looks
+    assert not any(ConfirmationPlan(sequential=False, **sizes).is_look(done) for done in trials)
 
 
 def _basis(trials: Sequence[TrialRecord], *, wished_window_s: float = 0.0) -> ConfirmationBasis:

@@ -183,6 +183,16 @@ def test_many_at_once_lose_nothing(queue: Queue) -> None:
     assert {one.note for one in queue.entries()} == {"changed"}
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("--storage", "a=b"), ("--seed", "3"), ("--batch", None), ("--gpus", None), ("--objective", "")],
+)
+def test_an_option_of_the_search_is_found_however_it_was_typed(name: str, value: str | None) -> None:
+    """As two words or as one; what stands behind ``--`` belongs to the trainer."""
+    typed = ("--storage=a=b", "--seed", "3", "--storage", "later", "--objective", "--", "--gpus", "2")
+    assert entry(options=typed).option(name) == value
+
+
 _TEXTS = st.text(max_size=20)
 
 
