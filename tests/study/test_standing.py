@@ -25,7 +25,12 @@ from autotune.study.summary import answer_of, summarize
 from tests.runs import MakeTrial, knob
 
 SPACE = Space(
-    knobs=(knob("batch", 8, 16, 32, label=Label.BATCH), knob("workers", 1, 2, 4), knob("cache", "none", "memory"))
+    knobs=(
+        knob("batch", 8, 16, 32, label=Label.BATCH),
+        knob("precision", "float32", "bfloat16", label=Label.PRECISION),
+        knob("workers", 1, 2, 4),
+        knob("cache", "none", "memory"),
+    )
 )
 TODAY = SPACE.baseline
 WORKERS: Values = {**TODAY, "workers": 2}
@@ -52,10 +57,11 @@ class Study:
         about = {name: text for name, text in told if text}
 
         def add(values: Values, samples_per_s: float | None, purpose: Purpose, **changes: Any) -> None:
-            batch = {CHANGES: "batch"} if values["batch"] != today["batch"] else {}
+            changed = ",".join(key for key in ("batch", "precision") if values[key] != today[key])
+            kinds = {CHANGES: changed} if changed else {}
             self.records.append(
                 self._make_trial(
-                    values, samples_per_s, purpose=purpose, search=name, conditions={**about, **batch}, **changes
+                    values, samples_per_s, purpose=purpose, search=name, conditions={**about, **kinds}, **changes
                 )
             )
 
@@ -133,6 +139,30 @@ def test_in_force_it_is_todays_training_and_another_batch_is_another_change(stud
     assert "held back: it changes the batch, and --batch 4x would have to allow that" in result.why
     study.search((larger, 400.0), today=BATCH, speed=200.0, allowed="batch")
     assert (study.stands(), study.answer(BATCH).verdict) == (larger, Verdict.BETTER)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"workers": 4}, "it is not shown to be faster than the answer that stands, in pairs with that"),
+        ({"batch": 32}, "it changes the batch, and --batch 4x would have to allow that"),
+        (
+            {"precision": "bfloat16"},
+            "it changes the precision, and its key listed under knobs: would have to allow that",
+        ),
+        (
+            {"batch": 32, "precision": "bfloat16"},
+            "it changes the batch and the precision, and its key listed under knobs: would have to allow that",
+        ),
+    ],
+)
+def test_what_is_held_back_says_why_and_how_to_have_it(study: Study, changes: Values, why: str) -> None:
+    """The option that allows a change of the batch allows no other."""
+    study.search((WORKERS, 100.0)).search(({**TODAY, **changes}, 120.0))
+    assert study.stands() == WORKERS
+    own = summarize(study.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
+    assert own is not None
+    assert (own.verdict, own.why) == (Verdict.NO_CHANGE, f"something is faster, and held back: {why}")
 
 
 def test_where_it_fails_it_stands_no_more(study: Study) -> None:
