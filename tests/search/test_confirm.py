@@ -2,12 +2,14 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from autotune.measure.score import LEAST_SCORE_GAIN, LEAST_SPEED
 from autotune.records import TrialRecord
 from autotune.search.confirm import (
     Candidate,
@@ -40,6 +42,15 @@ def test_each_pair_has_all_and_neighbours_run_in_opposite_order(pairs: int, arms
     assert len(set(turns)) == 1
 
 
+@pytest.mark.parametrize(("arms", "orders"), [(2, 2), (3, 6)])
+def test_any_order_may_come_first(arms: int, orders: int) -> None:
+    """About as often as any other, so that no point always has the cold start."""
+    firsts = [tuple(arm for _, arm in pair_order(1, random.Random(seed), arms)) for seed in range(60 * orders)]
+    seen = Counter(firsts)
+    assert len(seen) == orders
+    assert min(seen.values()) > 30
+
+
 SPACE = Space(knobs=(knob("n", 0, 1, 2, 3),))
 BASELINE = point_name(SPACE.baseline)
 
@@ -67,6 +78,16 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
     assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 12
     assert pairs_wanted(small, 0.08, 60.0, budget_s=1200) == 8
     assert pairs_wanted(tiny, 0.08, 10.0, budget_s=1800) == 4
+
+
+@pytest.mark.parametrize(("gain_sd", "pairs"), [(2.09, 4), (2.07, 6), (1.42, 8)])
+def test_pairs_are_those_that_show_the_gain_and_that_no_speed_is_lost(gain_sd: float, pairs: int) -> None:
+    """Four show 2.08 standard deviations of a pair, beyond 2 % of score and beyond a loss of 2 % of speed."""
+    (sure,) = _better(n1=0.7)
+    by_score = replace(sure, gain=math.log(LEAST_SCORE_GAIN) + gain_sd * math.sqrt(2) * 0.08)
+    by_speed = replace(sure, speed_gain=math.log(LEAST_SPEED) + gain_sd * math.sqrt(2) * 0.05, speed_sd=0.05)
+    for candidate in (by_score, by_speed):
+        assert pairs_wanted(candidate, 0.08, 10.0, budget_s=1800) == pairs
 
 
 def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
@@ -115,6 +136,15 @@ def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: M
     assert (plan.pairs, plan.sequential) == (2, True)
     assert plan_confirmation(large, basis, left_s=47.9) is None
     assert plan_confirmation(small, basis, left_s=65.0) is None
+
+
+def test_no_time_is_kept_for_what_is_not_worth_a_change(quick: list[TrialRecord]) -> None:
+    """The best counts: up to 2 % nothing is kept, beyond that what its pairs take; nothing where there is no time."""
+    basis = _basis(quick)
+    assert reserved_s([], basis, left_s=1000.0) == 0.0
+    assert reserved_s(_better(n1=0.019), basis, left_s=1000.0) == 0.0
+    assert reserved_s(_better(n1=0.7, n2=0.01), basis, left_s=1000.0) == pytest.approx(CAUTION * 4 * 10.0)
+    assert reserved_s(_better(n1=0.7), basis, left_s=39.0) == 0.0
 
 
 @pytest.mark.parametrize(

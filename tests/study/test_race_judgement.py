@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Learning, LossCurve, Purpose, Race, RaceArm, RaceLeg, TrialRecord
+from autotune.records import Ending, Learning, LossCurve, Purpose, Race, RaceArm, RaceLeg, TrialRecord, Validity
 from autotune.space.knob import Label
 from autotune.study.race_judgement import judge_race
 from tests.study.storages import record
@@ -28,19 +28,20 @@ def leg(
     rate: float,
     loss: Loss,
     *,
-    first: float = 3.5,
+    first: float | None = 3.5,
     held_out: bool = False,
     stretch_s: int = 1,
+    length_s: int = 60,
     **about: Any,
 ) -> TrialRecord:
-    """A training of 60 s with so many samples a second, its losses seen in stretches of that length."""
-    ends_s = tuple(float(second) for second in range(stretch_s, 61, stretch_s))
+    """A training of a minute with so many samples a second, its losses seen in stretches of that length."""
+    ends_s = tuple(float(second) for second in range(stretch_s, length_s + 1, stretch_s))
     samples = tuple(rate * end_s + pair for end_s in ends_s)
     curve = LossCurve(ends_s=ends_s, losses=tuple(map(loss, samples)), samples=samples)
     race = RaceLeg(
         arm=arm,
         pair=pair,
-        trained_s=60.0,
+        trained_s=float(length_s),
         curve=curve,
         first_loss=first,
         update_samples=batch,
@@ -56,7 +57,7 @@ def judged(
     batch: float = 8.0,
     rate: float = 100.0,
     worth: float = 1.0,
-    first: float = 3.5,
+    first: float | None = 3.5,
     held_out: bool = True,
     changes: frozenset[Label] = frozenset({Label.BATCH}),
     noise: float = 0.004,
@@ -74,8 +75,19 @@ def judged(
     return race
 
 
-@pytest.mark.parametrize(("batch", "first", "is_summed"), [(12.0, 5.25, True), (12.0, 3.5, False), (8.8, 3.85, False)])
-def test_a_loss_that_grows_with_the_batch_is_not_compared(batch: float, first: float, is_summed: bool) -> None:
+@pytest.mark.parametrize(
+    ("batch", "first", "is_summed"),
+    [
+        (12.0, 5.25, True),
+        (12.0, 3.5, False),
+        (12.0, -5.25, False),
+        (12.0, None, False),
+        (4.0, 1.75, True),
+        (11.3, 4.94, True),
+        (11.1, 4.86, False),
+    ],
+)
+def test_a_loss_that_grows_with_the_batch_is_not_compared(batch: float, first: float | None, is_summed: bool) -> None:
     """It seems to be a sum over the batch; where the batches are nearly alike, that cannot be told."""
     race = judged(batch=batch, first=first, rate=150.0)
     assert ("sum over the batch" in race.why_unknown) is is_summed
@@ -121,7 +133,9 @@ def test_the_same_training_has_to_learn_alike_from_equally_many_samples() -> Non
     changes = frozenset({Label.SAME_TRAINING})
     assert not judged(rate=150.0, changes=changes).cautions
     (caution,) = judged(rate=150.0, worth=2.0, changes=changes).cautions
-    assert "after equally many samples" in caution
+    assert "its loss is lower after equally many samples" in caution
+    (caution,) = judged(rate=150.0, worth=0.5, changes=changes).cautions
+    assert "its loss is higher after equally many samples" in caution
 
 
 @pytest.mark.parametrize(
@@ -231,3 +245,101 @@ def test_a_race_that_tells_nothing_says_how_long_one_would_have_to_be_that_does(
     mean, half = (interval.low + interval.high) / 2.0, (interval.high - interval.low) / 2.0
     assert mean == pytest.approx(rise, abs=1e-9)
     assert race.winner.needed_s == (2 * 60.0 * max(6, math.ceil(4 * (half / mean) ** 2)) if is_bearable else None)
+
+
+def trainings(worth: float = 1.0, arm: RaceArm = RaceArm.WINNER) -> list[TrialRecord]:
+    """Three rounds of today's config and of another."""
+    arms = ((RaceArm.BASELINE, 1.0), (arm, worth))
+    return [leg(side, pair, 8.0, 100.0, falling(one), held_out=True) for pair in range(3) for side, one in arms]
+
+
+def judge(trials: list[TrialRecord]) -> Race:
+    """Judge trainings of which there are enough."""
+    race = judge_race(trials, RaceArm.WINNER.value, changes=frozenset({Label.BATCH}))
+    assert race is not None
+    return race
+
+
+@pytest.mark.parametrize(
+    ("arm", "ending", "is_slower", "why"),
+    [
+        (RaceArm.BASELINE, Ending.DIVERGED, False, "the loss of today's config itself is not a number"),
+        (RaceArm.WINNER, Ending.DIVERGED, True, ""),
+        (RaceArm.BASELINE, Ending.CRASHED, False, "the training of today's config ended early: crashed"),
+        (RaceArm.WINNER, Ending.CRASHED, False, "the training of these values ended early: crashed"),
+        (RaceArm.WINNER, Ending.HUNG, False, "the training of these values ended early: hung"),
+        (RaceArm.WINNER, Ending.COMPLETED, True, ""),
+    ],
+)
+def test_a_training_that_ended_badly_is_not_compared(arm: RaceArm, ending: Ending, is_slower: bool, why: str) -> None:
+    """One that diverged where today's config does not learns more slowly, whatever its losses were before."""
+    trials = trainings(worth=0.5)
+    trials[arm is RaceArm.WINNER] = replace(trials[arm is RaceArm.WINNER], ending=ending)
+    race = judge(trials)
+    assert race.why_unknown == why
+    assert (race.winner.learning is Learning.SLOWER) is is_slower
+    assert race.winner.diverged is (ending is Ending.DIVERGED and arm is RaceArm.WINNER)
+
+
+def test_a_training_that_was_disturbed_takes_no_part() -> None:
+    """Nor does one of another point, or that was no race; and one round is none."""
+    trials, others = trainings(), trainings(worth=0.2)
+    other = [
+        replace(others[0], validity=Validity.CONTAMINATED),
+        replace(others[1], point="another"),
+        replace(others[2], purpose=Purpose.EXPLORE),
+    ]
+    assert judge([*trials, *other]) == judge(trials)
+    assert judge_race(trials[:3], RaceArm.WINNER.value, changes=frozenset()) is None
+
+
+@pytest.mark.parametrize(("length_s", "equal_s"), [(60, 60.0), (49, 49.0), (47, 60.0)])
+def test_trainings_are_compared_after_the_time_that_all_have_trained(length_s: int, equal_s: float) -> None:
+    """One that is shorter by more than a fifth was cut short, and does not shorten that of the others."""
+    trials = trainings()
+    trials[-1] = leg(RaceArm.WINNER, 2, 8.0, 100.0, falling(1.0), length_s=length_s)
+    assert judge(trials).trained_s == equal_s
+
+
+def test_the_losses_of_the_last_evaluations_are_told_where_all_have_one() -> None:
+    """As means over the rounds."""
+    trials = trainings(worth=2.0)
+    for trial, loss in zip(trials, (1.0, 4.0, 2.0, 5.0, 6.0, 9.0), strict=True):
+        assert trial.race is not None
+        trials[trials.index(trial)] = replace(trial, race=replace(trial.race, evaluation_loss=loss))
+    assert judge(trials).winner.evaluation_losses == (3.0, 6.0)
+    for place in (0, 1):
+        assert trials[place].race is not None
+        some = [*trials]
+        some[place] = replace(trials[place], race=replace(trials[place].race, evaluation_loss=None))
+        assert judge(some).winner.evaluation_losses is None
+
+
+def test_a_round_without_losses_of_the_scaled_learning_rate_is_left_out() -> None:
+    """The others tell; of today's config and of the winner all are needed."""
+    scaled = [trial for trial in trainings(worth=2.0, arm=RaceArm.SCALED) if trial.point == RaceArm.SCALED.value]
+    scaled = [replace(trial, point=RaceArm.WINNER.value) for trial in scaled]
+    assert scaled[0].race is not None
+    scaled[0] = replace(scaled[0], race=replace(scaled[0].race, curve=None))
+    part = judge([*trainings(), *scaled])
+    assert part.scaled is not None
+    assert part.scaled.at_equal_samples is not None
+    assert part.why_unknown == ""
+    trials = trainings()
+    assert trials[0].race is not None
+    trials[0] = replace(trials[0], race=replace(trials[0].race, curve=None))
+    assert judge(trials).why_unknown == "too few losses were seen in that time"
+
+
+@pytest.mark.parametrize("unit", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize(("spread", "learning"), [(0.01, Learning.ALIKE), (0.2, Learning.UNKNOWN)])
+def test_whether_configs_are_alike_does_not_depend_on_the_unit_of_the_loss(
+    unit: float, spread: float, learning: Learning
+) -> None:
+    """They are where even the ends of the interval are less apart than the loss falls in a quarter of the time."""
+    loss, trials = falling(1.0), []
+    for pair, by in enumerate((spread, -spread, spread, -spread)):
+        trials.append(leg(RaceArm.BASELINE, pair, 8.0, 100.0, lambda samples: unit * loss(samples), held_out=True))
+        moved = lambda samples, by=by: unit * (loss(samples) + by)  # noqa: E731
+        trials.append(leg(RaceArm.WINNER, pair, 8.0, 100.0, moved, held_out=True))
+    assert judge(trials).winner.learning is learning
