@@ -58,6 +58,8 @@ def test_one_disturbed_search_does_not_set_the_noise_of_later_ones(searched) -> 
     assert noise(twice)[0] == pytest.approx(2 * 0.3**2)
     later = [trial for name in "cdefg" for trial in searched(name, *calm)]
     assert noise(twice + later)[0] == pytest.approx(2 * (4 * 0.0004) / 3)
+    often = [trial for name in "hijklm" for trial in searched(name, *wild)]
+    assert noise(often + later)[0] == pytest.approx(2 * (4 * 0.0004) / 3)
 
 
 def test_one_slow_trial_is_no_noise(searched) -> None:

@@ -20,7 +20,7 @@ from autotune.records import (
 )
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.answer import standing_answer
+from autotune.study.answer import judged_finalists, standing_answer
 from autotune.study.summary import answer_of, summarize
 from tests.runs import MakeTrial, knob
 
@@ -113,6 +113,8 @@ def test_a_later_search_that_never_came_to_pairs_does_not_hide_it(study: Study) 
     """Nor one that was interrupted, or had no time."""
     study.search((WORKERS, 100.0)).search((MORE, 130.0), explored=False).search(explored=False)
     assert study.answer().search == "s0"
+    assert study.search((WORKERS, None), explored=False).answer().search == "s0"
+    assert judged_finalists(study.records, "s1", EFFECTIVE_UTILIZATION) == []
 
 
 @pytest.mark.parametrize(("allowed", "stands"), [("", WORKERS), ("precision", WORKERS), ("batch,precision", BATCH)])
@@ -163,6 +165,18 @@ def test_what_is_held_back_says_why_and_how_to_have_it(study: Study, changes: Va
     own = summarize(study.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
     assert own is not None
     assert (own.verdict, own.why) == (Verdict.NO_CHANGE, f"something is faster, and held back: {why}")
+
+
+@pytest.mark.parametrize(("between", "is_known"), [(10, True), (11, False)])
+def test_what_was_noisy_a_dozen_searches_ago_tells_nothing_of_now(study: Study, between: int, is_known: bool) -> None:
+    """The interval is then that of a study which began later."""
+    study.search((TODAY, 35.0), explored=False)
+    for _ in range(between):
+        study.search(explored=False)
+    study.search((WORKERS, 100.0))
+    later = Study(study._make_trial)
+    later.records = [trial for trial in study.records if trial.search != "s0"]
+    assert (study.answer().speedup == later.answer().speedup) is not is_known
 
 
 def test_where_it_fails_it_stands_no_more(study: Study) -> None:
