@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.daemon.queue import (
+    ALL_SCOPES,
+    CHANGES,
     KEPT_ENTRIES,
     ApplyScope,
     Entry,
@@ -26,6 +28,8 @@ from autotune.daemon.queue import (
     Queue,
     SearchAnswerSummary,
     StartRule,
+    accepted,
+    find_entries,
 )
 from autotune.errors import AutotuneError
 from tests.daemon.queue.entries import entry
@@ -181,6 +185,108 @@ def test_many_at_once_lose_nothing(queue: Queue) -> None:
         thread.join()
     assert sorted(one.number for one in queue.entries()) == list(range(1, 21))
     assert {one.note for one in queue.entries()} == {"changed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("queue.lock", "its lock cannot be opened"), ("queue.json", "cannot be read")]
+)
+def test_a_folder_in_the_place_of_its_file_is_said(queue: Queue, name: str, why: str) -> None:
+    """With the file to look at and what to do, and without a traceback."""
+    (queue.folder / name).mkdir(parents=True)
+    with pytest.raises(AutotuneError, match=why) as caught:
+        add(queue)
+    assert caught.value.where == str(queue.folder / "queue.json")
+
+
+def test_a_removed_entry_takes_its_files_with_it(queue: Queue) -> None:
+    """Its log and its answer, and nothing of the others; removing it again does nothing."""
+    gone, kept = add(queue), add(queue)
+    for one in (gone, kept):
+        for file in (queue.log(one), queue.answer(one)):
+            file.touch()
+    queue.remove(gone.id)
+    queue.remove(gone.id)
+    left = {queue.folder / name for name in ("queue.json", "queue.lock")} | {queue.log(kept), queue.answer(kept)}
+    assert set(queue.folder.iterdir()) == left
+    assert queue.change(gone.id, lambda one: one) is None
+    assert find_entries(queue.entries(), [2]) == [kept]
+    with pytest.raises(AutotuneError, match="no entry 1"):
+        find_entries(queue.entries(), [2, 1])
+
+
+@pytest.mark.parametrize(
+    ("state", "hold", "goes_on", "paused", "resumed"),
+    [
+        (EntryState.WAITING, None, True, EntryState.PAUSED, EntryState.WAITING),
+        (EntryState.RUNNING, None, True, EntryState.PAUSED, EntryState.RUNNING),
+        (EntryState.PAUSED, None, False, EntryState.PAUSED, EntryState.WAITING),
+        (EntryState.HELD, Hold.DUE, True, None, EntryState.HELD),
+        (EntryState.HELD, Hold.TRAINING, False, None, EntryState.HELD),
+        (EntryState.HELD, Hold.EDITED, False, None, EntryState.HELD),
+        (EntryState.HELD, None, False, None, EntryState.HELD),
+        (EntryState.FAILED, None, False, None, EntryState.WAITING),
+        (EntryState.DONE, None, False, None, None),
+    ],
+)
+def test_what_can_be_paused_and_resumed(
+    state: EntryState, hold: Hold | None, goes_on: bool, paused: EntryState | None, resumed: EntryState | None
+) -> None:
+    """What waits for nobody goes on by itself; what cannot be done is refused with what to do instead."""
+    one = entry(state=state, hold=hold, retry_utc="2030-01-01T00:00:00+00:00", kills=2, note="it ended", used_s=5.0)
+    assert one.goes_on is goes_on
+    for name, expected in (("pause", paused), ("resume", resumed)):
+        if expected is None:
+            with pytest.raises(AutotuneError) as caught:
+                CHANGES[name](one)
+            assert "autotune queue" in (caught.value.remedy or "")
+            continue
+        changed = CHANGES[name](one)
+        assert changed.state is expected
+        if expected is state and state is not EntryState.HELD:
+            assert changed == one
+        if name == "resume":
+            assert changed.hold is None
+            assert (changed.retry_utc is None) is (state is EntryState.PAUSED)
+            assert (changed.kills, changed.note) == ((0, "") if state is EntryState.FAILED else (2, "it ended"))
+
+
+@pytest.mark.parametrize(("used_s", "left_s"), [(0.0, 600.0), (599.0, 1.0), (600.0, 0.0), (601.0, 0.0)])
+def test_the_budget_of_an_entry_is_used_up_once(used_s: float, left_s: float) -> None:
+    """What runs counts too; one that failed at the end of its budget has all of it again when it is resumed."""
+    one = entry(used_s=used_s, running_s=0.5, state=EntryState.FAILED)
+    assert (one.left_s, one.spent_s) == (left_s, min(600.0, used_s + 0.5))
+    assert CHANGES["resume"](one).used_s == (used_s if left_s else 0.0)
+
+
+@pytest.mark.parametrize("state", EntryState)
+def test_the_answer_of_a_search_that_has_ended_may_be_accepted(state: EntryState) -> None:
+    """All of it is applied then; while the entry is searched again there is no answer yet."""
+    one = entry(state=state, hold=Hold.EDITED)
+    if state in (EntryState.DONE, EntryState.HELD):
+        changed = accepted(one)
+        assert (changed.state, changed.hold, changed.apply) == (EntryState.HELD, None, ALL_SCOPES)
+    else:
+        with pytest.raises(AutotuneError, match=f"is {state.value} again"):
+            accepted(one)
+
+
+@pytest.mark.parametrize(
+    ("state", "hold", "note", "is_shown"),
+    [
+        (EntryState.WAITING, None, "it was in the way", True),
+        (EntryState.HELD, Hold.TRAINING, "", True),
+        (EntryState.HELD, Hold.TRAINING, "a training runs", False),
+        (EntryState.HELD, Hold.EDITED, "somebody changed it", True),
+        (EntryState.DONE, None, "", False),
+    ],
+)
+def test_what_an_entry_waits_for_is_shown_unless_its_note_says_it(
+    state: EntryState, hold: Hold | None, note: str, is_shown: bool
+) -> None:
+    """An entry that is done waits for nothing."""
+    one = entry(state=state, hold=hold, note=note)
+    assert one.shown_reason({one.id: "why"}) == ("why" if is_shown else None)
+    assert one.shown_reason({}) is None
 
 
 @pytest.mark.parametrize(
