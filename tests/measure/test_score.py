@@ -302,3 +302,12 @@ def test_a_gain_has_to_be_shown_on_every_machine():
     assert on_all_machines([good, good]).better
     assert both.is_futile(6)
     assert not on_all_machines([good, good]).is_futile(6)
+
+
+def test_the_smallest_gain_is_that_of_which_pairs_so_far_apart_just_show_two_percent():
+    """Its interval begins at 1.02: with luck as often as with bad luck, it is shown."""
+    prior = {"prior_variance": 0.005, "prior_df": 12}
+    smallest = judge([(measured(100), measured(130))] * 4, **prior).smallest_gain
+    verdict = judge([(measured(100), measured(100 * (1.0 + smallest)))] * 4, **prior)
+    assert verdict.score.low == pytest.approx(LEAST_SCORE_GAIN)
+    assert 0.02 < smallest < 0.2

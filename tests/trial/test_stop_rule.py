@@ -266,3 +266,44 @@ def test_the_end_of_a_pass_over_the_data_is_seen() -> None:
     assert not trial.watch.saw_a_pass
     trial.at(2.0, "epoch_end")
     assert trial.watch.saw_a_pass
+
+
+def test_a_trial_of_long_steps_is_hung_after_ten_of_them() -> None:
+    """Steps of five seconds are none of a hang after half a minute."""
+    trial = Watched(goal=WindowGoal(min_s=1e3, min_steps=10, target_s=0.0))
+    assert trial.steps(4, 5.0) is None
+    assert trial.at(70.0) is None
+    assert trial.at(70.01) is Stop.HUNG
+
+
+def test_a_trial_of_a_race_trains_for_the_time_that_all_train() -> None:
+    """From its first step on, however soon its window would do; a hang ends it, too."""
+    trial, hung = Watched(), Watched()
+    for one in (trial, hung):
+        one.watch.policy = replace(one.watch.policy, trains_s=40.0)
+        assert one.at(3.0, "step") is None
+    assert trial.steps(399, 0.1) is None
+    assert trial.at(42.99) is None
+    assert trial.at(43.0) is Stop.ENOUGH
+    assert hung.at(33.01) is Stop.HUNG
+
+
+@pytest.mark.parametrize(("min_steps", "count"), [(10, 21), (2, 11), (20, 41)])
+def test_steps_are_called_uncounted_once_there_were_enough_for_a_window(min_steps: int, count: int) -> None:
+    """Twice as many as it needs, since a half may be warm-up, and five at least."""
+    trial = Watched(max_s=1.0, goal=WindowGoal(min_s=0.5, min_steps=min_steps, target_s=0.0))
+    stops = []
+    while not stops or stops[-1] is None:
+        assert not trial.watch.is_uncounted
+        stops.append(trial.at(1.0 + 0.5 * len(stops), "step", "eval"))
+    assert (len(stops), stops[-1]) == (count, Stop.UNCOUNTED)
+
+
+@pytest.mark.parametrize(("every_s", "kind", "steps"), [(0.1, "note", 52), (1.0, "note", 21), (0.1, "unphased", 22)])
+def test_a_trial_without_phases_is_measured_as_others_are(every_s: float, kind: str, steps: int) -> None:
+    """Once it says so, or neither twenty steps nor five seconds have brought one."""
+    trial = Watched()
+    trial.watch.policy = replace(trial.watch.policy, rounds=2)
+    trial.at(0.0, kind)
+    assert trial.steps(100, every_s) is Stop.ENOUGH
+    assert trial.told[-1] == pytest.approx(steps, abs=1)

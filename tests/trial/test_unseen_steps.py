@@ -48,3 +48,14 @@ def test_what_may_still_begin_to_train_is_waited_for(cores: float | None, uses: 
     judge = UnseenSteps(lambda _t0_s, _t1_s: cores, 300.0, lambda _pid: uses)
     judge.note([event("launched", 0.0), *([event("start", 1.0)] if is_observed else [])])
     assert judge.why(200.0) == ""
+
+
+@pytest.mark.parametrize(("kind", "may_come"), [("step", True), ("reporter", True), ("note", False)])
+def test_who_reports_steps_is_waited_for_however_long(kind: str, may_come: bool) -> None:
+    """A trainer that has imported what reports them, or has made one; a process begun anew has done neither."""
+    judge = UnseenSteps(works, 300.0, lambda _pid: False)
+    judge.note([event("launched", 0.0), event("start", 1.0), event(kind, 2.0)])
+    assert (judge.why(1000.0) == "") is may_come
+    judge.note([event("launched", 1000.0), event("start", 1001.0)])
+    assert (judge.why(1059.0) == "") is may_come
+    assert judge.why(1060.0) != ""
