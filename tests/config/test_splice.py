@@ -30,6 +30,8 @@ def read_1_2(text):
         ("a: NO", True, "a: YES"),
         ("a: on", False, "a: off"),
         ("a: 1", True, "a: true"),
+        ("a: GPU", True, "a: true"),
+        ("a: 'ON'", False, "a: off"),
         ("a: null", 3, "a: 3"),
         ("a: 3", None, "a: null"),
         ("a:  # nothing yet", 3, "a: 3  # nothing yet"),
