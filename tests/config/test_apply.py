@@ -161,6 +161,28 @@ def test_an_empty_value_is_empty_again_after_a_revert(config, backups, text):
     assert config.read_bytes() == text.encode()
 
 
+def test_a_section_in_a_file_of_its_own_is_named_where_nothing_is_left_to_undo(config, backups):
+    """What was applied there is reverted there; where there is no such file, none is named."""
+    beside = config.with_name("con fig.autotune.yaml")
+    with pytest.raises(ConfigError, match="no apply or init is left") as caught:
+        plan_revert(config, backups)
+    assert beside.name not in caught.value.remedy
+    beside.write_text("command: t {config}\n")
+    with pytest.raises(ConfigError, match="no apply or init is left") as caught:
+        plan_revert(config, backups)
+    assert str(beside) in caught.value.remedy
+
+
+def test_the_record_of_a_write_is_one_that_every_version_reads(config, backups):
+    """Its format, and the numbers of the writes from one on, which reverts refer to."""
+    clock = TickingClock()
+    apply(config, backups, clock, batch_size=32)
+    apply(config, backups, clock, batch_size=64)
+    revert(config, backups, clock)
+    records = [json.loads(path.read_text()) for path in sorted(backups.rglob("*.json"))]
+    assert [(one["format"], one["number"], one["undoes"]) for one in records] == [(1, 1, None), (1, 2, None), (1, 3, 2)]
+
+
 def test_revert_keeps_edits_to_other_lines(config, backups):
     """Edits that the user made meanwhile stay, also when they moved the tuned lines."""
     apply(config, backups, batch_size=32, lr=3e-5)
@@ -212,13 +234,14 @@ def test_a_symbolic_link_stays_one(config, backups, tmp_path):
     assert config.read_bytes() == CONFIG.encode()
 
 
-def test_a_file_changed_meanwhile_is_not_overwritten(config, backups):
+@pytest.mark.parametrize("text", [b"data: {batch_size: 16}\n", b"", CONFIG.encode() + b"\n"])
+def test_a_file_changed_meanwhile_is_not_overwritten(config, backups, text):
     """Between the plan and the write the user saved something: it stays."""
     edit = plan_edit(config, {"data.batch_size": 32})
-    config.write_bytes(b"data: {batch_size: 16}\n")
+    config.write_bytes(text)
     with pytest.raises(ConfigError, match="changed by somebody else"):
         write_edit(edit, backups, TickingClock())
-    assert config.read_bytes() == b"data: {batch_size: 16}\n"
+    assert config.read_bytes() == text
     assert list(backups.rglob("*.yaml")) == []
 
 
