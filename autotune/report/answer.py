@@ -144,19 +144,22 @@ def headline(result: SearchResult) -> Text:
     return Text.assemble((word, style), said)
 
 
+_LONG_STEPS = ("step_p95_s", "step_p99_s", "step_max_s")
+
+
 def _evener_text(result: SearchResult) -> str:
-    """Return what is steadier, with its figures: each that differs by a tenth at least; a clause."""
+    """Return what is steadier, with its figures: of the long steps what differs most, and stalls, and the GPU."""
     today, best = (side.metrics if side and side.metrics else {} for side in (result.baseline, result.best))
-    said: list[str] = []
-    for name in ("step_p95_s", "step_p99_s", "step_max_s", "stall_fraction", "gpu_utilization"):
-        before, after, metric = today.get(name), best.get(name), METRICS[name]
-        if before is None or after is None:
-            continue
-        lower, higher = (after, before) if metric.better is not Direction.HIGHER else (before, after)
-        is_said_already = name.startswith("step_") and said
-        if lower < 0.9 * higher and not is_said_already:
-            said.append(f"{metric.label} {metric.text(before)} today, then {metric.text(after)}")
-    return "".join(f"; {one}" for one in said)
+    shrunk: dict[str, float] = {}
+    for name in (*_LONG_STEPS, "stall_fraction", "gpu_utilization"):
+        before, after = today.get(name), best.get(name)
+        if before is not None and after is not None:
+            low, high = (before, after) if METRICS[name].better is Direction.HIGHER else (after, before)
+            shrunk[name] = low / high if high else 1.0
+    longest = min((name for name in _LONG_STEPS if name in shrunk), key=shrunk.__getitem__, default=None)
+    told = [name for name, ratio in shrunk.items() if ratio < 0.9 and (name not in _LONG_STEPS or name == longest)]
+    texts = ((METRICS[name], today[name], best[name]) for name in told)
+    return "".join(f"; {metric.label} {metric.text(old)} today, then {metric.text(new)}" for metric, old, new in texts)
 
 
 def _is_undecided(result: SearchResult) -> bool:
@@ -269,6 +272,9 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
     return table
 
 
+_OF_STALLS = ("stall_fraction", "beat_s", "stall_wait_fraction", "step_p99_s", "step_max_s")
+
+
 def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
     """Return the rows of that table: the name of what was measured, and its text on each side that has numbers.
 
@@ -276,8 +282,8 @@ def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
         other: Side that it is compared with; None for none.
     """
     sides = [side for side in (baseline, other) if side is not None and side.metrics]
-    has_stalls = any((side.metrics or {}).get("stall_fraction") for side in sides)
-    of_stalls = ("stall_fraction", "beat_s", "stall_wait_fraction", "step_p99_s") if has_stalls else ()
+    told = {name for side in sides for name, value in (side.metrics or {}).items() if value}
+    of_stalls = [name for name in _OF_STALLS if name in told] if "stall_fraction" in told else ()
     of_the_trial = ("cv", *of_stalls, "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
     return [_trial_row("samples_per_s", sides), *_gpu_rows(sides), *(_trial_row(name, sides) for name in of_the_trial)]
 
