@@ -21,6 +21,9 @@ Ends = NDArray[np.intp]
 LEAST_CYCLES = 3
 """Whole cycles that a window has to hold before it ends with one."""
 
+SHORT_STALL = 0.05
+"""Relative error of a speed by a stall too many or too few, up to which it is noise like other noise."""
+
 SLOW = 2.0
 """Times the time per unit of work of the fast steps that slow ones take at least, on average."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from types import MappingProxyType
 
-from autotune.measure.cycles import LEAST_CYCLES
+from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL
 from autotune.measure.statistics import moderated_interval, slow_outliers, student_t_quantile
 from autotune.records import Measurement, Ratio
 
@@ -32,7 +32,6 @@ LEAST_SPEED = 0.98
 LEAST_STEADIER = 1.1
 """The ratio of steadiness, or of utilization, that the whole interval must exceed to be worth a change by itself."""
 
-_SHORT_STALL = 0.05  # error of a trial's speed by a stall too many or too few, that repeats take away
 _NO_LESS = 0.95  # what the other of the two has to keep
 _STEADINESS_SD = 0.05  # prior of ln steadiness and ln utilization between trials; counts as two degrees of freedom
 
@@ -370,7 +369,7 @@ def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> f
     """
     errors = [
         [
-            one.speed_error if one.cycles in range(LEAST_CYCLES) and one.speed_error > _SHORT_STALL else 0.0
+            one.speed_error if one.cycles in range(LEAST_CYCLES) and one.speed_error > SHORT_STALL else 0.0
             for one in side
         ]
         for side in zip(*pairs, strict=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from autotune.clock import format_duration
-from autotune.measure.cycles import LEAST_CYCLES
+from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL
 from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
 from autotune.measure.score import ln_score
 from autotune.measure.statistics import optimal_window_s
@@ -38,7 +38,9 @@ REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
 
 
-_FIRST_LOOK, _FIRST_LOOK_FROM_S, _LONGEST_FIRST_LOOK_S = 0.06, 120.0, 180.0  # the first: share of the budget
+_FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
+_LEAST_ON_A_GPU_S = 2.0  # a driver looks a few times a second, and has to see who else is there
+_LEAST_FIRST_LOOK_S, _LONGEST_FIRST_LOOK_S = 5.0, 180.0
 _MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
 
 
@@ -256,21 +258,24 @@ class SearchState:
         """Return the window of the next trial: the best use of time at the noise that this study has shown."""
         limits = self._problem.limits
         starts_s = [trial.measurement.first_step_s for trial in self.trials if trial.measurement]
-        target_s = limits.min_s
+        target_s = min(limits.max_s, max(limits.min_s, _LEAST_ON_A_GPU_S if self._problem.machine.gpus else 0.0))
         if starts_s and self._within_variances_s:
             target_s = optimal_window_s(
-                median(starts_s), median(self._within_variances_s), self.sd**2, min_s=limits.min_s, max_s=limits.max_s
+                median(starts_s), median(self._within_variances_s), self.sd**2, min_s=target_s, max_s=limits.max_s
             )
         most_s = max(limits.max_s, _MOST_FOR_CYCLES * self._budget_s)
         target_s = max(target_s, min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s, most_s=most_s)
 
+    @property
+    def finalist_look_s(self) -> float:
+        """Length of a finalist's first look: what chose it may have been too short to see its stalls."""
+        return min(_LEAST_FIRST_LOOK_S, _MOST_OF_SHORT_BUDGETS * self._budget_s)
+
     def first_goal(self) -> WindowGoal:
-        """Return the window of the first trial of today's config: long enough to see what comes only now and then."""
+        """Return the window of the first look at today's config: long enough to see what comes only now and then."""
         usual = self.goal()
-        if self._budget_s < _FIRST_LOOK_FROM_S:
-            return usual
-        look_s = min(_LONGEST_FIRST_LOOK_S, _FIRST_LOOK * self._budget_s)
+        look_s = min(_LONGEST_FIRST_LOOK_S, max(_FIRST_LOOK * self._budget_s, self.finalist_look_s))
         return replace(usual, target_s=max(usual.length_s, look_s), most_s=max(usual.most_s, 2.0 * look_s))
 
     def why_longer(self) -> str:
@@ -290,9 +295,17 @@ class SearchState:
 
     @property
     def beat_s(self) -> float | None:
-        """Usual time of the cycles of training, as far as this search has seen any in today's config."""
-        beats_s = [measured.beat_s for measured in self._baseline_measurements() if measured.beat_s is not None]
-        return median(beats_s) if beats_s else None
+        """Usual time of the cycles of training, today's or a finalist's if it is longer, as far as they were seen.
+
+        None also where stalls take so little that one too many is noise like other noise.
+        """
+        beats_s: dict[str, list[float]] = {}
+        looked = (trial for trial in self.trials if trial.purpose in (Purpose.BASELINE, Purpose.CONFIRM))
+        for trial in looked:
+            measured = trial.comparable
+            if measured and measured.beat_s is not None and (measured.stall_fraction or 0.0) > SHORT_STALL:
+                beats_s.setdefault(trial.point, []).append(measured.beat_s)
+        return max(map(median, beats_s.values()), default=None)
 
     def _feasibility(self) -> Feasibility:
         return Feasibility(

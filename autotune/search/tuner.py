@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from autotune.clock import format_duration
 from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
@@ -54,6 +55,9 @@ from autotune.trial.explanations import EXPLANATIONS
 WARM_UP_FROM_S = 120.0
 """Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
 
+_FAR_SLOWER = 0.8
+"""Share of today's speed below which no more than two pairs are made: what chose the point did not see its stalls."""
+
 _NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 
@@ -88,6 +92,7 @@ class Tuner:
         self._racer = Racer(parts, self.state, self._trials, self._narrator)
         self._rng = random.Random(parts.seed)
         self._others = OtherMachines(parts, self.state, self._narrator.tell)
+        self._is_far_slower = False
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
         self.promised: float | None = None
@@ -111,7 +116,7 @@ class Tuner:
             if alone := self.state.leave_alone(self.state.baseline_point):
                 self._narrator.tell_phase("exploring", alone)
             why = self._explore()
-            while self._confirm(why) and self._breaks():
+            while self._confirm(why) and (self._is_far_slower or self._breaks()):
                 why = self._explore()  # around what is left: the next best has its turn
             self._race()
             self._others.wait_for_their_confirmations()
@@ -235,7 +240,7 @@ class Tuner:
                 self._others.require_that_today_works(self._trials.make(self._baseline))
             all_s = self._budget.left_s()
             kept_s = reserved_s(self.state.better(), self._confirmation_basis(), left_s=all_s)
-            kept_s += self._afterwards_s() if kept_s else 0.0
+            kept_s += self.state.finalist_look_s + self._afterwards_s() if kept_s else 0.0
             left_s = all_s - kept_s
             baseline, budget_s = self.state.baseline_point, self._budget.budget_s
             longest_s = longest_trial_s(self.state.trials, baseline, all_s, budget_s=budget_s) if kept_s else math.inf
@@ -298,7 +303,7 @@ class Tuner:
             Whether all of them could be compared.
         """
         better = self._others.to_be_confirmed(self.state.better() or self.state.contender_alone())
-        left_s = self._budget.left_s()
+        left_s = self._budget.left_s() - self.state.finalist_look_s
         if not better or self._trials.gpu_lost:
             self._narrator.tell_phase("ending", why)
             return False
@@ -318,21 +323,25 @@ class Tuner:
             return self._make_pairs(plan)
 
     def _make_pairs(self, plan: ConfirmationPlan) -> bool:
-        contender, usual = self.state.contender(), self.state.goal()
-        goal = replace(usual, target_s=usual.length_s + plan.longer_s) if plan.longer_s else None
+        self._is_far_slower, contender = False, self.state.contender()
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         points = [self._baseline.values, plan.candidate.observation.values]
         if contender is None or self.state.is_standing(plan.candidate):
             plan = replace(plan, arms=2)
         else:
             plan, points = replace(plan, arms=3), [*points, contender]
+        looked = {0}  # at today's config in the beginning
+        speeds: dict[int, list[float]] = {}
         for done, (pair, arm) in enumerate(pair_order(plan.pairs, self._rng, plan.arms), start=1):
+            usual = self.state.goal()
+            window_s = max(usual.length_s + plan.longer_s, 0.0 if arm in looked else self.state.finalist_look_s)
+            looked.add(arm)
             trial = PlannedTrial(
                 values=points[arm],
                 purpose=Purpose.CONFIRM,
                 pair=first_pair + pair,
                 planned_pairs=plan.pairs if plan.sequential else None,
-                goal=goal,
+                goal=replace(usual, target_s=window_s),
             )
             record = self._trials.make(trial, kept_s=plan.rest_s(done))
             if self._may_have_been_an_accident(record):
@@ -341,7 +350,9 @@ class Tuner:
                 self._narrator.tell_phase("ending", self._trials.gpu_lost)
             if not record.comparable:
                 return False
-            if self._is_time_to_go_on(done, plan) or self._is_decided(done, plan):
+            speeds.setdefault(arm, []).append(record.comparable.speed)
+            self._is_far_slower = done == 2 * plan.arms and fmean(speeds[1]) < _FAR_SLOWER * fmean(speeds[0])
+            if self._is_far_slower or self._is_time_to_go_on(done, plan) or self._is_decided(done, plan):
                 break
         return True
 

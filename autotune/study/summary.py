@@ -305,7 +305,8 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
     standing = None if is_limited else stood
     chosen = chosen_finalist(confirmed, standing, searched.records, search, objective, excluded=excluded)
     others = withheld(confirmed, chosen, standing, first)
-    finalist, judgement = chosen or (confirmed[0] if confirmed else (None, None))
+    told = [one for one in confirmed if one[1] is not None]
+    finalist, judgement = chosen or next(iter(told or confirmed), (None, None))
     best = finalist.trial.point if finalist else _best(searched.good, searched.baseline.point, objective)
     baseline, candidate = searched.side(searched.baseline), searched.candidate(best)
     hosts = hosts_of(searched.trials)

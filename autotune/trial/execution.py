@@ -187,7 +187,10 @@ def _judged(
     duration_s: float,
 ) -> Execution:
     """Judge and measure a trial of which no process is left."""
-    policy, window = stop_rule.policy, stop_rule.window()
+    policy = stop_rule.policy
+    if trial_exit.stop is Stop.DEADLINE:
+        stop_rule.cut(policy.deadline_s)
+    window = stop_rule.window()
     rate = window.samples_per_s(default_samples) if window else 0.0
     evidence = Evidence(
         stdout_tail=folder.stdout_tail(),

@@ -119,7 +119,7 @@ class StopRule:
             if event.kind == "launched":  # perhaps for the second time: what was reported before is void
                 self._prepared_s = event.t_s - self._made_s
                 give_up_s = self.policy.give_up_s + self._prepared_s
-                self.why_not_started = ""
+                self.why_not_started, self._until_s = "", None
                 self.events.clear()
                 self.losses, self.milestones = Losses(), Milestones()
                 continue
@@ -148,7 +148,7 @@ class StopRule:
         if passed.silent_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s):
             return Stop.HUNG
         if now_s >= give_up_s:
-            return self._cut(now_s)
+            return self.cut(now_s)
         if self.policy.trains_s is not None:
             return None
         if self.policy.rounds is not None and self._may_be_phased():
@@ -165,7 +165,7 @@ class StopRule:
             if fastest < self.policy.hopeless_below:
                 return Stop.HOPELESS
             if self._is_overdue(now_s):
-                return Stop.UNCOUNTED if window is None else self._cut(now_s)
+                return Stop.UNCOUNTED if window is None else self.cut(now_s)
             self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
@@ -176,9 +176,10 @@ class StopRule:
             if self.policy.goal.is_met_by(window):
                 return Stop.ENOUGH
             self._until_s = None  # cycles were found meanwhile, and it holds too few of them
-        return self._cut(now_s) if now_s >= until_s + self._patience_s else None
+        return self.cut(now_s) if now_s >= until_s + self._patience_s else None
 
-    def _cut(self, now_s: float) -> Stop:
+    def cut(self, now_s: float) -> Stop:
+        """Take it that the trial is ended now, in the middle of a step; return that reason to stop it."""
         self._cut_s = now_s
         return Stop.ENOUGH
 

@@ -67,7 +67,7 @@ def test_the_whole_section(config):
     assert (section.trial.max_s, section.trial.start_timeout_s, section.trial.min_s, section.trial.min_steps) == (
         20,
         300,
-        2,
+        0.7,
         10,
     )
     assert (section.objective, section.keep_outputs) == ("effective_utilization", False)
@@ -80,7 +80,7 @@ def test_the_whole_section(config):
         ("objective: utilization", 5.0),
         ("objective: utilization\n  trial: {max_s: 3}", 3.0),
         ("objective: utilization\n  trial: {min_s: 4}", 4.0),
-        ("objective: throughput", 2.0),
+        ("objective: throughput", 0.7),
     ],
 )
 def test_where_utilization_is_searched_for_trials_are_longer(config, section, min_s):

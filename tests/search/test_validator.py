@@ -82,7 +82,17 @@ def test_the_winner_is_trained_through_an_epoch_an_evaluation_and_a_checkpoint(s
     assert answer.validation.overall_ratio == pytest.approx(answer.validation.speed_ratio, rel=0.2)
 
 
-@pytest.mark.parametrize("breaks", BREAKS)
+def test_what_is_fast_for_a_few_seconds_only_makes_way_before_it_is_validated(search: Search) -> None:
+    """Its pairs look longer than the trials that chose it, and see that it is slower than today's config."""
+    searched = validated(search, with_large_batches(slowing_down), budget_s=1200.0)
+    answer = searched.answer
+    shown = answer.candidate or answer.best
+    assert shown is not None
+    assert (shown.values["data.batch_size"], shown.values["data.num_workers"]) == (8, 2)
+    assert any(trial.values["data.batch_size"] == 32 for trial in searched.of(Purpose.CONFIRM))
+
+
+@pytest.mark.parametrize("breaks", [name for name in BREAKS if name != "slows down"])
 def test_what_breaks_makes_way_for_the_next_best(search: Search, breaks: str) -> None:
     """The larger batch is faster and was confirmed; the second worker is what remains."""
     change, said = BREAKS[breaks]
