@@ -13,7 +13,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.statistics import Series, integrated_autocorrelation_time, mser5_truncation, student_t_quantile
+from autotune.measure.statistics import (
+    Series,
+    integrated_autocorrelation_time,
+    mser5_truncation,
+    student_t_quantile,
+    two_groups,
+)
 
 Ends = NDArray[np.intp]
 """Numbers of the steps before which something ends, in ascending order, shape (n,)."""
@@ -100,24 +106,17 @@ def _rhythms(durations_s: Series, units: Series) -> Iterator[Ends]:
 def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
     """Return which steps are slow; None where they are of one kind.
 
-    Otsu's threshold ("A threshold selection method from gray-level histograms", IEEE Trans. SMC 9, 1979) of ln pace,
-    each step weighted by its time: a stall in a hundred steps counts as what it takes.
+    The groups are those of ln pace, each step weighted by its time: a stall in a hundred steps counts as what it takes.
     """
     if len(durations_s) < 4:
         return None
     pace = durations_s / units
-    order = np.argsort(pace)
-    values, weights = np.log(pace[order]), durations_s[order] / durations_s.sum()
-    values = values - values @ weights
-    share, moment = np.cumsum(weights)[:-1], np.cumsum(weights * values)[:-1]
-    between = moment**2 / np.maximum(share * (1.0 - share), 1e-12)
-    best, total = int(np.argmax(between)), float(weights @ values**2)
-    fast, slow = order[: best + 1], order[best + 1 :]
-    if total <= 0.0 or between[best] < _APART * total or pace[slow].mean() < SLOW * pace[fast].mean():
+    groups = two_groups(np.log(pace), durations_s)
+    if groups is None or groups.explained < _APART:
         return None
     is_slow = np.zeros(len(pace), dtype=bool)
-    is_slow[slow] = True
-    return is_slow
+    is_slow[groups.order[groups.below :]] = True
+    return is_slow if pace[is_slow].mean() >= SLOW * pace[~is_slow].mean() else None
 
 
 def _returns(slow: NDArray[np.bool_]) -> Ends:
@@ -160,6 +159,11 @@ def _slow_start(durations_s: Series, units: Series) -> int:
         if fast_until_s >= 3.0 * ends_s[index]:
             begin = int(index) + 1
     return begin
+
+
+def lacks_cycles(cycles: int | None, speed_error: float) -> bool:
+    """Return whether stalls were seen that make a speed uncertain, and too few whole cycles of them."""
+    return cycles is not None and cycles < LEAST_CYCLES and speed_error > SHORT_STALL
 
 
 def speed_of(durations_s: Series, units: Series, ends: Ends | None) -> Speed:

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from autotune.measure.statistics import Series, integrated_autocorrelation_time
+from autotune.measure.statistics import Series, integrated_autocorrelation_time, two_groups
 
 LEAST_WINDOWS = 12
 """Driver windows below which there is no verdict."""
@@ -242,33 +242,24 @@ class _Levels:
 
 
 def _two_levels(values: Series, weights: Series) -> _Levels:
-    """Split the windows where the variance between the two groups is largest (Otsu 1979).
+    """Split the windows into two groups (`two_groups`).
 
     The windows that contain an edge lie between the levels and pull the means of the groups together. A level is
     the median of those that lie beyond the mean of their group, or little before it.
     """
-    order = np.argsort(values, kind="stable")
-    values, weights = values[order], weights[order]
-    total = float(weights.sum())
-    mean = float(weights @ values) / total
-    variance = float(weights @ (values - mean) ** 2) / total
-    borders = np.flatnonzero(np.diff(values) > _ROUNDING) + 1
-    if not len(borders):
+    groups = two_groups(values, weights)
+    if groups is None:
+        mean = float(np.average(values, weights=weights))
         return _Levels(low=mean, high=mean, swing=0.0, split=0.0)
-    below = np.cumsum(weights)[borders - 1] / total
-    moment = np.cumsum(weights * values)[borders - 1] / total
-    between = (mean * below - moment) ** 2 / (below * (1.0 - below))
-    best = int(np.argmax(between))
-    low = float(moment[best] / below[best])
-    high = float((mean - moment[best]) / (1.0 - below[best]))
+    swing = groups.high - groups.low
     # of the swing: a window this much further inside than its group's mean holds an edge
-    margin = (1 / 8) * (high - low)
-    lowest, highest = values <= low + margin, values >= high - margin
+    margin = (1 / 8) * swing
+    lowest, highest = values <= groups.low + margin, values >= groups.high - margin
     return _Levels(
         low=_quantile(values[lowest], weights[lowest], 0.5),
         high=_quantile(values[highest], weights[highest], 0.5),
-        swing=high - low,
-        split=float(between[best]) / variance,
+        swing=swing,
+        split=groups.explained,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from types import MappingProxyType
 
-from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL
+from autotune.measure.cycles import lacks_cycles
 from autotune.measure.statistics import moderated_interval, slow_outliers, student_t_quantile
 from autotune.records import Measurement, Ratio
 
@@ -368,10 +368,7 @@ def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> f
     wrong together. A short stall is noise like others.
     """
     errors = [
-        [
-            one.speed_error if one.cycles in range(LEAST_CYCLES) and one.speed_error > SHORT_STALL else 0.0
-            for one in side
-        ]
+        [one.speed_error if lacks_cycles(one.cycles, one.speed_error) else 0.0 for one in side]
         for side in zip(*pairs, strict=True)
     ]
     return 2.0 * math.sqrt(sum(fmean(error**2 for error in side) for side in errors))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from statistics import NormalDist, median, median_high
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +27,7 @@ At 0.15 the usual spread of 8 % is taken for outliers, and A/A confirmations say
 _LARGEST_TRIAL_VARIANCE = SLOW_OUTLIER_FLOOR**2  # beyond it is a disturbed period, not the noise of trials
 
 _INDISTINCT = 1e-6
+_SAME = 1e-9  # two values closer than this differ by rounding
 
 
 def mser5_truncation(series: ArrayLike) -> int:
@@ -80,6 +82,51 @@ def integrated_autocorrelation_time(series: ArrayLike) -> float:
     times = 2.0 * np.cumsum(covariance / covariance[0]) - 1.0
     closed = np.nonzero(np.arange(n) >= 5.0 * times)[0]
     return max(1.0, float(times[closed[0] if len(closed) else n - 1]))
+
+
+class TwoGroups(NamedTuple):
+    """Values split into a lower and an upper group.
+
+    Attributes:
+        order: Indices of the values, lowest first.
+        below: Number of values in the lower group: the first of that order.
+        low: Mean of the lower group.
+        high: Mean of the upper one.
+        explained: Share of the variance that is between the groups.
+    """
+
+    order: NDArray[np.intp]
+    below: int
+    low: float
+    high: float
+    explained: float
+
+
+def two_groups(values: Series, weights: Series) -> TwoGroups | None:
+    """Split values where the variance between two groups of them is largest; None where all are equal.
+
+    Otsu, "A threshold selection method from gray-level histograms", IEEE Trans. SMC 9(1), 1979.
+
+    Args:
+        weights: Weight of each value, e.g. the time that it stands for.
+    """
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order] / weights.sum()
+    borders = np.flatnonzero(np.diff(values) > _SAME) + 1
+    if not len(borders):
+        return None
+    mean = float(weights @ values)
+    share = np.cumsum(weights)[borders - 1]
+    moment = np.cumsum(weights * (values - mean))[borders - 1]
+    between = moment**2 / (share * (1.0 - share))
+    best = int(np.argmax(between))
+    return TwoGroups(
+        order=order,
+        below=int(borders[best]),
+        low=mean + float(moment[best] / share[best]),
+        high=mean - float(moment[best] / (1.0 - share[best])),
+        explained=float(between[best] / (weights @ (values - mean) ** 2)),
+    )
 
 
 @lru_cache(maxsize=1024)  # judging one record asks for the same few many times

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL, Ends, Speed, find_cycles, speed_of, warm_up
+from autotune.measure.cycles import LEAST_CYCLES, Ends, Speed, find_cycles, lacks_cycles, speed_of, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
 from autotune.measure.statistics import Series
 from autotune.records import Measurement, TraineeEvent
@@ -129,11 +129,6 @@ class Window:
             return None
         return min(LEAST_CYCLES - 1, int(self.time_s / self.beat_s)) if self.beat_s else 0
 
-    @property
-    def lacks_cycles(self) -> bool:
-        """Whether stalls were seen that make the speed uncertain, and too few whole cycles."""
-        return self.cycles in range(LEAST_CYCLES) and self.speed().error > SHORT_STALL
-
     def cv(self) -> float:
         """Return the coefficient of variation of the steps' time per unit of work."""
         pace = self.durations_s / self.units
@@ -193,7 +188,7 @@ class WindowGoal:
         """Return True if the window is long enough."""
         if window is None or window.time_s < self.length_s or window.steps < self.min_steps:
             return False
-        return window.time_s >= self.most_s or not window.lacks_cycles
+        return window.time_s >= self.most_s or not lacks_cycles(window.cycles, window.speed().error)
 
     def next_look_s(self, now_s: float, window: Window | None) -> float:
         """Return the time of the next look, after one that did not meet the goal.

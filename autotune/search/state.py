@@ -281,7 +281,7 @@ class SearchState:
     def why_longer(self) -> str:
         """Return why trials are longer than even steps would need, a sentence; empty if they are not."""
         beat_s, goal = self.beat_s, self.goal()
-        if beat_s is None or LEAST_CYCLES * beat_s <= max(self._problem.limits.min_s, goal.min_s):
+        if beat_s is None or LEAST_CYCLES * beat_s <= goal.min_s:
             return ""
         every, length = format_duration(beat_s), format_duration(goal.length_s)
         if goal.length_s < LEAST_CYCLES * beat_s:
