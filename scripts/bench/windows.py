@@ -41,12 +41,17 @@ Draw = Callable[[np.random.Generator], Process]
 def _computing(rng: np.random.Generator, cv: float | None = None) -> Process:
     """Draw steps of one kind, with noise that lasts for a few of them."""
     step_s, cv, kept = 10 ** rng.uniform(-2, -0.7), cv or rng.uniform(0.03, 0.25), rng.uniform(0.0, 0.6)
-    count = int(1.5 * _LONGEST_S / step_s)
-    level, noise = 0.0, np.empty(count)
-    for index, new in enumerate(rng.normal(0.0, math.sqrt(1.0 - kept**2), count)):
-        level = noise[index] = kept * level + new
+    noise = _kept_noise(rng, int(1.5 * _LONGEST_S / step_s), kept, level=0.0)
     sd = math.sqrt(math.log1p(cv**2))
     return Process(step_s * np.exp(sd * noise - sd**2 / 2.0), step_s)
+
+
+def _kept_noise(rng: np.random.Generator, count: int, kept: float, *, level: float) -> Series:
+    """Draw a first-order autoregressive series with variance 1."""
+    noise = np.empty(count)
+    for index, new in enumerate(rng.normal(0.0, math.sqrt(1.0 - kept**2), count)):
+        level = noise[index] = kept * level + new
+    return noise
 
 
 def _stalled(rng: np.random.Generator, shape: str) -> Process:
@@ -108,9 +113,7 @@ def _drift(rng: np.random.Generator) -> Process:
     lasts_s, sd = rng.uniform(1.0, 8.0), rng.uniform(0.02, 0.08)
 
     def levels(count: int, step_s: float) -> Series:
-        kept, level, wandering = math.exp(-step_s / lasts_s), rng.normal(), np.empty(count)
-        for index, new in enumerate(rng.normal(0.0, math.sqrt(1.0 - kept**2), count)):
-            level = wandering[index] = kept * level + new
+        wandering = _kept_noise(rng, count, math.exp(-step_s / lasts_s), level=rng.normal())
         return np.asarray(np.exp(sd * wandering - sd**2 / 2.0))
 
     return _wanders(rng, levels)
