@@ -86,6 +86,7 @@ _TABLE = (
     Metric("stall_fraction", "in stalls", "fraction", Direction.LOWER, _percent),
     Metric("beat_s", "from stall to stall", "s", Direction.NONE, _seconds),
     Metric("stall_wait_fraction", "of stalls, waiting for data", "fraction", Direction.NONE, _whole_percent),
+    Metric("stall_epoch_fraction", "of stalls, at ends of epochs", "fraction", Direction.NONE, _whole_percent),
     Metric("data_wait_fraction", "waiting for data", "fraction", Direction.LOWER, _percent),
     Metric("step_p50_s", "step time, median", "s", Direction.NONE, _seconds),  # a larger batch has longer ones
     Metric("step_p95_s", "step time, 95th percentile", "s", Direction.NONE, _seconds),

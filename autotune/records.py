@@ -358,6 +358,7 @@ class Measurement:
         beat_s: Usual time of such a cycle; None where none was seen whole.
         stall_fraction: Share of the window that steps took beyond the median, those of more than three medians.
         stall_wait_fraction: Share of these steps' time that the training loop waited for data; None if not reported.
+        stall_epoch_fraction: Share of their time that those took at which a pass over the data ended; None without any.
         overall_samples_per_s: Samples per second of all the time from the window's begin to its end, with evaluations
             and checkpoints.
         cv: Coefficient of variation of the steps' time per unit of work; None if not known.
@@ -392,6 +393,7 @@ class Measurement:
     step_max_s: Time | None = None
     stall_fraction: Share | None = None
     stall_wait_fraction: Share | None = None
+    stall_epoch_fraction: Share | None = None
     overall_samples_per_s: Rate | None = None
     cpu_cores: Shares | None = None
     peak_memory_bytes: Bytes | None = None

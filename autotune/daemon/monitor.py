@@ -35,7 +35,7 @@ from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import DeviceUsage
 from autotune.measure.oscillation import Pattern, Segment
 from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, Utilization, describe, pooled_utilization
-from autotune.measure.window import main_stream
+from autotune.measure.window import main_stream, steady_window
 from autotune.records import TraineeEvent
 from autotune.trial.folder import TrialFolder
 from autotune.trial.step_files import StepReader
@@ -139,6 +139,7 @@ class ShownProcess:
     Attributes:
         samples_per_s: None where a step does not say how many samples it had.
         data_wait_fraction: Share of the time that its loop waited for data; None where steps do not say.
+        stall_fraction: Share of the time that long steps took beyond usual ones; None before it can be told.
         silent_s: Time since its newest step; None where no step is known.
         why_no_steps: Reason, for people, why no pace is known; None where it is.
     """
@@ -148,6 +149,7 @@ class ShownProcess:
     steps_per_s: float | None = None
     samples_per_s: float | None = None
     data_wait_fraction: float | None = None
+    stall_fraction: float | None = None
     silent_s: float | None = None
     why_no_steps: str | None = None
 
@@ -504,7 +506,9 @@ class WatchedProcess:
             why = "no two steps in the last minute" if self.has_steps else "reports no steps (trials of autotune do)"
             return ShownProcess(pid=self.pid, ended=self.has_ended, why_no_steps=why)
         silent_s = max(0.0, self._clock.now_s() - self._steps[-1].t_s)
-        return ShownProcess(pid=self.pid, ended=self.has_ended, silent_s=silent_s, **pace)
+        window = steady_window(self._steps)
+        stalls = None if window is None else window.stalls().fraction
+        return ShownProcess(pid=self.pid, ended=self.has_ended, silent_s=silent_s, stall_fraction=stalls, **pace)
 
 
 def pace_of(steps: Sequence[TraineeEvent]) -> dict[str, Any] | None:

@@ -145,6 +145,8 @@ def _process_words(process: ShownProcess | None) -> list[str]:
         words.append(f"{pace.text(process.samples_per_s).removesuffix('/s')} samples/s")
     if process.data_wait_fraction is not None:
         words.append(f"waits for data {_percent(process.data_wait_fraction)}")
+    if process.stall_fraction:
+        words.append(f"{METRICS['stall_fraction'].label} {_percent(process.stall_fraction)}")
     # five usual steps without one
     if process.silent_s is not None and process.silent_s > max(5.0, 5.0 / process.steps_per_s):
         words.append(f"no step for {format_duration(process.silent_s)}")

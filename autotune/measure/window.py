@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,20 @@ LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
 
 
+class Stalls(NamedTuple):
+    """Long steps.
+
+    Attributes:
+        fraction: Share of all time that they take beyond usual ones.
+        wait_fraction: Share of their time that they waited for data; None where it is not known, or without any.
+        epoch_fraction: Share of their time that those took at which a pass over the data ended; None without any.
+    """
+
+    fraction: float
+    wait_fraction: float | None
+    epoch_fraction: float | None
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
     """Steady part of a trial, step by step; steps that contain a pause are left out.
@@ -45,6 +60,7 @@ class Window:
         waits_s: Time for which each step waited for data; NaN where not reported, None if by none.
         samples: Samples of each step; None unless known for all.
         work: Frames or tokens of each step; None unless known for all.
+        at_epoch_ends: Whether a pass over the data ended at each step's begin or in it.
         begin_s: Begin of the first step, its batch included; None where it is not known.
         first_wait_s: Time that the first step waited for data; None where it is not known.
         cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None where too few were seen.
@@ -59,6 +75,7 @@ class Window:
     waits_s: Series | None
     samples: Series | None
     work: Series | None
+    at_epoch_ends: NDArray[np.bool_]
     begin_s: float | None = None
     first_wait_s: float | None = None
     cycle_ends: Ends | None = None
@@ -134,19 +151,19 @@ class Window:
         pace = self.durations_s / self.units
         return float(pace.std() / pace.mean())
 
-    def stalls(self) -> tuple[float, float | None]:
-        """Return the share of the time that long steps took beyond usual ones, and how much of them waited for data.
-
-        Long are those of more than `STALL` times the median time per unit of work.
-        """
+    def stalls(self) -> "Stalls":
+        """Return what long steps take, those of more than `STALL` times the median time per unit of work."""
         usual_s = float(np.median(self.durations_s / self.units)) * self.units
         long = self.durations_s > STALL * usual_s
         if not long.any():
-            return 0.0, None
-        beyond = float((self.durations_s - usual_s)[long].sum()) / self.time_s
-        if self.waits_s is None:
-            return beyond, None
-        return beyond, min(1.0, float(np.nansum(self.waits_s[long]) / self.durations_s[long].sum()))
+            return Stalls(0.0, None, None)
+        beyond, long_s = float((self.durations_s - usual_s)[long].sum()), float(self.durations_s[long].sum())
+        waits_s = None if self.waits_s is None else float(np.nansum(self.waits_s[long]))
+        return Stalls(
+            beyond / self.time_s,
+            None if waits_s is None else min(1.0, waits_s / long_s),
+            float(self.durations_s[long & self.at_epoch_ends].sum()) / long_s,
+        )
 
     def speed(self) -> Speed:
         """Return the units of work per second, with their error."""
@@ -244,13 +261,16 @@ def steady_window(
     if len(kept) < LEAST_STEPS:
         return None
 
-    window = _window(steps, kept)
+    epochs_s = np.sort([event.t_s for event in events if event.kind == "epoch_end" and event.pid == pid])
+    at_epoch_ends = np.searchsorted(epochs_s, starts_s) != np.searchsorted(epochs_s, stops_s)
+    window = _window(steps, kept, at_epoch_ends)
     if window.time_s < _SHORTEST_S:
         return None
     kept = kept[warm_up(window.durations_s, window.units) :]
     kept = _whole_rounds(kept, np.array([step.update for step in steps]))
     begin_s = next((event.t_s for event in events if event.kind == "begin" and event.stream == stream), None)
-    return replace(_whole_cycles(_window(steps, kept), steps, kept), begin_s=begin_s, first_wait_s=steps[0].wait_s)
+    window = _whole_cycles(_window(steps, kept, at_epoch_ends), steps, kept, at_epoch_ends)
+    return replace(window, begin_s=begin_s, first_wait_s=steps[0].wait_s)
 
 
 def _under_way(steps: Sequence[TraineeEvent], cut_s: float) -> list[TraineeEvent]:
@@ -263,11 +283,14 @@ def _under_way(steps: Sequence[TraineeEvent], cut_s: float) -> list[TraineeEvent
     return [replace(last, t_s=cut_s, wait_s=None, samples=samples, work=work)]
 
 
-def _whole_cycles(window: Window, steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
+def _whole_cycles(
+    window: Window, steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends: NDArray[np.bool_]
+) -> Window:
     """Return the part of a window that is whole cycles; all of it where these are too few."""
     ends, beat_s, has_stalls = find_cycles(window.durations_s, window.units)
     if ends is not None:
-        window = replace(_window(steps, kept[ends[0] : ends[-1]]), cycle_ends=ends - ends[0])
+        kept = kept[ends[0] : ends[-1]]
+        window = replace(_window(steps, kept, at_epoch_ends), cycle_ends=ends - ends[0])
     return replace(window, beat_s=beat_s, has_stalls=has_stalls)
 
 
@@ -289,8 +312,8 @@ def _whole_rounds(kept: NDArray[np.intp], updates: NDArray[np.bool_]) -> NDArray
     return chosen if len(chosen) >= LEAST_STEPS else kept
 
 
-def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
-    """Return the window of those steps; ``kept`` counts from the second step, the first that has a time."""
+def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends: NDArray[np.bool_]) -> Window:
+    """Return the window of those steps; ``kept`` and the flags count from the second, the first that has a time."""
     ends_s = np.array([step.t_s for step in steps])
     chosen = [steps[index + 1] for index in kept]
     return Window(
@@ -301,6 +324,7 @@ def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp]) -> Window:
         waits_s=_waits([step.wait_s for step in chosen]),
         samples=_amounts([step.samples for step in chosen]),
         work=_amounts([step.work for step in chosen]),
+        at_epoch_ends=at_epoch_ends[kept],
     )
 
 
@@ -336,7 +360,7 @@ def measure_trial(
         stages: Times of its pipeline's stages, see `stages_between`; None where it has no such pipeline.
     """
     p50_s, p95_s, p99_s, max_s = np.percentile(window.durations_s, (50, 95, 99, 100))
-    stall_fraction, stall_wait_fraction = window.stalls()
+    stalls = window.stalls()
     samples_per_s = window.samples_per_s(default_samples)
     return Measurement(
         window_s=window.time_s,
@@ -350,8 +374,9 @@ def measure_trial(
         step_p95_s=float(p95_s),
         step_p99_s=float(p99_s),
         step_max_s=float(max_s),
-        stall_fraction=stall_fraction,
-        stall_wait_fraction=stall_wait_fraction,
+        stall_fraction=stalls.fraction,
+        stall_wait_fraction=stalls.wait_fraction,
+        stall_epoch_fraction=stalls.epoch_fraction,
         overall_samples_per_s=samples_per_s * min(1.0, window.time_s / (window.t1_s - window.t0_s)),
         data_wait_fraction=_data_wait_fraction(window),
         first_step_s=window.first_step_end_s - started_s,

@@ -272,7 +272,7 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
     return table
 
 
-_OF_STALLS = ("stall_fraction", "beat_s", "stall_wait_fraction", "step_p99_s", "step_max_s")
+_OF_STALLS = ("stall_fraction", "beat_s", "stall_wait_fraction", "stall_epoch_fraction", "step_p99_s", "step_max_s")
 
 
 def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:

@@ -107,3 +107,14 @@ def test_what_stalls_are_is_measured_step_by_step():
     assert measured.cv == pytest.approx(4.95, abs=0.05)
     assert measured.stall_fraction == pytest.approx(0.99 / 1.99)
     assert measured.stall_wait_fraction == pytest.approx(0.75)
+
+
+def test_stalls_at_the_ends_of_epochs_are_told_from_others():
+    """By what the trainer has said: a refilled pipeline is another matter than a slow disk."""
+    durations_s = stalling(6)
+    events = events_of(durations_s)
+    long = [event for event, length in zip(events, durations_s, strict=True) if length > 0.9]
+    ended = [replace(event, kind="epoch_end", t_s=event.t_s - 0.95) for event in long[::2]]
+    measured = measure_trial(steady_window([*events, *ended]), started_s=99.0)
+    assert measured.stall_epoch_fraction == pytest.approx(0.5, abs=0.11)
+    assert measure_trial(steady_window(events), started_s=99.0).stall_epoch_fraction == 0.0

@@ -219,6 +219,7 @@ class StudyProgress:
             "samples_per_s": number(measured.get("filled_samples_per_s") or measured.get("samples_per_s")),
             "ratio": ratio,
             "gpu_utilization": number(measured.get("gpu_utilization")),
+            "stall_fraction": number(measured.get("stall_fraction")),
             "duration_s": number(trial["duration_s"]),
             "ending": ending,
             "validity": clean(str(trial["validity"]), 40),

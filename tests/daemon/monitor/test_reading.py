@@ -78,6 +78,7 @@ WORDS = "process 4711: 12.3 steps/s, 395 samples/s, waits for data 62 %"
     [
         (replace(PROCESS, samples_per_s=None, data_wait_fraction=None), "process 4711: 12.3 steps/s"),
         (replace(PROCESS, silent_s=75.0), f"{WORDS}, no step for 1m15s"),
+        (replace(PROCESS, stall_fraction=0.31), f"{WORDS}, in stalls 31 %"),
         (replace(PROCESS, steps_per_s=0.02, silent_s=75.0), WORDS.replace("12.3", "0.0200")),
         (ShownProcess(pid=1, why_no_steps="reports no steps"), "process 1: reports no steps"),
         (ShownProcess(pid=1, ended=True, why_no_steps="reports no steps"), "process 1 has ended: reports no steps"),

@@ -32,7 +32,7 @@ function trialRow(trial) {
     : words;
   const cell = (value, text) => (value === null ? "–" : text(value));
   return [String(trial.number), trial.purpose, trial.changes, cell(trial.samples_per_s, speed), cell(trial.ratio, ratio),
-    cell(trial.gpu_utilization, percent), cell(trial.duration_s, duration), ending];
+    cell(trial.stall_fraction, percent), cell(trial.gpu_utilization, percent), cell(trial.duration_s, duration), ending];
 }
 
 export function searchSection(search, width) {
@@ -54,7 +54,7 @@ export function searchSection(search, width) {
     search.best.length ? folded("best steps", "Best speed over time, as a table", table("Best speed over today's by search time",
       [["search time", "number"], ["best so far", "number"]], search.best.map(([t, value]) => [duration(t), ratio(value)]))) : null,
     search.recent.length ? [el("h3", {}, "Last trials"), table("The last trials, newest first",
-      [["trial", "number"], ["purpose", ""], ["changes", "wide"], ["samples", "number"], ["speed", "number"], ["GPU", "number"], ["took", "number"], ["ending", "ending"]],
+      [["trial", "number"], ["purpose", ""], ["changes", "wide"], ["samples", "number"], ["speed", "number"], ["in stalls", "number"], ["GPU", "number"], ["took", "number"], ["ending", "ending"]],
       search.recent.map(trialRow))] : null,
     search.remarks.length ? folded("remarks", count(search.remarks.length, "remark", "remarks"), el("ul", {}, search.remarks.map((text) => el("li", {}, text)))) : null,
     el("p", { class: "muted" }, `Study ${search.study}${search.combinations ? `, ${search.combinations.toLocaleString("en")} combinations` : ""}. Score: ${search.measures}.`),
