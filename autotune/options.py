@@ -18,6 +18,7 @@ class SearchOptions:
         warm_start: Whether to begin with the best points of studies of like trainings.
         same_training: Whether to turn only knobs that leave the training itself unchanged.
         batch: Limit of the effective batch; None for that of the section, or the default.
+        exhaust: Whether to use the whole budget, also where the answer is sure before that.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
         sampler: Name of the sampler, or a sampler of Optuna; None for that of the section.
         validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
@@ -32,6 +33,7 @@ class SearchOptions:
     warm_start: bool = True
     same_training: bool = False
     batch: str | None = None
+    exhaust: bool = False
     allow_busy_gpu: bool = False
     sampler: Any = None
     validate_s: float | None = None

@@ -46,6 +46,7 @@ class Purpose(StrEnum):
     BASELINE = "baseline"  # the values that the config holds now; every score is relative to them
     EXPLORE = "explore"  # a point nobody has measured
     REPEAT = "repeat"  # a promising point, once more
+    TAKE_BACK = "take back"  # the finalist, or the finalist without some of its changes: what they are worth
     CONFIRM = "confirm"  # one half of an interleaved pair
     VALIDATE = "validate"  # a longer training, through what a training does besides steps
     DIAGNOSE = "diagnose"  # part of the trainer's work is taken away; never compared with others
@@ -722,7 +723,8 @@ class Change:
         new: Value in the point.
         worth: Speed of the point over its speed with this change taken back, or its whole group, and what does not work
             without it; None where no trial shows it.
-        group: Changes with the same number were only ever made together, so the trials cannot tell them apart.
+        group: Changes with the same number are worth that together: the trials do not tell them apart.
+        needed: Whether the trainer failed without it.
         label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
         effective_batch: What it makes of the effective batch, in words; empty where it leaves that alone.
         along: Further keys that change with it; empty also where the config's present knobs do not tell.
@@ -734,6 +736,7 @@ class Change:
     worth: Ratio | None
     group: int
     label: str
+    needed: bool = False
     effective_batch: str = ""
     along: tuple[MovedKey, ...] = ()
 
@@ -940,6 +943,8 @@ class SearchResult:
         utilization: The same for the GPU's utilization, where it is part of the objective beside speed.
         smallest_gain: The smallest gain that the confirmation could have shown, e.g. 0.05; None without one.
         same_training: The best point that leaves the training itself unchanged, with its speed ratio.
+        same_training_confirmed: That ratio by confirming pairs, beside an answer that changes the training; None where
+            it was not confirmed.
         trials: Number of trials of this search.
         outcomes: How often each ending came in this search.
         changes: What the best (or candidate) changes.
@@ -966,6 +971,7 @@ class SearchResult:
     utilization: Ratio | None = None
     smallest_gain: float | None = None
     same_training: tuple[Side, float] | None = None
+    same_training_confirmed: Ratio | None = None
     trials: int
     outcomes: Mapping[str, int]
     changes: Sequence[Change]

@@ -15,6 +15,7 @@ from autotune.trial.termination import signals_held
 @click.option(
     "--answer", metavar="ID", help="Write the answer of this id, see --json; fail if it does not stand any more."
 )
+@click.option("--same-training", is_flag=True, help="Write the best values that leave the training itself unchanged.")
 @click.option(
     "--learning-rate",
     is_flag=True,
@@ -28,6 +29,7 @@ def command(
     config: Path,
     trial: int | None,
     answer: str | None,
+    same_training: bool,
     learning_rate: bool,
     dry_run: bool,
     force: bool,
@@ -51,11 +53,13 @@ def command(
         from autotune.report.race_notes import why_it_may_learn_more_slowly
         from autotune.search.answer import Study
         from autotune.search.problem import open_problem
+        from autotune.space.knob import Label
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     say_remarks(problem.state.remarks)
     study, console = Study.of(problem), text_console()
-    result = study.answer() if answer is None else named_answer(study, answer, config)
+    excluded = frozenset(Label) - {Label.SAME_TRAINING} if same_training else frozenset()
+    result = study.answer(excluded=excluded) if answer is None else named_answer(study, answer, config)
     if trial is not None:
         new = changes_of_trial(study, result, trial, problem.typed, force=force)
     elif result.verdict is Verdict.NO_CHANGE:

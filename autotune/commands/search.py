@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     help="Largest effective batch to try: N times today's (also smaller ones), free for any, same to leave the batch "
     "alone. Default: 4x, or the sizes that knobs: lists.",
 )
+@click.option("--exhaust", is_flag=True, help="Use the whole budget, also where the answer is sure before that.")
 @click.option("--allow-busy-gpu", is_flag=True, help="Search although somebody else is on the GPU.")
 @click.option(
     "--sampler",

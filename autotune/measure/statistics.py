@@ -253,7 +253,9 @@ def moderated_interval(
 
     The variance of the few differences is pooled with a prior variance,
     ``(d0 * s0² + d * s²) / (d0 + d)``, and the quantile is that of ``d0 + d`` degrees of freedom (Smyth, "Linear
-    models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004).
+    models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004). Where four
+    and more differences spread wider than the prior has it, that counts less, in proportion: something has come that it
+    does not know of, such as a neighbour on the machine.
 
     Args:
         prior_df: Its degrees of freedom; 0 gives the ordinary t interval.
@@ -270,6 +272,9 @@ def moderated_interval(
         raise ValueError(f"{n} differences with {prior_df} prior degrees of freedom give no interval")
     mean = math.fsum(differences) / n
     squares = math.fsum((value - mean) ** 2 for value in differences)
+    if n >= 4 and squares > (n - 1) * prior_variance > 0.0:
+        prior_df *= (n - 1) * prior_variance / squares
+        df = prior_df + n - 1
     variance = (prior_df * prior_variance + squares) / df
     return mean, student_t_quantile((1.0 + confidence) / 2.0, df) * math.sqrt(variance / n)
 

@@ -14,7 +14,19 @@ from autotune.config.command_line import TypedOptions
 from autotune.measure.oscillation import LEAST_PERIOD_S
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
-from autotune.records import CONFIRMED, Learning, PooledGpu, Ratio, SearchResult, Side, TrialRecord, Validation, Verdict
+from autotune.records import (
+    CONFIRMED,
+    Change,
+    Learning,
+    PooledGpu,
+    Ratio,
+    SearchResult,
+    Side,
+    TrialRecord,
+    Validation,
+    Values,
+    Verdict,
+)
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.race_notes import race_notes
 
@@ -61,6 +73,14 @@ def print_answer(
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     column = "best" if shown is result.best else "tried"
     parts: list[Text | Table] = [headline(result), Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")]
+    if result.same_training is not None and result.same_training_confirmed is not None:
+        changes = changes_text(_changed(result, result.same_training[0]))
+        said = f"{ratio_text(result.same_training_confirmed)} with {changes}, in the same pairs."
+        command = "" if applied or without_next else typed.command("apply", "--same-training")
+        parts += [
+            Text(),
+            Text.assemble(("Without changing the training itself: ", "bold"), f"{said}  ", (command, "bold")),
+        ]
     if shown is not None and result.changes:
         parts += [Text(), _changes_table(result, column, console)]
     if result.baseline is not None and (result.baseline.metrics or shown is not None):
@@ -82,6 +102,11 @@ def print_answer(
     console.print()
     if not without_next:
         print_next_step(console, result, typed=typed, applied=applied, answer=answer)
+
+
+def _changed(result: SearchResult, side: Side) -> Values:
+    baseline = result.baseline.values if result.baseline else {}
+    return {path: value for path, value in side.values.items() if baseline.get(path) != value}
 
 
 def print_next_step(
@@ -192,26 +217,42 @@ def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no
     table.add_column("today", justify="right", no_wrap=no_wrap)
     table.add_column(column, justify="right", style="bold", no_wrap=no_wrap)
     # The effect of each change is estimated from speeds, whatever the objective.
-    is_worth_known = any(change.worth is not None for change in result.changes)
+    is_worth_known = any(change.worth is not None or change.needed for change in result.changes)
     if is_worth_known:
         effect = "speed" if result.objective == UTILIZATION.name else "worth"
         table.add_column(effect, justify="right", no_wrap=no_wrap)
     table.add_column("for the training", style="dim")
     for previous, change in zip((None, *result.changes), result.changes, strict=False):
         is_together = previous is not None and previous.group == change.group and change.worth is not None
-        worths = ["(together)" if is_together else worth_text(change.worth)] if is_worth_known else []
+        worths = ["(together)" if is_together else worth_text(change)] if is_worth_known else []
         table.add_row(names[change.path], value_text(change.old), value_text(change.new), *worths, change.label)
         for key in change.along:
             table.add_row(names[key.path], value_text(key.old), value_text(key.new), *("(moves along)" for _ in worths))
     return table
 
 
-def worth_text(ratio: Ratio | None) -> str:
-    """Return what a change is worth, with its interval."""
+_NEARLY_SURE, _PERHAPS = 1.28, 0.5  # standard errors above nothing: nine times in ten, seven in ten
+
+
+def worth_text(change: Change) -> str:
+    """Return what a change is worth, and how sure that is, in words."""
+    ratio = change.worth
+    if change.needed:
+        return "needed: it fails without"
     if ratio is None:
-        return "?"
-    interval = f"{ratio.low:.2f} to {ratio.high:.2f}"
-    return f"unclear {interval}" if ratio.low <= 1.0 <= ratio.high else f"{ratio.ratio:.2f}x ({interval})"
+        return "not known"
+    is_large = ratio.ratio >= 1.5
+    gain = f"{ratio.ratio:.1f}x" if is_large else f"adds {ratio.ratio - 1.0:.0%}"
+    if ratio.low > 1.0 and is_large:
+        return f"{ratio.low:.1f}x to {ratio.high:.1f}x"
+    if ratio.low > 1.0:
+        return f"{gain} ({100 * ratio.low - 100:.0f} to {100 * ratio.high - 100:.0f})"
+    if ratio.high < 1.0:
+        return f"costs {1.0 - ratio.ratio:.0%} ({100 - 100 * ratio.high:.0f} to {100 - 100 * ratio.low:.0f})"
+    errors = math.log(ratio.ratio) / (math.log(ratio.high / ratio.low) / 4.0)
+    if errors > _NEARLY_SURE:
+        return f"{gain}, nearly sure"
+    return f"{gain}, perhaps" if errors > _PERHAPS else "nothing sure"
 
 
 def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:
@@ -229,11 +270,11 @@ def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | No
                 is_scaled = result.race is not None and result.race.scaled is not None
                 advice = "" if is_scaled else f" {scaling}"
                 notes.append(Text(f"{change.effective_batch}: that is another training.{advice}"))
-    if result.same_training is not None and any(change.label != "same training" for change in result.changes):
+    changes_training = any(change.label != "same training" for change in result.changes)
+    if result.same_training is not None and changes_training and result.same_training_confirmed is None:
         side, ratio = result.same_training
-        baseline = result.baseline.values if result.baseline else {}
-        changes = {path: value for path, value in side.values.items() if baseline.get(path) != value}
-        notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes_text(changes)}."))
+        changes = changes_text(_changed(result, side))
+        notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes}."))
     if result.gain_of_ten_minutes is not None:
         gain = result.gain_of_ten_minutes
         more = "less than 1%" if gain < 0.01 else f"about {gain:.0%}"

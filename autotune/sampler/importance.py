@@ -8,7 +8,7 @@ no sign: the main effects of two knobs that only work together are small, too.
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,9 @@ from autotune.records import Scalar, TrialRecord, Values
 from autotune.sampler.observations import Observation
 from autotune.space.knob import same_scalar
 from autotune.space.space import Space
+
+INDISTINGUISHABLE = 0.02
+"""Largest difference in ln score of points that count as equally good."""
 
 _LEAST_CHANGE = 1.5  # least ratio of batch sizes that has to be visible
 
@@ -112,38 +115,3 @@ def heeded_knobs(observations: Mapping[str, Observation], space: Space, sd: floa
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
     is_large = np.abs(effects) - 1.645 * deviations > 0.05  # standard deviations to either side: 90 %
     return {path for (path, _), large in zip(changes, is_large[1:], strict=True) if large}
-
-
-# Simplification: the answer with as few changes of the baseline as are worth making.
-
-
-INDISTINGUISHABLE = 0.02
-"""Largest difference in ln score of points that count as equally good."""
-
-
-def simplified(
-    values: Values,
-    space: Space,
-    least: float,
-    believed: Callable[[Sequence[Values]], Sequence[float]],
-    may_try: Callable[[Values], bool],
-) -> Values:
-    """Take changes back, the one that costs least first, as long as the point stays good enough.
-
-    Args:
-        space: The search space; changes are taken back to the values of its baseline.
-        least: The ln score that the result has to be believed to have.
-        believed: Returns the ln score that points are believed to have, measured or not.
-
-    Returns:
-        The simplified point; the same one if each of its changes is believed to matter.
-    """
-    while paths := space.changes(values):
-        fewer = [space.without_inert({**values, path: space.baseline[path]}) for path in paths]
-        simpler = [point for point in fewer if may_try(point)]
-        beliefs = believed(simpler) if simpler else ()
-        best = max(range(len(simpler)), key=lambda number: beliefs[number], default=None)
-        if best is None or beliefs[best] < least:
-            break
-        values = simpler[best]
-    return values

@@ -14,14 +14,20 @@ from autotune.search.schedule import (
     CAUTION,
     MOST_FOR_CONFIRMING,
     PAIRS_WITH_TIME_TO_SPARE,
+    expected_trial_s,
     is_dear,
     pair_s,
 )
 from autotune.space.space import Space
-from autotune.study.answer import MOST_PRIOR_DF
+from autotune.study.noise import LEAST_DF
 
 MOST_PAIRS = 12
 """A gain that needs more pairs to be seen is not worth their time."""
+
+CLOSE = 1.35
+"""Upper over lower end of an interval that says enough."""
+
+_MOST_FOR_CLOSENESS = 8
 
 
 def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[int, int]]:
@@ -106,7 +112,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
     most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
     sequential = is_dear(pair_length_s, budget_s)
     # The prior of the judgement; with fewer degrees of freedom no gain would be shown by two pairs.
-    prior_df = MOST_PRIOR_DF if sequential else 0.0
+    prior_df = LEAST_DF if sequential else 0.0
     pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, prior_df=prior_df, at_most=most, sequential=sequential)
     if candidate.speed_gain is None:
         return pairs
@@ -117,6 +123,19 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
     return max(pairs, for_speed)
 
 
+def pairs_for_closeness(sd: float, pair_length_s: float, *, budget_s: float) -> int:
+    """Return the number of pairs whose interval probably is `CLOSE`, of a few more than show a large gain."""
+    sequential = is_dear(pair_length_s, budget_s)
+    return pairs_needed(
+        math.log(LEAST_SCORE_GAIN) + math.log(CLOSE) / 2.0,
+        math.sqrt(2) * sd,
+        prior_df=LEAST_DF if sequential else 0.0,
+        power=0.5,  # as often as not
+        at_most=_MOST_FOR_CLOSENESS,
+        sequential=sequential,
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConfirmationBasis:
     """Facts that the size of a confirmation follows from, as far as the search knows them now.
@@ -125,7 +144,7 @@ class ConfirmationBasis:
         trials: Trials of this search, oldest first.
         sd: Standard deviation of ln score between trials of one point.
         wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
-        arms: Number of points that run in each pair: three where the standing answer is met, too.
+        third: Name of the point that runs in each pair besides the two; None for none.
     """
 
     trials: Sequence[TrialRecord]
@@ -134,15 +153,26 @@ class ConfirmationBasis:
     usual_window_s: float
     wished_window_s: float
     budget_s: float
-    arms: int = 2
+    third: str | None = None
+
+    @property
+    def arms(self) -> int:
+        """Number of points that run in each pair."""
+        return 2 if self.third is None else 3
 
     def pair_s(self, candidate: Candidate) -> float:
-        """Predict the length of a pair of trials that measure as usual, with that of the standing answer."""
-        return self.arms / 2 * pair_s(self.trials, self.baseline, candidate.observation.name)
+        """Predict the length of a pair of trials that measure as usual, with that of the third point."""
+        third_s = 0.0 if self.third is None else expected_trial_s(self.trials, self.third)
+        return third_s + pair_s(self.trials, self.baseline, candidate.observation.name)
 
     def pairs_wanted(self, candidate: Candidate) -> int:
         """Return the number of pairs that probably show a candidate's gain."""
         return pairs_wanted(candidate, self.sd, self.pair_s(candidate), budget_s=self.budget_s)
+
+    def pairs_to_be_close(self, candidate: Candidate) -> int:
+        """Return the number of pairs that probably show it closely."""
+        close = pairs_for_closeness(self.sd, self.pair_s(candidate), budget_s=self.budget_s)
+        return max(self.pairs_wanted(candidate), close)
 
     def least_s(self, candidate: Candidate) -> float:
         """Predict the length of the shortest confirmation that may show a candidate's gain."""
@@ -185,8 +215,10 @@ class ConfirmationPlan:
         Args:
             judgement: Of the pairs so far; None if they are too few to deny a gain, and do not show one.
         """
-        if judgement is None or judgement.better:
-            return judgement is not None
+        if judgement is None:
+            return False
+        if judgement.better:
+            return judgement.speed.high <= CLOSE * judgement.speed.low
         is_told = judgement.steadier or not judgement.may_be_steadier
         return is_told and judgement.is_futile(self.pairs)
 
@@ -220,15 +252,16 @@ def plan_confirmation(
     if finalist is None:
         return None
     fitting = int(left_s / basis.pair_s(finalist))
-    pairs = min(max(basis.pairs_wanted(finalist), PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
+    pairs = min(max(basis.pairs_to_be_close(finalist), PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
     return _plan(finalist, pairs, basis, left_s=left_s)
 
 
-def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> float:
+def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float, closely: bool = False) -> float:
     """Return the time that is not for exploring: what it takes to confirm the point that is best now.
 
     Args:
         better: Points that are believed to be better than today's, best first.
+        closely: Whether to keep as much as shows its gain closely, as far as that is there.
 
     Returns:
         0 while there is nothing to confirm, and where there is no time to: what is learned instead is there for the
@@ -238,8 +271,12 @@ def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
         return 0.0
     if affordable(better, basis, left_s=left_s) is None:
         return 0.0
-    plan = _plan(better[0], basis.pairs_wanted(better[0]), basis, left_s=math.inf)
-    return CAUTION * plan.rest_s(0)
+    best, most_s = better[0], min(left_s, MOST_FOR_CONFIRMING * basis.budget_s)
+    pairs = basis.pairs_wanted(best)
+    if closely:
+        fitting = int(most_s / CAUTION / basis.pair_s(best))
+        pairs = max(pairs, min(basis.pairs_to_be_close(best), fitting - fitting % 2))
+    return CAUTION * _plan(best, pairs, basis, left_s=math.inf).rest_s(0)
 
 
 def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> float:

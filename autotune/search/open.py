@@ -112,6 +112,7 @@ def tune(
     fresh: bool = False,
     same_training: bool = False,
     batch: str | None = None,
+    exhaust: bool = False,
     allow_busy_gpu: bool = False,
     sampler: SamplerChoice | None = None,
     validate_s: float | None = None,
@@ -136,6 +137,7 @@ def tune(
         batch: Largest effective batch to try, relative to today's: a factor such as ``4x``; ``same`` does not turn it,
             ``free`` tries its whole domain. None takes that of the section, where none is said a batch as listed under
             ``knobs:``, else ``4x``.
+        exhaust: Whether to use the whole budget, also where the answer is sure before that.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
         sampler: What proposes the points to try: ``autotune``, ``tpe``, ``gp`` or ``random``, or any sampler of Optuna
             for one objective, which sees the position of each value among its knob's choices. None takes that of the
@@ -174,6 +176,7 @@ def tune(
         budget_s=budget_s,
         seed=seed,
         fresh=fresh,
+        exhaust=exhaust,
         allow_busy_gpu=allow_busy_gpu,
         sampler=sampler,
         validate_s=validate_s,
@@ -289,6 +292,7 @@ def open_parts(
             sampler=sampler,
             validate_s=options.validate_s,
             race_s=0.0 if part.role is Role.WORKER else options.race_s,
+            exhaust=options.exhaust,
             lifeline=part.lifeline,
             warm_start=start,
             instruments=lambda: Instruments.of_machine(clock, collector),

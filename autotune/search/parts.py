@@ -8,7 +8,6 @@ from autotune.clock import Clock
 from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark
 from autotune.measure.score import Objective
 from autotune.records import Values
-from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.other_samplers import OURS, SamplerChoice
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
@@ -29,7 +28,7 @@ class SearchParts:
         seed: Makes the choices of the sampler and the order of the confirmation repeatable.
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         race_s: Time for the race of the answer; 0 for none, None for one where the answer calls for it.
-        worth_the_rest: Gain in ln score that exploring on has to promise; 0 uses the budget in any case.
+        exhaust: Whether it uses the whole budget, whatever more of it may gain.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         warm_start: Points of other studies that it begins with.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
@@ -45,7 +44,7 @@ class SearchParts:
     sampler: SamplerChoice = OURS
     validate_s: float | None = None
     race_s: float | None = 0.0
-    worth_the_rest: float = WORTH_THE_REST
+    exhaust: bool = False
     lifeline: Lifeline | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)
     instruments: Callable[[], Instruments] | None = None
@@ -71,6 +70,9 @@ class Narrator:
     Args:
         consumers: Told every event, one after the other.
         remarks: Sentences for the user that come up meanwhile; taken off, and told after the next event.
+
+    Attributes:
+        better_at: Number of trials after which the best point so far was told; None as long as there is none.
     """
 
     def __init__(self, consumers: Iterable[Callable[[Event], None]], remarks: deque[str]) -> None:
@@ -78,6 +80,7 @@ class Narrator:
         self._remarks = remarks
         self._best_name: str | None = None
         self._least = 1.0
+        self.better_at: int | None = None
 
     def tell(self, event: Event) -> None:
         """Tell an event, and the remarks that have come up."""
@@ -104,5 +107,5 @@ class Narrator:
         speedup = state.speedup([trial for trial in state.trials if trial.point == best.name])
         # The model may still believe in a point whose own trials were slow: no news for the user.
         if speedup is not None and (speedup > self._least or objective.by_utilization):
-            self._best_name, self._least = best.name, 1.0
+            self._best_name, self._least, self.better_at = best.name, 1.0, len(state.trials)
             self.tell(IncumbentChanged(values=best.values, changes=state.space.changes(best.values), speedup=speedup))

@@ -36,6 +36,13 @@ PAIRS_WITH_TIME_TO_SPARE = 6
 RACES_FROM_S = 900.0
 """Budget from which on a search races an answer that changes the batch or the precision, without being asked."""
 
+NOTHING_BETTER = "nothing better was found"
+"""Reason to end exploring although there is time: what more of it gains is little, see `_PATIENCE`."""
+
+# Trials without anything better, and as many in relation to those until then: on 76 simulated searches of half an hour
+# these left 0.3 % of speed on average, and 21 % of the time.
+_PATIENCE, _PATIENT_SHARE = 15, 0.5
+
 _LEAST_FOR_RACING_S = 40.0
 MOSTLY_TRIED = 0.5
 """Share of all points that has to be tried before a promise can end exploring.
@@ -226,13 +233,13 @@ def why_exploring_ends(
     *,
     tried_share: float,
     left_s: float,
-    worth_the_rest: float = WORTH_THE_REST,
+    since_better: int = 0,
 ) -> str:
     """Return the reason why no further point is tried; empty if the proposed one is worth a trial.
 
     Args:
         proposal: The trial that promises most; None if there is none.
-        worth_the_rest: Gain in ln score that the rest has to promise.
+        since_better: Number of the latest trials that found nothing better, once something better stands.
     """
     if nothing_works(trials):
         return f"{len(trials)} trials in a row gave no numbers"
@@ -240,8 +247,10 @@ def why_exploring_ends(
         return "every combination was tried, or takes too long for the time that is left"
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
         return FOR_CONFIRMATION
-    if tried_share >= MOSTLY_TRIED and promised_by_the_rest(trials, proposal, left_s) < worth_the_rest:
+    if tried_share >= MOSTLY_TRIED and promised_by_the_rest(trials, proposal, left_s) < WORTH_THE_REST:
         return "nothing left to try promises a gain"
+    if since_better >= max(_PATIENCE, _PATIENT_SHARE * (len(trials) - since_better)):
+        return f"{NOTHING_BETTER} in {since_better} trials"
     return ""
 
 

@@ -10,22 +10,23 @@ from statistics import median
 from autotune.clock import format_duration
 from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL
 from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
-from autotune.measure.score import ln_score
+from autotune.measure.score import LEAST_PAIRS, ln_score
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
 from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.importance import INDISTINGUISHABLE, simplified, without_turning
+from autotune.sampler.importance import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
 from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice, heuristic_proposals
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.problem import Problem
-from autotune.search.schedule import expected_trial_s, verdict_s
+from autotune.search.schedule import MOST_FOR_CONFIRMING, expected_trial_s, verdict_s
 from autotune.search.warm_start import WarmStart
+from autotune.search.worth import taken_back
 from autotune.space.catalog import effects_of
-from autotune.space.knob import same_scalar
+from autotune.space.knob import Label, same_scalar
 from autotune.space.space import Space
 from autotune.study.answer import broken_points, gave_no_numbers, standing_answer
 from autotune.study.gpu_pool import pooled_gpus
@@ -218,29 +219,24 @@ class SearchState:
             self.baseline_point, possible, why_not, longest_s, design_points, feasible.is_doubtful
         )
 
-    def simplification(self, longest_s: float) -> Proposal | None:
-        """Return the trial of the best point without the changes that are not believed to matter; None without any.
+    def knows(self, values: Values) -> bool:
+        """Return whether a point has been measured."""
+        known = self._observations.get(self.observed_name(values))
+        return known is not None and bool(known.scores)
 
-        Args:
-            longest_s: How long it may be expected to take.
-        """
-        better, why_not = self.better(), self._why_not()
-        if not better:
-            return None
+    def broke(self, values: Values) -> bool:
+        """Return whether a point broke when it was validated, so that it is not tried again."""
+        return self.observed_name(values) in self._broken
 
-        def may_try(values: Values) -> bool:
-            known = self._observations.get(self.space.name(values))
-            works = bool(known.scores) if known else why_not(values) is None
-            return works and self._acquisition.may_take(values, longest_s)
-
-        values = simplified(
-            better[0].observation.values,
-            self.space,
-            max(self._acquisition.believed().values()) - INDISTINGUISHABLE,
-            self._acquisition.predicted,
-            may_try,
-        )
-        return None if self.space.name(values) in self._observations else Proposal(values=values, gain=0.0)
+    def believed_worth(self, values: Values) -> dict[str, float]:
+        """Return what is believed of each change of a point, in ln score: infinite where it may not work without."""
+        paths, why_not = list(self.space.changes(values)), self._why_not()
+        points = [taken_back(values, [path], self.space) for path in paths]
+        whole, *others = self._acquisition.predicted([values, *points])
+        return {
+            path: whole - other if why_not(point) is None else math.inf
+            for path, point, other in zip(paths, points, others, strict=True)
+        }
 
     def gain_of_ten_minutes(self) -> float | None:
         """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""
@@ -392,8 +388,39 @@ class SearchState:
             usual_window_s=self.goal().length_s,
             wished_window_s=verdict_s(pooled_gpus(baseline, None)),
             budget_s=budget_s,
-            arms=2 if self.contender() is None or any(map(self.is_standing, self.better()[:1])) else 3,
+            third=self._third(),
         )
+
+    def _third(self) -> str | None:
+        """Return the point that runs in the pairs of what is best now, besides that and today's; None for none."""
+        best, contender = next(iter(self.better()), None), self.contender()
+        if contender is not None:
+            return None if best is not None and self.is_standing(best) else self._problem.space.name(contender)
+        alike = self.same_training(best) if best is not None else None
+        return None if alike is None else self._problem.space.name(alike)
+
+    def same_training(self, candidate: Candidate) -> Values | None:
+        """Return what is confirmed beside a point that changes the training: the best one that does not.
+
+        Of that point without what changes the training, and the best one measured, what is believed to be better; None
+        where the point does not change it, nothing else is better than today's, or there is no time for it.
+        """
+        values, baseline = candidate.observation.values, self.space.baseline
+        changing = [knob.path for knob in self.space.knobs if knob.label is not Label.SAME_TRAINING]
+        without = taken_back(values, changing, self.space)
+        if self.space.is_same_training(values) or self.contender() is not None:
+            return None
+        if 3 * LEAST_PAIRS * expected_trial_s(self.trials) > MOST_FOR_CONFIRMING * self._budget_s:
+            return None  # there is no time for a third one
+        measured = (one.observation.values for one in self.better())
+        best = next((one for one in measured if self.space.is_same_training(one)), None)
+        points = [point for point in (without, best) if point and self.space.changes(point)]
+        points = [point for point in points if self._why_not()(point) is None]
+        if not points:
+            return None
+        believed = dict(zip(range(len(points)), self._acquisition.predicted(points), strict=True))
+        chosen = points[max(believed, key=believed.__getitem__)]
+        return chosen if max(believed.values()) > self._acquisition.predicted([baseline])[0] else None
 
     def is_standing(self, candidate: Candidate) -> bool:
         return (

@@ -19,6 +19,7 @@ from autotune.records import CONFIRMED, Ending, Purpose, SearchResult, TrialReco
 from autotune.sampler.acquisition import Proposal
 from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.confirm import (
+    Candidate,
     ConfirmationBasis,
     ConfirmationPlan,
     least_needed_s,
@@ -35,6 +36,7 @@ from autotune.search.race import Racer
 from autotune.search.schedule import (
     CAUTION,
     FOR_CONFIRMATION,
+    NOTHING_BETTER,
     baseline_cache_time_limit_s,
     design_points,
     expected_trial_s,
@@ -46,6 +48,7 @@ from autotune.search.schedule import (
     why_exploring_ends,
 )
 from autotune.search.state import SearchState
+from autotune.search.take_back import TakeBack
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validation import Validator
 from autotune.search.worth import rate
@@ -57,6 +60,11 @@ WARM_UP_FROM_S = 120.0
 
 _FAR_SLOWER = 0.8
 """Share of today's speed below which no more than two pairs are made: what chose the point did not see its stalls."""
+
+_EXPLORES = 0.45
+"""Share of the budget that exploring has before time is kept for a close and small answer."""
+
+_FOR_PAIRS = 0.55  # of what is left then, at most, where taking back needs time, too
 
 _NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
@@ -89,10 +97,12 @@ class Tuner:
         self._trials = TrialMaker(parts, self.state, self._findings, self._narrator)
         self._baseline = PlannedTrial(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
         self._validator = Validator(parts, self.state, self._trials, self._narrator)
+        self._take_back = TakeBack(parts, self.state, self._trials, self._narrator)
         self._racer = Racer(parts, self.state, self._trials, self._narrator)
         self._rng = random.Random(parts.seed)
         self._others = OtherMachines(parts, self.state, self._narrator.tell)
         self._is_far_slower = False
+        self._had_enough = False  # of exploring, before it was seen what comes of it
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
         self.promised: float | None = None
@@ -116,7 +126,7 @@ class Tuner:
             if alone := self.state.leave_alone(self.state.baseline_point):
                 self._narrator.tell_phase("exploring", alone)
             why = self._explore()
-            while self._confirm(why) and (self._is_far_slower or self._breaks()):
+            while self._confirm(why) and (self._is_far_slower or self._breaks() or self._is_in_vain(why)):
                 why = self._explore()  # around what is left: the next best has its turn
             self._race()
             self._others.wait_for_their_confirmations()
@@ -224,9 +234,7 @@ class Tuner:
     # Exploring
 
     def _explore(self) -> str:
-        """Propose, run, judge and learn, as long as that pays and fits in front of the confirmation.
-
-        The last trials are of the best point without changes that do not seem to matter, for which some time is kept.
+        """Propose, run, judge and learn, as long as that pays and fits in front of what comes after it.
 
         Returns:
             Reason why that ends.
@@ -239,31 +247,41 @@ class Tuner:
             if self._others.is_time_for_baseline():
                 self._others.require_that_today_works(self._trials.make(self._baseline))
             all_s = self._budget.left_s()
-            kept_s = reserved_s(self.state.better(), self._confirmation_basis(), left_s=all_s)
-            kept_s += self.state.finalist_look_s + self._afterwards_s() if kept_s else 0.0
-            left_s = all_s - kept_s
+            kept_s, kept_closely_s = (self._kept_s(closely=closely) for closely in (False, True))
+            explores_s = _EXPLORES * self._budget.budget_s - self._budget.elapsed_s()
+            left_s = max(all_s - kept_closely_s, min(all_s - kept_s, explores_s))
             baseline, budget_s = self.state.baseline_point, self._budget.budget_s
             longest_s = longest_trial_s(self.state.trials, baseline, all_s, budget_s=budget_s) if kept_s else math.inf
             design = design_points(self.state.trials, self.state.space.size, left_s)
             proposal = self.state.next_trial(longest_s, design)
-            simpler = self.state.simplification(longest_s) if kept_s else None
-            trial_s = expected_trial_s(self.state.trials)
+            is_patient = self._parts.exhaust or self._had_enough or self._narrator.better_at is None
             why = self._trials.gpu_lost or why_exploring_ends(
                 self.state.trials,
                 proposal,
                 self.state.space,
-                tried_share=self.state.tried_share,
-                left_s=left_s - trial_s if simpler else left_s,
-                worth_the_rest=self._parts.worth_the_rest,
+                tried_share=0.0 if self._parts.exhaust else self.state.tried_share,
+                left_s=left_s,
+                since_better=0 if is_patient else len(self.state.trials) - (self._narrator.better_at or 0),
             )
             if why or proposal is None:
-                if self._trials.gpu_lost or simpler is None or trial_s > left_s:
-                    break
-                proposal = simpler
+                break
             self.promised = promised_by_the_rest(self.state.trials, proposal, left_s)
             with suppress(PointTaken):  # then it is known by the time of the next proposal
                 self._try(proposal, left_s)
         return why
+
+    def _kept_s(self, *, closely: bool) -> float:
+        """Return the time that is not for exploring; 0 while there is nothing to confirm, or no time to.
+
+        Args:
+            closely: Whether to keep what makes the answer close and small, too.
+        """
+        better, left_s = self.state.better(), self._budget.left_s()
+        kept_s = reserved_s(better, self._confirmation_basis(), left_s=left_s, closely=closely)
+        if not kept_s:
+            return 0.0
+        kept_s += self.state.finalist_look_s + self._afterwards_s()
+        return kept_s + self._take_back.needed_s() if closely else kept_s
 
     def _why_exploring(self) -> str:
         why, left_s = "looking for better values", self._budget.left_s()
@@ -302,7 +320,10 @@ class Tuner:
         Returns:
             Whether all of them could be compared.
         """
-        better = self._others.to_be_confirmed(self.state.better() or self.state.contender_alone())
+        better: Sequence[Candidate] = self.state.better()
+        if not self._others.why_exploring_ends():
+            better = self._smallest(better)
+        better = self._others.to_be_confirmed(better or self.state.contender_alone())
         left_s = self._budget.left_s() - self.state.finalist_look_s
         if not better or self._trials.gpu_lost:
             self._narrator.tell_phase("ending", why)
@@ -322,6 +343,16 @@ class Tuner:
         with self._others.confirming(plan.candidate.observation.name):
             return self._make_pairs(plan)
 
+    def _smallest(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return the points that are believed to be better, the first without the changes that are not worth it."""
+        kept_s = self._kept_s(closely=False)
+        if not kept_s or self._problem.objective.by_utilization or self.state.is_standing(better[0]):
+            return better
+        close_s = self._kept_s(closely=True) - self._take_back.needed_s()
+        kept_s = max(kept_s, min(close_s, _FOR_PAIRS * self._budget.left_s()))
+        name = self._problem.space.name(self._take_back.simplified(better[0].observation.values, kept_s=kept_s))
+        return sorted(self.state.better(), key=lambda candidate: candidate.observation.name != name)
+
     def _make_pairs(self, plan: ConfirmationPlan) -> bool:
         self._is_far_slower, contender = False, self.state.contender()
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
@@ -330,18 +361,22 @@ class Tuner:
             plan = replace(plan, arms=2)
         else:
             plan, points = replace(plan, arms=3), [*points, contender]
+        if plan.arms == 2 and (alike := self.state.same_training(plan.candidate)) is not None:
+            plan, points = replace(plan, arms=3), [*points, alike]
         looked = {0}  # at today's config in the beginning
         speeds: dict[int, list[float]] = {}
         for done, (pair, arm) in enumerate(pair_order(plan.pairs, self._rng, plan.arms), start=1):
             usual = self.state.goal()
             window_s = max(usual.length_s + plan.longer_s, 0.0 if arm in looked else self.state.finalist_look_s)
             looked.add(arm)
+            # stalls that come up are waited for, as far as the other trials leave time
+            fair_s = self._budget.left_s() / (plan.arms * plan.pairs - done + 1) - plan.usual_trial_s + usual.length_s
             trial = PlannedTrial(
                 values=points[arm],
                 purpose=Purpose.CONFIRM,
                 pair=first_pair + pair,
                 planned_pairs=plan.pairs if plan.sequential else None,
-                goal=replace(usual, target_s=window_s),
+                goal=replace(usual, target_s=window_s, most_s=min(usual.most_s, max(window_s, fair_s))),
             )
             record = self._trials.make(trial, kept_s=plan.rest_s(done))
             if self._may_have_been_an_accident(record):
@@ -390,6 +425,20 @@ class Tuner:
         """
         result = self._summary()
         return result is not None and result.verdict in CONFIRMED and self._validator.breaks(result)
+
+    def _is_in_vain(self, why: str) -> bool:
+        """Return whether exploring had ended early for a point that is not shown to be better."""
+        result = self._summary()
+        is_sure = result is not None and result.verdict in CONFIRMED
+        if self._had_enough or not why.startswith(NOTHING_BETTER):
+            return False
+        self._had_enough = True
+        if is_sure:
+            used, budget = (format_duration(one) for one in (self._budget.elapsed_s(), self._budget.budget_s))
+            self._narrator.tell(
+                Remark(text=f"Sure after {used} of {budget}; --exhaust uses the rest to look for more.")
+            )
+        return not is_sure
 
     def _race(self) -> None:
         """Race the point that is the answer, if that was asked for or is called for."""

@@ -7,14 +7,15 @@ from statistics import fmean, median_high
 import numpy as np
 
 from autotune.measure.score import THROUGHPUT, Objective
-from autotune.measure.statistics import SLOW_OUTLIER_FLOOR
-from autotune.records import CONFIRMED, Ratio, Scalar, SearchResult, TrialRecord, Values, Verdict
+from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, student_t_quantile
+from autotune.records import CONFIRMED, Purpose, Ratio, Scalar, SearchResult, TrialRecord, Values, Verdict
 from autotune.sampler.gaussian_process import GaussianProcess, Indices, TrainingData
 from autotune.sampler.observations import expected_sd_of
 from autotune.space.knob import Knob, Label, same_scalar, with_baseline
 from autotune.space.space import Space
-from autotune.study.answer import comparable_trials, until_the_end_of
+from autotune.study.answer import comparable_trials, has_failed, until_the_end_of
 from autotune.study.members import on_one_scale
+from autotune.study.noise import Noise, trial_noise
 from autotune.study.summary import RatedChange, Rating
 
 
@@ -36,7 +37,13 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
     ]
     good = comparable_trials(trials, objective)
     changes = changes_worth(
-        good, result.baseline.values, shown.values, space, sd=expected_sd_of(good, THROUGHPUT), whole=result.speedup
+        trials,
+        result.baseline.values,
+        shown.values,
+        space,
+        sd=expected_sd_of(good, THROUGHPUT),
+        noise=trial_noise(records, result.search, THROUGHPUT),
+        whole=result.speedup,
     )
     return Rating(point=shown.point, trials=len(trials), changes=changes)
 
@@ -48,30 +55,37 @@ def changes_worth(
     space: Space,
     *,
     sd: float,
+    noise: Noise,
     whole: Ratio | None = None,
 ) -> tuple[RatedChange, ...]:
     """Rate each change of a point by the point's speed over its speed with that change taken back.
 
-    Changes that were only ever made together form one group, and are taken back together; so is with a change what does
-    not work without it.
+    By the trials that were made for that (`TakenBack`), where there are any, else by a model of all. There, changes
+    that were only ever made together form one group, and are taken back together; so is with a change what does not
+    work without it.
 
     Args:
         records: Trials measured under like conditions.
         space: The present space; says what does not work without what.
-        sd: Standard deviation of ln throughput between trials of one point.
+        sd: Standard deviation of ln throughput between trials of one point, for the model.
+        noise: The same, for what was taken back.
         whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
             pairs; None if there were too few.
 
     Returns:
-        One change for each knob that differs, members of a group next to each other, largest effect first.
+        One change for each knob that differs, members of a group next to each other: what is needed first, then the
+        largest effect.
     """
-    changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
+    changed = list(_differing(point, baseline))
+    known = TakenBack(records, baseline, point, noise)
     trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
     trials = [(values, speed) for values, speed in trials if set(values) == set(baseline) and _can_be_told(values)]
     if not (_can_be_told(baseline) and _can_be_told(point)):
         trials = []
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
+        if path in known or path in known.needed:
+            continue
         column = tuple(same_scalar(values[path], point[path]) for values, _ in trials)
         groups.setdefault(column, []).append(path)
 
@@ -80,17 +94,89 @@ def changes_worth(
     worths: dict[tuple[bool, ...], Ratio] = {}
     if shown:
         tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
-        without = [_taken_back(point, paths, tried) for paths in shown.values()]
+        without = [taken_back(point, paths, tried) for paths in shown.values()]
         ratios = speed_ratios(trials, point, without, tried, sd=sd)
         for column, left, ratio in zip(shown, without, ratios, strict=True):
             worths[column] = whole if whole and not tried.changes(left) else ratio
     rated = [(worths.get(column), paths) for column, paths in groups.items()]
+    rated += [(worth, list(paths)) for paths, worth in known.groups().items()]
     rated.sort(key=lambda item: -(item[0].ratio if item[0] else 0.0))
+    rated = [*((None, [path]) for path in changed if path in known.needed), *rated]
     return tuple(
-        RatedChange(path=path, worth=worth, group=number)
+        RatedChange(path=path, worth=worth, group=number, needed=path in known.needed)
         for number, (worth, paths) in enumerate(rated)
         for path in paths
     )
+
+
+class TakenBack:
+    """What changes of a point are worth by the trials that were made without them to learn that.
+
+    A change of ln speed for each, by least squares over all such trials and the confirming ones of the point.
+
+    Args:
+        noise: That of ln speed; what the trials leave over counts instead where it is more.
+
+    Attributes:
+        needed: Changes without which the trainer failed.
+    """
+
+    def __init__(self, records: Iterable[TrialRecord], baseline: Values, point: Values, noise: Noise) -> None:
+        changed, records = _differing(point, baseline), list(records)
+        without = [_differing(point, record.values).keys() for record in records if has_failed(record)]
+        self.needed = {path for paths in without if len(paths) == 1 for path in paths}
+        made = [
+            (record.values, math.log(record.comparable.speed))
+            for record in records
+            if record.comparable and (record.purpose is Purpose.TAKE_BACK or _confirms(record, point))
+        ]
+        tried = {(path, value) for values, _ in made for path, value in _differing(values, baseline).items()}
+        terms = sorted(tried, key=repr)
+        design = np.array(
+            [[1.0, *(float(same_scalar(values[path], value)) for path, value in terms)] for values, _ in made]
+        ).reshape(len(made), len(terms) + 1)
+        speeds = np.array([speed for _, speed in made])
+        # a change of the factor e is no surprise: terms that only ever come together share what they are worth
+        precision = design.T @ design + noise.variance * np.diag([1e-6, *([1.0] * len(terms))])
+        self._covariance = np.linalg.inv(precision)
+        self._effects = self._covariance @ design.T @ speeds
+        left = speeds - design @ self._effects
+        self._variance = max(noise.variance, float(left @ left) / max(1.0, len(made) - len(terms) - 1.0))
+        self._quantile = student_t_quantile(0.975, noise.df)
+        self._columns = {
+            path: column
+            for column, (path, value) in enumerate(terms, start=1)
+            if path in changed and path not in self.needed
+            if same_scalar(value, point[path]) and not design[:, column].all()
+        }
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._columns
+
+    def ratio(self, *paths: str) -> Ratio:
+        """Return the speed over that without some changes of which it is known."""
+        contrast = np.zeros(len(self._effects))
+        contrast[[self._columns[path] for path in paths]] = 1.0
+        mean = float(contrast @ self._effects)
+        margin = self._quantile * math.sqrt(self._variance * float(contrast @ self._covariance @ contrast))
+        return Ratio(ratio=math.exp(mean), low=math.exp(mean - margin), high=math.exp(mean + margin))
+
+    def groups(self) -> dict[tuple[str, ...], Ratio]:
+        """Return what the changes are worth: each that is sure, and the others together where that is sure."""
+        alone: dict[tuple[str, ...], Ratio] = {(path,): self.ratio(path) for path in self._columns}
+        unsure = [path for (path, *_), ratio in alone.items() if ratio.low <= 1.0]
+        if len(unsure) > 1 and (together := self.ratio(*unsure)).low > 1.0:
+            sure = {paths: ratio for paths, ratio in alone.items() if ratio.low > 1.0}
+            return {**sure, tuple(unsure): together}
+        return alone
+
+
+def _confirms(record: TrialRecord, point: Values) -> bool:
+    return record.purpose is Purpose.CONFIRM and not _differing(record.values, point)
+
+
+def _differing(one: Values, other: Values) -> Values:
+    return {path: one[path] for path in one if path in other and not same_scalar(one[path], other[path])}
 
 
 def _can_be_told(values: Values) -> bool:
@@ -128,7 +214,8 @@ def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: 
     )
 
 
-def _taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
+def taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
+    """Return a point with some changes taken back, and what does not work without them."""
     left = {**point, **{path: space.baseline[path] for path in paths}}
     while (why := space.why_infeasible(left)) and (others := list(space.changes(left))):
         fewer = [{**left, path: space.baseline[path]} for path in others]

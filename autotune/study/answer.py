@@ -8,7 +8,6 @@ everybody who asks is told the same.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_low
 
 from autotune.measure.score import (
     FEWEST_PAIRS,
@@ -17,10 +16,8 @@ from autotune.measure.score import (
     Judgement,
     Objective,
     judge,
-    ln_score,
     on_all_machines,
 )
-from autotune.measure.statistics import robust_pooled_variance
 from autotune.records import (
     ALLOWED,
     CHANGES,
@@ -33,8 +30,8 @@ from autotune.records import (
     Validation,
     Values,
 )
-from autotune.sampler.observations import TYPICAL_CV
 from autotune.study.members import on_one_scale
+from autotune.study.noise import pair_noise
 
 Pair = tuple[Measurement, Measurement]
 """A complete pair of a confirmation: the trial of the baseline, that of the point."""
@@ -137,7 +134,8 @@ def chosen_finalist(
         excluded: Kinds of change of the training that are out of the question.
     """
     better = [one for one in judged if _wins(one) and _kinds(one[0].trial, CHANGES).isdisjoint(excluded)]
-    better.sort(key=lambda one: one[1] is None or not one[1].better)
+    # What leaves the training as it is was measured beside what does not, and is what is left without that.
+    better.sort(key=lambda one: (one[1] is None or not one[1].better, not _kinds(one[0].trial, CHANGES)))
     if standing is None or not better:
         return next(iter(better), None)
     trials = [trial for trial in records if trial.search == search]
@@ -222,10 +220,15 @@ def _fails(standing: Standing, judged: Iterable[Judged], trials: Iterable[TrialR
 def gave_no_numbers(point: str, trials: Iterable[TrialRecord]) -> bool:
     """Return whether a point failed in some trials, and gave comparable numbers in none."""
     own = [trial for trial in trials if trial.point == point and trial.purpose in _TRIED]
-    return any(trial.ending not in NO_FAILURES for trial in own) and not any(trial.comparable for trial in own)
+    return any(map(has_failed, own)) and not any(trial.comparable for trial in own)
 
 
-_TRIED = (Purpose.EXPLORE, Purpose.REPEAT, Purpose.CONFIRM)
+def has_failed(trial: TrialRecord) -> bool:
+    """Return whether a trial gave no numbers by a fault of its point's."""
+    return trial.ending not in NO_FAILURES and not trial.comparable
+
+
+_TRIED = (Purpose.EXPLORE, Purpose.REPEAT, Purpose.TAKE_BACK, Purpose.CONFIRM)
 
 
 def _kinds(trial: TrialRecord, condition: str) -> Kinds:
@@ -306,57 +309,6 @@ def _judged_on_one(
         planned_pairs=planned,
     )
     return judgement if judgement.better or pairs >= LEAST_PAIRS else None
-
-
-# Noise of a study: the variance between trials of one point that a confirmation's own pairs are pooled with.
-
-
-MOST_PRIOR_DF = 2.0
-"""Most degrees of freedom of the prior from other trials: points differ in spread, more so with longer steps."""
-
-_SEARCHES_OF_NOISE = 5
-
-
-def pair_noise(
-    others: Sequence[TrialRecord], search: str, objective: Objective, *, pairs: int = LEAST_PAIRS
-) -> tuple[float, float]:
-    """Return the prior variance of a pair's difference of ln score, and its degrees of freedom.
-
-    This search's own repeats come first. Where they are few, the recent searches fill up: the (low) median of what each
-    of them showed, and of the typical spread, so that one disturbed period does not set the noise of all later ones.
-    Fewer than four pairs tell too little of their own spread, and are always judged with that, too.
-
-    Args:
-        others: Trials of the study without the confirmation that is judged, oldest first.
-    """
-    shown = {name: robust_pooled_variance(points) for name, points in _scores(others, objective).items()}
-    own, own_df = shown.pop(search, (0.0, 0.0))
-    own_df = min(own_df, MOST_PRIOR_DF)
-    earlier = [variance for variance, df in shown.values() if df][-_SEARCHES_OF_NOISE:]
-    most_df = 1.0 if earlier else 0.0  # of what earlier searches showed: the machine may have been another one, or busy
-    expected_df = min(MOST_PRIOR_DF if pairs < LEAST_PAIRS else most_df, MOST_PRIOR_DF - own_df)
-    df = own_df + expected_df
-    if not df:
-        return 0.0, 0.0
-    expected = median_low([TYPICAL_CV**2, *earlier])
-    return 2.0 * (own_df * own + expected_df * expected) / df, df
-
-
-def _scores(trials: Iterable[TrialRecord], objective: Objective) -> dict[str, list[list[float]]]:
-    """Return the ln scores of each point in each search.
-
-    Points are identified by their names alone, so that the answer depends only on the record, not on the present config
-    file or its domains.
-    """
-    reference: Measurement | None = None
-    scores: dict[str, dict[str, list[float]]] = {}
-    for trial in trials:
-        measured = trial.comparable
-        if measured and objective.is_told_by(measured):
-            reference = reference or measured
-            score = ln_score(measured, reference, objective)
-            scores.setdefault(trial.search, {}).setdefault(trial.point, []).append(score)
-    return {search: list(points.values()) for search, points in scores.items()}
 
 
 NO_FAILURES = frozenset(

@@ -26,6 +26,7 @@ from autotune.measure.score import (
 )
 from autotune.metrics import METRICS, values_of
 from autotune.records import (
+    CHANGES,
     CONFIRMED,
     LEFT_OUT,
     OUTSIDE,
@@ -72,6 +73,7 @@ class RatedChange:
     path: str
     worth: Ratio | None
     group: int
+    needed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,6 +341,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         utilization=judgement.utilization if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
         same_training=_same_training(searched),
+        same_training_confirmed=_same_training_confirmed(confirmed, chosen),
         trials=len(searched.trials),
         outcomes=dict(Counter(trial.ending.value for trial in searched.trials)),
         changes=changes,
@@ -514,6 +517,14 @@ def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Ob
     }
 
 
+def _same_training_confirmed(confirmed: Sequence[Judged], chosen: Judged | None) -> Ratio | None:
+    """Return the speed of a finalist that leaves the training as it is, beside an answer that does not."""
+    if chosen is None or CHANGES not in chosen[0].trial.conditions:
+        return None
+    alike = (judged for finalist, judged in confirmed if CHANGES not in finalist.trial.conditions)
+    return next((judged.speed for judged in alike if judged is not None and judged.wins), None)
+
+
 def _same_training(searched: _Searched) -> tuple[Side, float] | None:
     baseline, good = searched.baseline, searched.good
     means = _mean_scores(good, baseline.point, searched.objective)
@@ -522,10 +533,15 @@ def _same_training(searched: _Searched) -> tuple[Side, float] | None:
         for trial in good
         if trial.point != baseline.point and searched.space.is_same_training(trial.values, baseline.values)
     }
-    best = max(alike, key=lambda point: means[point], default=None)
+    confirmed = [point for point, trial in alike.items() if any(map(_confirms, searched.of(point)))]
+    best = max(confirmed or alike, key=lambda point: means[point], default=None)
     if best is None or means[best] <= means[baseline.point]:
         return None
     return searched.side(alike[best]), speed_over(searched.of(best), searched.of(baseline.point))
+
+
+def _confirms(trial: TrialRecord) -> bool:
+    return trial.purpose is Purpose.CONFIRM
 
 
 def speed_over(trials: Sequence[TrialRecord], baseline: Sequence[TrialRecord]) -> float:
@@ -584,6 +600,7 @@ def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | N
             new=point[path],
             worth=one.worth,
             group=one.group,
+            needed=one.needed,
             label=(knobs[path].label if path in knobs else Label.UNKNOWN).value,
             effective_batch=_effective_batch(knobs.get(path), baseline[path], point[path]),
         )

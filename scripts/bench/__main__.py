@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from autotune.errors import AutotuneError
-from scripts.bench import confirmation, drift, grid, oscillation_verdicts, promises, search, stalls, windows
+from scripts.bench import answers, confirmation, drift, grid, oscillation_verdicts, promises, search, stalls, windows
 from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
 from scripts.bench.tables import benchmark as tables
@@ -42,6 +42,7 @@ _BENCHMARKS = (
     drift.add_drift,
     windows.add_windows,
     stalls.add_stalls,
+    answers.add_answers,
 )
 
 

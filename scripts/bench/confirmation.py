@@ -14,7 +14,7 @@ from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, judge
 from autotune.measure.statistics import Series
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
 from autotune.search.confirm import pair_order
-from autotune.study.answer import pair_noise
+from autotune.study.noise import pair_noise
 from scripts.bench.results import Commands, markdown_table
 
 PAIRS = (4, 6, 12)

@@ -19,7 +19,6 @@ from autotune.events import Event, IncumbentChanged
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.records import Ending, Machine, SearchResult, Stop, TraineeEvent, Validity, Values
-from autotune.sampler.acquisition import WORTH_THE_REST
 from autotune.sampler.observations import TYPICAL_CV
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
@@ -258,13 +257,13 @@ class Harness:
         consumers: Iterable[Callable[[Event], None]],
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
-        worth_the_rest: float = WORTH_THE_REST,
+        exhaust: bool = False,
     ) -> Iterator[Tuner]:
         """Give our tuner on this machine, assembled as the command does it.
 
         Args:
             sampler: Its sampler, as in `SearchParts`.
-            worth_the_rest: As in `SearchParts`.
+            exhaust: As in `SearchParts`.
         """
         study = Study(self.problem.study, self.problem.storage)
         try:
@@ -278,7 +277,7 @@ class Harness:
                 clock=self.clock,
                 sampler=sampler,
                 instruments=self.instruments,
-                worth_the_rest=worth_the_rest,
+                exhaust=exhaust,
                 warm_start=WarmStart(),
             )
             yield Tuner(parts, consumers)

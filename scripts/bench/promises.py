@@ -95,7 +95,7 @@ def watched_search(
         ):
             add(None, None)  # before the confirmation
 
-    with harness.tuner(budget, [*consumers, note], worth_the_rest=0.0) as tuner:
+    with harness.tuner(budget, [*consumers, note], exhaust=True) as tuner:
         try:
             tuner.run()
         except TrialError:

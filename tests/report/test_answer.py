@@ -59,8 +59,13 @@ def _grouped(_whole: SearchResult) -> Changes:
     gain = Ratio(ratio=1.3, low=1.1, high=1.54)
     moved = MovedKey(path="f", old=None, new=0)
     changes = (change("a", gain, 0), change("b", gain, 0), change("c", None, 1))
-    unclear, loss = Ratio(ratio=1.04, low=0.97, high=1.12), Ratio(ratio=0.9, low=0.85, high=0.95)
-    return {"changes": (*changes, change("d", unclear, 2), change("e", loss, 3, moved))}
+    likely, loss = Ratio(ratio=1.06, low=0.99, high=1.13), Ratio(ratio=0.9, low=0.85, high=0.95)
+    nothing, large = Ratio(ratio=1.0, low=0.9, high=1.1), Ratio(ratio=2.1, low=1.9, high=2.4)
+    others = ((likely, "d"), (loss, "e"), (nothing, "g"), (large, "h"))
+    further = [
+        change(path, worth, group, *([moved] if path == "e" else [])) for group, (worth, path) in enumerate(others, 2)
+    ]
+    return {"changes": (*changes, *further, replace(change("i", None, 9), needed=True))}
 
 
 def _long_keys(_whole: SearchResult) -> Changes:
@@ -146,6 +151,10 @@ FEW = pooled_gpu("not enough yet: 34 of 60 driver samples", None)
 TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "better": (lambda _: {}, {}),
     "better, the training stays as it is": (lambda whole: {"changes": whole.changes[1:]}, {"elapsed_s": None}),
+    "better, and the same training beside it": (
+        lambda _: {"same_training_confirmed": Ratio(ratio=1.38, low=1.29, high=1.48)},
+        {},
+    ),
     "applied already": (lambda _: {"why_no_gpu": "no NVIDIA driver was found"}, {"applied": True}),
     "by utilization": (lambda _: {"objective": "utilization", "gain_of_ten_minutes": 0.002}, {}),
     "steadier": (_steadier, {}),

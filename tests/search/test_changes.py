@@ -11,6 +11,7 @@ from autotune.search.worth import changes_worth
 from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
+from autotune.study.noise import Noise
 from autotune.study.summary import changes_of
 from tests.runs import MakeTrial, knob
 
@@ -18,6 +19,7 @@ SPACE = Space(
     knobs=(knob("data.batch", 8, 16, 32, label=Label.BATCH), knob("data.workers", 1, 2), knob("train.xla", False, True))
 )
 BASELINE = SPACE.baseline
+NOISE = Noise(0.08**2, 4.0)
 WORTH: dict[tuple[str, Scalar], float] = {
     ("data.batch", 16): 1.3,
     ("data.batch", 32): 2.0,
@@ -40,7 +42,7 @@ def _everything(make_trial: MakeTrial, noise: float = 0.0) -> list[TrialRecord]:
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 def test_known_effects_are_found(make_trial: MakeTrial, noise: float) -> None:
     """Each change gets its true effect, largest first, if every combination was tried."""
-    changes = changes_worth(_everything(make_trial, noise), BASELINE, BEST, SPACE, sd=0.08)
+    changes = changes_worth(_everything(make_trial, noise), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)
     assert [change.path for change in changes] == ["data.batch", "data.workers", "train.xla"]
     for change in changes:
         assert change.worth is not None
@@ -55,7 +57,7 @@ def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTria
     together = {**BASELINE, "data.workers": 2, "train.xla": True}
     fastest = {**together, "data.batch": 32}
     trials = [make_trial(BASELINE, 50.0), make_trial(together, 75.0), make_trial(fastest, 150.0)] * 4
-    changes = {change.path: change for change in changes_worth(trials, BASELINE, fastest, SPACE, sd=0.08)}
+    changes = {change.path: change for change in changes_worth(trials, BASELINE, fastest, SPACE, sd=0.08, noise=NOISE)}
     assert changes["data.workers"].group == changes["train.xla"].group != changes["data.batch"].group
     together_worth, batch_worth = changes["train.xla"].worth, changes["data.batch"].worth
     assert changes["data.workers"].worth == together_worth
@@ -68,17 +70,19 @@ def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTria
 def test_what_no_run_shows_is_not_known(make_trial: MakeTrial) -> None:
     """A change that no comparable trial had has no worth, instead of a made-up 1.00."""
     trials = [make_trial(BASELINE, 50.0), make_trial({**BASELINE, "data.batch": 16}, 65.0), make_trial(BEST, None)]
-    assert {change.worth for change in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08)} == {None}
-    assert {change.worth for change in changes_worth([], BASELINE, BEST, SPACE, sd=0.08)} == {None}
+    assert {change.worth for change in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)} == {None}
+    assert {change.worth for change in changes_worth([], BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)} == {None}
 
 
 def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: MakeTrial) -> None:
     """One group of everything, one number: that of the pairs, as in the headline; a part of it is not that."""
     confirmed = Ratio(ratio=1.9, low=1.8, high=2.0)
     trials = [make_trial(BASELINE, 50.0), make_trial(BEST, 90.0)]
-    assert {c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, whole=confirmed)} == {confirmed}
+    assert {c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)} == {
+        confirmed
+    }
     trials.append(make_trial({**BASELINE, "data.batch": 32}, 80.0))
-    worths = [c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, whole=confirmed)]
+    worths = [c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)]
     assert confirmed not in worths
 
 
@@ -96,7 +100,9 @@ def test_what_a_change_needs_is_not_taken_back_alone(make_trial: MakeTrial) -> N
     neither: Values = {**graph, "graph": False}
     speeds = [(space.baseline, 50.0), (neither, 60.0), (graph, 72.0), (best, 108.0)]
     trials = [make_trial(values, speed) for values, speed in speeds * 4]
-    worths = {change.path: change.worth for change in changes_worth(trials, space.baseline, best, space, sd=0.02)}
+    worths = {
+        change.path: change.worth for change in changes_worth(trials, space.baseline, best, space, sd=0.02, noise=NOISE)
+    }
     assert worths["xla"] is not None
     assert worths["graph"] is not None
     assert worths["xla"].ratio == pytest.approx(1.5, rel=0.03)
@@ -108,13 +114,14 @@ def test_a_value_that_is_no_number_is_no_evidence(make_trial: MakeTrial) -> None
     odd: Values = {**BASELINE, "data.batch": math.nan}
     xla: Values = {**BASELINE, "train.xla": True}
     trials = [make_trial(BASELINE, 50.0), make_trial(odd, 5000.0), make_trial(xla, 40.0)]
-    (change,) = changes_worth(trials, BASELINE, xla, SPACE, sd=0.08)
+    (change,) = changes_worth(trials, BASELINE, xla, SPACE, sd=0.08, noise=NOISE)
     assert change.worth is not None
     assert change.worth.ratio < 1.0
     assert {
-        change.worth for change in changes_worth(trials, BASELINE, {**xla, **odd, "train.xla": True}, SPACE, sd=0.08)
+        change.worth
+        for change in changes_worth(trials, BASELINE, {**xla, **odd, "train.xla": True}, SPACE, sd=0.08, noise=NOISE)
     } == {None}
-    assert {change.worth for change in changes_worth(trials, BASELINE, odd, SPACE, sd=0.08)} == {None}
+    assert {change.worth for change in changes_worth(trials, BASELINE, odd, SPACE, sd=0.08, noise=NOISE)} == {None}
 
 
 def test_the_effective_batch_is_told_with_the_change() -> None:

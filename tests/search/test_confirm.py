@@ -144,6 +144,7 @@ def test_no_time_is_kept_for_what_is_not_worth_a_change(quick: list[TrialRecord]
     assert reserved_s([], basis, left_s=1000.0) == 0.0
     assert reserved_s(_better(n1=0.019), basis, left_s=1000.0) == 0.0
     assert reserved_s(_better(n1=0.7, n2=0.01), basis, left_s=1000.0) == pytest.approx(CAUTION * 4 * 10.0)
+    assert reserved_s(_better(n1=0.7), basis, left_s=1000.0, closely=True) == pytest.approx(CAUTION * 6 * 10.0)
     assert reserved_s(_better(n1=0.7), basis, left_s=39.0) == 0.0
 
 

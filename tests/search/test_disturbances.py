@@ -81,7 +81,7 @@ def same(one: TrialRecord, other: TrialRecord) -> bool:
 
 def with_successors(trials: list[TrialRecord]) -> Iterable[tuple[TrialRecord, TrialRecord]]:
     """Pair each disturbed trial with the trial after it."""
-    return ((trial, after) for trial, after in pairwise(trials) if not trial.comparable)
+    return ((trial, after) for trial, after in pairwise(trials) if trial.validity in DISTURBED)
 
 
 def disturbed_by(searched):

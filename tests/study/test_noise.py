@@ -6,7 +6,7 @@ import pytest
 
 from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.records import TrialRecord
-from autotune.study.answer import MOST_PRIOR_DF, pair_noise
+from autotune.study.noise import LEAST_DF, pair_noise
 from tests.runs import MakeTrial
 
 TYPICAL = 2 * 0.08**2
@@ -30,7 +30,7 @@ def noise(records: list[TrialRecord], pairs: int = 4) -> tuple[float, float]:
 def test_a_search_without_repeats_knows_nothing(searched) -> None:
     """Four pairs tell their own spread; fewer are judged with the typical one."""
     assert noise(searched("now", 0.0)) == (0.0, 0.0)
-    assert noise(searched("now", 0.0), pairs=2) == (pytest.approx(TYPICAL), MOST_PRIOR_DF)
+    assert noise(searched("now", 0.0), pairs=2) == (pytest.approx(TYPICAL), LEAST_DF)
 
 
 def test_its_own_repeats_come_first(searched) -> None:

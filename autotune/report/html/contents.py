@@ -161,7 +161,7 @@ class StudyContents:
 
     @property
     def groups(self) -> list[tuple[list[str], Ratio | None]]:
-        """Changes that were only ever made together, and what each group of them is worth."""
+        """Changes that are not told apart, and what each group of them is worth."""
         assert self.result is not None, "without an answer nothing is changed"
         names: dict[int, list[str]] = {}
         worths: dict[int, Ratio] = {}

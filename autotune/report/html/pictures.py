@@ -30,6 +30,7 @@ _MARKS = {
     Purpose.BASELINE: ("today's config", "s", _GREY, True),
     Purpose.EXPLORE: ("a new point", "o", _BLUE, False),
     Purpose.REPEAT: ("a point once more", "o", _BLUE, True),
+    Purpose.TAKE_BACK: ("changes taken back", "^", _BLUE, False),
     Purpose.CONFIRM: ("confirming pair", "D", _GREEN, False),
 }
 _ARMS = {

@@ -44,6 +44,7 @@ export function shape(purpose, x, y) {
   if (purpose === "failed") return svg("path", { class: "mark failed", transform: at, d: "M-3.5-3.5L3.5 3.5M-3.5 3.5L3.5-3.5" });
   if (purpose === "baseline") return svg("rect", { class: "mark baseline", transform: at, x: -3.5, y: -3.5, width: 7, height: 7 });
   if (purpose === "confirm") return svg("path", { class: "mark confirm", transform: at, d: "M0-4.5L4.5 0L0 4.5L-4.5 0Z" });
+  if (purpose === "take back") return svg("path", { class: "mark explore", transform: at, d: "M0-4.2L4.2 3.4H-4.2Z" });
   return svg("circle", { class: `mark ${purpose === "repeat" ? "repeat" : "explore"}`, transform: at, r: 3.6 });
 }
 

@@ -4,7 +4,7 @@ import { bar, intervalMark, searchChart, shape } from "./chart.js";
 import { el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
-const LEGEND = [["baseline", "today's config"], ["explore", "a new point"], ["repeat", "a point once more"], ["confirm", "confirming pair"], ["failed", "failed"]];
+const LEGEND = [["baseline", "today's config"], ["explore", "a new point"], ["repeat", "a point once more"], ["take back", "changes taken back"], ["confirm", "confirming pair"], ["failed", "failed"]];
 const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing is better than today's config", no_baseline: "today's config gave no numbers" };
 
 export const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));

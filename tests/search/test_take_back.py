@@ -1,0 +1,137 @@
+"""Promises of taking back: an answer has the changes that are worth it, says what each is, and both answers stand."""
+
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.events import Remark
+from autotune.records import Ending, Purpose, TrialRecord, Values, Verdict
+from autotune.search.answer import Study
+from autotune.search.problem import open_problem
+from autotune.search.worth import TakenBack
+from autotune.space.knob import Label
+from autotune.study.noise import Noise
+from autotune.testing.simulated_runner import Training
+from tests.runs import MakeTrial
+from tests.search.simulated import Search
+
+SPACE_OF_EIGHT = """\
+data:
+    batch_size: 8
+    workers: 1
+    prefetch: 0
+    threads: 0
+    shuffle: 100
+    pin: false
+autotune:
+    command: "{python} train.py {config}"
+    knobs:
+        data.batch_size: [8, 16]
+        data.workers: [1, 2]
+        data.prefetch: [0, 2, 4]
+        data.threads: [0, 1, 2]
+        data.shuffle: [100, 1000]
+        data.pin: [false, true]
+    trial: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
+"""
+
+
+def one_matters(config: Mapping[str, Any]) -> Training:
+    """Train so that only workers pay."""
+    data = config["data"]
+    return Training(samples=data["batch_size"], step_s=0.003 * data["batch_size"] / data["workers"], noise=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_does_nothing_is_taken_back(search: Search, seed: int) -> None:
+    """Of six knobs one matters: the answer has that one, and says that it is sure of it."""
+    searched = search(one_matters, config=SPACE_OF_EIGHT, budget_s=600, seed=seed)
+    assert searched.answer.verdict is Verdict.BETTER
+    changes = {change.path: change for change in searched.answer.changes}
+    assert "data.workers" in changes
+    assert len(changes) <= 2
+    worth = changes["data.workers"].worth
+    assert worth is not None
+    assert worth.low > 1.0
+
+
+def test_an_answer_that_changes_the_training_has_another_beside_it(search: Search) -> None:
+    """Confirmed in the same pairs, with the same certainty."""
+
+    def trainer(config: Mapping[str, Any]) -> Training:
+        data = config["data"]
+        step_s = (0.02 + 0.001 * data["batch_size"]) / (1.5 if data["num_workers"] == 2 else 1.0)
+        return Training(samples=data["batch_size"], step_s=step_s, noise=0.03)
+
+    answer = search(trainer, budget_s=600).answer
+    assert answer.best is not None
+    assert answer.best.values["data.batch_size"] == 32
+    assert answer.same_training is not None
+    assert answer.same_training[0].values["data.batch_size"] == 8
+    assert answer.same_training_confirmed is not None
+    assert answer.same_training_confirmed.low > 1.02
+    study = Study.of(open_problem(Path("config.yaml"), command=None, state_dir=None))
+    narrower = study.answer(excluded=frozenset(Label) - {Label.SAME_TRAINING})  # what `apply --same-training` writes
+    assert narrower.verdict is Verdict.BETTER
+    assert narrower.best == answer.same_training[0]
+    assert narrower.speedup == answer.same_training_confirmed
+
+
+def test_a_sure_answer_ends_the_search_unless_all_is_asked_for(search: Search) -> None:
+    """It says so."""
+    searched = search(one_matters, config=SPACE_OF_EIGHT, budget_s=1800)
+    said = [event.text for event in searched.events if isinstance(event, Remark)]
+    assert searched.took_s < 1000
+    assert any(text.startswith("Sure after ") and "--exhaust" in text for text in said)
+
+
+BASELINE: Values = {"a": 1, "b": 1, "c": 1}
+POINT: Values = {"a": 2, "b": 2, "c": 1}
+NOISE = Noise(0.03**2, 8.0)
+
+
+@pytest.fixture
+def taken(make_trial: MakeTrial):
+    """Trials of the point and of it without some changes, with the speed that those are worth."""
+    rng = random.Random(0)
+
+    def of(times: int, **worth: float) -> list[TrialRecord]:
+        def speed(values: Values) -> float:
+            ln = sum(math.log(worth[path]) for path in worth if values[path] == 2)
+            return 50.0 * math.exp(ln + rng.gauss(0.0, 0.03))
+
+        points = [POINT, {**POINT, "a": 1}, {**POINT, "b": 1}]
+        return [make_trial(values, speed(values), purpose=Purpose.TAKE_BACK) for values in points for _ in range(times)]
+
+    return of
+
+
+def test_what_each_change_is_worth_is_learned_from_all_that_was_taken_back(taken) -> None:
+    """Each by its own interval; a change that was never taken back is not told."""
+    known = TakenBack(taken(4, a=1.5, b=1.02), BASELINE, POINT, NOISE)
+    assert known.ratio("a").low < 1.5 < known.ratio("a").high
+    assert known.ratio("a").low > 1.3
+    assert known.ratio("b").low < 1.0 < known.ratio("b").high
+    assert "c" not in known
+    assert known.ratio("a", "b").ratio == pytest.approx(known.ratio("a").ratio * known.ratio("b").ratio)
+
+
+def test_changes_that_are_sure_only_together_are_told_together(make_trial: MakeTrial) -> None:
+    """Neither by itself, both of them."""
+    speeds = [(POINT, 60.0), ({**POINT, "a": 1, "b": 1}, 50.0)] * 4 + [({**POINT, "a": 1}, 55.0)]
+    trials = [make_trial(values, speed, purpose=Purpose.TAKE_BACK) for values, speed in speeds]
+    ((paths, worth),) = TakenBack(trials, BASELINE, POINT, Noise(0.05**2, 8.0)).groups().items()
+    assert set(paths) == {"a", "b"}
+    assert worth.low > 1.0
+
+
+def test_a_change_without_which_training_fails_is_needed(taken, make_trial: MakeTrial) -> None:
+    """It has no ratio, whatever a model would make of it."""
+    failed = make_trial({**POINT, "a": 1}, None, purpose=Purpose.TAKE_BACK, ending=Ending.OUT_OF_GPU_MEMORY)
+    known = TakenBack([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE)
+    assert known.needed == {"a"}
+    assert set(known.groups()) == {("b",)}
