@@ -238,12 +238,13 @@ def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
 
 
 def plan_confirmation(
-    better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float
+    better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float, may_be_cut: bool = False
 ) -> ConfirmationPlan | None:
     """Plan the confirmation of the best point for which there is time.
 
     Args:
         better: Points that are believed to be better than today's, best first.
+        may_be_cut: Whether nothing comes after it: a sequential one may then plan for pairs that fit if they are quick.
 
     Returns:
         The plan, with an even number of pairs; None if no point can be confirmed.
@@ -252,7 +253,10 @@ def plan_confirmation(
     if finalist is None:
         return None
     fitting = int(left_s / basis.pair_s(finalist))
-    pairs = min(max(basis.pairs_to_be_close(finalist), PAIRS_WITH_TIME_TO_SPARE), fitting - fitting % 2)
+    even = fitting - fitting % 2
+    if may_be_cut and is_dear(basis.pair_s(finalist), basis.budget_s):
+        even = fitting + 2 - fitting % 2
+    pairs = min(max(basis.pairs_to_be_close(finalist), PAIRS_WITH_TIME_TO_SPARE), even)
     return _plan(finalist, pairs, basis, left_s=left_s)
 
 

@@ -267,7 +267,7 @@ class Tuner:
                 break
             self.promised = promised_by_the_rest(self.state.trials, proposal, left_s)
             with suppress(PointTaken):  # then it is known by the time of the next proposal
-                self._try(proposal, left_s)
+                self._try(proposal, all_s - kept_s)
         return why
 
     def _kept_s(self, *, closely: bool) -> float:
@@ -329,7 +329,8 @@ class Tuner:
             self._narrator.tell_phase("ending", why)
             return False
         basis = self._confirmation_basis()
-        plan = plan_confirmation(better, basis, left_s=left_s - self._afterwards_s())
+        afterwards_s = self._afterwards_s()
+        plan = plan_confirmation(better, basis, left_s=left_s - afterwards_s, may_be_cut=not afterwards_s)
         if plan is None and not self._validator.has_broken:
             plan = plan_confirmation(better, basis, left_s=left_s)
         if plan is None:

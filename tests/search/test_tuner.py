@@ -329,7 +329,7 @@ def test_where_starts_are_dear_a_factor_of_two_is_confirmed_by_two_pairs(search:
     searched = search(slow_to_start, budget_s=100, seed=seed)
     assert searched.took_s <= 100
     assert searched.answer.verdict is Verdict.BETTER
-    assert len(searched.of(Purpose.CONFIRM)) == 4
+    assert len(searched.of(Purpose.CONFIRM)) in (4, 5)  # one more is begun in the time that is left
     assert "confirmed by 2 interleaved pairs" in searched.answer.why
     assert searched.answer.speedup is not None
     assert searched.answer.speedup.low > 1.02
