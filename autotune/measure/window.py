@@ -151,7 +151,7 @@ class Window:
         pace = self.durations_s / self.units
         return float(pace.std() / pace.mean())
 
-    def stalls(self) -> "Stalls":
+    def stalls(self) -> Stalls:
         """Return what long steps take, those of more than `STALL` times the median time per unit of work."""
         usual_s = float(np.median(self.durations_s / self.units)) * self.units
         long = self.durations_s > STALL * usual_s

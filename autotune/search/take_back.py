@@ -134,11 +134,9 @@ class TakeBack:
         ratio = self._worth(path, values)
         if ratio is None:
             return False
-        return self._is_shown(path, values) or _likely(ratio)[1] < math.log(self._least(path))
-
-    def _is_shown(self, path: str, values: Values) -> bool:
-        ratio = self._worth(path, values)
-        return ratio is not None and ratio.ratio > self._least(path) and ratio.low > 1.0
+        least = self._least(path)
+        is_shown = ratio.ratio > least and ratio.low > 1.0
+        return is_shown or _likely(ratio)[1] < math.log(least)
 
     def _least(self, path: str) -> float:
         knob = next(knob for knob in self._state.space.knobs if knob.path == path)

@@ -1,13 +1,12 @@
 """Noise of a study: how much trials of one point differ, told by everything that was repeated."""
 
-import math
-from collections.abc import Iterable, Sequence
-from statistics import fmean, median_high, median_low
+from collections.abc import Iterable
+from statistics import median_low
 from typing import NamedTuple
 
 from autotune.measure.score import LEAST_PAIRS, Objective, ln_score
-from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, robust_pooled_variance, student_t_quantile
-from autotune.records import Measurement, Ratio, TrialRecord
+from autotune.measure.statistics import robust_pooled_variance
+from autotune.records import Measurement, TrialRecord
 from autotune.sampler.observations import TYPICAL_CV
 
 MOST_DF = 6.0
@@ -15,7 +14,8 @@ MOST_DF = 6.0
 
 LEAST_DF = 2.0
 """Degrees of freedom up to which the typical spread fills up what few repeats tell."""
-_SEARCHES = 5
+
+_SEARCHES = 5  # that tell the noise of a later one
 
 
 class Noise(NamedTuple):
@@ -23,21 +23,6 @@ class Noise(NamedTuple):
 
     variance: float
     df: float
-
-    def ratio(self, one: Sequence[float], other: Sequence[float]) -> Ratio:
-        """Return the ratio of two points with its 95 % interval, by ln speed of their trials, at least one of each.
-
-        Trials that something has slowed down are left out.
-        """
-        one, other = _undisturbed(one), _undisturbed(other)
-        mean = fmean(one) - fmean(other)
-        margin = student_t_quantile(0.975, self.df) * math.sqrt(self.variance * (1 / len(one) + 1 / len(other)))
-        return Ratio(ratio=math.exp(mean), low=math.exp(mean - margin), high=math.exp(mean + margin))
-
-
-def _undisturbed(speeds: Sequence[float]) -> list[float]:
-    usual = median_high(speeds)
-    return [speed for speed in speeds if speed >= usual - SLOW_OUTLIER_FLOOR]
 
 
 def trial_noise(
