@@ -42,6 +42,7 @@ def command(
     """
     with signals_held():
         from autotune.commands.apply_answer import (
+            OTHER_TRAINING,
             apply_values,
             changes_of_answer,
             changes_of_trial,
@@ -53,12 +54,11 @@ def command(
         from autotune.report.race_notes import why_it_may_learn_more_slowly
         from autotune.search.answer import Study
         from autotune.search.problem import open_problem
-        from autotune.space.knob import Label
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     say_remarks(problem.state.remarks)
     study, console = Study.of(problem), text_console()
-    excluded = frozenset(Label) - {Label.SAME_TRAINING} if same_training else frozenset()
+    excluded = OTHER_TRAINING if same_training else frozenset()
     result = study.answer(excluded=excluded) if answer is None else named_answer(study, answer, config)
     if trial is not None:
         new = changes_of_trial(study, result, trial, problem.typed, force=force)

@@ -18,7 +18,10 @@ from autotune.search.answer import Study, changes_of_result
 from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
 
-_QUESTIONS = (frozenset[str](), frozenset({Label.BATCH}), frozenset(Label) - {Label.SAME_TRAINING})
+OTHER_TRAINING = frozenset(Label) - {Label.SAME_TRAINING}
+"""Kinds of change that change the training itself."""
+
+_QUESTIONS = (frozenset[str](), frozenset({Label.BATCH}), OTHER_TRAINING)
 """Kinds of change that searches leave out: none, with --batch same, with --same-training."""
 
 
