@@ -40,6 +40,8 @@ def command(
 
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
+    if same_training and (trial is not None or answer is not None):
+        raise click.UsageError("--same-training chooses an answer, and so do --trial and --answer: give one of them.")
     with signals_held():
         from autotune.commands.apply_answer import (
             OTHER_TRAINING,
