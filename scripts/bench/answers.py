@@ -27,7 +27,12 @@ def answer_of(one: SimulatedTrainer, budget_s: float) -> dict[str, Any]:
         harness = Harness(one, budget_s, Path(folder) / "search", method=OURS)
         result = harness.search(harness.budget())
         curve = harness.curve(None)
-    said = {"seed": one.seed, "used_s": curve.used_s, "trials": curve.trials, "regret": curve.regret_at(budget_s)}
+    said: dict[str, Any] = {
+        "seed": one.seed,
+        "used_s": curve.used_s,
+        "trials": curve.trials,
+        "regret": curve.regret_at(budget_s),
+    }
     if result is None or result.baseline is None:
         return {**said, "verdict": "none"}
     said["verdict"] = result.verdict.value
