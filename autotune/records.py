@@ -997,6 +997,14 @@ class SearchResult:
         is_doubtful = changes_training(change.label for change in self.changes) and not learning.is_safe
         return is_doubtful or learning is Learning.MEMORISES
 
+    @property
+    def applies_same_training(self) -> bool:
+        """True if ``apply`` writes the point that leaves the training unchanged, unless it is told otherwise.
+
+        That was confirmed beside an answer that may learn more slowly.
+        """
+        return self.same_training_confirmed is not None and self.may_learn_more_slowly
+
 
 def changes_training(labels: Iterable[str]) -> bool:
     """Return whether changes of these labels make another batch, or another precision.

@@ -15,7 +15,12 @@ from autotune.trial.termination import signals_held
 @click.option(
     "--answer", metavar="ID", help="Write the answer of this id, see --json; fail if it does not stand any more."
 )
-@click.option("--same-training", is_flag=True, help="Write the best values that leave the training itself unchanged.")
+@click.option(
+    "--all",
+    "whole",
+    is_flag=True,
+    help="Also write what changes the training itself (batch, precision), where an answer without that was confirmed.",
+)
 @click.option(
     "--learning-rate",
     is_flag=True,
@@ -29,7 +34,7 @@ def command(
     config: Path,
     trial: int | None,
     answer: str | None,
-    same_training: bool,
+    whole: bool,
     learning_rate: bool,
     dry_run: bool,
     force: bool,
@@ -38,10 +43,11 @@ def command(
 ) -> int:
     """Writes the best values that a search found into the config, and nothing else.
 
+    Where the best changes the training itself, and the best that does not was confirmed beside it, that is written.
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
-    if same_training and (trial is not None or answer is not None):
-        raise click.UsageError("--same-training chooses an answer, and so do --trial and --answer: give one of them.")
+    if sum((whole, trial is not None, answer is not None)) > 1:
+        raise click.UsageError("--all, --trial and --answer each choose what is written: give one of them.")
     with signals_held():
         from autotune.commands.apply_answer import (
             OTHER_TRAINING,
@@ -60,8 +66,10 @@ def command(
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     say_remarks(problem.state.remarks)
     study, console = Study.of(problem), text_console()
-    excluded = OTHER_TRAINING if same_training else frozenset()
-    result = study.answer(excluded=excluded) if answer is None else named_answer(study, answer, config)
+    result = study.answer() if answer is None else named_answer(study, answer, config)
+    chooses = whole or learning_rate or trial is not None or answer is not None
+    if result.applies_same_training and not chooses:
+        result = study.answer(excluded=OTHER_TRAINING)
     if trial is not None:
         new = changes_of_trial(study, result, trial, problem.typed, force=force)
     elif result.verdict is Verdict.NO_CHANGE:
@@ -70,7 +78,7 @@ def command(
     else:
         new = changes_of_answer(study, result, config, force=force)
     rate = proposed_rate(result, config) if learning_rate else {}
-    asks = trial is None and not rate and result.may_learn_more_slowly
+    asks = trial is None and not rate and not whole and result.may_learn_more_slowly
     why_ask = why_it_may_learn_more_slowly(result) if asks else ""
     apply_values(problem, new, console, further=rate, why_ask=why_ask, force=force, dry_run=dry_run)
     return 0

@@ -65,6 +65,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
         why_no_result=why,
         diff=diff,
         commands={verb: typed.command(verb) for verb in verbs}
+        | ({"apply": typed.command("apply", "--all")} if result and diff and result.applies_same_training else {})
         | {
             "search": typed.command("search", "--budget", "30m"),
             "same training": typed.command("search", "--same-training", "--budget", "30m"),

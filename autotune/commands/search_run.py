@@ -7,7 +7,7 @@ import click
 from rich.console import Console
 
 from autotune.clock import Clock
-from autotune.commands.apply_answer import apply_values, changes_to_offer
+from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer
 from autotune.commands.output import ask, forget_typed, is_attended
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_plan import failures, show_plan
@@ -19,6 +19,7 @@ from autotune.report.answer import Failure, print_failures, print_next_step
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.report.race_notes import why_it_may_learn_more_slowly
+from autotune.search.answer import answer_of_search
 from autotune.search.open import OpenSearch, Part, open_search
 from autotune.search.problem import Problem, limited, open_problem
 from autotune.trial.search_child import Lifeline
@@ -30,12 +31,14 @@ class Finished:
     """A search that came to its end.
 
     Attributes:
-        changes: What the answer changes in the config; None if there is nothing to write.
+        written: Answer that goes into the config: the result, or see `SearchResult.applies_same_training`.
+        changes: What that changes in the config; None if there is nothing to write.
         failures: Trials that gave no numbers, one for each kind of ending.
         ended_by: Error that ended it before its time; None if there was none.
     """
 
     result: SearchResult
+    written: SearchResult
     changes: ChangeSet | None
     failures: list[Failure]
     ended_by: AutotuneError | None
@@ -85,9 +88,16 @@ def search_with_display(
             soft_wrap=True,
         )
     tuner = search.tuner
-    changes = changes_to_offer(problem, search.study.name, search.study.records(), result)
+    records, written = search.study.records(), result
+    if result.applies_same_training:
+        alike = answer_of_search(problem, records, search.name, search.study.ratings, excluded=OTHER_TRAINING)
+        written = alike or result
     return Finished(
-        result=result, changes=changes, failures=failures(tuner.failures, result.outcomes), ended_by=tuner.ended_by
+        result=result,
+        written=written,
+        changes=changes_to_offer(problem, search.study.name, records, written),
+        failures=failures(tuner.failures, result.outcomes),
+        ended_by=tuner.ended_by,
     )
 
 
@@ -103,7 +113,7 @@ def apply_if_better(
     Raises:
         AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
     """
-    result = finished.result
+    result = finished.written
     if finished.changes is not None:
         if must_be_validated and result.validation is None:
             text_console(stderr=True).print("Not applied: the answer is not validated, see above.")
@@ -147,17 +157,18 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
         AutotuneError: The values cannot be written.
         Terminated: SIGTERM came instead of an answer.
     """
-    config, result, is_applied = problem.config_path, finished.result, False
+    config, result, is_applied = problem.config_path, finished.written, False
     try:
         forget_typed()
         why = f"{why_it_may_learn_more_slowly(result)} " if result.may_learn_more_slowly else ""
-        if ask(f"{why}Apply these values to {config}?"):
+        what = "these values" if result is finished.result else "what leaves the training itself unchanged"
+        if ask(f"{why}Apply {what} to {config}?"):
             apply_if_better(problem, finished, is_accepted=True)
             is_applied = True
     except (click.Abort, KeyboardInterrupt):
         text_console(stderr=True).print()  # the line of the question has not ended
     text_console().print()
     named = finished.changes.id if finished.changes and result.is_apart else None
-    print_next_step(text_console(), result, typed=problem.typed, applied=is_applied, answer=named)
+    print_next_step(text_console(), finished.result, typed=problem.typed, applied=is_applied, answer=named)
     if isinstance(interrupt := interrupted_by(), Terminated):
         raise interrupt

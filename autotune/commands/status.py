@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 @click.command(name="status")
 @config_option
+@click.option("--details", is_flag=True, help="Show all that was measured, and notes on the GPUs.")
 @json_option
 @state_dir_option
 @storage_option
 @click.pass_obj
-def command(call: Invocation, config: Path, state_dir: Path | None, storage: str | None) -> int:
+def command(call: Invocation, config: Path, details: bool, state_dir: Path | None, storage: str | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
         from autotune.commands.apply_answer import changes_to_offer, diff_of
@@ -72,7 +73,7 @@ def command(call: Invocation, config: Path, state_dir: Path | None, storage: str
             )
         if study.why_not_current:
             console.print(f"\n{study.why_not_current}; they are in no answer.", soft_wrap=True)
-        print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied)
+        print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied, details=details)
     return 0
 
 

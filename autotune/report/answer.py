@@ -59,6 +59,7 @@ def print_answer(
     failures: Sequence[Failure] = (),
     without_next: bool = False,
     answer: str | None = None,
+    details: bool = False,
 ) -> None:
     """Print the answer of a search.
 
@@ -69,6 +70,7 @@ def print_answer(
         failures: Failed trials, one for each kind of ending.
         without_next: True to leave out the next command to type; see `print_next_step`.
         answer: Name that `apply` has to be told; None where it is the study's only one.
+        details: True for all that was measured, and notes on it.
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     column = "best" if shown is result.best else "tried"
@@ -76,21 +78,16 @@ def print_answer(
     if result.same_training is not None and result.same_training_confirmed is not None:
         changes = changes_text(_changed(result, result.same_training[0]))
         said = f"{ratio_text(result.same_training_confirmed)} with {changes}, in the same pairs."
-        command = "" if applied or without_next else typed.command("apply", "--same-training")
-        parts += [
-            Text(),
-            Text.assemble(("Without changing the training itself: ", "bold"), f"{said}  ", (command, "bold")),
-        ]
+        parts += [Text(), Text.assemble(("Without changing the training itself: ", "bold"), said)]
     if shown is not None and result.changes:
         parts += [Text(), _changes_table(result, column, console)]
     if result.baseline is not None and (result.baseline.metrics or shown is not None):
-        parts += [Text(), metrics_table(result.baseline, shown, column)]
-        remarks = gpu_notes(result.baseline, result.why_no_gpu, shown)
-        for heading, side in (("Today", result.baseline), (f"The {column}", shown)):
-            if side is not None and side.stages:
-                remarks.append(f"{heading}'s pipeline: {side.stages.verdict()}.")
-        parts += [Text(remark, style="dim") for remark in remarks]
-    notes = [*race_notes(result), *validation_notes(result), *answer_notes(result, shown, elapsed_s)]
+        parts += [Text(), metrics_table(result.baseline, shown, column, details=details)]
+        more = (
+            _details(result, result.baseline, shown) if details else [f"More: {typed.command('status', '--details')}"]
+        )
+        parts += [Text(remark, style="dim") for remark in more]
+    notes = [*race_notes(result), *validation_notes(result), *answer_notes(result), *_time_notes(result, elapsed_s)]
     for caution in result.cautions:
         notes.append(Text.assemble(("Caution: ", "bold yellow"), plain(caution, longest=_LONGEST)))
     for note in notes:
@@ -104,6 +101,15 @@ def print_answer(
         print_next_step(console, result, typed=typed, applied=applied, answer=answer)
 
 
+def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterator[str]:
+    """Yield notes on what was measured of today's config, and of what stands beside it."""
+    yield from gpu_notes(baseline, result.why_no_gpu, shown)
+    column = "best" if shown is result.best else "tried"
+    for heading, side in (("Today", baseline), (f"The {column}", shown)):
+        if side is not None and side.stages:
+            yield f"{heading}'s pipeline: {side.stages.verdict()}."
+
+
 def _changed(result: SearchResult, side: Side) -> Values:
     baseline = result.baseline.values if result.baseline else {}
     return {path: value for path, value in side.values.items() if baseline.get(path) != value}
@@ -112,12 +118,15 @@ def _changed(result: SearchResult, side: Side) -> Values:
 def print_next_step(
     console: Console, result: SearchResult, *, typed: TypedOptions, applied: bool, answer: str | None = None
 ) -> None:
-    """Print the next command to type; see `print_answer`."""
+    """Print the next command to type, or both where there are two answers; see `print_answer`."""
     command, say = "", "Nothing to apply."
     if applied:
         say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
     elif result.verdict in CONFIRMED:
         say, command = "Next:  ", typed.command("apply", *(["--answer", answer] if answer else []))
+        if result.applies_same_training and not answer:
+            _print_both(console, result, command, typed.command("apply", "--all"))
+            return
     elif result.verdict is Verdict.NO_BASELINE:
         say, command = "Next:  ", typed.command("apply", "--force")
     elif result.candidate is not None and result.speedup is None:
@@ -125,6 +134,19 @@ def print_next_step(
     elif _is_undecided(result):
         say += " With nothing else at work on this machine, or with more time, the same command may tell."
     console.print(Text.assemble(say, (command, "bold")), soft_wrap=True)
+
+
+def _print_both(console: Console, result: SearchResult, alike: str, whole: str) -> None:
+    assert result.speedup is not None
+    assert result.same_training_confirmed is not None
+    gains = (
+        f"{result.same_training_confirmed.ratio:.2f}x, the training itself unchanged",
+        f"{result.speedup.ratio:.2f}x, with all changes",
+    )
+    for say, command, gain in zip(("Next:  ", "or     "), (alike, whole), gains, strict=True):
+        console.print(
+            Text.assemble(say, (command.ljust(max(len(alike), len(whole))), "bold"), f"  {gain}"), soft_wrap=True
+        )
 
 
 def print_failures(console: Console, failures: Sequence[Failure]) -> None:
@@ -255,13 +277,8 @@ def worth_text(change: Change) -> str:
     return f"{gain}, perhaps" if errors > _PERHAPS else "nothing sure"
 
 
-def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | None) -> list[Text]:
-    """Return what else the reader of an answer should know, a sentence or two each.
-
-    Args:
-        shown: What stands beside today's config; None for nothing.
-        elapsed_s: Duration of the search; None if that is not known.
-    """
+def answer_notes(result: SearchResult) -> list[Text]:
+    """Return what the changes mean for the training, a sentence or two each."""
     notes = []
     if result.verdict is not Verdict.NO_CHANGE:
         scaling = "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."
@@ -275,19 +292,25 @@ def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | No
         side, ratio = result.same_training
         changes = changes_text(_changed(result, side))
         notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes}."))
+    return notes
+
+
+def _time_notes(result: SearchResult, elapsed_s: float | None) -> Iterator[Text]:
+    """Yield what more searching would gain, and when the search has paid.
+
+    Args:
+        elapsed_s: Duration of the search; None if that is not known.
+    """
     if result.gain_of_ten_minutes is not None:
         gain = result.gain_of_ten_minutes
         more = "less than 1%" if gain < 0.01 else f"about {gain:.0%}"
-        notes.append(Text(f"Another 10 minutes of searching would on average gain {more} more."))
+        yield Text(f"Another 10 minutes of searching would on average gain {more} more.")
     is_lost = result.race is not None and result.race.winner.learning in (Learning.SLOWER, Learning.MEMORISES)
     if result.verdict is Verdict.BETTER and result.speedup and elapsed_s and not is_lost:
         pays_s = elapsed_s / (1 - 1 / result.speedup.ratio) if result.speedup.ratio > 1 else math.inf
         if pays_s < 365 * 24 * 3600:
             took, pays = format_duration(elapsed_s), format_duration(pays_s)
-            notes.append(
-                Text(f"The search took {took}; a training that takes longer than {pays} today gets that back.")
-            )
-    return notes
+            yield Text(f"The search took {took}; a training that takes longer than {pays} today gets that back.")
 
 
 # Comparison of today's config with the best, or with the candidate: the table of the final screen.
@@ -296,11 +319,12 @@ def answer_notes(result: SearchResult, shown: Side | None, elapsed_s: float | No
 _NOT_MEASURED = "not measured"
 
 
-def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
+def metrics_table(baseline: Side, other: Side | None, column: str, *, details: bool) -> Table:
     """Return the table of metrics.
 
     Args:
         other: Side that it is compared with; None, or one without numbers, leaves today's alone.
+        details: True for every metric; see `metrics_rows`.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("measured")
@@ -308,7 +332,7 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
         table.add_column("today", justify="right")
     if other is not None and other.metrics:
         table.add_column(column, justify="right", style="bold")
-    for row in metrics_rows(baseline, other):
+    for row in metrics_rows(baseline, other, details=details):
         table.add_row(*row)
     return table
 
@@ -316,15 +340,21 @@ def metrics_table(baseline: Side, other: Side | None, column: str) -> Table:
 _OF_STALLS = ("stall_fraction", "beat_s", "stall_wait_fraction", "stall_epoch_fraction", "step_p99_s", "step_max_s")
 
 
-def metrics_rows(baseline: Side, other: Side | None) -> list[list[str]]:
+def metrics_rows(baseline: Side, other: Side | None, *, details: bool = True) -> list[list[str]]:
     """Return the rows of that table: the name of what was measured, and its text on each side that has numbers.
 
     Args:
         other: Side that it is compared with; None for none.
+        details: False for speed, utilization and steadiness alone.
     """
     sides = [side for side in (baseline, other) if side is not None and side.metrics]
     told = {name for side in sides for name, value in (side.metrics or {}).items() if value}
-    of_stalls = [name for name in _OF_STALLS if name in told] if "stall_fraction" in told else ()
+    of_stalls = [name for name in _OF_STALLS if name in told] if "stall_fraction" in told else []
+    if not details:
+        is_measured = any(side.gpus is not None for side in sides)
+        busy = _utilization_rows(sides) if is_measured else [_trial_row("gpu_utilization", sides, _NOT_MEASURED)]
+        steady = [_trial_row(name, sides) for name in ("cv", *of_stalls[:1])]
+        return [_trial_row("samples_per_s", sides), *busy, *steady]
     of_the_trial = ("cv", *of_stalls, "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
     return [_trial_row("samples_per_s", sides), *_gpu_rows(sides), *(_trial_row(name, sides) for name in of_the_trial)]
 

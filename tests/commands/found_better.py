@@ -42,7 +42,7 @@ def _finished(problem: Any, _request: object, answer: Any, _clock: object, **_mo
         changes=(),
     )
     changes = changes_to_offer(problem, problem.study, (), result)
-    return search_run.Finished(result=result, changes=changes, failures=[], ended_by=None)
+    return search_run.Finished(result=result, written=result, changes=changes, failures=[], ended_by=None)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class StudyContents:
     def notes(self) -> list[Text]:
         """Remarks on the answer."""
         assert self.result is not None, "only an answer has remarks"
-        return [*validation_notes(self.result), *answer_notes(self.result, self.shown, None)]
+        return [*validation_notes(self.result), *answer_notes(self.result)]
 
     @property
     def changed(self) -> str:
