@@ -8,6 +8,7 @@ from scripts.bench import answers, confirmation, drift, grid, oscillation_verdic
 from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
 from scripts.bench.tables import benchmark as tables
+from scripts.bench.tables import cliffs
 
 
 def main() -> int:
@@ -31,6 +32,7 @@ _BENCHMARKS = (
     choices.add_choose,
     search.add_search,
     tables.add_tables,
+    cliffs.add_cliffs,
     promises.add_promises,
     calibration.add_calibrate,
     confirmation.add_confirmation,
