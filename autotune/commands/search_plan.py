@@ -42,7 +42,7 @@ def show_plan(console: Console, problem: Problem, request: SearchRequest) -> Non
     plan = SearchPlan(
         knobs=knob_rows(problem),
         skipped={skipped.path: skipped.why for skipped in problem.skipped} | dict(problem.settings.outputs.left),
-        combinations=problem.space.size,
+        combinations=problem.space.within_reach({}).size,
         redirected=problem.redirected,
         notes=[*output_notes(problem), *command_notes(problem)],
         command=masked(problem.command),
@@ -135,7 +135,7 @@ def knob_rows(problem: Problem) -> list[KnobRow]:
             sentence=sentences.get(knob.kind or "", ""),
             along=[_along_text(knob, choice) for choice in knob.choices],
         )
-        for knob in problem.space.knobs
+        for knob in problem.space.within_reach({}).knobs
     ]
 
 

@@ -16,7 +16,14 @@ from statistics import median
 import numpy as np
 
 from autotune.records import Values
-from autotune.sampler.gaussian_process import Array, GaussianProcess, Indices, Posterior, TrainingData
+from autotune.sampler.gaussian_process import (
+    Array,
+    GaussianProcess,
+    Indices,
+    Posterior,
+    SuccessProbability,
+    TrainingData,
+)
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob
 from autotune.space.space import Space
@@ -60,7 +67,7 @@ class Acquisition:
         self._expected_rows = 0  # of the model, that stand for pending trials
         self._something_failed = False
         self._speed = GaussianProcess(space, advice=[_advice(knob) for knob in space.knobs])
-        self._success = GaussianProcess(space)
+        self._success = SuccessProbability(space)
         self._rng = np.random.default_rng(seed)
         self._believed: Mapping[str, float] | None = None
         self._row_of: dict[str, Indices] = {}
@@ -92,12 +99,10 @@ class Acquisition:
                 self._expected_rows = len(data.scores) - len(scores)
                 self._speed.fit(data, adapts=False)  # what is only expected tells nothing of them
         tried = list(observations.values())[-_LARGEST_FIT:]
-        success = np.array([float(bool(observation.scores or observation.rough_scores)) for observation in tried])
+        success = np.array([bool(observation.scores or observation.rough_scores) for observation in tried])
         self._something_failed = not success.all()
         if self._something_failed:
-            # variance of a success: some failures have nothing to do with the point
-            variances = np.full(len(tried), 0.02)
-            self._success.fit(TrainingData(points=self._rows(tried), scores=success, variances=variances))
+            self._success.fit(self._rows(tried), success)
 
     def _with_pending(self, data: TrainingData, pending: Sequence[Values]) -> TrainingData:
         """Return the data as if pending trials had shown just what is expected of them.
@@ -176,10 +181,10 @@ class Acquisition:
         return doubted if doubted and 0.5 * doubted.gain > trial.gain else trial
 
     def _drawn(self, may_try: Callable[[Values], bool]) -> Values | None:
-        """Return a new point drawn at random among those that will rather succeed than fail; None if none is found."""
+        """Return a new point drawn at random, one that will rather succeed than fail if there is any; None for none."""
         sizes = [len(knob.choices) for knob in self._space.knobs]
         drawn = self._rng.integers(0, sizes, (_MOST_DRAWS, len(sizes)))
-        for point in drawn[self._chances(drawn) >= _EVEN_CHANCE]:
+        for point in drawn[np.argsort(-np.minimum(self._chances(drawn), _EVEN_CHANCE), kind="stable")]:
             values = self._space.at(point)
             if self._space.name(values) not in self._observations and may_try(values):
                 return values
@@ -259,8 +264,6 @@ class Acquisition:
         gains = knowledge_gradient(posterior, rivals, self._sd) * chances
         expected_s = self._expected_s(points)
         for index in np.argsort(-gains / np.sqrt(expected_s)):
-            if chances[index] == 0.0:
-                break
             observation = known.get(points[index].tobytes())
             if expected_s[index] <= longest_s and (observation is None or _may_repeat(observation, baseline)):
                 yield Proposal(
@@ -296,9 +299,7 @@ class Acquisition:
         """Return the probability that a trial of each point succeeds, shape (n_points,)."""
         if not self._something_failed:
             return np.ones(len(points))
-        chances = np.clip(self._success.predict(points).mean, 0.0, 1.0)
-        # of success: a point with less is not tried, as long as no other trial says otherwise
-        return np.where(chances < 0.1, 0.0, chances)
+        return self._success.predict(points)
 
 
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:

@@ -120,30 +120,36 @@ class Feasibility:
         return None
 
     def _why_over_the_edge(self, values: Values) -> str | None:
-        """Extrapolate peak memory linearly in the batch size, and return the excess as a reason."""
-        if not self._batches:
-            return None
-        size = self._batch(values)
+        """Extrapolate peak memory linearly in the batch size, or in another knob, and return the excess as a reason."""
         for what, memory in zip(("GPU", "host"), self._memories, strict=True):
-            alike = [*memory.same, *(knob for knob in memory.more if knob not in self._batches)]
-            seen: dict[float, float] = {}
-            observations = [observation for observation in self._good if _are_alike(observation.values, values, alike)]
-            limit_bytes = self._gpu_limit_bytes(observations) if what == "GPU" else self._host_limit_bytes
-            if limit_bytes is None:
-                continue
-            for observation in observations:
-                used = observation.gpu_memory_bytes if what == "GPU" else observation.host_memory_bytes
-                if used is not None:
-                    batch = self._batch(observation.values)
-                    seen[batch] = max(used, seen.get(batch, 0.0))
-            # Only beyond measured batches; one batch size, or a framework that reserves all memory, gives no slope.
-            if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
-                continue
-            slope, base = np.polyfit(list(seen), list(seen.values()), 1)
-            expected_bytes = base + slope * size
-            if slope > 0 and expected_bytes > limit_bytes:
-                return f"a batch of {size:g} would need some {expected_bytes / 2**30:.1f} GiB of {what} memory"
+            others = [[knob] for knob in memory.more if knob not in self._batches and knob.ordered]
+            for knobs in (self._batches, *others):
+                if knobs and (why := self._why_over(values, knobs, memory, what)):
+                    return why
         return None
+
+    def _why_over(self, values: Values, knobs: Sequence[Knob], memory: _Memory, what: str) -> str | None:
+        size = max(_size(values, knob) for knob in knobs)
+        alike = [*memory.same, *(knob for knob in memory.more if knob not in knobs)]
+        observations = [observation for observation in self._good if _are_alike(observation.values, values, alike)]
+        limit_bytes = self._gpu_limit_bytes(observations) if what == "GPU" else self._host_limit_bytes
+        if limit_bytes is None:
+            return None
+        seen: dict[float, float] = {}
+        for observation in observations:
+            used = observation.gpu_memory_bytes if what == "GPU" else observation.host_memory_bytes
+            if used is not None:
+                other = max(_size(observation.values, knob) for knob in knobs)
+                seen[other] = max(used, seen.get(other, 0.0))
+        # Only beyond measured sizes; one size, or a framework that reserves all memory, gives no slope.
+        if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
+            return None
+        slope, base = np.polyfit(list(seen), list(seen.values()), 1)
+        expected_bytes = base + slope * size
+        if slope <= 0 or expected_bytes <= limit_bytes:
+            return None
+        of = "a batch of" if knobs == self._batches else f"{knobs[0].path}:"
+        return f"{of} {size:g} would need some {expected_bytes / 2**30:.1f} GiB of {what} memory"
 
     def _gpu_limit_bytes(self, observations: Iterable[Observation]) -> float | None:
         told = [
@@ -153,9 +159,6 @@ class Feasibility:
         ]
         sizes = told or self._gpu_bytes
         return (1 - self._memory_margin) * min(sizes) if sizes else None
-
-    def _batch(self, values: Values) -> float:
-        return max(_size(values, knob) for knob in self._batches)
 
 
 def _size(values: Values, knob: Knob) -> float:

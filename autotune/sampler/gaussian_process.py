@@ -65,16 +65,17 @@ class GaussianProcess:
     Args:
         advice: Expected effect of each choice of each knob, in the unit of the scores, each of shape (n_choices,);
             None for none.
+        scale: Typical size of what is modelled: 1 for ln score.
     """
 
-    def __init__(self, space: Space, advice: Sequence[Array] | None = None) -> None:
+    def __init__(self, space: Space, advice: Sequence[Array] | None = None, *, scale: float = 1.0) -> None:
         self._knobs = space.knobs
         self._advice = advice
         self._codes = [_code(knob) for knob in space.knobs]
         widths = [code.shape[1] for code in self._codes]
         self._knob_of_column = np.repeat(np.arange(len(widths)), widths)
         # Mean and standard deviation of the logarithm: of relevances; of the additive, the joint and the own variance.
-        variances = [(math.log(0.25), 1.0), (math.log(0.25), 1.0), (math.log(0.08**2), 1.0)]
+        variances = [(math.log(scale**2 * typical), 1.0) for typical in (0.25, 0.25, 0.08**2)]
         prior = [(0.0, 1.5)] * len(widths) + variances
         self._prior_mean = np.array([mean for mean, _ in prior])
         self._prior_sd = np.array([sd for _, sd in prior])
@@ -218,6 +219,61 @@ class GaussianProcess:
         )
         self._slopes = np.where(agree < 0, 0.0, slopes)
         self._logs = self._logs + np.sign(self._slopes) * self._steps
+
+
+class SuccessProbability:
+    """Gaussian process classification: the probability that a trial of a point succeeds.
+
+    A point succeeds where a latent Gaussian process of the same kernel, plus noise, is above 0. Its posterior is found
+    by expectation propagation (Rasmussen & Williams, section 3.6; all sites at once, damped): a regression on the
+    sites, again and again. What it is not sure of has an even chance, so that no region is ruled out by failures
+    elsewhere.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self._latent = GaussianProcess(space, scale=_LATENT_SCALE)
+
+    def fit(self, points: Indices, successes: NDArray[np.bool_]) -> None:
+        """Fit the model to these points, in place of the earlier ones.
+
+        Args:
+            points: One row for each point, shape (n_points, n_knobs).
+            successes: Whether some trial of it succeeded, shape (n_points,).
+        """
+        signs = np.where(successes, 1.0, -1.0)
+        precisions, shifts = np.full(len(points), _LEAST_PRECISION), np.zeros(len(points))
+        mean, variance = np.zeros(len(points)), np.full(len(points), _LATENT_SCALE**2)
+        for step in range(_SWEEPS):
+            # the cavity: what all other sites say of a point
+            spread = 1.0 / np.maximum(1.0 / variance - precisions, 1e-6)
+            center = spread * (mean / variance - shifts)
+            scale = np.sqrt(1.0 + spread)
+            z = signs * center / scale
+            ratio = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi) / np.maximum(_cdf(z), 1e-12)
+            told = center + signs * spread * ratio / scale
+            left = spread - spread**2 * ratio * (z + ratio) / (1.0 + spread)
+            damping = 1.0 if step == 0 else 0.6
+            wanted = np.maximum(1.0 / left - 1.0 / spread, _LEAST_PRECISION)
+            precisions = (1.0 - damping) * precisions + damping * wanted
+            shifts = (1.0 - damping) * shifts + damping * (told / left - center / spread)
+            sites = TrainingData(points=points, scores=shifts / precisions, variances=1.0 / precisions)
+            self._latent.fit(sites, adapts=step in (1, 3))
+            posterior = self._latent.predict(points)
+            mean, variance = posterior.mean, posterior.sd**2
+
+    def predict(self, points: Indices) -> Array:
+        """Return the probability of each point, shape (n_points,)."""
+        latent = self._latent.predict(points)
+        return _cdf(latent.mean / np.sqrt(1.0 + latent.sd**2))
+
+
+_LATENT_SCALE = 4.0  # a knob may decide alone whether a trial fails
+_SWEEPS = 8
+_LEAST_PRECISION = 1e-4
+
+
+def _cdf(z: Array) -> Array:
+    return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
 
 
 def _code(knob: Knob) -> Array:

@@ -68,7 +68,7 @@ class Findings:
         side_effect = self._side_effects.of_the_trial(number)
         if side_effect is None:
             return False
-        self._say(side_effect.sentence)
+        self.say(side_effect.sentence)
         return side_effect.fills_a_cache
 
     def learn(self, record: TrialRecord, losses: Losses, stdout: Path, *, samples: Series | None, space: Space) -> None:
@@ -79,7 +79,7 @@ class Findings:
         """
         if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
-            self._say(_NO_LOSS)
+            self.say(_NO_LOSS)
         if not record.comparable:
             return
         if record.purpose is Purpose.BASELINE and self.baseline_losses is None:
@@ -107,7 +107,7 @@ class Findings:
         heeded = heeded_knobs(observations, space, sd)
         found = {path: why for path, why in new.items() if path not in heeded}
         for path, why in found.items():
-            self._say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
+            self.say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
         self.inert.update(found)
         return bool(found)
 
@@ -124,11 +124,13 @@ class Findings:
         )
         if sentence is not None:
             self._samples_differ = True
-            self._say(sentence)
+            self.say(sentence)
 
-    def _say(self, sentence: str) -> None:
-        self._said.append(sentence)
-        self.remarks.append(sentence)
+    def say(self, sentence: str) -> None:
+        """Tell the user, once, and the reader of the answer."""
+        if sentence not in self._said:
+            self._said.append(sentence)
+            self.remarks.append(sentence)
 
 
 def _beginning(path: Path) -> str:

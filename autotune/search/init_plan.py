@@ -207,7 +207,7 @@ def _edit(
             env=env,
             knobs=[
                 ListedKnob(path=knob.path, choices=knob.choices, baseline=knob.baseline, note=_note(knob))
-                for knob in found.space.knobs
+                for knob in found.space.within_reach({}).knobs
             ],
             redirected=found.settings.outputs.redirected,
             folder=_folder(config if in_config or not has_keys else separate_path(config)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from statistics import median
 
 from autotune.clock import format_duration
@@ -13,6 +14,7 @@ from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
 from autotune.measure.score import LEAST_PAIRS, ln_score
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
+from autotune.metrics import METRICS
 from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
@@ -25,7 +27,7 @@ from autotune.search.problem import Problem
 from autotune.search.schedule import MOST_FOR_CONFIRMING, expected_trial_s, verdict_s
 from autotune.search.warm_start import WarmStart
 from autotune.search.worth import taken_back
-from autotune.space.catalog import effects_of
+from autotune.space.catalog import effects_of, row_of
 from autotune.space.knob import Label, same_scalar
 from autotune.space.space import Space
 from autotune.study.answer import broken_points, gave_no_numbers, standing_answer
@@ -42,6 +44,8 @@ REALIZED = 0.24
 _FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
 _LEAST_ON_A_GPU_S = 2.0  # a driver looks a few times a second, and has to see who else is there
 _LEAST_FIRST_LOOK_S, _LONGEST_FIRST_LOOK_S = 5.0, 180.0
+_STARVED, _IDLE = 0.2, 0.7  # share of the time that waits for data, and of the cores that are busy meanwhile
+_LEAP = 4
 _MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
 
 
@@ -78,6 +82,8 @@ class SearchState:
         self._pending: list[Values] = []
         self._is_behind = False
         self._irrelevant_knobs: IrrelevantKnobs | None = None
+        self._further: dict[str, float] = {}
+        self._outposts: list[Values] = []
         self.baseline_point = problem.space.name(problem.space.baseline)
         self.filling = False
         self.trials: list[TrialRecord] = []
@@ -87,7 +93,8 @@ class SearchState:
 
     def search_in(self, space: Space) -> None:
         """Search this space from now on, with all that the record knows of it."""
-        self.space = without_turning(space, self._findings.inert)
+        self._whole = space
+        self.space = without_turning(space.within_reach(self._further), self._findings.inert)
         self._acquisition = Acquisition(self.space, self._seed)
         self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
         self._observe()
@@ -159,14 +166,14 @@ class SearchState:
     def leave_caches_alone(self) -> None:
         """Search without turning caches; where today's config has some, its trials are measured while they fill."""
         self.filling = self.space.settles(self._problem.space.baseline)
-        self.search_in(self.space.without_settling())
+        self.search_in(self._whole.without_settling())
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
         """Take one more trial."""
         self.trials.append(record)
         if not _explores(record):
             if record.validation and record.validation.broke:
-                self.search_in(self.space)  # without this point
+                self.search_in(self._whole)  # without this point
             return
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         if done.window is not None and record.comparable:
@@ -179,8 +186,33 @@ class SearchState:
         samples = done.window.samples if done.window else None
         self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
         if self._findings.find_inert(self.trials, self._observations, space=self.space, sd=self.sd):
-            self.search_in(self.space)
+            self.search_in(self._whole)
         self._take_up_again()
+        self._reach_further(record)
+
+    def _reach_further(self, record: TrialRecord) -> None:
+        """Search larger values, too, of what the best point has at its largest, if that waits with the CPU idle."""
+        measured, better = record.comparable, self.better()
+        if measured is None or not better or self.observed_name(record.values) != better[0].observation.name:
+            return
+        waits, busy = measured.data_wait_fraction, measured.cpu_cores
+        if waits is None or busy is None or waits < _STARVED or busy > _IDLE * self._problem.machine.cpu_cores:
+            return
+        wait = f"{METRICS['data_wait_fraction'].text(waits)} of the time waiting for data, with the CPU idle"
+        for knob in self._whole.knobs:
+            value = record.values[knob.path]
+            numbers = [choice for choice in knob.choices if isinstance(choice, int | float)]
+            if not knob.ordered or not isinstance(value, int | float):
+                continue
+            further = max(choice for choice in numbers if choice <= max(value, _LEAP * value))
+            if knob.reach is not None and further > self._further.get(knob.path, knob.reach):
+                self._further[knob.path] = further
+                self._outposts.append({**record.values, knob.path: further})
+                self._findings.remarks.append(f"{wait}: {knob.path} is tried up to {further} now.")
+            elif value == numbers[-1] and (row := row_of(knob)) and row.beyond:
+                self._findings.say(f"{wait}: {knob.path} might gain more beyond {value}, where its list ends.")
+        if self._outposts:
+            self.search_in(self._whole)
 
     def _fit(self) -> None:
         self.sd = expected_trial_sd(self._observations)
@@ -214,7 +246,8 @@ class SearchState:
             pending=[values for values in self._pending if self.space.contains(values)],
         )
         first = self._warm_start.among(heuristic_values, self.space, self._observations, feasible.is_doubtful)
-        possible = next((values for values in first if why_not(values) is None), None)
+        outposts = (values for values in self._outposts if self.observed_name(values) not in self._observations)
+        possible = next((values for values in chain(outposts, first) if why_not(values) is None), None)
         return self._acquisition.next_trial(
             self.baseline_point, possible, why_not, longest_s, design_points, feasible.is_doubtful
         )

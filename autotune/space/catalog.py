@@ -47,6 +47,7 @@ class KnownKnob(Effects):
     names: tuple[str, ...] = ()
     fits: str | Choices
     choices: str | Choices | None = None
+    beyond: str | Choices = ()
     advice: str | Choices = ()
     needs_gpus: int = 0
     label: Label = Label.SAME_TRAINING
@@ -71,13 +72,17 @@ class KnownKnob(Effects):
         """Return the values worth trying."""
         if self.choices is None or len(machine.gpus) < self.needs_gpus:
             return (present,)
-        return DOMAINS[self.choices](present, machine) if isinstance(self.choices, str) else self.choices
+        return _values(self.choices, present, machine)
+
+    def far_values(self, present: Scalar, machine: Machine) -> Choices:
+        """Return the values beyond its domain, for a trainer that still waits at the end of that."""
+        return _values(self.beyond, present, machine)
 
     def heuristic_values(self, present: Scalar, machine: Machine) -> Choices:
         """Return the values that an expert would try, best guess first."""
         if len(machine.gpus) < self.needs_gpus:
             return ()
-        return DOMAINS[self.advice](present, machine) if isinstance(self.advice, str) else self.advice
+        return _values(self.advice, present, machine)
 
     def needs(self, value: Scalar) -> Mapping[str, Scalar]:
         """Return what other rows must hold together with a value, as far as they are knobs too."""
@@ -86,6 +91,10 @@ class KnownKnob(Effects):
     def excludes(self, value: Scalar) -> Mapping[str, Choices]:
         """Return by row the values that are an error together with a value, whether they are knobs or not."""
         return self.not_with if value else {}
+
+
+def _values(listed: str | Choices, present: Scalar, machine: Machine) -> Choices:
+    return DOMAINS[listed](present, machine) if isinstance(listed, str) else listed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,6 +63,12 @@ def workers(_present: Scalar, machine: Machine) -> Choices:
     return tuple(sorted({1, 2, 4, max(1, cores // 2), cores, min(2 * cores, 64)}))
 
 
+def more_workers(_present: Scalar, machine: Machine) -> Choices:
+    """Return numbers of workers beyond the cores, for samples that wait: on a disk or a network far away."""
+    most = min(128, max(32, 8 * machine.cpu_cores))
+    return tuple(2**power for power in range(8) if 2 * machine.cpu_cores < 2**power <= most)
+
+
 def one_worker_a_core(_present: Scalar, machine: Machine) -> Choices:
     """Suggest a worker for each core."""
     return (machine.cpu_cores,)
@@ -186,6 +192,7 @@ DOMAINS: Mapping[str, Callable[[Scalar, Machine], Choices]] = {
         batch_sizes,
         larger_batches,
         workers,
+        more_workers,
         one_worker_a_core,
         threads,
         own_threads,

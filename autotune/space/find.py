@@ -251,7 +251,8 @@ def _knob(
 ) -> Knob:
     baseline = config[path]
     proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
-    choices, ordered = with_baseline(proposed, baseline)
+    far = row.far_values(baseline, machine) if row and not domain else ()
+    choices, ordered = with_baseline(dict.fromkeys((*proposed, *far)), baseline)
     heuristic_values = row.heuristic_values(baseline, machine) if row else ()
     return Knob(
         path=path,
@@ -260,6 +261,7 @@ def _knob(
         baseline=baseline,
         label=row.label if row else Label.UNKNOWN,
         kind=row.kind if row else None,
+        reach=max(value for value in proposed if isinstance(value, int | float)) if far else None,
         bundled=row.bundled if row else False,
         heuristic_values=tuple(v for v in heuristic_values if any(same_scalar(v, c) for c in choices)),
         settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),

@@ -69,6 +69,7 @@ class Knob:
         baseline: The baseline: the value that the config holds now.
         label: Effect of a change on the training itself.
         kind: Row of the table of known knobs, e.g. ``batch_size``; None for a knob of the user's own.
+        reach: Largest value that is tried before a search has found that further ones may help; None for no such limit.
         heuristic_values: Values that an expert would try, best guess first.
         bundled: Whether the first proposal sets it, with all other bundled knobs.
         settling: Values whose speed shows only after one pass over the data (caches).
@@ -84,6 +85,7 @@ class Knob:
     baseline: Scalar
     label: Label
     kind: str | None = None
+    reach: float | None = None
     heuristic_values: tuple[Scalar, ...] = ()
     bundled: bool = False
     settling: tuple[Scalar, ...] = ()

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -92,6 +92,14 @@ class Space:
     def without_settling(self) -> "Space":
         """Return the same space with every cache frozen at the baseline, and measured as in a first pass."""
         return replace(self, knobs=tuple(_without_settling(knob) for knob in self.knobs), always_settles=False)
+
+    def within_reach(self, further: Mapping[str, float]) -> "Space":
+        """Return the same space without values that are not tried yet.
+
+        Args:
+            further: Largest values of knobs that are tried by now, in the place of `Knob.reach`.
+        """
+        return replace(self, knobs=tuple(_within(knob, further.get(knob.path, knob.reach)) for knob in self.knobs))
 
     def contains(self, values: Values) -> bool:
         """Return whether these values are a point of this space: every knob, no other key, only valid choices."""
@@ -223,6 +231,13 @@ class Space:
 
 def _is_among(value: Scalar, values: Iterable[Scalar]) -> bool:
     return any(same_scalar(value, other) for other in values)
+
+
+def _within(knob: Knob, reach: float | None) -> Knob:
+    if reach is None or not knob.ordered:
+        return knob
+    near = (choice for choice in knob.choices if choice == knob.baseline or _number(choice) <= reach)
+    return replace(knob.narrowed(near), reach=None)
 
 
 def _without_settling(knob: Knob) -> Knob:

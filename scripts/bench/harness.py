@@ -291,6 +291,7 @@ class Harness:
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
         only_confirmed: bool = True,
+        exhaust: bool = False,
     ) -> SearchResult | None:
         """Run our tuner; its answers are those of the harness.
 
@@ -298,6 +299,7 @@ class Harness:
             sampler: Its sampler, as in `SearchParts`.
             only_confirmed: True if its last answer is what it confirmed, else the baseline: what was not confirmed is
                 not recommended, however good it looked.
+            exhaust: As in `SearchParts`.
 
         Returns:
             Its result; None if no trial gave numbers.
@@ -311,7 +313,7 @@ class Harness:
                 self.answer(event.values)
 
         baseline = self.problem.space.baseline
-        with self.tuner(budget, [*consumers, note], sampler=sampler) as tuner:
+        with self.tuner(budget, [*consumers, note], sampler=sampler, exhaust=exhaust) as tuner:
             try:
                 result = tuner.run()
             except TrialError:

@@ -37,7 +37,17 @@ def test_the_machine_shapes_the_domains() -> None:
     assert "data.prefetch_to_gpu" not in {knob.path for knob in on_cpu.knobs}
     assert on_cpu.knob("training.mixed_precision").choices == ("float32", "mixed_bfloat16")
     assert "mixed_float16" in on_gpu.knob("training.mixed_precision").choices
-    assert on_gpu.knob("data.num_workers").choices[-1] == 32
+    assert on_gpu.within_reach({}).knob("data.num_workers").choices[-1] == 32
+
+
+def test_far_values_are_tried_only_within_reach() -> None:
+    """Workers go up to two a core until a search asks for more; a user's own list has no such limit."""
+    space = _space_of(CONFIG)
+    near = space.within_reach({}).knob("data.num_workers")
+    assert near.choices[-1] == 2 * CPU_ONLY.cpu_cores
+    assert space.within_reach({"data.num_workers": 16.0}).knob("data.num_workers").choices[-1] == 16
+    listed = build_space(CONFIG, {"data.num_workers": [1, 128]}, CPU_ONLY, {})[0]
+    assert listed.within_reach({}) == listed
 
 
 def test_all_xla_switches_are_one_knob() -> None:

@@ -174,7 +174,7 @@ def budget_of(harness: Harness, *, trials: int, whole: bool) -> TrialsBudget:
 def tune(harness: Harness, sampler: SamplerChoice, *, trials: int, whole: bool) -> None:
     """Run our tuner on a budget in trials; its answers are the harness's."""
     budget = budget_of(harness, trials=trials, whole=whole)
-    harness.search(budget, [budget.note], sampler=sampler, only_confirmed=whole)
+    harness.search(budget, [budget.note], sampler=sampler, only_confirmed=whole, exhaust=not whole)
 
 
 def _cpu_s() -> float:
