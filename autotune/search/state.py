@@ -14,7 +14,6 @@ from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
 from autotune.measure.score import LEAST_PAIRS, ln_score
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
-from autotune.metrics import METRICS
 from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
@@ -94,6 +93,7 @@ class SearchState:
     def search_in(self, space: Space) -> None:
         """Search this space from now on, with all that the record knows of it."""
         self._whole = space
+        self._further = self._further_on_record()
         self.space = without_turning(space.within_reach(self._further), self._findings.inert)
         self._acquisition = Acquisition(self.space, self._seed)
         self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
@@ -135,7 +135,10 @@ class SearchState:
         if not new and not self._is_behind and pending == self._pending:
             return
         self._pending = pending
-        self._observe()
+        if self._further_on_record() == self._further:
+            self._observe()
+        else:
+            self.search_in(self._whole)
 
     def observed_name(self, values: Values) -> str:
         """Return the name of a point as observations have it: points that differ in inert knobs only are one."""
@@ -195,24 +198,40 @@ class SearchState:
         measured, better = record.comparable, self.better()
         if measured is None or not better or self.observed_name(record.values) != better[0].observation.name:
             return
-        waits, busy = measured.data_wait_fraction, measured.cpu_cores
-        if waits is None or busy is None or waits < _STARVED or busy > _IDLE * self._problem.machine.cpu_cores:
+        waits, busy, cores = measured.data_wait_fraction, measured.cpu_cores, self._problem.machine.cpu_cores
+        if waits is None or busy is None or waits < _STARVED or busy > _IDLE * cores:
             return
-        wait = f"{METRICS['data_wait_fraction'].text(waits)} of the time waiting for data, with the CPU idle"
+        why = "training waits for data, with the CPU idle"
+        outpost: dict[str, Scalar] = {}
         for knob in self._whole.knobs:
             value = record.values[knob.path]
             numbers = [choice for choice in knob.choices if isinstance(choice, int | float)]
-            if not knob.ordered or not isinstance(value, int | float):
+            if not knob.ordered or not isinstance(value, int | float) or knob.path in self._findings.inert:
                 continue
-            further = max(choice for choice in numbers if choice <= max(value, _LEAP * value))
+            # 0 is the framework's own choice, or nothing ahead
+            further = max(choice for choice in numbers if choice <= _LEAP * (value or cores))
             if knob.reach is not None and further > self._further.get(knob.path, knob.reach):
-                self._further[knob.path] = further
-                self._outposts.append({**record.values, knob.path: further})
-                self._findings.remarks.append(f"{wait}: {knob.path} is tried up to {further} now.")
+                outpost[knob.path] = self._further[knob.path] = further
             elif value == numbers[-1] and (row := row_of(knob)) and row.beyond:
-                self._findings.say(f"{wait}: {knob.path} might gain more beyond {value}, where its list ends.")
-        if self._outposts:
+                self._findings.say(
+                    f"At {knob.path}: {value}, the end of its list, {why}: list larger values under knobs: to try them."
+                )
+        if outpost:
+            # together: more samples at a time want more threads
+            self._outposts.append({**record.values, **outpost})
+            tried = " and ".join(f"{path} up to {value}" for path, value in outpost.items())
+            self._findings.remarks.append(f"{why[0].upper()}{why[1:]}: trying {tried}.")
             self.search_in(self._whole)
+
+    def _further_on_record(self) -> dict[str, float]:
+        """Return the largest values of knobs that are tried by now, where some trial was beyond `Knob.reach`."""
+        further = dict(self._further)
+        for trial in of_space(self.records(), self._problem.space):
+            for knob in self._whole.knobs:
+                value = trial.values[knob.path]
+                if knob.reach is not None and isinstance(value, int | float):
+                    further[knob.path] = max(value, further.get(knob.path, knob.reach))
+        return further
 
     def _fit(self) -> None:
         self.sd = expected_trial_sd(self._observations)

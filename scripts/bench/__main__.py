@@ -4,7 +4,18 @@ import argparse
 import sys
 
 from autotune.errors import AutotuneError
-from scripts.bench import answers, confirmation, drift, grid, oscillation_verdicts, promises, search, stalls, windows
+from scripts.bench import (
+    answers,
+    confirmation,
+    drift,
+    grid,
+    loaders,
+    oscillation_verdicts,
+    promises,
+    search,
+    stalls,
+    windows,
+)
 from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
 from scripts.bench.tables import benchmark as tables
@@ -44,6 +55,7 @@ _BENCHMARKS = (
     drift.add_drift,
     windows.add_windows,
     stalls.add_stalls,
+    loaders.add_loaders,
     answers.add_answers,
 )
 

@@ -1,0 +1,69 @@
+"""Promises of values beyond the machine's cores: tried where training waits with the CPU idle, and nowhere else."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.events import Remark
+from autotune.testing.simulated_runner import Training
+from tests.search.simulated import Search
+
+_FOUND = """\
+data:
+    num_workers: 1
+    num_private_threads: 0
+autotune:
+    command: "{python} train.py {config}"
+    trial: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
+"""
+_LISTED = _FOUND + "    knobs: {data.num_workers: [1, 2, 4], data.num_private_threads: [0]}\n"
+
+
+def _waiting(config: Mapping[str, Any]) -> Training:
+    """Train on samples that wait for a storage: so many at a time as there are workers, and threads for them."""
+    data = config["data"]
+    at_a_time = min(data["num_workers"], data.get("num_private_threads", 0) or 4, 24)
+    step_s = max(0.01, 0.4 / at_a_time)
+    return Training(samples=8, step_s=step_s, noise=0.03, wait_fraction=1.0 - 0.01 / step_s, cpu_cores=0.2)
+
+
+def _computing(config: Mapping[str, Any]) -> Training:
+    """Train on samples that take a core each: two of them are there."""
+    at_a_time = min(config["data"]["num_workers"], 2)
+    return Training(samples=8, step_s=0.4 / at_a_time, noise=0.03, wait_fraction=0.9, cpu_cores=float(at_a_time))
+
+
+def test_what_waits_with_the_cpu_idle_gets_more_workers_than_cores(search: Search) -> None:
+    """Workers and the threads that they need grow together; the screen says so."""
+    searched = search(_waiting, config=_FOUND, budget_s=300)
+    assert searched.answer.best is not None
+    best = searched.answer.best.values
+    assert min(best["data.num_workers"], best["data.num_private_threads"]) >= 16
+    assert any("with the CPU idle: trying data.num_workers up to" in one.text for one in _remarks(searched))
+
+
+def test_what_keeps_the_cores_busy_does_not(search: Search) -> None:
+    """More workers would only share the same cores."""
+    searched = search(_computing, config=_FOUND, budget_s=300)
+    assert max(trial.values["data.num_workers"] for trial in searched.trials) <= 8
+    assert not [one for one in _remarks(searched) if "CPU idle" in one.text]
+
+
+def test_a_list_of_the_users_is_kept_and_its_end_is_named(search: Search) -> None:
+    """Once, and in the answer."""
+    searched = search(_waiting, config=_LISTED, budget_s=300)
+    assert max(trial.values["data.num_workers"] for trial in searched.trials) == 4
+    (said,) = [text for text in searched.answer.cautions if "num_workers" in text]
+    assert said.startswith("At data.num_workers: 4, the end of its list, training waits for data")
+
+
+def test_a_search_goes_on_with_the_far_values_of_an_earlier_one(search: Search) -> None:
+    """They are not left out of its model, and may be confirmed again."""
+    first = search(_waiting, config=_FOUND, budget_s=300)
+    second = search(_waiting, config=_FOUND, budget_s=300)
+    assert first.answer.best is not None
+    assert second.answer.best is not None
+    assert second.answer.best.values["data.num_workers"] >= 16
+
+
+def _remarks(searched: Any) -> list[Remark]:
+    return [event for event in searched.events if isinstance(event, Remark)]
