@@ -3,8 +3,9 @@
 There are no tests on the way. One model of all trials predicts every point, measured or not
 (`autotune.sampler.gaussian_process`), and each proposal is valued by the knowledge gradient (Frazier, Powell & Dayanik
 2008): the expected improvement of the final answer, in ln score. A point that may fail is weighted by its probability
-of success, and a long trial is discounted by the square root of its duration. (Discounting by the duration itself
-prefers cheap points far from anything good to expensive promising ones; `python -m scripts.bench search` shows it.)
+of success (Gelbart, Snoek & Adams 2014), and a long trial is discounted by the square root of its expected duration: one
+that fails may be short. (Discounting by the duration itself prefers cheap points far from anything good to expensive
+promising ones; `python -m scripts.bench search` shows it.)
 """
 
 import math
@@ -66,6 +67,7 @@ class Acquisition:
         self._sd = 0.0
         self._expected_rows = 0  # of the model, that stand for pending trials
         self._something_failed = False
+        self._failure_s = 0.0  # usual duration of a trial that fails
         self._speed = GaussianProcess(space, advice=[_advice(knob) for knob in space.knobs])
         self._success = SuccessProbability(space)
         self._rng = np.random.default_rng(seed)
@@ -102,6 +104,8 @@ class Acquisition:
         success = np.array([bool(observation.scores or observation.rough_scores) for observation in tried])
         self._something_failed = not success.all()
         if self._something_failed:
+            failed = (observation for observation, is_good in zip(tried, success, strict=True) if not is_good)
+            self._failure_s = median(one_s for observation in failed for one_s in observation.durations_s)
             self._success.fit(self._rows(tried), success)
 
     def _with_pending(self, data: TrainingData, pending: Sequence[Values]) -> TrainingData:
@@ -263,7 +267,8 @@ class Acquisition:
         chances = self._chances(points)
         gains = knowledge_gradient(posterior, rivals, self._sd) * chances
         expected_s = self._expected_s(points)
-        for index in np.argsort(-gains / np.sqrt(expected_s)):
+        cost_s = chances * expected_s + (1.0 - chances) * self._failure_s
+        for index in np.argsort(-gains / np.sqrt(cost_s)):
             observation = known.get(points[index].tobytes())
             if expected_s[index] <= longest_s and (observation is None or _may_repeat(observation, baseline)):
                 yield Proposal(

@@ -130,9 +130,12 @@ def test_what_fails_is_avoided() -> None:
         return value
 
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-    study = optuna.create_study(direction="maximize", sampler=ConfigSampler(seed=0))
-    study.optimize(crashing, n_trials=40, catch=RuntimeError)
-    assert sum(trial.params["cache"] == "memory" for trial in study.trials[20:]) <= 4
+    failed = []
+    for seed in range(3):
+        study = optuna.create_study(direction="maximize", sampler=ConfigSampler(seed=seed))
+        study.optimize(crashing, n_trials=40, catch=RuntimeError)
+        failed.append(sum(trial.params["cache"] == "memory" for trial in study.trials[20:]))
+    assert sum(failed) <= 12  # of 60; at random it would be 20
 
 
 HUB = Path(__file__).parents[2] / "docs" / "optunahub" / "samplers" / "config_sampler"
