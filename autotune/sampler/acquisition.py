@@ -3,9 +3,9 @@
 There are no tests on the way. One model of all trials predicts every point, measured or not
 (`autotune.sampler.gaussian_process`), and each proposal is valued by the knowledge gradient (Frazier, Powell & Dayanik
 2008): the expected improvement of the final answer, in ln score. A point that may fail is weighted by its probability
-of success (Gelbart, Snoek & Adams 2014), and a long trial is discounted by the square root of its expected duration: one
-that fails may be short. (Discounting by the duration itself prefers cheap points far from anything good to expensive
-promising ones; `python -m scripts.bench search` shows it.)
+of success (Gelbart, Snoek & Adams 2014), and a long trial is discounted by the square root of its expected duration:
+one that fails may be short. (Discounting by the duration itself prefers cheap points far from anything good to
+expensive promising ones; `python -m scripts.bench search` shows it.)
 """
 
 import math
