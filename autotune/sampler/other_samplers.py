@@ -5,7 +5,7 @@ are ordered, categories where they are not, and as value the ln score of each tr
 their own trial, with the attributes that they gave it; all others are added as trials that somebody else made.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.util import find_spec
 from typing import Self
@@ -18,7 +18,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import Trial, TrialState, create_trial
 
 from autotune.errors import ConfigError
-from autotune.records import Values
+from autotune.records import Scalar, Values
 from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT, Proposal, candidates
 from autotune.sampler.observations import Observation
 from autotune.space.catalog import effects_of
@@ -190,7 +190,7 @@ def heuristic_proposals(
     The first sets all bundled knobs at once (they are cheap, safe, and rarely harm each other). Each further one
     changes one knob of the best point so far to a recommended value that no trial has tried, so improvements are kept.
     Of several recommended values of a knob (larger and larger batches) each is proposed only if the best point holds
-    the one before it.
+    the one before it; where one fails, the value half way to it is.
 
     Args:
         data_wait: Fraction of its time that the baseline's training loop waits for data, 0 to 1; None if unknown.
@@ -227,6 +227,21 @@ def heuristic_proposals(
             has_helped = before is None or same_scalar(start[knob.path], before)
             if has_helped and not any(same_scalar(values[knob.path], value) for values in tried):
                 yield space.with_heuristic(start, knob.path, value)
+        if (half := _half_way(knob, start, observations.values())) is not None:
+            yield space.with_heuristic(start, knob.path, half)
+
+
+def _half_way(knob: Knob, start: Values, observations: Iterable[Observation]) -> Scalar:
+    """Return the value half way to a recommended one with which every trial failed; None for none that is new."""
+    known = [(knob.index(one.values[knob.path]) or 0, bool(one.scores)) for one in observations]
+    worked = {place for place, has_worked in known if has_worked}
+    failed = {place for place, _ in known if knob.choices[place] in knob.heuristic_values} - worked
+    place = knob.index(start[knob.path])
+    if not failed or not knob.ordered or place is None:
+        return None
+    nearest = min(failed, key=lambda other: abs(other - place))
+    half = (place + nearest) // 2 if nearest > place else -(-(place + nearest) // 2)
+    return None if half == place or half in dict(known) else knob.choices[half]
 
 
 def _settles(knob: Knob) -> bool:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from autotune.records import Values
+from autotune.records import Ending, Values
 from autotune.sampler.observations import Observation
 from autotune.sampler.other_samplers import heuristic_proposals
 from autotune.space.knob import InertUnder, Label
@@ -43,6 +43,15 @@ def test_then_each_advice_is_tried_on_the_best_so_far() -> None:
     assert _first(SPACE, observations) == {**BUNDLE, "batch": 64}
     observations |= named(observation(SPACE, 0.9, **{**BUNDLE, "batch": 64}))
     assert _first(SPACE, observations) == {**BUNDLE, "batch": 64, "precision": "mixed_float16"}
+
+
+def test_where_a_recommended_value_fails_the_one_half_way_is_tried() -> None:
+    """A batch that is too large, once; unless the value works in another trial."""
+    space = Space(knobs=(BATCH,))
+    observations = named(observation(space, 0.0), observation(space, endings=(Ending.CRASHED,), batch=32))
+    assert _first(space, observations) == {"batch": 16}
+    observations |= named(observation(space, -0.1, batch=16))
+    assert not list(heuristic_proposals(space, observations, None, has_gpu=False, short_passes=True))
 
 
 def test_what_a_value_needs_is_turned_along() -> None:
