@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from autotune.sampler.gaussian_process import Array, GaussianProcess, Indices, Posterior, TrainingData
+from autotune.sampler.gaussian_process import (
+    Array,
+    GaussianProcess,
+    Indices,
+    Posterior,
+    SuccessProbability,
+    TrainingData,
+)
 from autotune.space.space import Space
 from tests.runs import knob
 
@@ -79,3 +86,20 @@ def test_advice_is_the_mean_as_long_as_nothing_is_known_and_gives_way_to_trials(
     for _ in range(5):
         surrogate.fit(TrainingData(points=tried, scores=np.zeros(9), variances=np.full(9, 0.01)))
     assert surrogate.predict(ahead).mean[0] < 0.1
+
+
+def test_chances_fall_with_failures_nearby_and_never_to_nothing() -> None:
+    """Where everything failed success is unlikely, further away it is less so, and a success raises it again."""
+    space = Space(knobs=(knob("a", *range(12)), knob("b", *range(4))))
+    model = SuccessProbability(space)
+    failed = [(place, other) for place in (0, 1) for other in range(4)]
+    worked = [(place, 1) for place in (9, 10, 11)]
+    points, successes = np.array([*failed, *worked]), np.array([False] * len(failed) + [True] * len(worked))
+    model.fit(points, successes)
+    asked = np.array([(0, 0), (3, 0), (6, 0), (10, 0)])
+    chances = model.predict(asked)
+    assert list(chances) == sorted(chances)
+    assert 0.0 < chances[0] < 0.15
+    assert chances[-1] > 0.85
+    model.fit(np.vstack([points, [[3, 1]]]), np.append(successes, True))
+    assert model.predict(asked)[1] > chances[1] + 0.1
