@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import click
 from rich.console import Console
@@ -22,6 +23,7 @@ from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.search.answer import answer_of_search
 from autotune.search.open import OpenSearch, Part, open_search
 from autotune.search.problem import Problem, limited, open_problem
+from autotune.study.record import Study
 from autotune.trial.search_child import Lifeline
 from autotune.trial.termination import interrupted_by
 
@@ -42,6 +44,24 @@ class Finished:
     changes: ChangeSet | None
     failures: list[Failure]
     ended_by: AutotuneError | None
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        study: Study,
+        result: SearchResult,
+        *,
+        failures: list[Failure],
+        ended_by: AutotuneError | None,
+    ) -> Self:
+        """Work out what is written into the config."""
+        records, written = study.records(), result
+        if result.applies_same_training:
+            alike = answer_of_search(problem, records, result.search, study.ratings, excluded=OTHER_TRAINING)
+            written = alike or result
+        changes = changes_to_offer(problem, study.name, records, written)
+        return cls(result=result, written=written, changes=changes, failures=failures, ended_by=ended_by)
 
 
 def open_requested(request: SearchRequest) -> Problem:
@@ -88,17 +108,8 @@ def search_with_display(
             soft_wrap=True,
         )
     tuner = search.tuner
-    records, written = search.study.records(), result
-    if result.applies_same_training:
-        alike = answer_of_search(problem, records, search.name, search.study.ratings, excluded=OTHER_TRAINING)
-        written = alike or result
-    return Finished(
-        result=result,
-        written=written,
-        changes=changes_to_offer(problem, search.study.name, records, written),
-        failures=failures(tuner.failures, result.outcomes),
-        ended_by=tuner.ended_by,
-    )
+    failed = failures(tuner.failures, result.outcomes)
+    return Finished.of(problem, search.study, result, failures=failed, ended_by=tuner.ended_by)
 
 
 def apply_if_better(

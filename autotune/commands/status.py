@@ -64,8 +64,9 @@ def command(call: Invocation, config: Path, details: bool, state_dir: Path | Non
             console.print(
                 trial_line(TrialEnded(trial=trial, changes=changes, speedup=None)), no_wrap=True, overflow="ellipsis"
             )
-        best = result.best.values if result.best and result.verdict is not Verdict.NO_CHANGE else None
-        applied = best is not None and not _differing(problem, best)
+        answers = [result.best] if result.best and result.verdict is not Verdict.NO_CHANGE else []
+        answers += [result.same_training[0]] if result.same_training and result.applies_same_training else []
+        applied = any(not _differing(problem, answer.values) for answer in answers)
         if not applied and (edits := _differing(problem, baseline)):
             console.print(
                 f"\nEdited since that search: {plain('; '.join(edits))}. What follows is for the values of then.",

@@ -266,7 +266,8 @@ def worth_text(change: Change) -> str:
     is_large = ratio.ratio >= 1.5
     gain = f"{ratio.ratio:.1f}x" if is_large else f"adds {ratio.ratio - 1.0:.0%}"
     if ratio.low > 1.0 and is_large:
-        return f"{ratio.low:.1f}x to {ratio.high:.1f}x"
+        low, high = f"{ratio.low:.1f}x", f"{ratio.high:.1f}x"
+        return f"{low} to {high}" if low != high else f"{ratio.ratio:.2f}x"
     if ratio.low > 1.0:
         return f"{gain} ({100 * ratio.low - 100:.0f} to {100 * ratio.high - 100:.0f})"
     if ratio.high < 1.0:

@@ -21,7 +21,7 @@ from autotune.search.schedule import (
 from autotune.space.space import Space
 from autotune.study.noise import LEAST_DF
 
-MOST_PAIRS = 12
+MOST_PAIRS = 24
 """A gain that needs more pairs to be seen is not worth their time."""
 
 CLOSE = 1.35

@@ -29,11 +29,16 @@ def found(project: Path, typed: bytes | signal.Signals, *options: str, hesitatio
 
 @pytest.mark.usefixtures("searched")
 def test_a_search_on_a_terminal_ends_with_the_question(project: Path) -> None:
-    """A real search: after a yes the values are in the file, with a backup, and the way back is said."""
-    code, screen = answered(project, {QUESTION.encode(): b"y\n"}, *SEARCH, "--budget", "8s")
+    """A real search: after a yes the values are in the file, with a backup, and the way back is said.
+
+    Of two answers it is about the one that leaves the training as it is.
+    """
+    asked = "Apply what leaves the training itself unchanged to config.yaml? [y/N]"
+    code, screen = answered(project, {asked.encode(): b"y\n"}, *SEARCH, "--budget", "8s")
     assert code == 0, screen
-    assert batch_size(project) == "64"
-    assert screen.index("Better:") < screen.index(QUESTION) < screen.index("Written to config.yaml")
+    assert "num_workers: 2" in (project / "config.yaml").read_text()
+    assert batch_size(project) == "4"
+    assert screen.index("Better:") < screen.index(asked) < screen.index("Written to config.yaml")
     assert "To take them back:  autotune revert --config config.yaml" in screen
     assert "autotune apply" not in screen
 

@@ -63,24 +63,34 @@ def test_search_apply_and_revert(project: Path, autotune: Autotune, request: pyt
         key: answer[key] for key in ("verdict", "best", "speedup", "trials")
     }
 
-    preview = autotune("apply", "--config", "config.yaml", "--dry-run")
+    preview = autotune("apply", "--config", "config.yaml", "--all", "--dry-run")
     assert "+    batch_size: 64      # samples per step" in preview.stdout
     assert (project / "config.yaml").read_bytes() == before
-    assert "Next:  autotune apply" in autotune("status", "--config", "config.yaml").stdout
+    alike = before.replace(b"num_workers: 1 ", b"num_workers: 2 ")
+    whole = alike.replace(b"batch_size: 4 ", b"batch_size: 64 ")
+    has_both = answer["same_training_confirmed"] is not None  # there was time for that, too
+    said = autotune("status", "--config", "config.yaml").stdout
+    assert "Next:  autotune apply" in said
+    assert ("\nor     autotune apply --config config.yaml --all" in said) is has_both
+    for options, after in ((["--all"], whole), ([] if has_both else ["--all"], alike if has_both else whole)):
+        assert autotune("apply", "--config", "config.yaml", *options).returncode == 0
+        assert (project / "config.yaml").read_bytes() == after
+        assert "The config holds these values now." in autotune("status", "--config", "config.yaml").stdout
+        assert "Nothing to do" in autotune("apply", "--config", "config.yaml", *options).stdout
+        assert (project / "config.yaml").read_bytes() == after
+        assert autotune("revert", "--config", "config.yaml").returncode == 0
+        assert (project / "config.yaml").read_bytes() == before
+
+
+def test_an_answer_that_changes_the_training_alone_is_not_applied_without_a_yes(
+    project: Path, autotune: Autotune
+) -> None:
+    """There is no other beside it: whether it learns as fast is not known."""
+    _write(project, "        data.num_workers: [1, 2]\n", "")
+    autotune(*SEARCH, "--budget", "30s")
     refused = autotune("apply", "--config", "config.yaml")
     assert refused.returncode == 1
     assert "it changes the batch, and whether it also learns faster is not known" in refused.stderr
-    assert (project / "config.yaml").read_bytes() == before
-    assert autotune("apply", "--config", "config.yaml", "--force").returncode == 0
-    assert "The config holds these values now." in autotune("status", "--config", "config.yaml").stdout
-    after = (project / "config.yaml").read_bytes()
-    assert after == before.replace(b"batch_size: 4 ", b"batch_size: 64 ").replace(
-        b"num_workers: 1 ", b"num_workers: 2 "
-    )
-    assert "Nothing to do" in autotune("apply", "--config", "config.yaml").stdout
-    assert (project / "config.yaml").read_bytes() == after
-    assert autotune("revert", "--config", "config.yaml").returncode == 0
-    assert (project / "config.yaml").read_bytes() == before
 
 
 @pytest.mark.services

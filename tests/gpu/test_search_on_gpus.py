@@ -209,7 +209,7 @@ def test_data_and_model_get_the_gpus_that_suit_them(searched):
     assert [gpu["role"] for gpu in answer["baseline"]["gpus"]["devices"]] == [None, None]
     assert "data GPU " in done.complained
 
-    screen = done.project.autotune("status", "--config", "config.yaml").stdout
+    screen = done.project.autotune("status", "--config", "config.yaml", "--details").stdout
     assert "the score looks at GPU 0, then at GPU 1." in screen
     assert "% flat, within 60-80 %" in " ".join(screen.split())
     assert "users state 60-80 % for data and 85-95 % for model" in " ".join(screen.split())

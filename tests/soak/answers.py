@@ -26,7 +26,6 @@ import yaml
 from autotune.cli import run
 from autotune.clock import Clock, VirtualClock
 from autotune.commands import search_run
-from autotune.commands.apply_answer import changes_to_offer
 from autotune.daemon import advice as advising
 from autotune.daemon import searches
 from autotune.daemon.advice import Advices
@@ -491,7 +490,8 @@ class Order(Story):
     def _apply(self, named: str | None = None) -> None:
         force = ["--force"] * (self.rng.random() < 0.3)
         with self._may_write(True, is_forced=bool(force), named=named):
-            self._type("apply", *(["--answer", named] if named else []), *force, may_fail=True)
+            which = ["--answer", named] if named else ["--all"] * (self.rng.random() < 0.5)
+            self._type("apply", *which, *force, may_fail=True)
 
     def _revert(self) -> None:
         before = _point()
@@ -629,8 +629,7 @@ class Order(Story):
             assert done.error is not None
             raise done.error
         answer.begin(problem, SimpleNamespace(name=name, study=done.study, tuner=done.tuner))
-        changes = changes_to_offer(problem, done.study.name, done.study.records(), done.result)
-        return search_run.Finished(result=done.result, changes=changes, failures=[], ended_by=done.tuner.ended_by)
+        return search_run.Finished.of(problem, done.study, done.result, failures=[], ended_by=done.tuner.ended_by)
 
     def _interrupt(self, event: Event) -> None:
         if self._meanwhile is not None and isinstance(event, TrialEnded) and event.trial.number % 5 == 4:
@@ -658,7 +657,7 @@ class Order(Story):
         """Require that what is told, and would be written, is an answer to this very question, and the same one."""
         content = Path("config.yaml").read_bytes()
         status = self._status()
-        shown = self._type("apply", "--dry-run", may_fail=True)
+        shown = self._type("apply", "--all", "--dry-run", may_fail=True)
         if Path("config.yaml").read_bytes() != content:
             self.violated("written by a command that only shows")
         # What a person's edit has put beyond the space is told with its reason, and offered by neither.
