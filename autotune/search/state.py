@@ -202,6 +202,8 @@ class SearchState:
         if waits is None or busy is None or waits < _STARVED or busy > _IDLE * cores:
             return
         why = "training waits for data, with the CPU idle"
+        memory_bytes = (1.0 - self._problem.limits.memory_margin) * self._problem.machine.memory_bytes
+        leap = min(_LEAP, memory_bytes / (measured.peak_memory_bytes or 1))  # each worker may need as much as all now
         outpost: dict[str, Scalar] = {}
         for knob in self._whole.knobs:
             value = record.values[knob.path]
@@ -209,7 +211,7 @@ class SearchState:
             if not knob.ordered or not isinstance(value, int | float) or knob.path in self._findings.inert:
                 continue
             # 0 is the framework's own choice, or nothing ahead
-            further = max(choice for choice in numbers if choice <= _LEAP * (value or cores))
+            further = max(choice for choice in numbers if choice <= max(value, leap * (value or cores)))
             if knob.reach is not None and further > self._further.get(knob.path, knob.reach):
                 outpost[knob.path] = self._further[knob.path] = further
             elif value == numbers[-1] and (row := row_of(knob)) and row.beyond:

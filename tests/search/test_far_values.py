@@ -1,7 +1,10 @@
 """Promises of values beyond the machine's cores: tried where training waits with the CPU idle, and nowhere else."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+import psutil
 
 from autotune.events import Remark
 from autotune.testing.simulated_runner import Training
@@ -67,3 +70,14 @@ def test_a_search_goes_on_with_the_far_values_of_an_earlier_one(search: Search) 
 
 def _remarks(searched: Any) -> list[Remark]:
     return [event for event in searched.events if isinstance(event, Remark)]
+
+
+def test_workers_do_not_grow_beyond_the_memory(search: Search) -> None:
+    """As if each of them needed what all of them need now."""
+
+    def large(config: Mapping[str, Any]) -> Training:
+        share = 0.05 * config["data"]["num_workers"]
+        return replace(_waiting(config), memory_bytes=int(share * psutil.virtual_memory().total))
+
+    searched = search(large, config=_FOUND, budget_s=300)
+    assert 8 <= max(trial.values["data.num_workers"] for trial in searched.trials) <= 16
