@@ -19,7 +19,7 @@ from scripts.bench import (
 from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
 from scripts.bench.tables import benchmark as tables
-from scripts.bench.tables import cliffs
+from scripts.bench.tables import cliffs, published
 
 
 def main() -> int:
@@ -44,6 +44,7 @@ _BENCHMARKS = (
     search.add_search,
     tables.add_tables,
     cliffs.add_cliffs,
+    published.add_published,
     promises.add_promises,
     calibration.add_calibrate,
     confirmation.add_confirmation,
