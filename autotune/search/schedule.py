@@ -1,7 +1,7 @@
 """Schedule of a search: how long trials take and may take, and what of the budget is left for what."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from autotune.clock import Clock, format_duration
@@ -42,6 +42,7 @@ NOTHING_BETTER = "nothing better was found"
 # Trials without anything better, and as many in relation to those until then: on 76 simulated searches of half an hour
 # these left 0.3 % of speed on average, and 21 % of the time.
 _PATIENCE, _PATIENT_SHARE = 15, 0.5
+_LITTLE = 0.01  # what the rest of the trials would gain on average, as the model promises
 
 _LEAST_FOR_RACING_S = 40.0
 MOSTLY_TRIED = 0.5
@@ -234,12 +235,14 @@ def why_exploring_ends(
     tried_share: float,
     left_s: float,
     since_better: int = 0,
+    gain_of: Callable[[int], float | None] = lambda _trials: None,
 ) -> str:
     """Return the reason why no further point is tried; empty if the proposed one is worth a trial.
 
     Args:
         proposal: The trial that promises most; None if there is none.
         since_better: Number of the latest trials that found nothing better, once something better stands.
+        gain_of: Predicts what some more trials gain on average, e.g. 0.02; None where one can't tell.
     """
     if nothing_works(trials):
         return f"{len(trials)} trials in a row gave no numbers"
@@ -250,7 +253,9 @@ def why_exploring_ends(
     if tried_share >= MOSTLY_TRIED and promised_by_the_rest(trials, proposal, left_s) < WORTH_THE_REST:
         return "nothing left to try promises a gain"
     if since_better >= max(_PATIENCE, _PATIENT_SHARE * (len(trials) - since_better)):
-        return f"{NOTHING_BETTER} in {since_better} trials"
+        gain = gain_of(max(1, int(left_s / expected_trial_s(trials))))
+        if gain is not None and gain < _LITTLE:
+            return f"{NOTHING_BETTER} in {since_better} trials"
     return ""
 
 

@@ -262,6 +262,7 @@ class Tuner:
                 tried_share=0.0 if self._parts.exhaust else self.state.tried_share,
                 left_s=left_s,
                 since_better=0 if is_patient else len(self.state.trials) - (self._narrator.better_at or 0),
+                gain_of=self.state.gain_of,
             )
             if why or proposal is None:
                 break
