@@ -6,10 +6,13 @@ grid goes far beyond the machine's cores, and is trained plainly; then the answe
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -50,8 +53,14 @@ def _plain(arguments: argparse.Namespace, limit: str, data: Mapping[str, Scalar]
     with tempfile.TemporaryDirectory() as folder:
         config = _config(Path(folder), arguments, limit, data)
         command = [arguments.python, str(_TRAINER), str(config), "--seconds", str(arguments.seconds)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return float(done.stdout.split()[-1]) if done.returncode == 0 and done.stdout else 0.0
+        printed = Path(folder) / "speed"
+        with printed.open("w") as out:
+            trainer = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL, start_new_session=True)
+            trainer.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(trainer.pid, signal.SIGKILL)  # workers of its loader may still be there
+        words = printed.read_text().split()
+    return float(words[-1]) if trainer.returncode == 0 and words else 0.0
 
 
 def _search(arguments: argparse.Namespace, limit: str) -> Mapping[str, Scalar]:
