@@ -4,9 +4,9 @@ What the model of the search hardly believes in is screened: trials of the final
 back, another half each time, so that each trial tells of all of them (a two-level design; Plackett and Burman, "The
 design of optimum multifactorial experiments", Biometrika 33, 1946). The others are taken back one at a time, least
 likely first (ablation; Fawcett and Hoos, "Analysing differences between algorithm configurations through ablation", J.
-Heuristics 22, 2016). What the search's model of all trials then believes to be worth less than `LEAST_WORTH` goes: to
-ask that each is shown to be worth it costs more speed, where trials differ by 8 %, than what does nothing costs its
-reader (`python -m scripts.bench tables`).
+Heuristics 22, 2016). What is not likely to be worth `LEAST_WORTH` then goes, unless it promises more than trials that
+differ by 8 % can show: of measured systems whose options are worth a few percent each, an answer that has only what is
+shown loses 1.5 % more speed (`python -m scripts.bench tables`, 120 trials).
 """
 
 import math
@@ -32,7 +32,7 @@ LEAST_WORTH = 1.01
 _MOST_OF_THE_BUDGET = 0.3
 _DOUBTFUL = math.log(1.15)  # what the model believes of it, up to which a change is screened with others
 _LEAST_OF_TRAINING = 1.05
-_PROMISING = 1.1
+_PROMISING = 1.04  # over what is the least
 _MOST_SCREENS = 3
 _LEAST_TRIALS, _MOST_TRIALS = 2, 8  # of a point, while one change is taken back
 
@@ -54,8 +54,8 @@ class TakeBack:
         changes = len(self._state.space.changes(better[0].observation.values)) if better else 0
         if changes < 2 or self._parts.problem.objective.by_utilization or self._state.is_standing(better[0]):
             return 0.0
-        # as many as show a change that is worth `_PROMISING`, at two standard errors
-        trials = 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.sd / math.log(_PROMISING)) ** 2)
+        # as many as show a change that is worth 10 %, at two standard errors
+        trials = 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.sd / math.log(1.1)) ** 2)
         return min(trials * expected_trial_s(self._state.trials), _MOST_OF_THE_BUDGET * self._parts.budget.budget_s)
 
     def simplified(self, values: Values, *, kept_s: float) -> Values:
@@ -125,8 +125,12 @@ class TakeBack:
         return without if self._goes(path, values) else values
 
     def _goes(self, path: str, values: Values) -> bool:
-        """Return whether a change is not worth it, by the model of all trials."""
-        return self._state.believed_worth(values)[path] < math.log(self._least(path))
+        """Return whether a change is not likely to be worth it, nor promises so much that doubt is in its favour."""
+        ratio = self._worth(path, values)
+        least = self._least(path)
+        if ratio is None or ratio.ratio > _PROMISING * least:
+            return False
+        return _likely(ratio)[0] < math.log(least)
 
     def _is_told(self, path: str, values: Values) -> bool:
         """Return whether it is known what a change is worth: enough, or that it will hardly be shown."""
