@@ -24,6 +24,7 @@ from autotune.sampler.gaussian_process import (
     Posterior,
     SuccessProbability,
     TrainingData,
+    normal_cdf,
 )
 from autotune.sampler.observations import Observation
 from autotune.space.knob import Knob
@@ -317,12 +318,8 @@ def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
     # Standard deviation of the change that one more trial makes to the posterior mean.
     change = posterior.sd**2 / np.sqrt(posterior.sd**2 + sd**2)
     distance = -np.abs(posterior.mean - rivals) / change
-    gains: Array = change * (distance * _cdf(distance) + np.exp(-0.5 * distance**2) / math.sqrt(2 * math.pi))
+    gains: Array = change * (distance * normal_cdf(distance) + np.exp(-0.5 * distance**2) / math.sqrt(2 * math.pi))
     return gains
-
-
-def _cdf(z: Array) -> Array:
-    return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
 
 
 def _may_repeat(observation: Observation, baseline: str) -> bool:

@@ -249,7 +249,7 @@ class SuccessProbability:
             center = spread * (mean / variance - shifts)
             scale = np.sqrt(1.0 + spread)
             z = signs * center / scale
-            ratio = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi) / np.maximum(_cdf(z), 1e-12)
+            ratio = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi) / np.maximum(normal_cdf(z), 1e-12)
             told = center + signs * spread * ratio / scale
             left = spread - spread**2 * ratio * (z + ratio) / (1.0 + spread)
             damping = 1.0 if step == 0 else 0.6
@@ -264,7 +264,7 @@ class SuccessProbability:
     def predict(self, points: Indices) -> Array:
         """Return the probability of each point, shape (n_points,)."""
         latent = self._latent.predict(points)
-        return _cdf(latent.mean / np.sqrt(1.0 + latent.sd**2))
+        return normal_cdf(latent.mean / np.sqrt(1.0 + latent.sd**2))
 
 
 _LATENT_SCALE = 4.0  # a knob may decide alone whether a trial fails
@@ -272,7 +272,8 @@ _SWEEPS = 8
 _LEAST_PRECISION = 1e-4
 
 
-def _cdf(z: Array) -> Array:
+def normal_cdf(z: Array) -> Array:
+    """Return the standard normal distribution function of each value."""
     return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
 
 

@@ -216,7 +216,8 @@ class SearchState:
                 outpost[knob.path] = self._further[knob.path] = further
             elif value == numbers[-1] and (row := row_of(knob)) and row.beyond:
                 self._findings.say(
-                    f"At {knob.path}: {value}, the end of its list, {why}: list larger values under knobs: to try them."
+                    f"At {knob.path}: {value}, the largest that is tried, {why}: list larger values under knobs: to "
+                    "try them."
                 )
         if outpost:
             # together: more samples at a time want more threads

@@ -56,7 +56,7 @@ def test_a_list_of_the_users_is_kept_and_its_end_is_named(search: Search) -> Non
     searched = search(_waiting, config=_LISTED, budget_s=300)
     assert max(trial.values["data.num_workers"] for trial in searched.trials) == 4
     (said,) = [text for text in searched.answer.cautions if "num_workers" in text]
-    assert said.startswith("At data.num_workers: 4, the end of its list, training waits for data")
+    assert said.startswith("At data.num_workers: 4, the largest that is tried, training waits for data")
 
 
 def test_a_search_goes_on_with_the_far_values_of_an_earlier_one(search: Search) -> None:
