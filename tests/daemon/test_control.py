@@ -115,7 +115,7 @@ def test_one_that_ends_while_it_is_asked_is_away(home: DaemonHome) -> None:
     with looping(home) as loop:
         loop.has_followed = False
         thread.start()
-        until(lambda: len(json.loads(home.status.read_bytes())["seen"]) == 1)
+        until(lambda: home.status.exists() and len(json.loads(home.status.read_bytes())["seen"]) == 1)
     thread.join(timeout=60)
     assert [error.kind for error in errors] == ["daemon_away"]
 

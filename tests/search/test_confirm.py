@@ -75,7 +75,7 @@ def test_a_small_gain_wants_more_pairs_than_a_large_one_and_no_more_than_there_i
     """Pairs are as many as would show the gain; below 2 % only as many as an answer needs."""
     large, small, tiny = (_better(n1=gain)[0] for gain in (0.7, 0.1, 0.01))
     assert pairs_wanted(large, 0.08, 10.0, budget_s=1800) == 4
-    assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 12
+    assert pairs_wanted(small, 0.08, 10.0, budget_s=1800) == 18
     assert pairs_wanted(small, 0.08, 60.0, budget_s=1200) == 8
     assert pairs_wanted(tiny, 0.08, 10.0, budget_s=1800) == 4
 
@@ -120,7 +120,7 @@ def test_pairs_are_even_and_no_more_than_fit(quick: list[TrialRecord]) -> None:
         return plan.pairs
 
     assert [pairs(left_s) for left_s in (59.99, 60.0, 79.99, 1000.0)] == [4, 6, 6, 6]
-    assert [pairs(left_s, 0.1) for left_s in (79.99, 80.0, 119.99, 120.0, 1000.0)] == [6, 8, 10, 12, 12]
+    assert [pairs(left_s, 0.1) for left_s in (79.99, 80.0, 119.99, 120.0, 1000.0)] == [6, 8, 10, 12, 18]
 
 
 def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: MakeTrial) -> None:

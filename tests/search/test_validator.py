@@ -153,7 +153,7 @@ def test_an_answer_whose_validation_is_missing_says_so_from_the_record(search: S
 def test_what_was_confirmed_beside_it_is_the_answer_where_there_is_no_time_for_another(search: Search) -> None:
     """What leaves the batch as it is ran in the same pairs; what broke is named, and that this one is not validated."""
     change, said = BREAKS["crashes at a checkpoint"]
-    searched = validated(search, with_large_batches(change), budget_s=360.0, validate_s=75.0)
+    searched = validated(search, with_large_batches(change), budget_s=420.0, validate_s=75.0)
     answer = searched.answer
     assert answer.verdict is Verdict.BETTER
     assert answer.best is not None
