@@ -223,7 +223,7 @@ class SearchState:
             # together: more samples at a time want more threads
             self._outposts.append({**record.values, **outpost})
             tried = " and ".join(f"{path} up to {value}" for path, value in outpost.items())
-            self._findings.remarks.append(f"{why[0].upper()}{why[1:]}: trying {tried}.")
+            self._findings.remarks.append(f"{why[0].upper()}{why[1:]}: a search tries {tried}.")
             self.search_in(self._whole)
 
     def _further_on_record(self) -> dict[str, float]:

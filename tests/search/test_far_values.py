@@ -41,7 +41,7 @@ def test_what_waits_with_the_cpu_idle_gets_more_workers_than_cores(search: Searc
     assert searched.answer.best is not None
     best = searched.answer.best.values
     assert min(best["data.num_workers"], best["data.num_private_threads"]) >= 16
-    assert any("with the CPU idle: trying data.num_workers up to" in one.text for one in _remarks(searched))
+    assert any("with the CPU idle: a search tries data.num_workers up to" in one.text for one in _remarks(searched))
 
 
 def test_what_keeps_the_cores_busy_does_not(search: Search) -> None:
