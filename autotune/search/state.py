@@ -17,7 +17,7 @@ from autotune.measure.window import WindowGoal
 from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.importance import without_turning
+from autotune.sampler.importance import INDISTINGUISHABLE, without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
 from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice, heuristic_proposals
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
@@ -457,8 +457,9 @@ class SearchState:
     def same_training(self, candidate: Candidate) -> Values | None:
         """Return what is confirmed beside a point that changes the training: the best one that does not.
 
-        Of that point without what changes the training, and the best one measured, what is believed to be better; None
-        where the point does not change it, nothing else is better than today's, or there is no time for it.
+        Of that point without what changes the training, and the best one measured, what is believed to be better, or
+        changes less and is as good; None where the point does not change it, nothing else is better than today's, or
+        there is no time for it.
         """
         values, baseline = candidate.observation.values, self.space.baseline
         changing = [knob.path for knob in self.space.knobs if knob.label is not Label.SAME_TRAINING]
@@ -473,9 +474,10 @@ class SearchState:
         points = [point for point in points if self._why_not()(point) is None]
         if not points:
             return None
-        believed = dict(zip(range(len(points)), self._acquisition.predicted(points), strict=True))
-        chosen = points[max(believed, key=believed.__getitem__)]
-        return chosen if max(believed.values()) > self._acquisition.predicted([baseline])[0] else None
+        believed = self._acquisition.predicted(points)
+        good = [point for point, one in zip(points, believed, strict=True) if one > max(believed) - INDISTINGUISHABLE]
+        chosen = min(good, key=lambda point: len(self.space.changes(point)))
+        return chosen if max(believed) > self._acquisition.predicted([baseline])[0] else None
 
     def is_standing(self, candidate: Candidate) -> bool:
         return (
