@@ -144,7 +144,7 @@ class TakeBack:
     def _least(self, path: str) -> float:
         knob = next(knob for knob in self._state.space.knobs if knob.path == path)
         # what changes the training has to be worth it clearly
-        return LEAST_WORTH if knob.label is Label.SAME_TRAINING else _LEAST_OF_TRAINING
+        return _LEAST_OF_TRAINING if knob.label in (Label.BATCH, Label.PRECISION) else LEAST_WORTH
 
     def _worth(self, path: str, values: Values) -> Ratio | None:
         noise = trial_noise(self._state.trials, self._parts.search, self._parts.problem.objective)
