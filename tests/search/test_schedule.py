@@ -101,18 +101,33 @@ def test_a_promise_is_not_believed_before_most_points_were_tried(make_trial: Mak
 def test_exploring_ends_early_only_where_the_rest_promises_little(make_trial: MakeTrial) -> None:
     """After enough trials without anything better, or where only near-ties are repeated."""
 
-    def ends(explored: int, repeated: int, since_better: int, gain: float | None, *, is_repeat: bool = True) -> str:
+    def ends(
+        explored: int,
+        repeated: int,
+        since_better: int,
+        gain: float | None,
+        *,
+        is_repeat: bool = True,
+        tried_share: float = 0.4,
+    ) -> str:
         purposes = [Purpose.EXPLORE] * explored + [Purpose.REPEAT] * repeated
         trials = [make_trial(OTHER, 50.0, duration_s=10.0, purpose=purpose) for purpose in purposes]
         proposal = Proposal(values=OTHER, gain=0.1, is_repeat=is_repeat)
         return why_exploring_ends(
-            trials, proposal, SPACE, tried_share=0.0, left_s=1e3, since_better=since_better, gain_of=lambda _: gain
+            trials,
+            proposal,
+            SPACE,
+            tried_share=tried_share,
+            left_s=1e3,
+            since_better=since_better,
+            gain_of=lambda _: gain,
         )
 
     assert ends(24, 0, 15, 0.009) == "nothing better was found in 15 trials"
     assert ends(24, 0, 14, 0.009) == ends(40, 0, 15, 0.009) == ""
     assert ends(24, 0, 15, 0.011) == ends(24, 0, 15, None) == ""
-    assert ends(8, 3, 4, 0.009) == "nothing better was found in 4 trials, and nothing new promises more"
+    assert ends(8, 3, 4, 0.009, tried_share=0.3) == "nothing better was found, and nothing new promises more"
+    assert ends(8, 3, 4, 0.009, tried_share=0.29) == ""
     assert ends(8, 2, 4, 0.009) == ends(8, 3, 4, 0.011) == ends(8, 3, 4, 0.009, is_repeat=False) == ""
     assert ends(8, 3, 0, 0.009) == ""  # asked for, with --exhaust
 
