@@ -39,7 +39,7 @@ def test_apply_moves_the_limit_and_the_study_goes_on(found_by_name: Path, autotu
     events = Path(found_by_name, answer["paths"]["events"]).read_text()
     assert events.count(said) == 1
 
-    assert autotune("apply", "--config", "config.yaml", "--force").returncode == 0  # it was not raced
+    assert autotune("apply", "--config", "config.yaml", "--all").returncode == 0  # it was not raced
     second = autotune(*SEARCH, "--budget", "15s", "--json")
     assert "data.batch_size is searched up to 64, at most 4 times today's 16" in second.stderr
     assert "data.batch_size was 4 when this study began and is 16 now: 64, up to which" in second.stderr

@@ -25,7 +25,7 @@ def test_what_breaks_at_its_first_checkpoint_is_not_the_answer(project: Path, au
     assert "broke in a longer training" in known.stdout
     assert "No space left on device" in known.stdout
     before = config.read_bytes()
-    assert autotune("apply", "--config", "config.yaml", "--force").returncode == 0  # it was not raced
+    assert autotune("apply", "--config", "config.yaml", "--all").returncode == 0  # it was not raced
     assert (config.read_bytes() != before) is (answer["verdict"] == "better")
     assert b"batch_size: 64" not in config.read_bytes()
     assert left_running(project) == []

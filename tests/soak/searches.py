@@ -259,7 +259,7 @@ class Session:
         """Train with today's and with the best values in turn, without autotune, each in a fresh copy."""
         tuned = self.project.with_name("tuned")
         shutil.copytree(self.project, tuned, symlinks=True)
-        apply = ("apply", "--force", "--config", self.trainer.config)
+        apply = ("apply", "--all", "--force", "--config", self.trainer.config)
         applied = self._autotune(*apply, limit_s=60.0, cwd=tuned / self.trainer.folder)
         if applied.code != 0:
             self.outcome.remarks.append(f"apply: exit {applied.code}: {_last_words(applied)}")
