@@ -156,7 +156,7 @@ class SearchAnswer:
             return ""
         _, search = self._known
         kept = sum(trial.search == search.search for trial in search.study.records())
-        return f"; {kept} finished trials are kept, the same command goes on"
+        return f"; {kept} finished {'trial is' if kept == 1 else 'trials are'} kept, the same command goes on"
 
     def _clear(self) -> None:
         clearing = threading.Thread(target=self.clear, daemon=True)

@@ -131,7 +131,10 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
                 search.run()
         except KeyboardInterrupt:
             kept = sum(search.tuner.outcomes.values())
-            console.print(f"{kept} finished trials are kept; the same command goes on.", soft_wrap=True)
+            console.print(
+                f"{kept} finished {'trial is' if kept == 1 else 'trials are'} kept; the same command goes on.",
+                soft_wrap=True,
+            )
             raise
         made = sum(search.tuner.outcomes.values())
     tuner = search.tuner
