@@ -38,6 +38,7 @@ WORTH_THE_REST = 0.002
 
 _HEURISTIC_GAIN = 0.05  # gain of an untried proposal of the heuristics, in ln score
 _LARGEST_FIT = 300  # points in the model: the best ones; the others are far from any useful proposal
+_MOST_CLASSIFIED = 60  # latest points that failed, and as many that did not, of which the chances are learned
 _EXPECTED_GAIN = 0.08  # of a recommended value, in ln score
 _DRAWS = 1_000
 _EVEN_CHANCE = 0.5
@@ -101,13 +102,13 @@ class Acquisition:
                 data = self._with_pending(data, pending)
                 self._expected_rows = len(data.scores) - len(scores)
                 self._speed.fit(data, adapts=False)  # what is only expected tells nothing of them
-        tried = list(observations.values())[-_LARGEST_FIT:]
-        success = np.array([bool(observation.scores or observation.rough_scores) for observation in tried])
-        self._something_failed = not success.all()
+        good = [one for one in observations.values() if one.scores or one.rough_scores]
+        failed = [one for one in observations.values() if not (one.scores or one.rough_scores)]
+        self._something_failed = bool(failed)
         if self._something_failed:
-            failed = (observation for observation, is_good in zip(tried, success, strict=True) if not is_good)
-            self._failure_s = median(one_s for observation in failed for one_s in observation.durations_s)
-            self._success.fit(self._rows(tried), success)
+            self._failure_s = median(one_s for one in failed for one_s in one.durations_s)
+            tried = [*failed[-_MOST_CLASSIFIED:], *good[-_MOST_CLASSIFIED:]]
+            self._success.fit(self._rows(tried), np.array([bool(one.scores or one.rough_scores) for one in tried]))
 
     def _with_pending(self, data: TrainingData, pending: Sequence[Values]) -> TrainingData:
         """Return the data as if pending trials had shown just what is expected of them.
