@@ -164,6 +164,11 @@ def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None
     assert "asks first" in part(page, "diff")
     assert "--same-training looks for values that leave the training itself as it is" in part(page, "diff")
     assert "--same-training" in part(page, "repeat")
+    assert likely.result is not None
+    both = replace(likely.result, same_training_confirmed=Ratio(ratio=1.4, low=1.3, high=1.5))
+    changed = part(checked(study_page(replace(contents, result=both), NOW)), "diff")
+    assert "asks first" not in changed  # `apply --all` does not
+    assert "Without --all it writes the confirmed values that leave the training itself as it is" in changed
 
 
 def test_the_same_study_makes_the_same_bytes(contents: StudyContents) -> None:
