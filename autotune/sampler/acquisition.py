@@ -368,8 +368,13 @@ def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -
         best: The points whose neighbourhoods are candidates, as knob values.
 
     Returns:
-        Points without duplicates, shape (n_points, n_knobs); those that cannot work are included.
+        Points without duplicates, shape (n_points, n_knobs), with a knob that has no effect at the baseline's value;
+        those that cannot work are included.
     """
+    return np.unique(_without_inert(_candidates(space, best, rng), space), axis=0)
+
+
+def _candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -> Indices:
     sizes = [len(knob.choices) for knob in space.knobs]
     if space.size <= LISTED_POINTS:
         return np.array(list(product(*(range(size) for size in sizes))), dtype=np.int64).reshape(space.size, len(sizes))
@@ -383,7 +388,19 @@ def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -
             for column in rng.choice(len(sizes), size=min(2, len(sizes)), replace=False):
                 row[column] = rng.integers(0, sizes[column])
         found.append(pairs)
-    return np.unique(np.concatenate(found), axis=0)
+    return np.concatenate(found)
+
+
+def _without_inert(points: Indices, space: Space) -> Indices:
+    columns = {knob.path: column for column, knob in enumerate(space.knobs)}
+    points, baseline = points.copy(), space.indices(space.baseline)
+    for column, knob in enumerate(space.knobs):
+        if knob.inert_under and knob.inert_under.path in columns:
+            other = columns[knob.inert_under.path]
+            places = (space.knobs[other].index(value) for value in knob.inert_under.values)
+            under = [place for place in places if place is not None]
+            points[np.isin(points[:, other], under), column] = baseline[column]
+    return points
 
 
 def _neighbours(center: Indices, sizes: Sequence[int]) -> Indices:

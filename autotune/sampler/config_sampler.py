@@ -6,10 +6,10 @@ Floats without a step are drawn at random.
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import fmean, median
+from statistics import median
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.records import Ending, Values
 from autotune.sampler.acquisition import Acquisition
 from autotune.sampler.observations import Observation, expected_trial_sd
-from autotune.space.knob import Knob, Label, ladder
+from autotune.space.knob import InertUnder, Knob, Label, ladder
 from autotune.space.space import Space, point_name
 
 _SPREAD = 0.5  # of the scores of a study whose values have no logarithm
@@ -33,7 +33,8 @@ class ConfigSampler(BaseSampler):
 
     A Gaussian process made for configs predicts every combination, and the knowledge gradient chooses the next trial;
     a promising combination may come again, as trials are taken to be noisy. Trials that failed, and those that violate
-    a constraint, lower the chance of their neighbours.
+    a constraint, lower the chance of their neighbours; trials that go on are expected to show what the model says. A
+    parameter that is there only under some values of another one is part of the model once trials have shown it.
 
     Args:
         seed: Makes its choices repeatable; None for others each time.
@@ -60,10 +61,15 @@ class ConfigSampler(BaseSampler):
         self._model = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the parameters that all finished trials have, those with a single value left out."""
+        """Return the parameters of a model: of all finished trials, or of those with some values of another parameter.
+
+        Those with a single value are left out.
+        """
         with self._lock:
-            found = self._search_space.calculate(study)
-        return {name: distribution for name, distribution in found.items() if not distribution.single()}
+            shared = self._search_space.calculate(study)
+        trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        optional = {name: one.distribution for name, one in _conditions(trials, shared).items()}
+        return {name: one for name, one in {**shared, **optional}.items() if not one.single()}
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -101,8 +107,11 @@ class ConfigSampler(BaseSampler):
         self, grids: Mapping[str, "Grid"], trials: Sequence[FrozenTrial], direction: StudyDirection
     ) -> dict[str, Any]:
         """Return the values on these grids that promise most; at random where the model has none."""
-        if self._model is None or self._model.grids != grids:
-            self._model = _Model(grids, seed=int(self._seeds.integers(2**31)))
+        finished = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+        everywhere = set(grids).intersection(*(trial.params for trial in finished))
+        conditions = {name: one for name, one in _conditions(finished, everywhere).items() if name in grids}
+        if self._model is None or (self._model.grids, self._model.conditions) != (grids, conditions):
+            self._model = _Model(grids, conditions, seed=int(self._seeds.integers(2**31)))
         chosen = self._model.next_point(trials, direction) or {
             name: int(self._seeds.integers(len(grid.values))) for name, grid in grids.items()
         }
@@ -149,11 +158,45 @@ class Grid:
         return int(np.argmin(np.abs(self._places - (math.log(value) if self.log else value))))
 
 
-class _Model:
-    """Model of one space: points are positions on the grids."""
+@dataclass(frozen=True)
+class _Condition:
+    """Where a parameter is missing: under these values of another one."""
 
-    def __init__(self, grids: Mapping[str, Grid], *, seed: int) -> None:
+    distribution: BaseDistribution
+    under: str
+    values: frozenset[Any]
+
+
+def _conditions(trials: Sequence[FrozenTrial], shared: Collection[str]) -> dict[str, _Condition]:
+    """Return the condition of each parameter that is in some trials only, as far as one shared parameter tells it.
+
+    Of several that tell it, the one with the fewest values in these trials.
+    """
+    found = {}
+    optional = (trial for trial in trials if not trial.distributions.keys() <= set(shared))
+    seen = {name: one for trial in optional for name, one in trial.distributions.items() if name not in shared}
+    for name, distribution in seen.items():
+        having = [trial for trial in trials if name in trial.distributions]
+        if any(trial.distributions[name] != distribution for trial in having):
+            continue
+        lacking = [trial for trial in trials if name not in trial.distributions]
+        tells = []
+        for other in shared:
+            there, missing = ({trial.params[other] for trial in some} for some in (having, lacking))
+            if there.isdisjoint(missing):
+                tells.append((len(there | missing), other, missing))
+        if tells:
+            _, other, missing = min(tells, key=lambda one: one[:2])
+            found[name] = _Condition(distribution, other, frozenset(missing))
+    return found
+
+
+class _Model:
+    """Model of one space: points are positions on the grids, the first one where a parameter is missing."""
+
+    def __init__(self, grids: Mapping[str, Grid], conditions: Mapping[str, _Condition], *, seed: int) -> None:
         self.grids = grids
+        self.conditions = conditions
         self._space = Space(
             knobs=tuple(
                 Knob(
@@ -162,6 +205,7 @@ class _Model:
                     ordered=grid.ordered,
                     baseline=0,
                     label=Label.UNKNOWN,
+                    inert_under=self._missing(name),
                 )
                 for name, grid in grids.items()
             )
@@ -170,20 +214,20 @@ class _Model:
 
     def next_point(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> dict[str, int] | None:
         observations = self._observations(trials, direction)
-        self._acquisition.learn(observations, expected_trial_sd(observations))
-        proposal = self._acquisition.next_trial("", None, lambda _: None)
+        running = (self._point(trial.params) for trial in trials if trial.state is TrialState.RUNNING)
+        pending = [point for point in running if point is not None]
+        self._acquisition.learn(observations, expected_trial_sd(observations), pending)
+        proposal = self._acquisition.next_trial("", None, self._space.why_infeasible)
         if proposal is None:
             return None
         return dict(zip(self.grids, self._space.indices(proposal.values), strict=True))
 
     def _observations(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> dict[str, Observation]:
-        """Return the observation of each point; a trial that goes on counts as an average one until it ends."""
         scores = _scores(trials, maximize=direction is StudyDirection.MAXIMIZE)
-        average = fmean(scores.values()) if scores else None
         observations: dict[str, Observation] = {}
         for trial in trials:
             point = self._point(trial.params)
-            score = scores.get(trial.number, average if trial.state is TrialState.RUNNING else None)
+            score = scores.get(trial.number)
             if point is None or (score is None and not _has_failed(trial)):
                 continue
             name = point_name(point)
@@ -198,7 +242,17 @@ class _Model:
     def _point(self, params: Mapping[str, Any]) -> Values | None:
         places = {name: grid.index(params[name]) for name, grid in self.grids.items() if name in params}
         known = {name: place for name, place in places.items() if place is not None}
-        return known if len(known) == len(self.grids) else None
+        for name, condition in self.conditions.items():
+            if name not in params and params.get(condition.under) in condition.values:
+                known[name] = 0
+        return {name: known[name] for name in self.grids} if len(known) == len(self.grids) else None
+
+    def _missing(self, name: str) -> InertUnder | None:
+        if name not in self.conditions:
+            return None
+        under = self.conditions[name].under
+        places = (self.grids[under].index(value) for value in self.conditions[name].values)
+        return InertUnder(path=under, values=tuple(sorted(place for place in places if place is not None)))
 
 
 def _scores(trials: Iterable[FrozenTrial], *, maximize: bool) -> dict[int, float]:

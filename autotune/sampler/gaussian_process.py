@@ -89,7 +89,7 @@ class GaussianProcess:
         if adapts:
             # Some of many points, evenly from the best to the worst: the effects of knobs show in their differences.
             # points that hyperparameters are fitted to: the cost of a step is cubic in their number
-            stride = -(-len(data.scores) // 120)
+            stride = -(-len(data.scores) // 80)
             some = np.argsort(-data.scores)[::stride]
             self._adapt(data.points[some], residuals[some], data.variances[some])
         self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}
@@ -98,7 +98,7 @@ class GaussianProcess:
         own = np.exp(self._logs[-1])
         covariance = self._shared(data.points, self._z)
         covariance[np.diag_indices_from(covariance)] += own + data.variances
-        self._factor = np.linalg.cholesky(covariance)
+        self._whitening = np.linalg.inv(np.linalg.cholesky(covariance))  # once, for all that is asked of it
         self._center = float(np.mean(residuals))
         self._weights = self._solve(residuals - self._center)
 
@@ -107,7 +107,7 @@ class GaussianProcess:
         additive, joint, own = np.exp(self._logs[-3:])
         z, expected = self._scaled(points), self._expected(points)
         cross = self._covariance_with(points)
-        half = np.linalg.solve(self._factor, cross.T)
+        half = self._whitening @ cross.T
         prior = _LEVEL + additive * np.sum(z * z, axis=1) + joint + own
         prior += _ADVICE_SD**2 * np.sum(expected * expected, axis=1)
         variance = np.maximum(prior - np.sum(half * half, axis=0), 1e-12)
@@ -116,7 +116,7 @@ class GaussianProcess:
     def covariance(self, points: Indices) -> Array:
         """Return the posterior covariance of these points, which must be distinct, shape (n_points, n_points)."""
         prior = self._shared(points, self._scaled(points)) + np.exp(self._logs[-1]) * np.eye(len(points))
-        half = np.linalg.solve(self._factor, self._covariance_with(points).T)
+        half = self._whitening @ self._covariance_with(points).T
         covariance: Array = prior - half.T @ half
         return covariance
 
@@ -167,7 +167,7 @@ class GaussianProcess:
         return np.column_stack([effects[points[:, number]] for number, effects in enumerate(self._advice)])
 
     def _solve(self, target: Array) -> Array:
-        weights: Array = np.linalg.solve(self._factor.T, np.linalg.solve(self._factor, target))
+        weights: Array = self._whitening.T @ (self._whitening @ target)
         return weights
 
     def _features(self, points: Indices) -> Array:

@@ -138,6 +138,38 @@ def test_what_fails_is_avoided() -> None:
     assert sum(failed) <= 12  # of 60; at random it would be 20
 
 
+def conditional(trial: optuna.Trial) -> float:
+    """Train with a loader that has workers, or with one that has threads and a buffer, which is the better one."""
+    if trial.suggest_categorical("loader", ["processes", "threads", "none"]) == "processes":
+        speed = 20.0 + 2 * trial.suggest_int("workers", 1, 8)
+    elif trial.params["loader"] == "threads":
+        speed = 10.0 + 6 * min(trial.suggest_int("threads", 1, 8), trial.suggest_int("buffer", 1, 16, log=True))
+    else:
+        speed = 15.0
+    return speed * (1 + trial.suggest_int("batch", 1, 16) / 16)
+
+
+def test_a_parameter_that_is_there_only_sometimes_is_part_of_the_model() -> None:
+    """As Optuna's studies define their spaces by running: what follows another choice is found as everything else."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    found = {True: 0.0, False: 0.0}
+    for is_ours in found:
+        for seed in range(4):
+            sampler = ConfigSampler(seed=seed) if is_ours else optuna.samplers.RandomSampler(seed=seed)
+            study = optuna.create_study(direction="maximize", sampler=sampler)
+            study.optimize(conditional, n_trials=40)
+            found[is_ours] += study.best_value / 4
+    assert found[True] > 0.95 * 116
+    assert found[True] > found[False]
+    space = sampler_space(study)
+    assert space == {"loader", "batch", "workers", "threads", "buffer"}
+
+
+def sampler_space(study: optuna.Study) -> set[str]:
+    """Return the names of the parameters that the model would have next."""
+    return set(ConfigSampler(seed=0).infer_relative_search_space(study, study.trials[-1]))
+
+
 HUB = Path(__file__).parents[2] / "docs" / "optunahub" / "samplers" / "config_sampler"
 
 

@@ -2,4 +2,5 @@
 
 from autotune import ConfigSampler
 
+
 __all__ = ["ConfigSampler"]
