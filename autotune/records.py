@@ -160,6 +160,15 @@ class Machine:
     name: str = ""
 
 
+CODE = "code:"
+"""Prefix of values that stand in the trainer's code, not in the config."""
+
+CODE_VARIABLE = "AUTOTUNE_CODE"
+"""Environment variable of a trial whose calls are made with other values than the trainer's code has."""
+
+CALLS_MADE = "calls.made"
+"""File in a trial's folder with the names of the values of `CODE_VARIABLE` that a call was made with."""
+
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 """Variable that has the observer read the loss of each step, where that does not wait for an accelerator."""
 

@@ -26,6 +26,11 @@ from autotune.trial.termination import signals_held
     is_flag=True,
     help="Also write the learning rate that the search proposes with another batch, where its race found that better.",
 )
+@click.option(
+    "--code",
+    is_flag=True,
+    help="Also write what the answer changes in the trainer's own code; without it, that goes into a patch.",
+)
 @dry_run_option
 @force_option
 @state_dir_option
@@ -36,6 +41,7 @@ def command(
     answer: str | None,
     whole: bool,
     learning_rate: bool,
+    code: bool,
     dry_run: bool,
     force: bool,
     state_dir: Path | None,
@@ -80,5 +86,5 @@ def command(
     rate = proposed_rate(result, config) if learning_rate else {}
     asks = trial is None and not rate and not whole and result.may_learn_more_slowly
     why_ask = why_it_may_learn_more_slowly(result) if asks else ""
-    apply_values(problem, new, console, further=rate, why_ask=why_ask, force=force, dry_run=dry_run)
+    apply_values(problem, new, console, further=rate, why_ask=why_ask, code=code, force=force, dry_run=dry_run)
     return 0

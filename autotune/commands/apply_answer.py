@@ -1,5 +1,6 @@
 """Steps of ``autotune apply`` and ``autotune search --apply``: choosing values, and writing them into the config."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -9,10 +10,11 @@ from rich.console import Console
 
 from autotune.clock import SystemClock
 from autotune.commands.output import ask_or_refuse
-from autotune.config.apply import ConfigEdit, plan_edit, write_edits
+from autotune.config.apply import ConfigEdit, patch_of, plan_code, plan_edit, write_edits
 from autotune.config.command_line import TypedOptions
 from autotune.config.load import Settings, load_settings
 from autotune.errors import AutotuneError, ConfigError, TrialError
+from autotune.files import read_beginning, replace_durably
 from autotune.records import CONFIRMED, ChangeSet, SearchResult, TrialRecord, Values, Verdict
 from autotune.search.answer import Study, changes_of_result
 from autotune.search.problem import Problem
@@ -113,15 +115,17 @@ def apply_values(
     *,
     further: Values | None = None,
     why_ask: str = "",
+    code: bool = False,
     force: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Write a set of changes into the config.
+    """Write a set of changes into the config; those of the trainer's code into a patch beside it.
 
     Args:
         new: The changes; refused where the config, or the trainer's code, is another than they were judged for.
         further: Keys besides those of the space that are written along; None for none.
         why_ask: Reason, a sentence, to ask before they are written; empty for none.
+        code: True to write into the trainer's code itself.
         force: True to overwrite without asking where a value is neither today's nor the new one.
         dry_run: True to show the diff only.
 
@@ -134,14 +138,14 @@ def apply_values(
     settings = load_settings(problem.config_path, typed_command=problem.typed_command)
     _require_judged_for(replace(problem, settings=settings), new, force=force)
     keys = {**new.values, **(further or {})}
-    if why_ask and not dry_run and not force and _planned(settings, keys):
+    if why_ask and not dry_run and not force and _planned_all(settings, keys):
         remedy = "Apply it all the same with --force."
         ask_or_refuse(f"{why_ask} Apply it?", where=str(problem.config_path), remedy=remedy)
     edited = _edited(settings, new)
     if edited and not dry_run and not force:
         question = f"Edited since the search: {'; '.join(edited)}. Overwrite?"
         ask_or_refuse(question, where=str(problem.config_path), remedy="Overwrite it with --force.")
-    if not _write(problem, settings, keys, console, dry_run=dry_run):
+    if not _write(problem, settings, keys, console, code=code, dry_run=dry_run):
         console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
 
 
@@ -163,7 +167,7 @@ def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
         return None
     try:
         settings = load_settings(problem.config_path, typed_command=problem.typed_command)
-        return "".join(edit.diff for edit in _planned(settings, changes.values)) or None
+        return "".join(edit.diff for edit in _planned_all(settings, changes.values)) or None
     except AutotuneError:  # the config was edited, or is gone; `apply` will say so
         return None
 
@@ -193,18 +197,54 @@ def _edited(settings: Settings, new: ChangeSet) -> list[str]:
     ]
 
 
-def _write(problem: Problem, settings: Settings, keys: Values, console: Console, *, dry_run: bool) -> bool:
+def _write(problem: Problem, settings: Settings, keys: Values, console: Console, *, code: bool, dry_run: bool) -> bool:
     """Show the change to each file, and write it; return False if there is nothing to change."""
-    planned = _planned(settings, keys)
+    planned, in_code = _planned(settings, keys), plan_code(settings.code, keys)
     for edit in planned:
-        console.print(edit.diff, soft_wrap=True, end="")
-    if planned and not dry_run:
-        problem.state.create()
-        configs = [edit for edit in planned if edit.path in settings.paths]
-        for written in (configs, [edit for edit in planned if edit not in configs]):  # variables in a separate section
-            for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
-                console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
-    return bool(planned)
+        console.print(edit.diff, soft_wrap=True, end="", markup=False)
+    patch = patch_of(in_code, settings.folder)
+    console.print(patch, soft_wrap=True, end="", markup=False)
+    if dry_run or not (planned or in_code):
+        return bool(planned or in_code)
+    problem.state.create()
+    configs = [edit for edit in planned if edit.path in settings.paths]
+    together = [*configs, *in_code] if code else configs
+    for written in (together, [edit for edit in planned if edit not in configs]):  # variables in a separate section
+        for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
+            console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
+    if in_code and not code:
+        place = _write_patch(settings.folder, patch)
+        said = f"\nWritten to {place}: what changes in the trainer's code, which stays as it is. To make these changes:"
+        again = problem.typed.command("apply", "--code")
+        console.print(f"{said}\n  {again}\nor, in {settings.folder}:  git apply {_PATCH}", soft_wrap=True, markup=False)
+    return True
+
+
+_PATCH = "autotune.patch"
+
+
+def _write_patch(folder: Path, patch: str) -> Path:
+    """Write the patch for the trainer's code, in the place of an earlier one.
+
+    Raises:
+        ConfigError: There is another file of that name, or it cannot be written.
+    """
+    place, first = folder / _PATCH, "# written by autotune apply\n"
+    try:
+        if os.path.lexists(place) and not read_beginning(place, len(first)) == first.encode():
+            raise ConfigError(
+                "there is such a file already, and it is not overwritten", where=str(place), remedy="Move it away."
+            )
+        replace_durably(place, (first + patch).encode())
+    except OSError as error:
+        raise ConfigError(
+            f"the patch cannot be written: {error.strerror}", where=str(place), remedy="Apply it with --code instead."
+        ) from error
+    return place
+
+
+def _planned_all(settings: Settings, keys: Values) -> list[ConfigEdit]:
+    return [*_planned(settings, keys), *plan_code(settings.code, keys)]
 
 
 def _planned(settings: Settings, keys: Values) -> list[ConfigEdit]:

@@ -145,7 +145,7 @@ NOT_TRIED = (
 _REACHED = {
     Reached.READ: "the trial's copy of the config was read",
     Reached.ON_THE_COMMAND_LINE: "the values are on its command line",
-    Reached.IN_THE_ENVIRONMENT: "the values are in its environment",
+    Reached.IN_THE_ENVIRONMENT: "the values are in its environment, or its own code",
     Reached.UNKNOWN: "whether the trial's copy of the config was read cannot be known here, "
     "because this file system does not note it",
 }

@@ -32,7 +32,8 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     say_remarks(state.remarks)
     console = text_console()
     try:
-        files = load_settings(config).paths
+        settings = load_settings(config)
+        files = tuple(dict.fromkeys((*settings.paths, *(one.file for one in settings.code.values()))))
     except AutotuneError:  # a section that is damaged must not keep its file from being reverted
         files = (config,)
     edits = plan_reverts(files, state.backups)

@@ -11,6 +11,7 @@ from autotune.clock import Clock
 from autotune.config.command import Script, resolve_executable
 from autotune.config.outputs import holding_something
 from autotune.config.secrets import masked, masked_text
+from autotune.config.sources import trainer_files
 from autotune.options import SearchRequest
 from autotune.records import Ending, Scalar
 from autotune.report.answer import Failure
@@ -19,7 +20,6 @@ from autotune.report.plain_text import plain, value_text
 from autotune.search.gpus import busy_remarks, remarks_on_gpus
 from autotune.search.problem import Problem
 from autotune.search.schedule import race_s
-from autotune.search.trainer_code import trainer_files
 from autotune.search.trial_maker import Failed
 from autotune.search.warm_start import warm_start
 from autotune.space.catalog import KNOWN_KNOBS

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from autotune.clock import Clock
+from autotune.config.code import CodeArgument, arguments_of, with_values
 from autotune.config.document import Document, read_bytes
 from autotune.config.keys import KeyPath, NewValues, Syntax, dotted, syntax_of
 from autotune.config.load import separate_path
@@ -31,7 +32,7 @@ from autotune.config.schema import SECTION
 from autotune.config.splice import Splice, check_editable, differs_by_key, plan_splices, splice, with_section
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import make_private_folder, open_regular, replace_durably, sync_folder
-from autotune.records import Scalar
+from autotune.records import CODE, Scalar, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +76,7 @@ class ConfigEdit:
     @property
     def diff(self) -> str:
         """Unified diff of the change; empty if there is none."""
-        lines = unified_diff(_lines(self.old), _lines(self.new), str(self.path), f"{self.path} (new)", n=2)
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+        return _diff(self, str(self.path), f"{self.path} (new)")
 
 
 def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
@@ -94,6 +94,31 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
     return ConfigEdit(
         path=path, old=document.text, new=splice(document, splices), changes=_changes_of(document, splices)
     )
+
+
+def plan_code(arguments: Mapping[str, CodeArgument], values: Values) -> list[ConfigEdit]:
+    """Plan to write values into the trainer's code; files that hold all of theirs are left out.
+
+    Raises:
+        ConfigError: A file cannot be read, or a value cannot be written by itself.
+    """
+    wanted = [one for path, one in arguments.items() if path in values and values[path] != one.value]
+    edits = []
+    for file in dict.fromkeys(one.file for one in wanted):
+        here, old = [one for one in wanted if one.file == file], read_bytes(file)
+        changes = tuple(
+            ValueChange(path=(one.path,), old=one.value, new=values[one.path], old_text="", new_text="") for one in here
+        )
+        edits.append(
+            ConfigEdit(path=file, old=old.decode(), new=with_values(old, here, values).decode(), changes=changes)
+        )
+    return edits
+
+
+def patch_of(edits: Sequence[ConfigEdit], folder: Path) -> str:
+    """Return edits of files below a folder as a patch for ``git apply`` or ``patch -p1`` there."""
+    names = [edit.path.relative_to(folder).as_posix() for edit in edits]
+    return "".join(_diff(edit, f"a/{name}", f"b/{name}") for edit, name in zip(edits, names, strict=True))
 
 
 def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
@@ -193,7 +218,8 @@ def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) ->
         )
         content = edit.old.encode()
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
-        suffix = ".yaml" if syntax_of(edit.path.name) is Syntax.YAML else ".bak"
+        is_yaml = syntax_of(edit.path.name) is Syntax.YAML and edit.path.suffix != ".py"
+        suffix = ".yaml" if is_yaml else ".bak"
         while (backup := folder / f"{stem}{suffix}").exists():  # a clock too coarse to tell two writes apart
             stem = f"{stem}-{entry.number}"
         kept[edit.path] = backup
@@ -285,6 +311,11 @@ def _changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange,
         )
         for change in splices
     )
+
+
+def _diff(edit: ConfigEdit, old: str, new: str) -> str:
+    lines = unified_diff(_lines(edit.old), _lines(edit.new), old, new, n=2)
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _lines(text: str) -> list[str]:
@@ -380,14 +411,11 @@ def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit
             changed other files too.
         CannotEditYaml: The old values cannot be put back by themselves.
     """
-    documents = {path: Document.read(path) for path in paths}
     written = [(path, entry) for path in paths for entry in _left(path, backups_folder)]
     while written:
         _, last = max(written, key=lambda one: (one[1].utc, one[1].number))
         same = [one for one in written if one[1] is last or (last.together and one[1].together == last.together)]
-        edits = [
-            (_plan_removal if entry.inserted else _plan_undo)(path, documents[path], entry) for path, entry in same
-        ]
+        edits = [_plan_back(path, entry, backups_folder) for path, entry in same]
         # An apply whose values are gone already (undone by hand, or never written) has nothing to undo.
         if any(not edit.nothing_to_do for edit in edits):
             if len(same) < last.files:
@@ -420,6 +448,35 @@ def _left(path: Path, backups_folder: Path) -> list[Entry]:
     entries = _entries(_backups(backups_folder, path))
     undone = {entry.undoes for entry in entries}
     return [entry for entry in entries if entry.undoes is None and entry.number not in undone]
+
+
+def _plan_back(path: Path, entry: Entry, backups_folder: Path) -> ConfigEdit:
+    if any(str(change.path[0]).startswith(CODE) for change in entry.changes):
+        return _plan_code_back(path, entry, _backups(backups_folder, path))
+    return (_plan_removal if entry.inserted else _plan_undo)(path, Document.read(path), entry)
+
+
+def _plan_code_back(path: Path, entry: Entry, folder: Path) -> ConfigEdit:
+    """Plan to put a source back as it was; if it was edited since, only the values."""
+    before = next(one.with_suffix(".bak") for one in folder.glob("*.json") if _read(one).number == entry.number)
+    name = str(entry.changes[0].path[0]).removeprefix(CODE).partition(" ")[0].rpartition(":")[0]
+    applied = {str(one.path[0]): one.new for one in entry.changes}
+    earlier = {str(one.path[0]): one.old for one in entry.changes}
+    present, old = read_bytes(path), read_bytes(before)
+    known = arguments_of(path, name, old)
+    if present in (old, with_values(old, [known[one] for one in applied], applied)):
+        return ConfigEdit(path=path, old=present.decode(), new=old.decode(), changes=(), undoes=entry.number)
+    there = arguments_of(path, name, present)
+    gone = [one for one in applied if one not in there]
+    back = {one: value for one, value in earlier.items() if one in there}
+    return ConfigEdit(
+        path=path,
+        old=present.decode(),
+        new=with_values(present, [there[one] for one in back], back).decode(),
+        changes=(),
+        undoes=entry.number,
+        conflicts=tuple(Conflict(dotted=one, applied=applied[one], present=None) for one in gone),
+    )
 
 
 def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:

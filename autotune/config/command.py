@@ -1,6 +1,7 @@
 """Command line of the trainer: split once, filled in token by token, never run through a shell."""
 
 import ast
+import contextlib
 import os
 import re
 import shlex
@@ -301,24 +302,54 @@ def _takes_a_value(call: ast.Call) -> bool:
     )
 
 
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
+
+
 def own_words(words: Sequence[str]) -> int:
     """Return the index of the trainer's own words: after the script, or the module's name, or else the program."""
     for position, word in enumerate(words):
         if word.endswith(".py"):
             return position + 1
-        if position and words[position - 1] == "-m" and _MODULE.fullmatch(word) and not words[0].endswith(".sh"):
+        is_module = position and words[position - 1] == "-m" and _MODULE.fullmatch(word)
+        if is_module and word not in _LAUNCHERS and not words[0].endswith(".sh"):
             return position + 1
     return 1
 
 
 def find_script(words: Sequence[str], cwd: Path) -> Script:
-    """Find the script or module that a command starts, and read it."""
+    """Find the script or module that a command starts, and read it.
+
+    Of a shell script, or a target of a Makefile, it is the first that one of its lines starts.
+    """
     start = own_words(words)
     for path in _candidates(words[start - 1] if words else "", cwd):
-        real = real_path(path)
-        if real is not None and os.path.isfile(real):
-            return Script(path=path, text=read_beginning(real, 2**20).decode("utf-8", "replace"))
-    return Script()
+        text = _text(path)
+        if text is not None:
+            return Script(path=path, text=text)
+    found = (find_script(line, cwd) for line in _lines(words, cwd) if own_words(line) > 1)
+    return next((script for script in found if script.path is not None), Script())
+
+
+def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
+    """Yield the commands of a shell script, or of a target of a Makefile, that a command runs."""
+    name = next((word for word in words if word.endswith((".sh", ".bash"))), None)
+    is_make = bool(words) and os.path.basename(words[0]) == "make"
+    path = path_of("Makefile" if is_make else name or "", cwd)
+    text = (_text(path) if path and (is_make or name) else None) or ""
+    if is_make:
+        target = re.escape(next((word for word in words[1:] if word[:1] != "-" and "=" not in word), "")) or "[\\w-]+"
+        recipe = re.search(rf"^{target}[ \t]*:(?!=)[^\n]*\n((?:\t[^\n]*(?:\n|\Z))*)", text, re.MULTILINE)
+        text = re.sub(r"^\t[@-]*", "", recipe[1], flags=re.MULTILINE) if recipe else ""
+    for line in text.replace("\\\n", " ").splitlines():
+        with contextlib.suppress(ValueError):  # an open quote: part of something longer
+            yield shlex.split(line, comments=True)
+
+
+def _text(path: Path) -> str | None:
+    real = real_path(path)
+    if real is None or not os.path.isfile(real):
+        return None
+    return read_beginning(real, 2**20).decode("utf-8", "replace")
 
 
 def _candidates(word: str, cwd: Path) -> Iterator[Path]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
+from autotune.config.code import CodeArgument, calls_of_trial, find_arguments
 from autotune.config.command import fill_command, find_script, own_words, split_command
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.hydra import (
@@ -39,7 +40,7 @@ from autotune.config.schema import (
 from autotune.config.splice import Splice, check_editable, new_scalar, plan_splices, splice, without_key, write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import project_folder
-from autotune.records import Scalar, Values
+from autotune.records import CODE, CODE_VARIABLE, Scalar, Values
 
 
 def load_settings(
@@ -99,6 +100,7 @@ def load_settings(
         folder=cwd,
         outputs=outputs,
         remarks=(remark,) if remark else (),
+        code=find_arguments(words, cwd, document.scalars.values()) if words and section.code else {},
     )
     for path in section.fixed:
         _check_key(settings, path, "set")
@@ -137,6 +139,8 @@ def _find_section(config: Path, document: Document) -> Section:
 def _check_key(settings: Settings, path: str, part: str) -> None:
     where = settings.section.place(part, path)
     is_variable = path.startswith(ENV) and part == "knobs"
+    if part == "knobs" and path in settings.code:
+        return
     if path.split(".")[0] == SECTION and not is_variable:
         raise ConfigError(
             f"{path} is a key of the autotune section, which trials do not see",
@@ -204,6 +208,7 @@ class Settings:
         outputs: The keys that say where the trainer writes.
         remarks: Sentences for the user on what the section leaves open.
         keeps_section: Whether the trials' copies hold the section too, to try whether the trainer takes it.
+        code: Values that stand in the trainer's code, by their names.
     """
 
     path: Path
@@ -215,6 +220,7 @@ class Settings:
     outputs: Outputs
     remarks: tuple[str, ...] = ()
     keeps_section: bool = False
+    code: Mapping[str, CodeArgument] = field(default_factory=dict)
 
     @cached_property
     def trial_document(self) -> JoinedDocument:
@@ -260,9 +266,9 @@ class Settings:
 
     @cached_property
     def scalars(self) -> Values:
-        """Values that can be knobs, by dotted path: the config's, and the variables (``autotune.env.X``)."""
-        variables = {f"{ENV}{name}": self.value(f"{ENV}{name}") for name in self.section.env}
-        return {**self.trial_document.scalars, **variables}
+        """Values that can be knobs, by path: the config's, the variables (``autotune.env.X``), and the code's."""
+        others = [*(f"{ENV}{name}" for name in self.section.env), *self.code]
+        return {**self.trial_document.scalars, **{path: self.value(path) for path in others}}
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
@@ -277,6 +283,14 @@ class Settings:
         Raises:
             CannotEditYaml: There is no such key.
         """
+        if path in self.code:
+            return self.code[path].value
+        if path.startswith(CODE):
+            raise ConfigError(
+                f"there is no {path.partition(' ')[2]} in that line, or its value is no number any more",
+                where=path.removeprefix(CODE).partition(" ")[0],
+                remedy="The code has changed: search again.",
+            )
         leaf = self.leaf(path)
         return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
 
@@ -333,17 +347,18 @@ class Settings:
         return overrides({**changed, **moved})
 
     def _config_values(self, values: Values) -> dict[str, Scalar]:
-        """Return the values that a trial's config holds for sure: those of ``set``, and the knobs but for variables."""
-        return {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith(ENV)}}
+        """Return the values that a trial's config holds for sure: those of ``set``, and the knobs that are its keys."""
+        return {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith((ENV, CODE))}}
 
     def trial_env(self, values: Values) -> dict[str, str]:
-        """Return the variables for the environment of a trial: ``env``, including the knobs in it."""
+        """Return the variables for the environment of a trial: ``env``, the knobs in it, and values of the code."""
         knobs = {
             path.removeprefix(ENV): str(value)
             for path, value in values.items()
             if path.startswith(ENV) and not same_value(self.value(path), value)
         }
-        return {**self.section.env, **knobs}
+        calls = calls_of_trial(self.code, values)
+        return {**self.section.env, **knobs, **({CODE_VARIABLE: calls} if calls else {})}
 
     def moved_outputs(self, outputs: Path) -> dict[str, str]:
         """Return the paths of the redirected keys in a trial, by dotted path."""
@@ -400,7 +415,7 @@ class Settings:
             trial_config=trial_config,
             where=where,
             quote=hydra_text if hydra else None,
-            needs_values=not composed and not self.section.varies_environment_alone,
+            needs_values=not composed and not self.section.varies_environment_alone and not self.code,
             further=paths,
         )
         argv = with_overrides(argv, added) if added else argv
@@ -411,8 +426,9 @@ class Settings:
         return (*self.outputs.redirected, *(RUN_FOLDERS if uses_hydra(command, self.folder) else ()))
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
-        """Return the values that each file does not hold yet, for `autotune.config.apply.plan_edit`."""
+        """Return the values that each config does not hold yet, for `autotune.config.apply.plan_edit`."""
         found: dict[Path, dict[KeyPath, Scalar]] = {}
+        values = {path: value for path, value in values.items() if not path.startswith(CODE)}
         changed = {path: value for path, value in values.items() if not same_value(self.value(path), value)}
         if isinstance(self.document, ComposedDocument):
             keys = {path: value for path, value in changed.items() if not path.startswith(ENV)}

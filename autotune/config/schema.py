@@ -77,6 +77,7 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         storage: Where studies are kept; journals in the state folder without it.
         batch: Largest effective batch to try: a factor of today's such as `4x`, or `same`, or `free`. Without it `4x`,
             and a list under `knobs` as it is.
+        code: `false`: what is written into the trainer's code is not varied.
     """
 
     command: str | None = None
@@ -94,6 +95,7 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sampler: Sampler = "autotune"
     storage: str | None = None
     batch: Any = None
+    code: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +153,7 @@ class Section:
         keep_effective_batch: Whether gradient accumulation makes up for another batch size.
         storage: Where studies are kept, as written; None leaves it to the command line and the environment.
         batch: Limit of the effective batch; None if the section has none.
+        code: Whether what is written into the trainer's code is varied.
     """
 
     source: Source | None = None
@@ -169,6 +172,7 @@ class Section:
     sampler: Sampler = "autotune"
     storage: str | None = None
     batch: BatchLimit | None = None
+    code: bool = True
 
     @property
     def varies_environment_alone(self) -> bool:

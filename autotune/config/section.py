@@ -91,6 +91,7 @@ def section_lines(
         "batch: 4x            # largest batch to try, relative to today's; same: leave it alone, free: any",
         "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",
         "keep_outputs: false          # true: what a trial wrote into its folder stays there after its end",
+        "code: true                   # false: values that stand in the trainer's own code do not vary",
         "Of a trial: the longest time to its first step; the shortest time, the fewest steps and the longest time",
         "that are measured; the share of the memory that has to stay free (what would need more is not tried):",
         f"trial: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "

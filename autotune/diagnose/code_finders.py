@@ -6,24 +6,20 @@ import ast
 import re
 from collections.abc import Iterator
 
-from autotune.diagnose.code_source import (
+from autotune.config.code_source import (
     FUNCTION,
-    SourceFile,
     Training,
     Unit,
+    dataset_calls,
     is_evaluation,
     last_part,
     loop_counters,
-    spelled,
     words_of,
 )
 
 Places = Iterator[tuple[Unit, ast.AST]]
 """Nodes with the functions or modules that they are in."""
 
-_TELL_DATASETS = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
-_CHAINING = ("map", "batch", "shuffle", "repeat", "cache", "take", "skip", "filter", "shard", "unbatch", "concatenate")
-_CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
 _OTHER_ROUNDS = frozenset(("fold", "model", "config", "cfg", "seed", "trial", "lr", "name", "device", "gpu", "split"))
 _FETCHING = frozenset(("item", "numpy", "cpu", "tolist"))
 
@@ -59,7 +55,7 @@ def eager_steps(training: Training) -> Places:
 
 def serial_maps(training: Training) -> Iterator[tuple[Unit, ast.Call]]:
     """Yield ``map`` of a dataset without ``num_parallel_calls``."""
-    for unit, call in _dataset_calls(training, "map"):
+    for unit, call in dataset_calls(training.code, "map"):
         # Dataset.map(map_func, num_parallel_calls=None, ...)
         if len(call.args) <= 1 and not any(one.arg in ("num_parallel_calls", None) for one in call.keywords):
             yield unit, call
@@ -75,7 +71,7 @@ def stateful_serial_maps(training: Training) -> Places:
 def unbuffered_pipelines(training: Training) -> Places:
     """Yield the first ``batch`` of a dataset where no dataset is ever prefetched."""
     if not _mentions(training, "prefetch", "prefetch_to_device"):
-        yield from list(_dataset_calls(training, "batch", "padded_batch"))[:1]
+        yield from list(dataset_calls(training.code, "batch", "padded_batch"))[:1]
 
 
 def functions_made_in_loops(training: Training) -> Places:
@@ -123,50 +119,6 @@ def _mentions(training: Training, *attributes: str) -> bool:
 
 def _is_true(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
-
-
-def _dataset_calls(training: Training, *methods: str) -> Iterator[tuple[Unit, ast.Call]]:
-    """Yield calls of these methods on datasets of tf.data, in the order of their files and lines."""
-    for unit in sorted(training.code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
-        if not unit.file.imports("tensorflow", "tensorflow_datasets"):
-            continue
-        known = _dataset_names(unit)
-        found = [
-            call
-            for call in unit.calls
-            if isinstance(call.func, ast.Attribute)
-            and call.func.attr in methods
-            and _is_dataset(unit.file, call.func.value, known)
-        ]
-        yield from ((unit, call) for call in sorted(found, key=lambda call: (call.lineno, call.col_offset)))
-
-
-def _dataset_names(unit: Unit) -> set[str]:
-    """Return names of datasets: what only datasets have is called on them, or a dataset is assigned to them."""
-    known: set[str] = set()
-    for node in unit.calls:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _TELL_DATASETS:
-            root = node.func.value
-            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in _CHAINED:
-                root = root.func.value
-            known.add(spelled(root))
-    assigned = [node for node in unit.nodes if isinstance(node, ast.Assign)]
-    for _ in range(3):  # assigned on from one to the next
-        known |= {spelled(to) for one in assigned if _is_dataset(unit.file, one.value, known) for to in one.targets}
-    return known - {""}
-
-
-def _is_dataset(file: SourceFile, node: ast.expr, known: set[str]) -> bool:
-    if spelled(node) in known:
-        return True
-    if not isinstance(node, ast.Call):
-        return False
-    whole = file.full_name(node.func)
-    makers = r"(?:tensorflow\.data|tensorflow_datasets|(?:tensorflow\.)?keras\.utils)\."
-    if re.match(makers + r"(?:.*Dataset|load$|.*_dataset_from_directory$)", whole):
-        return True
-    is_chained = isinstance(node.func, ast.Attribute) and node.func.attr in _CHAINED
-    return is_chained and isinstance(node.func, ast.Attribute) and _is_dataset(file, node.func.value, known)
 
 
 def _is_stateful(training: Training, unit: Unit, node: ast.AST, seen: set[ast.AST]) -> bool:

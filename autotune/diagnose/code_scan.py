@@ -6,21 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.config.code_source import Training, Unit
 from autotune.config.command import own_words
+from autotune.config.sources import read_sources, trainer_files, words_in
 from autotune.diagnose import code_finders
-from autotune.diagnose.code_source import LiveCode, SourceFile, Training, Unit, parse
 from autotune.diagnose.findings import CheckResult, Issue, issue
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES, Rule
-from autotune.files import read_beginning
 from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.search.problem import Problem
-from autotune.search.trainer_code import trainer_files
 from autotune.space.catalog import known_knob
 
 _PYTHON_IN_GRAPH = "python-in-graph"
-_LARGEST_BYTES = 1 << 20  # of one file: what is larger was not written by hand
-_MOST_BYTES = 2 << 20  # of all that are parsed: some seconds
 
 # A source without any of these has nothing that a rule could find, and is not parsed: most of a library of models.
 _TELLING = re.compile(
@@ -28,7 +25,6 @@ _TELLING = re.compile(
     rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
     rb"|check_numerics|detect_anomaly|\.function\b|import function"
 )
-_FRAMEWORKS = ("keras", "tensorflow", "torch", "transformers", "accelerate", "lightning", "jax", "flax")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +68,8 @@ def check_code(look: Subject) -> CheckResult:
     paths = trainer_files(problem.command, problem.settings.folder)
     if not paths:
         return CheckResult(check="code", why_not=_why_nothing_to_read(problem.command))
-    done = scan(paths, problem.settings.folder, _words(problem), _machine_of(problem))
+    named = words_in((*problem.settings.scalars.values(), *problem.command))
+    done = scan(paths, problem.settings.folder, named, _machine_of(problem))
     if not done.files:
         return CheckResult(check="code", why_not=listed("; ", done.unread))
     native = {
@@ -131,12 +128,6 @@ def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:
     )
 
 
-def _words(problem: Problem) -> Iterator[str]:
-    for text in (*problem.settings.scalars.values(), *problem.command):
-        if isinstance(text, str):
-            yield from text.replace("/", ".").replace("=", ".").split(".")
-
-
 def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], machine: TrainerMachine) -> Scan:
     """Read sources and look for what the rules know.
 
@@ -145,41 +136,11 @@ def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], machine: Tra
         folder: Folder that their names are relative to, where they are in it.
         named: Words of the config, which may name classes and functions.
     """
-    files: list[SourceFile] = []
-    unread: list[str] = []
-    words = set(named)
-    left, seen = _MOST_BYTES, 0
-    for path in paths:
-        parts = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
-        if parts[:1] and (parts[0] in _FRAMEWORKS or (parts[0] == "autotune" and parts[1:2] != ("workloads",))):
-            continue  # somebody trains beside the sources of a framework, or of ours
-        name, why = str(Path(*parts) if parts else path), ""
-        content = read_beginning(path.resolve(), _LARGEST_BYTES + 1)
-        seen += 1
-        if len(content) > _LARGEST_BYTES:
-            why = _("{file} was not read: it is larger than {size} MiB", file=name, size=_LARGEST_BYTES >> 20)
-        elif path == paths[0] or _TELLING.search(content):
-            if len(content) <= left:
-                parsed = parse(name, content, is_script=path == paths[0])
-                if isinstance(parsed, SourceFile):
-                    files.append(parsed)
-                    left -= len(content)
-                    continue
-                why = parsed
-            else:
-                size = _MOST_BYTES >> 20
-                why = _("{file} was not read: the sources are larger than {size} MiB together", file=name, size=size)
-        words |= _words_of_code(content)
-        unread += [why] if why else []
-    training = Training(LiveCode(files, words))
+    sources = read_sources(paths, folder, named, _TELLING)
+    training = Training(sources.code)
     rules = [rule for rule in RULES if all(map(machine.has, rule.needs))]
     found = [(rule, places) for rule in rules if (places := _places(rule, training))]
-    return Scan(found=tuple(found), files=seen - len(unread), unread=tuple(unread))
-
-
-def _words_of_code(content: bytes) -> set[str]:
-    imports = rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]*(?:\([^)]*\)|[^\n]*)"
-    return {word.decode() for word in re.findall(rb"[A-Za-z_]\w*", re.sub(imports, b"", content, flags=re.M))}
+    return Scan(found=tuple(found), files=sources.files, unread=sources.unread)
 
 
 def _places(rule: Rule, training: Training) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ from autotune.clock import Clock
 from autotune.config.hydra import ComposedDocument
 from autotune.config.outputs import Outputs, path_of, real_path
 from autotune.config.schema import ENV
+from autotune.config.sources import trainer_files
 from autotune.errors import CannotEditYaml
 from autotune.files import read_beginning
 from autotune.measure.gpu.devices import in_time, look_for_gpus
 from autotune.measure.gpu.driver import GpuFacts
 from autotune.records import Scalar
 from autotune.search.problem import Problem
-from autotune.search.trainer_code import trainer_files
 from autotune.space.catalog import is_for_validation, known_knob
 from autotune.space.knob import key_name
 

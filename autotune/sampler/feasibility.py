@@ -13,7 +13,7 @@ from autotune.records import Ending, Machine, Values
 from autotune.sampler.observations import Observation
 from autotune.space.catalog import Demand, effects_of
 from autotune.space.knob import Knob, same_scalar
-from autotune.space.space import Space
+from autotune.space.space import BATCHES, Space
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Feasibility:
         hints: Sequence[MemoryHint] = (),
     ) -> None:
         self._space = space
-        self._batches = [knob for knob in space.knobs if knob.kind == "batch_size"]
+        self._batches = [knob for knob in space.knobs if knob.kind in BATCHES]
         demands = [(knob, effects_of(knob)) for knob in space.knobs]
         self._memories = [
             _Memory(

@@ -14,7 +14,7 @@ import numpy as np
 from autotune.clock import Clock
 from autotune.files import read_beginning
 from autotune.measure.statistics import Series
-from autotune.records import Purpose, Scalar, TrialRecord, Values
+from autotune.records import CALLS_MADE, CODE, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
@@ -45,6 +45,7 @@ class Findings:
         self._looks = 0
         self._samples_differ = False
         self._said: list[str] = []
+        self._unmade: dict[str, str] = {}
         self._printed: list[tuple[Values, Mapping[str, frozenset[str]]]] = []
         self.inert: dict[str, str] = {}
         self.baseline_losses: Losses | None = None
@@ -87,6 +88,10 @@ class Findings:
         if samples is not None:
             self._compare_with_config(record.values, samples)
         self._printed.append((record.values, printed_values(_beginning(stdout), space)))
+        made = _beginning(stdout.with_name(CALLS_MADE)).splitlines()
+        for path in space.changes(record.values):
+            if path.startswith(CODE) and path not in made:
+                self._unmade[path] = f"trial {record.number} trained without that call"
 
     def find_inert(
         self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float
@@ -100,12 +105,12 @@ class Findings:
         Returns:
             Whether another one was found.
         """
-        evidence = {**said_the_same(self._printed, space), **same_batch(trials, space)}
+        evidence = {**said_the_same(self._printed, space), **same_batch(trials, space), **self._unmade}
         new = {path: why for path, why in evidence.items() if path not in self.inert}
         if not new:  # the usual case: no need to fit the effects
             return False
         heeded = heeded_knobs(observations, space, sd)
-        found = {path: why for path, why in new.items() if path not in heeded}
+        found = {path: why for path, why in new.items() if path in self._unmade or path not in heeded}
         for path, why in found.items():
             self.say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
         self.inert.update(found)

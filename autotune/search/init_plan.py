@@ -24,7 +24,7 @@ from autotune.config.section import ListedKnob, OfferedVariable, section_lines
 from autotune.config.splice import with_section
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning
-from autotune.records import Machine, Scalar
+from autotune.records import CODE, Machine, Scalar
 from autotune.search.problem import Problem, limited, open_problem
 from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
 from autotune.space.find import Skipped
@@ -208,6 +208,7 @@ def _edit(
             knobs=[
                 ListedKnob(path=knob.path, choices=knob.choices, baseline=knob.baseline, note=_note(knob))
                 for knob in found.space.within_reach({}).knobs
+                if not knob.path.startswith(CODE)  # it is found anew each time, as its line may be another one
             ],
             redirected=found.settings.outputs.redirected,
             folder=_folder(config if in_config or not has_keys else separate_path(config)),

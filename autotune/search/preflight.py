@@ -199,7 +199,7 @@ def _made_unread(path: Path) -> Callable[[], bool | None]:
 
 def _reached(problem: Problem, was_read: Callable[[], bool | None]) -> Reached:
     if not names_config(problem.command):
-        alone = problem.settings.section.varies_environment_alone
+        alone = problem.settings.section.varies_environment_alone or problem.settings.code
         return Reached.IN_THE_ENVIRONMENT if alone else Reached.ON_THE_COMMAND_LINE
     return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[was_read()]
 

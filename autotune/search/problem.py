@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import __version__
-from autotune.config.command import resolve_executable
+from autotune.config.command import names_config, resolve_executable
 from autotune.config.command_line import TypedOptions, with_further
 from autotune.config.keys import closest
 from autotune.config.load import Settings, load_settings
@@ -33,11 +33,11 @@ from autotune.measure.gpu.devices import VisibleDevices, look_for_gpus, visible_
 from autotune.measure.gpu.driver import GpuFacts, GpuInventory
 from autotune.measure.host import MachineFacts, machine_facts
 from autotune.measure.score import OBJECTIVES, Objective
-from autotune.records import MACHINE, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
+from autotune.records import CODE, MACHINE, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
 from autotune.search.trainer_code import TrainerCode
 from autotune.space.batch_sizes import is_global
-from autotune.space.catalog import is_for_validation, keys_of_kind, known_knob
-from autotune.space.find import Skipped, build_space
+from autotune.space.catalog import is_for_validation, is_searched_unasked, keys_of_kind, known_knob
+from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, is_batch_size
 from autotune.study.identity import FRAMEWORK, StudyIdentity, framework_versions
@@ -373,11 +373,18 @@ def open_problem(
     domains, env = _domains(settings), settings.section.env
     found = look_for_gpus() if machine is None else _SIMULATED
     machine = machine or this_machine(found.gpus, env, domains or {})
-    space, skipped = build_space(
-        settings.scalars, domains, machine, settings.refused, keep_effective_batch=settings.section.keep_effective_batch
-    )
     typed_command = with_further(command, settings.further, Path.cwd()) if command else None
     used = typed_command or settings.command
+    values = settings.scalars
+    if used and settings.code and not names_config(used):  # no other value would reach the trainer
+        values = {path: value for path, value in values.items() if path.startswith((ENV, CODE))}
+    refused = {
+        **of_other_sections(values, [word for part in used or () for word in part.split("=")]),
+        **settings.refused,
+    }
+    space, skipped = build_space(
+        values, domains, machine, refused, keep_effective_batch=settings.section.keep_effective_batch
+    )
     return Problem(
         config_path=config,
         settings=settings,
@@ -410,9 +417,16 @@ def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
 
 
 def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
-    """Return the choices of the user's own knobs by path; None if known knobs are to be found by name."""
+    """Return the choices of the user's own knobs by path; None if known knobs are to be found by name.
+
+    Where only variables are listed, what stands in the code varies too, over choices of its own.
+    """
     knobs = settings.section.knobs
-    return None if knobs is None else {path: _choices(domain) for path, domain in knobs.items()}
+    if knobs is None:
+        return None
+    in_code = settings.code if settings.section.varies_environment_alone else ()
+    listed = {path: _choices(domain) for path, domain in knobs.items()}
+    return {**{path: () for path in in_code if is_searched_unasked(path, settings.value(path))}, **listed}
 
 
 def _choices(domain: Domain) -> tuple[Scalar, ...]:

@@ -1,19 +1,21 @@
 """Code of a trainer: the project's own files that it loads, each by a digest of what it means.
 
 Trials are compared only where these files were the same. A Python file counts by its parsed code, so that comments and
-layout do not matter, every other one by its bytes. What a config says is no part of it: that is the study's identity.
+layout do not matter, nor values that a search may vary there; every other one by its bytes. What a config says is no
+part of it: that is the study's identity.
 """
 
 import ast
 import hashlib
 import os
-import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from autotune.config.command import Script, find_script
+from autotune.config.code import without_values
+from autotune.config.command import find_script
+from autotune.config.sources import trainer_files
 from autotune.files import file_sha256, read_beginning
 from autotune.records import Scalar
 
@@ -22,10 +24,6 @@ _MOST_BYTES = 4 << 20  # of one file
 _SOURCES = (".py", ".sh", ".bash")
 _NOT_ITS_OWN = frozenset({"site-packages", "dist-packages", ".git"})
 _LAYOUT = frozenset({"type_comment", "type_ignores", "kind"})  # fields of syntax trees that mean nothing
-_IMPORT = re.compile(
-    r"^[ \t]*(?:import[ \t]+([^\n#;(]+)|from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))", re.M
-)
-_NAME = re.compile(r"[^\W\d][\w.]*")
 _DIGITS = 16
 _WHOLE = "all files"
 _ELSEWHERE = "(script)/"  # begins the names of files outside of the project
@@ -144,83 +142,6 @@ def why_code_differs(here: Mapping[str, Scalar], there: Mapping[str, Scalar]) ->
     return f"{' and '.join(names[:_NAMED]) or 'a module that the trainer loads'} is not the same there"
 
 
-def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
-    """Return the script that a command starts, first, and the modules beside it that it imports, and these do.
-
-    Args:
-        words: The command, placeholders filled in or not.
-
-    Returns:
-        At most 500 files; none where the command starts no Python script that is found.
-    """
-    script = find_script(words, cwd)
-    files = _imported_files(script, cwd)
-    return tuple(sorted(files, key=lambda path: path != script.path))
-
-
-def _imported_files(script: Script, cwd: Path) -> list[Path]:
-    if script.path is None:
-        return []
-    roots = tuple(dict.fromkeys((str(script.path.parent), _above_package(script.path), str(cwd))))
-    found, waiting, asked = {str(script.path)}, [str(script.path)], set[str]()
-    while waiting and len(found) < _MOST_FILES:
-        names = set(_imports(waiting.pop(), roots)) - asked
-        asked |= names
-        new = {path for name in names for path in _files_of(name, roots)} - found
-        found |= new
-        waiting += sorted(new)
-    return [Path(path) for path in sorted(found)[:_MOST_FILES]]
-
-
-def _above_package(script: Path) -> str:
-    folder = script.parent
-    while (folder / "__init__.py").is_file() and folder.parent != folder:
-        folder = folder.parent
-    return str(folder)
-
-
-def _imports(path: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield dotted names of modules that a file may import, as seen from the folders that modules are looked up in.
-
-    Lines that look like an import count, which is many times faster than to parse the file. Names in a text that looks
-    so do no harm: there is no such module, or one more counts.
-    """
-    for plain, start, named in _IMPORT.findall(read_beginning(Path(path), _MOST_BYTES).decode("utf-8", "replace")):
-        if plain:
-            yield from _NAME.findall(plain)
-            continue
-        module = start.lstrip(".")
-        package = _package(path, len(start) - len(module), roots) if start.startswith(".") else ""
-        if package is not None:
-            base = ".".join(filter(None, (package, module)))
-            yield base
-            yield from (f"{base}.{name}".lstrip(".") for name in _NAME.findall(named))
-
-
-def _package(path: str, level: int, roots: Sequence[str]) -> str | None:
-    """Return the dotted name of the package that a relative import starts from; None if it is in none of the roots."""
-    folder = path
-    for _ in range(level):
-        folder = os.path.dirname(folder)
-    for root in roots:
-        if folder == root or folder.startswith(root.rstrip(os.sep) + os.sep):
-            return folder[len(root) :].strip(os.sep).replace(os.sep, ".")
-    return None
-
-
-def _files_of(name: str, roots: Sequence[str]) -> Iterator[str]:
-    parts = name.split(".")
-    if not all(part.isidentifier() for part in parts):
-        return
-    for root in roots:
-        for length in range(1, len(parts) + 1):
-            place = os.path.join(root, *parts[:length])
-            found = [path for path in (f"{place}.py", os.path.join(place, "__init__.py")) if os.path.isfile(path)]
-            yield from found
-            if not found and not os.path.isdir(place):
-                break
-
-
 def _project_of(folder: Path) -> str:
     return str(next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder))
 
@@ -245,7 +166,7 @@ def _digest_at(path: str, _mtime_ns: int, size: int, _inode: int) -> str | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the user's code: an odd escape, `is` with a literal
-                said = repr(_meaning(ast.parse(read_beginning(Path(path), _MOST_BYTES))))
+                said = repr(_meaning(without_values(ast.parse(read_beginning(Path(path), _MOST_BYTES)))))
             return hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass  # of another version of Python, or none

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import ConfigError
-from autotune.records import Gpu, Machine, Scalar
+from autotune.records import CODE, Gpu, Machine, Scalar
 from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
 from autotune.space.catalog import (
     KNOWN_KNOBS,
@@ -17,6 +17,8 @@ from autotune.space.catalog import (
 )
 from autotune.space.knob import Carried, InertUnder, Knob, Label, is_number, same_scalar, section_mates, with_baseline
 from autotune.space.space import Space
+
+_MANY_SECTIONS = 4  # of one kind in a file: it is a table of trainings
 
 _ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
 
@@ -56,11 +58,30 @@ def build_space(
     builder.join_switches()
     builder.pair_devices()
     builder.relate_buffers()
+    builder.relate_loaders()
     builder.relate_batches()
     builder.leave_out_excluded()
     if keep_effective_batch:
         builder.keep_effective_batch()
     return builder.finish()
+
+
+def of_other_sections(config: Mapping[str, Scalar], words: Sequence[str]) -> dict[str, str]:
+    """Return the keys that are not for the training of a command, with the reason.
+
+    A file may have a section for each of many trainings, all with the same keys, of which the command names one.
+    """
+    sections: dict[str, set[str]] = {}
+    for path in config:
+        section, _, key = path.partition(".")
+        sections.setdefault(section, set()).add(key)
+    for named in (section for section in sections if section in words):
+        alike = [one for one, keys in sections.items() if 2 * len(keys & sections[named]) > len(sections[named])]
+        if len(alike) >= _MANY_SECTIONS:
+            why = f"it is in another section than {named}, which the command names"
+            others = {one for one in alike if one not in words}
+            return {path: why for path in config if path.partition(".")[0] in others}
+    return {}
 
 
 class _Builder:
@@ -144,6 +165,14 @@ class _Builder:
             elif self._domains is None and shares_gpu(self._config[data], self._config[model]):
                 self._leave_out(buffer, "there is no buffer between two GPUs: data and model share one")
 
+    def relate_loaders(self) -> None:
+        """Let what only workers have, where it stands in the trainer's code, exist with workers only."""
+        for knob in self._of_kind("persistent_workers"):
+            section = knob.path.rpartition(".")[0]
+            mates = [one for one in self._of_kind("workers") if one.path.rpartition(".")[0] == section]
+            if knob.path.startswith(CODE) and mates:
+                self._put(knob, replace(knob, inert_under=InertUnder(path=mates[0].path, values=(0,))))
+
     def relate_batches(self) -> None:
         """Keep a global batch fixed where the per-device part of it can be searched."""
         sizes = [path for path in keys_of_kind(self._config, "batch_size") if not is_for_validation(path)]
@@ -200,7 +229,7 @@ class _Builder:
 
     def finish(self) -> tuple[Space, tuple[Skipped, ...]]:
         for knob in [knob for knob in self._knobs if len(knob.choices) == 1]:
-            if self._domains is not None:
+            if self._domains and self._domains.get(knob.path):
                 self._skip(knob.path, "its domain holds today's value and no other")
             self._knobs.remove(knob)
         free = {path for knob in self._knobs for path in knob.paths}

@@ -251,9 +251,13 @@ def _without_settling(knob: Knob) -> Knob:
 # Effective batch: the knobs that change it, and how large it is relative to the baseline's.
 
 
+BATCHES = ("batch_size", "batch_tokens")
+"""Kinds of knobs that say how large a batch is."""
+
+
 def is_batch_size(knob: Knob) -> bool:
     """Return whether a knob is a batch size whose change changes the effective batch of the training."""
-    return knob.kind == "batch_size" and knob.label is Label.BATCH and not is_for_validation(knob.path)
+    return knob.kind in BATCHES and knob.label is Label.BATCH and not is_for_validation(knob.path)
 
 
 def is_accumulation(knob: Knob) -> bool:

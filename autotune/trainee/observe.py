@@ -65,6 +65,8 @@ def install() -> None:
         for observers in (PHASED_OBSERVERS if phased else {}), OBSERVERS:
             for observer in observers.get(framework, ()):
                 instrumentation.attempt(framework, add, observer)
+        if folder and "AUTOTUNE_CODE" in os.environ:
+            part("code_values.install")(framework, instrumentation)
 
     def add_phases() -> None:
         phased.append(part("phases.PhasedLoop")(loop, instrumentation, float(os.environ["AUTOTUNE_PHASE_S"])))

@@ -85,9 +85,14 @@ class Observer:
 
 
 def _call_with(place: str, action: Callable[[Any, str], object]) -> None:
+    action(*owner_of(place))
+
+
+def owner_of(place: str) -> tuple[Any, str]:
+    """Return the owner and the name of what is at a place of a framework."""
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
-    action(functools.reduce(getattr, owners, import_module(module)), name)
+    return functools.reduce(getattr, owners, import_module(module)), name
 
 
 _always = functools.partial(bool, True)

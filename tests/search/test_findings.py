@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.records import Purpose, Scalar, TrialRecord
+from autotune.records import CALLS_MADE, Purpose, Scalar, TrialRecord
 from autotune.search.findings import Findings
 from autotune.search.problem import Problem, open_problem
 from autotune.trial.outcome import Losses
@@ -106,3 +106,25 @@ def test_side_effects_are_looked_for_after_the_first_trials_only(findings: Findi
     assert not findings.look_around(9)
     assert [f"{number}.log" in said for number, said in enumerate(findings.cautions)] == [True] * TRIALS_LOOKED_AROUND
     assert not any("late.log" in said for said in findings.cautions)
+
+
+def test_a_call_that_is_never_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_trial: MakeTrial) -> None:
+    """A loader that another one replaces: its values change nothing, whatever the noise says."""
+    monkeypatch.chdir(tmp_path)
+    loader = "code:train.py:2 DataLoader.num_workers"
+    (tmp_path / "train.py").write_text("from torch.utils.data import DataLoader\nDataLoader(x)\n")
+    (tmp_path / "config.yaml").write_text("a: 1\nautotune: {command: 'python train.py', folder: .}\n")
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    assert problem.space.baseline[loader] == 0
+    findings = Findings(problem, SystemClock())
+    trials = [make_trial({**problem.space.baseline, loader: workers}, speed) for workers, speed in ((0, 1.0), (2, 9.0))]
+    (tmp_path / "stdout.log").write_text("")
+    for trial in trials:
+        findings.learn(trial, Losses(), tmp_path / "stdout.log", samples=None, space=problem.space)
+    assert findings.find_inert(trials, {}, space=problem.space, sd=0.08)
+    assert "trained without that call" in findings.inert[loader]
+    (tmp_path / CALLS_MADE).write_text(f"{loader}\n")
+    made = Findings(problem, SystemClock())
+    made.learn(trials[1], Losses(), tmp_path / "stdout.log", samples=None, space=problem.space)
+    assert not made.find_inert(trials, {}, space=problem.space, sd=0.08)

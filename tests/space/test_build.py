@@ -4,7 +4,8 @@ import pytest
 
 from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine, Scalar
-from autotune.space.find import build_space
+from autotune.space.catalog import known_knob
+from autotune.space.find import build_space, of_other_sections
 from autotune.space.knob import Knob, Label
 from autotune.space.space import Space
 
@@ -202,3 +203,52 @@ def test_what_moves_with_a_batch_is_part_of_the_point() -> None:
     assert spaces[0].is_named(names[0], {"batch_size": 4})
     assert not spaces[1].is_named(names[0], {"batch_size": 4})
     assert not spaces[0].is_named(names[0], {"batch_size": 5})
+
+
+def test_what_only_workers_have_exists_with_workers_only() -> None:
+    """Where it stands in the code, the call is made without it; a config's key would be an error of the trainer's."""
+    loader = "code:train.py:4 DataLoader"
+    space, _ = build_space({f"{loader}.num_workers": 0, f"{loader}.persistent_workers": False}, None, _machine(), {})
+    kept = {f"{loader}.persistent_workers": True}
+    assert "no effect" in (space.why_infeasible({**space.baseline, **kept}) or "")
+    assert space.why_infeasible({f"{loader}.num_workers": 2, **kept}) is None
+
+
+def test_of_a_table_of_trainings_the_one_counts_that_the_command_names() -> None:
+    """As in the files of RL Zoo: a section for each environment, all with the same keys."""
+    names = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v2")
+    config: dict[str, Scalar] = {f"{name}.{key}": 64 for name in names for key in ("batch_size", "n_steps")}
+    others = of_other_sections(config, ["train.py", "--env", "Acrobot-v1"])
+    assert {path.partition(".")[0] for path in others} == set(names) - {"Acrobot-v1"}
+    space, skipped = build_space(config, None, _machine(), others)
+    assert [knob.path for knob in space.knobs] == ["Acrobot-v1.batch_size"]
+    assert {one.why for one in skipped} == {"it is in another section than Acrobot-v1, which the command names"}
+    assert of_other_sections(config, ["train.py"]) == {}
+    assert of_other_sections({"train.batch_size": 8, "eval.batch_size": 8, "data.workers": 2}, ["train"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind"),
+    [
+        ("SOLVER.IMS_PER_BATCH", 16, "batch_size"),
+        ("SOLVER.AMP.ENABLED", False, "precision"),
+        ("runtime.mixed_precision_dtype", "float32", "dtype"),
+        ("trainer.steps_per_loop", 100, "steps_per_call"),
+        ("runtime.dataset_num_private_threads", 4, "loader_threads"),
+        ("batch_bins", 1_000_000, "batch_tokens"),
+        ("dynamic_batching", False, "length_buckets"),
+        ("per_device_train_batch_size", 8, "batch_size"),
+        ("threads", 4, "threads"),
+    ],
+)
+def test_names_of_public_trainers(path: str, value: Scalar, kind: str) -> None:
+    """Keys of Detectron2, the TensorFlow Model Garden, ESPnet, SpeechBrain and Transformers."""
+    row = known_knob(path, value)
+    assert row is not None
+    assert row.kind == kind
+
+
+def test_a_batch_of_tokens_has_the_limit_of_a_batch() -> None:
+    """However it is counted: a larger one is another training."""
+    space, _ = build_space({"batch_bins": 1000}, None, _machine(), {})
+    assert space.with_batch_up_to(4.0).knob("batch_bins").choices[-1] == 4000

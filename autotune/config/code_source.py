@@ -318,6 +318,58 @@ def _names(node: ast.AST) -> list[str]:
     return [*texts, *filter(None, (last_part(one) for one in ast.walk(node)))]
 
 
+# Datasets of tf.data.
+
+
+_TELL_DATASETS = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
+_CHAINING = ("map", "batch", "shuffle", "repeat", "cache", "take", "skip", "filter", "shard", "unbatch", "concatenate")
+_CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
+
+
+def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[Unit, ast.Call]]:
+    """Yield calls of these methods on datasets of tf.data, in the order of their files and lines."""
+    for unit in sorted(code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
+        if not unit.file.imports("tensorflow", "tensorflow_datasets"):
+            continue
+        known = _dataset_names(unit)
+        found = [
+            call
+            for call in unit.calls
+            if isinstance(call.func, ast.Attribute)
+            and call.func.attr in methods
+            and _is_dataset(unit.file, call.func.value, known)
+        ]
+        yield from ((unit, call) for call in sorted(found, key=lambda call: (call.lineno, call.col_offset)))
+
+
+def _dataset_names(unit: Unit) -> set[str]:
+    """Return names of datasets: what only datasets have is called on them, or a dataset is assigned to them."""
+    known: set[str] = set()
+    for node in unit.calls:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _TELL_DATASETS:
+            root = node.func.value
+            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in _CHAINED:
+                root = root.func.value
+            known.add(spelled(root))
+    assigned = [node for node in unit.nodes if isinstance(node, ast.Assign)]
+    for _round in range(3):  # assigned on from one to the next
+        known |= {spelled(to) for one in assigned if _is_dataset(unit.file, one.value, known) for to in one.targets}
+    return known - {""}
+
+
+def _is_dataset(file: SourceFile, node: ast.expr, known: set[str]) -> bool:
+    if spelled(node) in known:
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    whole = file.full_name(node.func)
+    makers = r"(?:tensorflow\.data|tensorflow_datasets|(?:tensorflow\.)?keras\.utils)\."
+    if re.match(makers + r"(?:.*Dataset|load$|.*_dataset_from_directory$)", whole):
+        return True
+    is_chained = isinstance(node.func, ast.Attribute) and node.func.attr in _CHAINED
+    return is_chained and isinstance(node.func, ast.Attribute) and _is_dataset(file, node.func.value, known)
+
+
 # Training loops, steps and compiled functions.
 
 

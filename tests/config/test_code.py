@@ -1,0 +1,166 @@
+"""Arguments in the trainer's own code: found, changed, put back."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.config.apply import patch_of, plan_code, plan_reverts, write_edits
+from autotune.config.code import arguments_of, calls_of_trial, find_arguments, with_values, without_values
+from autotune.errors import ConfigError
+from autotune.records import Values
+
+TORCH = """\
+import torch
+from torch.utils.data import DataLoader as Loader
+
+from data import Clips
+
+
+def main(cfg):
+    train = Loader(Clips(), batch_size=cfg.batch, shuffle=True)  # the data
+    val_loader = Loader(Clips(), batch_size=cfg.batch, num_workers=2)
+    for batch in train:
+        step(batch)
+
+
+main(config())
+"""
+
+TENSORFLOW = """\
+import tensorflow as tf
+
+data = (
+    tf.data.Dataset.list_files("*.wav")
+    .map(decode)
+    .map(lambda x: (x), num_parallel_calls=4)
+    .batch(8, drop_remainder=True)
+)
+model.fit(data)
+"""
+
+
+def found_in(folder: Path, text: str, newline: str = "\n") -> Values:
+    """Return the values in a script of this text, without the script's name."""
+    script = folder / "train.py"
+    script.write_bytes(text.replace("\n", newline).encode())
+    found = find_arguments(["python", "train.py"], folder, ())
+    return {path.removeprefix("code:train.py:"): one.value for path, one in found.items()}
+
+
+def test_what_a_loader_is_not_given_has_the_frameworks_value(tmp_path: Path) -> None:
+    """The loader of validation is no part of training."""
+    text = TORCH.replace("as Loader", "").replace("Loader(Clips", "DataLoader(Clips")
+    assert found_in(tmp_path, text) == {
+        "8 DataLoader.num_workers": 0,
+        "8 DataLoader.pin_memory": False,
+        "8 DataLoader.persistent_workers": False,
+    }
+
+
+def test_a_pipeline_has_its_maps_and_the_prefetch_that_is_missing(tmp_path: Path) -> None:
+    """A map without parallel calls makes one element at a time."""
+    assert found_in(tmp_path, TENSORFLOW) == {
+        "5 Dataset.map.num_parallel_calls": 1,
+        "6 Dataset.map.num_parallel_calls": 4,
+        "7 Dataset.prefetch": 0,
+    }
+
+
+def test_a_model_of_keras_may_make_several_steps_at_once(tmp_path: Path) -> None:
+    """Not every `compile` is one of a model."""
+    text = "import keras, re\n\nmodel = keras.Model()\nmodel.compile(optimizer='sgd')\nre.compile('a')\n"
+    assert found_in(tmp_path, text) == {"4 Model.compile.steps_per_execution": 1}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "DataLoader(data, **options)",
+        "DataLoader(*parts)",
+        "DataLoader(data, num_workers=cfg.workers, pin_memory=cfg.pin, persistent_workers=keep)",
+        "build(DataLoader(a), DataLoader(b))",
+    ],
+)
+def test_what_nobody_sees_there_is_left_alone(call: str, tmp_path: Path) -> None:
+    """Arguments by name, by a variable, and two loaders on one line."""
+    assert found_in(tmp_path, f"from torch.utils.data import DataLoader\n\nloader = {call}\n") == {}
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("DataLoader(data)", "DataLoader(data, num_workers=4)"),
+        ("DataLoader((data))", "DataLoader((data), num_workers=4)"),
+        ("DataLoader(data, 8, True,)", "DataLoader(data, 8, True, num_workers=4,)"),
+        ("DataLoader(data, 8, True, None, None, 2)", "DataLoader(data, 8, True, None, None, 4)"),
+        ("DataLoader(\n    daten_für_alle,\n    # ä\n)", "DataLoader(\n    daten_für_alle, num_workers=4,\n    # ä\n)"),
+        ("DataLoader(  # all\n    x, num_workers = 2 )", "DataLoader(  # all\n    x, num_workers = 4 )"),
+    ],
+)
+def test_only_the_value_is_written(before: str, after: str, newline: str, tmp_path: Path) -> None:
+    """Whatever stands around it, whichever way lines end."""
+    head = "from torch.utils.data import DataLoader\nä = 1; loader = "
+    old, new = ((head + text + "\n").replace("\n", newline).encode() for text in (before, after))
+    (argument,) = (
+        one for path, one in arguments_of(tmp_path / "x.py", "x.py", old).items() if path.endswith("num_workers")
+    )
+    assert with_values(old, [argument], {argument.path: 4}) == new
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """A generator as the only argument has no place for another one."""
+    old = b"from torch.utils.data import DataLoader\nloader = DataLoader(x for x in y)\n"
+    (argument,) = (
+        one for path, one in arguments_of(tmp_path / "x.py", "x.py", old).items() if path.endswith("num_workers")
+    )
+    with pytest.raises(ConfigError, match="cannot be set to 4 by itself") as refused:
+        with_values(old, [argument], {argument.path: 4})
+    assert refused.value.where == f"{tmp_path / 'x.py'}:2"
+
+
+def test_code_that_differs_in_these_values_alone_is_the_same(tmp_path: Path) -> None:
+    """So trials stay comparable when an answer is written into the code."""
+    (tmp_path / "train.py").write_text(TENSORFLOW)
+    found = find_arguments(["python", "train.py"], tmp_path, ())
+    new = with_values(TENSORFLOW.encode(), found.values(), dict.fromkeys(found, 2)).decode()
+    assert ".batch(8, drop_remainder=True).prefetch(2)" in new
+    assert ast.dump(without_values(ast.parse(new))) == ast.dump(without_values(ast.parse(TENSORFLOW)))
+    other = new.replace("batch(8", "batch(16")
+    assert ast.dump(without_values(ast.parse(other))) != ast.dump(without_values(ast.parse(new)))
+
+
+def test_a_trial_is_told_what_differs(tmp_path: Path) -> None:
+    """The values of today are those that are written."""
+    (tmp_path / "train.py").write_text(TENSORFLOW)
+    found = find_arguments(["python", "train.py"], tmp_path, ())
+    values = {path: one.value for path, one in found.items()}
+    assert calls_of_trial(found, values) == ""
+    (told,) = json.loads(calls_of_trial(found, values | {"code:train.py:6 Dataset.map.num_parallel_calls": 8}))
+    assert told["lines"] == [6, 6]
+    assert told["value"] == 8
+
+
+def test_it_is_applied_and_reverted_byte_for_byte(tmp_path: Path) -> None:
+    """An edit to another line in between stays; a patch says the same."""
+    script, backups = tmp_path / "train.py", tmp_path / "backups"
+    script.write_text(TENSORFLOW)
+    found = find_arguments(["python", "train.py"], tmp_path, ())
+    edits = plan_code(found, dict.fromkeys(found, 3))
+    assert "+    .map(decode, num_parallel_calls=3)\n" in patch_of(edits, tmp_path)
+    assert patch_of(edits, tmp_path).startswith("--- a/train.py\n+++ b/train.py\n")
+    write_edits(edits, backups, SystemClock())
+    assert {one.value for one in find_arguments(["python", "train.py"], tmp_path, ()).values()} == {3}
+    applied = script.read_text()
+    write_edits(plan_reverts([script], backups), backups, SystemClock())
+    assert script.read_text() == TENSORFLOW
+    script.write_text(applied)
+    write_edits(
+        plan_code(find_arguments(["python", "train.py"], tmp_path, ()), dict.fromkeys(found, 5)), backups, SystemClock()
+    )
+    script.write_text(script.read_text() + "print(1)\n")
+    write_edits(plan_reverts([script], backups), backups, SystemClock())
+    assert script.read_text() == applied + "print(1)\n"

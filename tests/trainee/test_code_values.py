@@ -1,0 +1,113 @@
+"""Values of the trainer's code, in the calls of real frameworks: what a trial is made with, and what it is not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.config.code import calls_of_trial, find_arguments
+from autotune.records import CALLS_MADE, CODE_VARIABLE, Values
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE
+from autotune.trial.folder import copy_observer
+from tests.trainee.conftest import interpreter_with
+
+PIPELINE = """\
+import tensorflow as tf
+
+
+def pipeline():
+    data = tf.data.Dataset.range(8).map(lambda x: x + 1)
+    return (
+        data
+        .map(lambda x: 2 * x, num_parallel_calls=2)
+        .batch(
+            2,
+            drop_remainder=True,
+        )
+    )
+
+
+def validation():
+    return tf.data.Dataset.range(8).map(lambda x: x + 1).batch(2)
+
+
+def shown(data):
+    names = [type(data).__name__.strip("_")]
+    while getattr(data, "_input_dataset", None) is not None:
+        data = data._input_dataset
+        names.append(type(data).__name__.strip("_"))
+    return " ".join(reversed(names))
+
+
+print(shown(pipeline()))
+print(shown(validation()))
+print([x.numpy().tolist() for x in pipeline()])
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile(optimizer="sgd", loss="mse")
+print(model.steps_per_execution)
+"""
+
+LOADERS = """\
+from torch.utils.data import DataLoader
+
+
+class Quick(DataLoader):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+
+def loaders(data):
+    train = DataLoader(
+        data,
+        batch_size=4,
+    )
+    val_loader = DataLoader(data, 4)
+    return train, DataLoader(list(DataLoader(data)), 4, False, None, None, 0), Quick(data), val_loader
+
+
+for one in loaders(list(range(16))):
+    print(one.num_workers, one.persistent_workers, one.batch_size)
+"""
+
+
+def run(folder: Path, text: str, values: Values, python: str = sys.executable) -> tuple[list[str], list[str]]:
+    """Run a script as a trial of some values; return what it printed, and the calls that were made with them."""
+    (folder / "train.py").write_text(text)
+    found = find_arguments(["python", "train.py"], folder, ())
+    copy_observer(folder / "inject")
+    told = calls_of_trial(found, {f"code:train.py:{name}": value for name, value in values.items()})
+    env = {**os.environ, "PYTHONPATH": str(folder / "inject"), TRIAL_DIR_VARIABLE: str(folder), CODE_VARIABLE: told}
+    done = subprocess.run([python, "train.py"], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = folder / CALLS_MADE
+    return done.stdout.splitlines(), sorted(made.read_text().splitlines()) if made.exists() else []
+
+
+def test_a_pipeline_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
+    """Its elements are the same, and another pipeline is left alone."""
+    parallel = {"5 Dataset.map.num_parallel_calls": 4, "8 Dataset.map.num_parallel_calls": 3}
+    values = {**parallel, "12 Dataset.prefetch": 2, "32 Model.compile.steps_per_execution": 8}
+    printed, made = run(tmp_path, PIPELINE, {})
+    assert printed[:2] == [
+        "RangeDataset MapDataset ParallelMapDataset BatchDataset",
+        "RangeDataset MapDataset BatchDataset",
+    ]
+    assert made == []
+    changed, made = run(tmp_path, PIPELINE, values)
+    assert changed[0] == "RangeDataset ParallelMapDataset ParallelMapDataset BatchDataset PrefetchDataset"
+    assert changed[1:3] == printed[1:3]
+    assert (printed[3], changed[3]) == ("1", "8")
+    assert made == sorted(f"code:train.py:{name}" for name in values)
+
+
+@pytest.mark.services
+def test_a_loader_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
+    """Not one that is made for another one's arguments, nor one of a class of the user's."""
+    values = {"10 DataLoader.num_workers": 2, "10 DataLoader.persistent_workers": True}
+    python = interpreter_with("torch")
+    assert run(tmp_path, LOADERS, {}, python)[0] == ["0 False 4", "0 False 4", "0 False 1", "0 False 4"]
+    printed, made = run(tmp_path, LOADERS, values, python)
+    assert printed == ["2 True 4", "0 False 4", "0 False 1", "0 False 4"]
+    assert made == sorted(f"code:train.py:{name}" for name in values)
