@@ -84,8 +84,9 @@ def fill_command(
         config: Value of ``{config}``: the trial's own copy.
         python: Value of ``{python}``: the interpreter that runs autotune.
         trial_config: The trial's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
-            ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off; a token that is
-            left with nothing in it is left out.
+            ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off, and
+            ``{dotted.key!=8?--word=}`` the word and the value unless that is 8; a token that is left with nothing in it
+            is left out.
         further: Values of ``{config:NAME}``: the copies of further configs.
         needs_values: Whether values reach the trainer through placeholders only, not as overrides or variables.
         quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
@@ -107,6 +108,11 @@ def fill_command(
                 f"the command holds a lone {match[0]}", where=where, remedy="Write {{ and }} for literal braces."
             )
         key, asks, word = name.partition("?")
+        if asks and "!=" in key:
+            key, _, usual = key.partition("!=")
+            used.add(key)
+            text = _leaf_of(key, trial_config, where).text
+            return "" if text == usual else f"{word}{text}"
         if asks:
             used.add(key)
             wanted = not key.startswith("!")
@@ -142,6 +148,11 @@ def fill_command(
                 remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
             )
     return filled
+
+
+def takes_values(tokens: Sequence[str]) -> bool:
+    """Return whether a command has a place for its config, or for a value of it."""
+    return any(match["name"] not in (None, "", "python") for token in tokens for match in _FIELD.finditer(token))
 
 
 def names_config(tokens: Sequence[str]) -> bool:
@@ -286,6 +297,35 @@ class Script:
             for short in filter(_SHORT.fullmatch, names):
                 found.setdefault(short, set()).add(long if long and _takes_a_value(node) else "")
         return {short: long for short, (long, *more) in found.items() if long and not more}
+
+    @cached_property
+    def defaults(self) -> dict[str, int]:
+        """Values of options that the text declares, by their long names: whole numbers, and switches that are off.
+
+        They are read from ``add_argument("--workers", type=int, default=4)`` of argparse, ``option(...)`` of click, and
+        the fields of a dataclass of which tyro or Transformers makes options. One that is declared in several ways is
+        left out.
+        """
+        found: dict[str, set[int]] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                texts = (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+                name = next(filter(_LONG.fullmatch, texts), None)
+                given = {one.arg: getattr(one.value, "value", None) for one in node.keywords}
+                is_switch = given.get("action") == "store_true"
+                default = False if is_switch else given.get("default")
+                if name and isinstance(default, int) and (is_switch or _takes_a_value(node)):
+                    found.setdefault(name, set()).add(default)
+            elif isinstance(node, ast.ClassDef) and self._makes_options_of(node):
+                for field in node.body:
+                    default = getattr(getattr(field, "value", None), "value", None)
+                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and type(default) is int:
+                        found.setdefault(f"--{field.target.id}", set()).add(default)
+        return {name: default for name, (default, *more) in found.items() if not more}
+
+    def _makes_options_of(self, node: ast.ClassDef) -> bool:
+        is_data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+        return is_data and (self.imports("tyro") or "HfArgumentParser" in self.text)
 
     def imports(self, package: str) -> bool:
         """Return whether the text imports a package, or something out of it."""

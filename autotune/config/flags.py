@@ -5,8 +5,9 @@ argparse, click, fire and nanoGPT-like scripts take them; where the trainer has 
 and fire, ``--no-key`` of click), it is given that. So are the overrides of Hydra, OmegaConf and fire-like scripts,
 ``section.key=value`` with ``+`` or ``++`` in front or nothing. A short flag, ``-b 8`` or ``-b8``, has the key of its
 long name where the trainer's source tells that. Every word is put back as it was typed until its value
-is tuned, so that nothing is lost where a word was not meant as a value. The flags of the launcher (``python``,
-``torchrun``, ``accelerate launch``) are left alone.
+is tuned, so that nothing is lost where a word was not meant as a value. A flag that is not typed, and that the
+trainer's source declares with the name of a known knob, is added once its value is tuned. The flags of the launcher
+(``python``, ``torchrun``, ``accelerate launch``) are left alone.
 """
 
 import re
@@ -37,11 +38,13 @@ class Flags:
         values: Key → its value as YAML text; in the order of the command.
         command: The command with placeholders in the place of the values.
         left: Words that look like flags and stay as they are, with the reason.
+        declared: Keys of flags that were not typed: the value is the trainer's own.
     """
 
     values: Mapping[str, str]
     command: tuple[str, ...]
     left: Mapping[str, str]
+    declared: frozenset[str] = frozenset()
 
 
 def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Script | None = None) -> Flags:
@@ -57,17 +60,20 @@ def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Sc
     end = own.index("--") if "--" in own else len(own)
     reader = _Reader(own[:end], is_known, script or Script())
     reader.read()
+    declared = reader.add_declared()
     left = {word: "it is for what starts the trainer" for word in words[:start] if word.startswith("-")}
     return Flags(
         values=reader.values,
         command=(*map(literal, words[:start]), *reader.command, *map(literal, own[end:])),
         left=left | reader.left,
+        declared=declared,
     )
 
 
-def flags_config(values: Mapping[str, str]) -> str:
-    """Return the text of a config that holds the values of flags; see `Flags`."""
-    keys = "".join(f"{new_scalar(key)}: {text}\n" for key, text in values.items())
+def flags_config(flags: Flags) -> str:
+    """Return the text of a config that holds the values of flags."""
+    notes = dict.fromkeys(flags.declared, "  # the trainer's own, where the flag is left out")
+    keys = "".join(f"{new_scalar(key)}: {text}{notes.get(key, '')}\n" for key, text in flags.values.items())
     return (
         f"# The flags of a training command: the values that stand here are what `autotune run` trains with.\n\n{keys}"
     )
@@ -105,6 +111,21 @@ class _Reader:
                 )
             else:
                 self._leave(word, "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None)
+
+    def add_declared(self) -> frozenset[str]:
+        """Add the flags that are not typed and have the name of a known knob; return their keys."""
+        added = set()
+        short = [one for one in self._script.long_options if any(word.startswith(one) for word in self._words)]
+        typed = {_key(self._script.long_options[one].removeprefix("--")) for one in short}
+        for flag, default in self._script.defaults.items():
+            key = _key(flag.removeprefix("--"))
+            if key in typed.union(self.values, self._counts) or not self._is_known(key) or self._why_left(key):
+                continue
+            self.values[key] = new_scalar(default)
+            usual = f"{key}?{flag}" if isinstance(default, bool) else f"{key}!={default}?{flag}="
+            self.command.append(f"{{{usual}}}")
+            added.add(key)
+        return frozenset(added)
 
     def _leave(self, word: str, why: str | None) -> None:
         if why is not None:

@@ -152,7 +152,7 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
     if not config.parent.is_dir():
         raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
     flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
-    document = Document.parse(flags_config(flags.values), str(config)) if flags.values else None
+    document = Document.parse(flags_config(flags), str(config)) if flags.values else None
 
     def write(lines: Sequence[str]) -> ConfigEdit:
         if document is not None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from autotune.clock import Clock, format_duration
-from autotune.config.command import names_config
+from autotune.config.command import names_config, takes_values
 from autotune.config.load import Settings
 from autotune.config.outputs import path_of, unquoted, written_like
 from autotune.errors import TrialError
@@ -199,8 +199,9 @@ def _made_unread(path: Path) -> Callable[[], bool | None]:
 
 def _reached(problem: Problem, was_read: Callable[[], bool | None]) -> Reached:
     if not names_config(problem.command):
-        alone = problem.settings.section.varies_environment_alone or problem.settings.code
-        return Reached.IN_THE_ENVIRONMENT if alone else Reached.ON_THE_COMMAND_LINE
+        alone = problem.settings.section.varies_environment_alone
+        by_code = problem.settings.code and not takes_values(problem.command)
+        return Reached.IN_THE_ENVIRONMENT if alone or by_code else Reached.ON_THE_COMMAND_LINE
     return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[was_read()]
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import __version__
-from autotune.config.command import names_config, resolve_executable
+from autotune.config.command import resolve_executable, takes_values
 from autotune.config.command_line import TypedOptions, with_further
+from autotune.config.hydra import ComposedDocument
 from autotune.config.keys import closest
 from autotune.config.load import Settings, load_settings
 from autotune.config.schema import (
@@ -376,7 +377,8 @@ def open_problem(
     typed_command = with_further(command, settings.further, Path.cwd()) if command else None
     used = typed_command or settings.command
     values = settings.scalars
-    if used and settings.code and not names_config(used):  # no other value would reach the trainer
+    is_composed = isinstance(settings.document, ComposedDocument)
+    if used and settings.code and not is_composed and not takes_values(used):  # no other value would reach the trainer
         values = {path: value for path, value in values.items() if path.startswith((ENV, CODE))}
     refused = {
         **of_other_sections(values, [word for part in used or () for word in part.split("=")]),

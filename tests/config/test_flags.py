@@ -16,7 +16,7 @@ KNOWN = {"batch_size", "use_xla", "num_workers", "cache"}
 def read(*words: str, script: Script | None = None):
     """Return the flags found, and the command filled from the config made of them."""
     flags = read_flags(words, KNOWN.__contains__, script)
-    document = Document.parse(flags_config(flags.values))
+    document = Document.parse(flags_config(flags))
     filled = fill_command(
         flags.command or ("x",), config=Path("c"), python="python", trial_config=document, where="here"
     )
@@ -38,6 +38,45 @@ def test_the_styles_of_flags():
     }
     assert flags.command[3:7] == ("--batch_size={batch_size}", "--lr", "{lr}", "--compile={compile}")
     assert filled == (*words, "--out-dir=out", "--num-workers", "4", "--tag=", "--name=it's {x}")
+
+
+ARGPARSE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--num-workers", type=int, default=4, help="of the loader")
+parser.add_argument("-b", "--batch-size", default=16, type=int)
+parser.add_argument("--use_xla", action="store_true")
+parser.add_argument("--cache", default=CACHE)
+parser.add_argument("--seed", default=1)
+"""
+TYRO = """
+import tyro
+from dataclasses import dataclass
+
+@dataclass
+class Args:
+    num_workers: int = 4
+    seed: int = 1
+    lr: float = 0.1
+"""
+
+
+def test_a_flag_that_is_not_typed_is_added_where_its_value_is_not_the_trainers_own():
+    """The source declares it; what it leaves to the trainer, or gives no knob's name, stays as it is."""
+    flags, document, filled = read("train.py", "-b", "8", script=Script(text=ARGPARSE))
+    assert filled == ("train.py", "-b", "8")
+    assert document.data == {"batch_size": 8, "num_workers": 4, "use_xla": False}
+    assert flags.declared == {"num_workers", "use_xla"}
+    other = Document.parse("batch_size: 8\nnum_workers: 2\nuse_xla: true\n")
+    turned = fill_command(flags.command, config=Path("c"), python="p", trial_config=other, where="here")
+    assert turned == ("train.py", "-b", "8", "--num-workers=2", "--use_xla")
+    assert "# the trainer's own" in flags_config(flags)
+
+
+def test_the_fields_of_a_dataclass_are_flags_where_they_are_made_into_such():
+    """By tyro, or by Transformers' parser; elsewhere they are no matter of the command line."""
+    assert read("train.py", script=Script(text=TYRO))[1].data == {"num_workers": 4}
+    assert read("train.py", "--lr=1", script=Script(text=TYRO.replace("tyro", "json")))[1].data == {"lr": 1}
 
 
 def test_switches_are_left_out_where_they_are_off():
@@ -207,5 +246,6 @@ def test_short_flags_whose_meaning_is_not_certain_stay(tmp_path: Path, words: tu
     """Switches, lists, those without a long name or with two, and those that are typed twice."""
     flags, _, filled = read("train.py", "--a=1", *words, script=script(tmp_path, OPTIONS))
     assert filled == ("train.py", "--a=1", *words)
-    assert list(flags.values) == ["a"]
+    assert [key for key in flags.values if key not in flags.declared] == ["a"]
+    assert ("batch_size" in flags.declared) is (words[0] in ("-v", "-s"))
     assert why in flags.left[words[0]]
