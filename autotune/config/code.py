@@ -23,8 +23,11 @@ from autotune.errors import ConfigError
 from autotune.records import CODE, Scalar, Values
 
 _MOST_CALLS = 4  # of one kind: a project with more has them for several trainings
-_TELLING = re.compile(rb"DataLoader|\.(?:map|interleave|prefetch|batch|padded_batch|compile)\(")
-_LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+_TELLING = re.compile(rb"DataLoader|TrainingArguments|\.(?:map|interleave|prefetch|batch|padded_batch|compile)\(")
+_CLASSES = (
+    *("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"),
+    *("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"),
+)
 _PREFETCH = "prefetch"
 
 
@@ -57,10 +60,14 @@ _ARGUMENTS: Mapping[str, tuple[_Argument, ...]] = {
         _Argument("pin_memory", False, 7),
         _Argument("persistent_workers", False),
     ),
+    **dict.fromkeys(
+        ("TrainingArguments", "Seq2SeqTrainingArguments"),
+        (_Argument("dataloader_num_workers", 0), _Argument("dataloader_persistent_workers", False)),
+    ),
 }
-"""Arguments by what is called: a class of PyTorch, a method of a dataset of tf.data, or of a model of Keras."""
+"""Arguments by what is called: a class of PyTorch or Transformers, a method of a dataset of tf.data, or of a model."""
 
-_SHOWN = {"DataLoader": "DataLoader", "compile": "Model.compile"}
+_METHODS = {"compile": "Model.compile", **{name: f"Dataset.{name}" for name in ("map", "interleave")}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +201,7 @@ def calls_of_trial(arguments: Mapping[str, CodeArgument], values: Values) -> str
 def _calls(code: LiveCode) -> Iterator[tuple[str, ast.Call]]:
     """Yield the calls that load the data of training, the first few of each kind, each with the name of its file."""
     is_prefetched = any(isinstance(node, ast.Attribute) and node.attr == _PREFETCH for _, node in code.nodes())
-    found = [list(code.calls(*_LOADERS))]
+    found = [list(code.calls(*_CLASSES))]
     found += [list(dataset_calls(code, name)) for name in ("map", "interleave", _PREFETCH)]
     if not is_prefetched:  # the last batch is what the loop is given
         found.append(list(dataset_calls(code, "batch", "padded_batch"))[-1:])
@@ -219,7 +226,7 @@ def _shown(call: ast.Call, argument: _Argument) -> str:
     callee = last_part(call.func)
     if _PREFETCH in (callee, argument.name):  # the same name, whether it is there or not
         return f"{call.end_lineno if argument.is_added else _line(call)} Dataset.{_PREFETCH}"
-    return f"{_line(call)} {_SHOWN.get(callee, f'Dataset.{callee}')}.{argument.name}"
+    return f"{_line(call)} {_METHODS.get(callee, callee)}.{argument.name}"
 
 
 def _is_plain(content: bytes) -> bool:

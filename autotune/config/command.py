@@ -303,10 +303,12 @@ class Script:
         """Values of options that the text declares, by their long names: whole numbers, and switches that are off.
 
         They are read from ``add_argument("--workers", type=int, default=4)`` of argparse, ``option(...)`` of click, and
-        the fields of a dataclass of which tyro or Transformers makes options. One that is declared in several ways is
-        left out.
+        the fields of a dataclass of which tyro or Transformers makes options; those of the latter's own are known. One
+        that is declared in several ways is left out.
         """
         found: dict[str, set[int]] = {}
+        if "HfArgumentParser" in self.text and "TrainingArguments" in self.text:
+            found = {"--dataloader_num_workers": {0}, "--per_device_train_batch_size": {8}}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call):
                 texts = (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))

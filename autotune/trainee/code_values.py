@@ -20,12 +20,16 @@ MADE = "calls.made"
 """File in the trial's folder with the names of the values that a call was made with, a line each."""
 
 _DATASET = "tensorflow.python.data.ops.dataset_ops:DatasetV2"
-_PLACES = {
+PLACES = {
     "keras": {"compile": "keras.src.trainers.trainer:Trainer.compile"},
     "torch": {"DataLoader": "torch.utils.data.dataloader:DataLoader.__init__"},
+    "transformers.training_args": {"TrainingArguments": "transformers.training_args:TrainingArguments.__init__"},
+    "transformers.training_args_seq2seq": {
+        "Seq2SeqTrainingArguments": "transformers.training_args_seq2seq:Seq2SeqTrainingArguments.__init__"
+    },
     "tensorflow": {name: f"{_DATASET}.{name}" for name in ("map", "interleave", "prefetch", "batch", "padded_batch")},
 }
-"""What is called, and where it is in its framework, by the name that the framework is imported by."""
+"""What is called, and where it is in its framework, by the module with which that is imported."""
 
 _WITHIN = ("__init__", "wrapper", "wrapped")  # functions between a call and what is called, of those that wrap it
 _MOST_FRAMES = 8
@@ -34,7 +38,7 @@ _MOST_FRAMES = 8
 def install(framework: str, instrumentation: Instrumentation) -> None:
     """Put the values of this trial into the calls of a framework that has just been imported."""
     told = json.loads(os.environ.get(VARIABLE) or "[]")
-    for callee, place in _PLACES.get(framework, {}).items():
+    for callee, place in PLACES.get(framework, {}).items():
         values = [one for one in told if one["callee"] == callee]
         if values:
             instrumentation.attempt(place, _put, place, values, instrumentation)

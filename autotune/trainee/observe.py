@@ -56,6 +56,7 @@ def install() -> None:
         return
     report = Report(process_stream)
     loop, instrumentation = Loop(report), Instrumentation(report.note)
+    code = import_module(f"{__package__}.code_values") if folder and "AUTOTUNE_CODE" in os.environ else None
     phased: list[Any] = []  # the loop that is taken through phases, if there is one
 
     def add(observer: str) -> None:
@@ -65,15 +66,16 @@ def install() -> None:
         for observers in (PHASED_OBSERVERS if phased else {}), OBSERVERS:
             for observer in observers.get(framework, ()):
                 instrumentation.attempt(framework, add, observer)
-        if folder and "AUTOTUNE_CODE" in os.environ:
-            part("code_values.install")(framework, instrumentation)
+        if code is not None:
+            code.install(framework, instrumentation)
 
     def add_phases() -> None:
         phased.append(part("phases.PhasedLoop")(loop, instrumentation, float(os.environ["AUTOTUNE_PHASE_S"])))
 
     if folder and "AUTOTUNE_PHASE_S" in os.environ:
         instrumentation.attempt("phases", add_phases)
-    hook = Hook(dict.fromkeys([*OBSERVERS, *(PHASED_OBSERVERS if phased else ())], observe))
+    hooked = [*OBSERVERS, *(PHASED_OBSERVERS if phased else ()), *(code.PLACES if code else ())]
+    hook = Hook(dict.fromkeys(hooked, observe))
     installed.append(instrumentation)
     hook.install()
     atexit.register(instrumentation.guarded(loop.ends))

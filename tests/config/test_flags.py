@@ -77,6 +77,8 @@ def test_the_fields_of_a_dataclass_are_flags_where_they_are_made_into_such():
     """By tyro, or by Transformers' parser; elsewhere they are no matter of the command line."""
     assert read("train.py", script=Script(text=TYRO))[1].data == {"num_workers": 4}
     assert read("train.py", "--lr=1", script=Script(text=TYRO.replace("tyro", "json")))[1].data == {"lr": 1}
+    text = "from transformers import HfArgumentParser, TrainingArguments\nHfArgumentParser(TrainingArguments)\n"
+    assert set(Script(text=text).defaults) == {"--dataloader_num_workers", "--per_device_train_batch_size"}
 
 
 def test_switches_are_left_out_where_they_are_off():

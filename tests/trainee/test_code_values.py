@@ -111,3 +111,29 @@ def test_a_loader_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
     printed, made = run(tmp_path, LOADERS, values, python)
     assert printed == ["2 True 4", "0 False 4", "0 False 1", "0 False 4"]
     assert made == sorted(f"code:train.py:{name}" for name in values)
+
+
+ARGUMENTS = """\
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
+
+one = TrainingArguments(output_dir="out")
+other = Seq2SeqTrainingArguments(
+    output_dir="out",
+)
+print(one.dataloader_num_workers, one.dataloader_persistent_workers, other.dataloader_num_workers)
+"""
+
+
+@pytest.mark.services
+def test_the_arguments_of_a_trainer_of_transformers_are_those_of_a_trial(tmp_path: Path) -> None:
+    """There the loader is made by the library, and what it is made with stands in the user's code."""
+    values = {
+        "3 TrainingArguments.dataloader_num_workers": 2,
+        "3 TrainingArguments.dataloader_persistent_workers": True,
+        "4 Seq2SeqTrainingArguments.dataloader_num_workers": 3,
+    }
+    python = interpreter_with("torch", "transformers", "accelerate")
+    assert run(tmp_path, ARGUMENTS, {}, python) == (["0 False 0"], [])
+    printed, made = run(tmp_path, ARGUMENTS, values, python)
+    assert printed == ["2 True 3"]
+    assert made == sorted(f"code:train.py:{name}" for name in values)
