@@ -207,20 +207,31 @@ def _write(problem: Problem, settings: Settings, keys: Values, console: Console,
     if dry_run or not (planned or in_code):
         return bool(planned or in_code)
     problem.state.create()
+    place = _write_patch(settings.folder, patch) if in_code and not code else None
     configs = [edit for edit in planned if edit.path in settings.paths]
     together = [*configs, *in_code] if code else configs
     for written in (together, [edit for edit in planned if edit not in configs]):  # variables in a separate section
         for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
             console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
-    if in_code and not code:
-        place = _write_patch(settings.folder, patch)
-        said = f"\nWritten to {place}: what changes in the trainer's code, which stays as it is. To make these changes:"
-        again = problem.typed.command("apply", "--code")
-        console.print(f"{said}\n  {again}\nor, in {settings.folder}:  git apply {_PATCH}", soft_wrap=True, markup=False)
+    if place is not None:
+        console.print(
+            f"\nWritten to {place}: what changes in the trainer's code, which stays as it is.\n"
+            f"To make these changes, in {settings.folder}:  git apply {_PATCH}\n"
+            "or give --code to `autotune apply`, which keeps a backup.",
+            soft_wrap=True,
+            markup=False,
+        )
+    elif in_code and _is_patch(settings.folder / _PATCH):
+        (settings.folder / _PATCH).unlink()  # it is carried out
     return True
 
 
 _PATCH = "autotune.patch"
+_FIRST_LINE = b"# written by autotune apply\n"
+
+
+def _is_patch(place: Path) -> bool:
+    return os.path.isfile(place) and read_beginning(place, len(_FIRST_LINE)) == _FIRST_LINE
 
 
 def _write_patch(folder: Path, patch: str) -> Path:
@@ -229,13 +240,13 @@ def _write_patch(folder: Path, patch: str) -> Path:
     Raises:
         ConfigError: There is another file of that name, or it cannot be written.
     """
-    place, first = folder / _PATCH, "# written by autotune apply\n"
+    place = folder / _PATCH
     try:
-        if os.path.lexists(place) and not read_beginning(place, len(first)) == first.encode():
+        if os.path.lexists(place) and not _is_patch(place):
             raise ConfigError(
                 "there is such a file already, and it is not overwritten", where=str(place), remedy="Move it away."
             )
-        replace_durably(place, (first + patch).encode())
+        replace_durably(place, _FIRST_LINE + patch.encode())
     except OSError as error:
         raise ConfigError(
             f"the patch cannot be written: {error.strerror}", where=str(place), remedy="Apply it with --code instead."

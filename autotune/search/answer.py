@@ -12,6 +12,7 @@ from typing import Self
 from autotune.errors import ConfigError, StorageAway, StudyError
 from autotune.records import (
     ALLOWED,
+    CODE,
     DOCUMENT,
     LEFT_OUT,
     ChangeSet,
@@ -254,6 +255,14 @@ def _keys(problem: Problem, point: str, values: Values, baseline: Side | None) -
 
 
 def _require_point(problem: Problem, point: str, values: Values) -> None:
+    gone = [path for path in values if path.startswith(CODE) and path not in problem.settings.code]
+    if gone:
+        place, _, call = gone[0].removeprefix(CODE).partition(" ")
+        raise ConfigError(
+            f"there is no {call} to be set in that line any more",
+            where=place,
+            remedy=f"Where lines have moved, search again: {problem.typed.command('search', '--budget', '30m')}",
+        )
     if not problem.space.contains(values):
         raise ConfigError(
             "the values of that trial are not among those that this config allows now",
