@@ -82,10 +82,15 @@ class KnobRow:
     along: Sequence[str] = ()
 
 
+_LONGEST_NAME = 50  # that is shown whole at 80 columns
+
+
 def knob_table(knobs: Sequence[KnobRow]) -> Table:
     """Return the table, with a row for each knob."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), expand=True)
-    for column in ("knob", "today", "tried", "for the training"):
+    names = max((len(path) for knob in knobs for path in knob.paths), default=0)
+    table.add_column("knob", no_wrap=True, min_width=min(names, _LONGEST_NAME))  # long values give way to names
+    for column in ("today", "tried", "for the training"):
         table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)
     table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
     for knob in knobs:

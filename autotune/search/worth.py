@@ -62,7 +62,7 @@ def changes_worth(
 
     By the trials that were made for that (`TakenBack`), where there are any, else by a model of all. There, changes
     that were only ever made together form one group, and are taken back together; so is with a change what does not
-    work without it.
+    work without it. Those of which none is sure form one group where that is sure.
 
     Args:
         records: Trials measured under like conditions.
@@ -100,6 +100,14 @@ def changes_worth(
             worths[column] = whole if whole and not tried.changes(left) else ratio
     rated = [(worths.get(column), paths) for column, paths in groups.items()]
     rated += [(worth, list(paths)) for paths, worth in known.groups().items()]
+    unsure = [(worth, paths) for worth, paths in rated if worth is None or worth.low <= 1.0 <= worth.high]
+    if trials and len(unsure) > 1:
+        paths = [path for _, some in unsure for path in some]
+        tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
+        left = taken_back(point, paths, tried)
+        together = whole if not tried.changes(left) else speed_ratios(trials, point, [left], tried, sd=sd)[0]
+        if together and together.low > 1.0:
+            rated = [*(one for one in rated if one not in unsure), (together, paths)]
     rated.sort(key=lambda item: -(item[0].ratio if item[0] else 0.0))
     rated = [*((None, [path]) for path in changed if path in known.needed), *rated]
     return tuple(

@@ -6,6 +6,7 @@ import sys
 from autotune.errors import AutotuneError
 from scripts.bench import (
     answers,
+    code,
     confirmation,
     drift,
     grid,
@@ -56,6 +57,7 @@ _BENCHMARKS = (
     drift.add_drift,
     windows.add_windows,
     stalls.add_stalls,
+    code.add_code,
     loaders.add_loaders,
     answers.add_answers,
 )

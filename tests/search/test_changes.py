@@ -75,13 +75,25 @@ def test_what_no_run_shows_is_not_known(make_trial: MakeTrial) -> None:
 
 
 def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: MakeTrial) -> None:
-    """One group of everything, one number: that of the pairs, as in the headline; a part of it is not that."""
+    """One group of everything, one number: that of the pairs, as in the headline; a part of it is not that.
+
+    So it is as long as none of them is sure alone.
+    """
     confirmed = Ratio(ratio=1.9, low=1.8, high=2.0)
     trials = [make_trial(BASELINE, 50.0), make_trial(BEST, 90.0)]
     assert {c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)} == {
         confirmed
     }
-    trials.append(make_trial({**BASELINE, "data.batch": 32}, 80.0))
+    part = make_trial({**BASELINE, "data.batch": 32}, 80.0)
+    worths = [
+        c.worth for c in changes_worth([*trials, part], BASELINE, BEST, SPACE, sd=0.2, noise=NOISE, whole=confirmed)
+    ]
+    assert set(worths) == {confirmed}
+    without = {**BEST, "data.batch": BASELINE["data.batch"]}
+    trials += [
+        part,
+        *(make_trial(values, speed) for _ in range(4) for values, speed in ((without, 55.0), (BEST, 90.0))),
+    ]
     worths = [c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)]
     assert confirmed not in worths
 
