@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from autotune.clock import Clock
-from autotune.config.code import CodeArgument, arguments_of, with_values
+from autotune.config.code import CodeArgument, arguments_of, place_of, with_values
 from autotune.config.document import Document, read_bytes
 from autotune.config.keys import KeyPath, NewValues, Syntax, dotted, syntax_of
 from autotune.config.load import separate_path
@@ -118,6 +118,7 @@ def plan_code(arguments: Mapping[str, CodeArgument], values: Values) -> list[Con
 def patch_of(edits: Sequence[ConfigEdit], folder: Path) -> str:
     """Return edits of files below a folder as a patch for ``git apply`` or ``patch -p1`` there."""
     names = [edit.path.relative_to(folder).as_posix() for edit in edits]
+    names = [f"{name}\t" if " " in name else name for name in names]  # where a name with spaces ends
     return "".join(_diff(edit, f"a/{name}", f"b/{name}") for edit, name in zip(edits, names, strict=True))
 
 
@@ -459,7 +460,7 @@ def _plan_back(path: Path, entry: Entry, backups_folder: Path) -> ConfigEdit:
 def _plan_code_back(path: Path, entry: Entry, folder: Path) -> ConfigEdit:
     """Plan to put a source back as it was; if it was edited since, only the values."""
     before = next(one.with_suffix(".bak") for one in folder.glob("*.json") if _read(one).number == entry.number)
-    name = str(entry.changes[0].path[0]).removeprefix(CODE).partition(" ")[0].rpartition(":")[0]
+    name = place_of(str(entry.changes[0].path[0]))[0].rpartition(":")[0]
     applied = {str(one.path[0]): one.new for one in entry.changes}
     earlier = {str(one.path[0]): one.old for one in entry.changes}
     present, old = read_bytes(path), read_bytes(before)

@@ -92,10 +92,11 @@ class CodeArgument:
     value: Scalar
     span: tuple[int, int] | None
 
-    @property
-    def place(self) -> str:
-        """File and line, for people."""
-        return self.path.removeprefix(CODE).partition(" ")[0]
+
+def place_of(path: str) -> tuple[str, str]:
+    """Return file and line of an argument, by its name, and what it is: ``train.py:41``, ``DataLoader.num_workers``."""
+    place, _, call = path.removeprefix(CODE).rpartition(" ")
+    return place, call
 
 
 def find_arguments(words: Sequence[str], folder: Path, values: Iterable[Scalar]) -> dict[str, CodeArgument]:
@@ -263,7 +264,7 @@ def _span(node: ast.expr, starts: Sequence[int]) -> tuple[int, int]:
 
 
 def _with_value(content: bytes, one: CodeArgument, value: Scalar) -> bytes:
-    name = one.place.rpartition(":")[0]
+    name = place_of(one.path)[0].rpartition(":")[0]
     before = arguments_of(one.file, name, content)
     for start, end, text in _edits(content, before.get(one.path), value):
         after = content[:start] + text.encode() + content[end:]

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
-from autotune.config.code import CodeArgument, calls_of_trial, find_arguments
+from autotune.config.code import CodeArgument, calls_of_trial, find_arguments, place_of
 from autotune.config.command import fill_command, find_script, own_words, split_command
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.hydra import (
@@ -287,8 +287,8 @@ class Settings:
             return self.code[path].value
         if path.startswith(CODE):
             raise ConfigError(
-                f"there is no {path.partition(' ')[2]} in that line, or its value is no number any more",
-                where=path.removeprefix(CODE).partition(" ")[0],
+                f"there is no {place_of(path)[1]} in that line, or its value is no number any more",
+                where=place_of(path)[0],
                 remedy="The code has changed: search again.",
             )
         leaf = self.leaf(path)

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from autotune.config.code import place_of
 from autotune.errors import ConfigError, StorageAway, StudyError
 from autotune.records import (
     ALLOWED,
@@ -257,7 +258,7 @@ def _keys(problem: Problem, point: str, values: Values, baseline: Side | None) -
 def _require_point(problem: Problem, point: str, values: Values) -> None:
     gone = [path for path in values if path.startswith(CODE) and path not in problem.settings.code]
     if gone:
-        place, _, call = gone[0].removeprefix(CODE).partition(" ")
+        place, call = place_of(gone[0])
         raise ConfigError(
             f"there is no {call} to be set in that line any more",
             where=place,

@@ -2,6 +2,8 @@
 
 import ast
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -144,23 +146,25 @@ def test_a_trial_is_told_what_differs(tmp_path: Path) -> None:
     assert told["value"] == 8
 
 
-def test_it_is_applied_and_reverted_byte_for_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["train.py", "my train.py"])
+def test_it_is_applied_and_reverted_byte_for_byte(tmp_path: Path, name: str) -> None:
     """An edit to another line in between stays; a patch says the same."""
-    script, backups = tmp_path / "train.py", tmp_path / "backups"
+    script, backups = tmp_path / name, tmp_path / "backups"
     script.write_text(TENSORFLOW)
-    found = find_arguments(["python", "train.py"], tmp_path, ())
+    found = find_arguments(["python", name], tmp_path, ())
     edits = plan_code(found, dict.fromkeys(found, 3))
     assert "+    .map(decode, num_parallel_calls=3)\n" in patch_of(edits, tmp_path)
-    assert patch_of(edits, tmp_path).startswith("--- a/train.py\n+++ b/train.py\n")
+    (tmp_path / "a.patch").write_text(patch_of(edits, tmp_path))
+    if git := shutil.which("git"):
+        subprocess.run([git, "apply", "--check", "a.patch"], cwd=tmp_path, check=True)
     write_edits(edits, backups, SystemClock())
-    assert {one.value for one in find_arguments(["python", "train.py"], tmp_path, ()).values()} == {3}
+    assert {one.value for one in find_arguments(["python", name], tmp_path, ()).values()} == {3}
     applied = script.read_text()
     write_edits(plan_reverts([script], backups), backups, SystemClock())
     assert script.read_text() == TENSORFLOW
     script.write_text(applied)
-    write_edits(
-        plan_code(find_arguments(["python", "train.py"], tmp_path, ()), dict.fromkeys(found, 5)), backups, SystemClock()
-    )
+    again = find_arguments(["python", name], tmp_path, ())
+    write_edits(plan_code(again, dict.fromkeys(found, 5)), backups, SystemClock())
     script.write_text(script.read_text() + "print(1)\n")
     write_edits(plan_reverts([script], backups), backups, SystemClock())
     assert script.read_text() == applied + "print(1)\n"
