@@ -40,8 +40,9 @@ def test_a_search_and_its_study_from_python(project: Path) -> None:
 
 def test_the_examples_of_the_documentation_run(project: Path) -> None:
     """One after another as they stand, in the folder of a config with a command."""
-    page = (Path(__file__).parents[2] / "docs" / "library.md").read_text()
-    examples = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import autotune" in block]
+    docs = Path(__file__).parents[2] / "docs"
+    pages = "".join((docs / name).read_text() for name in ("library.md", "sampler.md"))
+    examples = [block for block in re.findall(r"```python\n(.*?)```", pages, re.DOTALL) if "import autotune" in block]
     assert len(examples) == 4
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(examples)],
