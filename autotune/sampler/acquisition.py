@@ -384,9 +384,8 @@ def _candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) 
         center = np.array(space.indices(values))
         found.append(_neighbours(center, sizes))
         pairs = np.tile(center, (300 // len(best), 1))  # points two changes away from one of the best, drawn at random
-        for row in pairs:
-            for column in rng.choice(len(sizes), size=min(2, len(sizes)), replace=False):
-                row[column] = rng.integers(0, sizes[column])
+        columns = np.argsort(rng.random(pairs.shape), axis=1)[:, :2]
+        np.put_along_axis(pairs, columns, rng.integers(0, np.array(sizes)[columns]), axis=1)
         found.append(pairs)
     return np.concatenate(found)
 

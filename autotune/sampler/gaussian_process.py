@@ -17,15 +17,19 @@ Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7, 4.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from autotune.space.knob import Knob
 from autotune.space.space import Space
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
 """Points as rows, shape (n_points, n_knobs): for each knob the position of its value among the choices."""
@@ -59,6 +63,20 @@ class Posterior:
     sd: Array
 
 
+_BLAS = ThreadpoolController()
+
+
+def _on_one_thread(method: _Method) -> _Method:
+    """Return a method whose linear algebra uses one thread: matrices are small, and other cores are the trainer's."""
+
+    @wraps(method)
+    def limited(*args: Any, **kwargs: Any) -> Any:
+        with _BLAS.limit(limits=1, user_api="blas"):
+            return method(*args, **kwargs)
+
+    return cast("_Method", limited)
+
+
 class GaussianProcess:
     """Gaussian process over one space; its hyperparameters are kept from fit to fit.
 
@@ -83,6 +101,7 @@ class GaussianProcess:
         self._steps = np.full(len(prior), _FIRST_STEP)
         self._slopes = np.zeros(len(prior))
 
+    @_on_one_thread
     def fit(self, data: TrainingData, *, adapts: bool = True) -> None:
         """Fit the model to these observations, in place of the earlier ones."""
         residuals = data.scores - self._prior(data.points)
@@ -102,6 +121,7 @@ class GaussianProcess:
         self._center = float(np.mean(residuals))
         self._weights = self._solve(residuals - self._center)
 
+    @_on_one_thread
     def predict(self, points: Indices) -> Posterior:
         """Return the posterior of points, measured or not, shape (n_points, n_knobs)."""
         additive, joint, own = np.exp(self._logs[-3:])
@@ -113,6 +133,7 @@ class GaussianProcess:
         variance = np.maximum(prior - np.sum(half * half, axis=0), 1e-12)
         return Posterior(mean=self._prior(points) + self._center + cross @ self._weights, sd=np.sqrt(variance))
 
+    @_on_one_thread
     def covariance(self, points: Indices) -> Array:
         """Return the posterior covariance of these points, which must be distinct, shape (n_points, n_points)."""
         prior = self._shared(points, self._scaled(points)) + np.exp(self._logs[-1]) * np.eye(len(points))
