@@ -1,13 +1,18 @@
-"""Observer of JAX: detects the dataset that a trainer trains on.
+"""Observer of JAX: detects the dataset that a trainer trains on, or else the calls of its compiled step.
 
 A compiled step of JAX runs no Python, but its first call does, to trace it. If a gradient is taken then, the dataset of
 the last batch is trained on, and each of its batches is a step from there on. The batches themselves are observed at
-their source: ``tf.data`` or PyTorch's ``DataLoader``.
+their source: ``tf.data`` or PyTorch's ``DataLoader``. A trainer that makes its batches of arrays has none: there each
+call of the function that `jax.jit` has returned is a step, if a gradient was taken while it was traced.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
+import time
+from importlib import import_module
+from types import MethodType
 from typing import Any
 
 from autotune.trainee.observer import Observer
@@ -16,12 +21,21 @@ from autotune.trainee.observer import Observer
 class JaxObserver(Observer):
     """Observer of JAX."""
 
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.running: dict[int, _Jitted] = {}  # the outermost compiled function that is called, by thread
+        self._latest: Any = None  # result of a step, which may not be there yet
+
     def install(self) -> None:
         self.around("jax:vjp", self._traced)  # takes the gradient itself
         for place in ("jax:grad", "jax:value_and_grad"):
             self.attempt(place, self._around_transform)
+        self.attempt("jax:jit", self._around_jit)
 
     def _traced(self, args: Any, kwargs: Any) -> None:
+        running = self.running.get(threading.get_ident())
+        if running is not None:
+            running.trains = True
         self.loop.always_trains()
 
     def _around_transform(self, jax: Any, name: str) -> None:
@@ -33,3 +47,66 @@ class JaxObserver(Observer):
             return instrumentation.observing(original(*args, **kwargs), traced, None)
 
         instrumentation.put(jax, name, observed)
+
+    def _around_jit(self, jax: Any, name: str) -> None:
+        original = getattr(jax, name)
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            # Without a function, as in `@jax.jit(static_argnums=0)`, it returns a decorator.
+            return _Jitted(made, self) if hasattr(made, "lower") else lambda function: _Jitted(made(function), self)
+
+        self.instrumentation.put(jax, name, observed)
+
+    def stepped(self, jitted: _Jitted, begin_s: float, result: Any) -> None:
+        """Record a call of a compiled function that trains, unless its batches are seen."""
+        if self.loop.steps.is_fetching:
+            return
+        self._latest = result
+        self.loop.sync = self._wait
+        self.loop.worked(jitted, begin_s, None, True, threading.get_ident())
+
+    def _wait(self) -> None:
+        latest, self._latest = self._latest, None
+        try:
+            import_module("jax").block_until_ready(latest)
+        except Exception:  # given away to the next step already, which then waits for it
+            return
+
+
+class _Jitted:
+    """Compiled function of JAX whose calls are observed; in all else the function itself."""
+
+    def __init__(self, original: Any, observer: JaxObserver) -> None:
+        functools.update_wrapper(self, original)
+        self._original, self._observer = original, observer
+        self.trains = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        observer = self._observer
+        running, thread = observer.running, threading.get_ident()
+        outer = running.get(thread)
+        if outer is not None or not observer.instrumentation.on:
+            result = self._original(*args, **kwargs)
+            if outer is not None and self.trains:  # its gradient may have been traced before
+                outer.trains = True
+            return result
+        running[thread] = self
+        begin_s = time.monotonic()
+        try:
+            result = self._original(*args, **kwargs)
+        finally:
+            del running[thread]
+        if self.trains:
+            observer.instrumentation.guarded(observer.stepped)(self, begin_s, result)
+        return result
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __reduce__(self) -> Any:
+        return self._original.__reduce__()

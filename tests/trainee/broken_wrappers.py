@@ -189,6 +189,7 @@ def jax_workouts() -> dict[str, Workout]:
         "jax.grad": lambda: jax.grad(lambda x: x * x)(1.0),
         "jax.value_and_grad": lambda: jax.value_and_grad(lambda x: x * x)(1.0),
         "jax.vjp": lambda: jax.vjp(lambda x: x * x, 1.0),
+        "jax.jit": lambda: jax.jit(lambda x: x * x)(1.0),
     }
 
 

@@ -1,0 +1,65 @@
+"""Steps of JAX trainers that make their batches of arrays: no loader tells of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainee.conftest import Observed, interpreter_with
+
+pytestmark = pytest.mark.services
+
+TRAINER = """\
+import functools
+
+import jax
+import jax.numpy as jnp
+
+X = jax.random.normal(jax.random.PRNGKey(0), (256, 8))
+Y = X.sum(axis=1)
+
+
+def loss(weights, x, y):
+    return jnp.mean((x @ weights - y) ** 2)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def step(weights, x, y):
+    return weights - 0.1 * jax.grad(loss)(weights, x, y)
+
+
+@jax.jit
+def evaluate(weights):
+    return loss(weights, X, Y)
+
+
+class Model:
+    def __init__(self):
+        self.weights = jnp.zeros(8)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, weights, x, y):
+        return step(weights, x, y)
+
+
+weights, model = jnp.zeros(8), Model()
+for epoch in range(3):
+    for start in range(0, 256, 32):
+        weights = step(weights, X[start : start + 32], Y[start : start + 32])
+    assert evaluate(weights) >= 0
+assert isinstance(step, jax.stages.Wrapped) and step.__name__ == "step"
+assert step.lower(weights, X, Y).as_text()
+print(float(loss(weights, X, Y)))
+"""
+
+
+@pytest.mark.parametrize("called", ["step", "model.step"])
+def test_each_call_of_the_compiled_step_is_a_step(run: Callable[..., Observed], tmp_path: Path, called: str) -> None:
+    """Also of a method, and where its arguments are given away; evaluation is none, and the result is the same."""
+    python = interpreter_with("jax")
+    script = tmp_path / "train.py"
+    script.write_text(TRAINER.replace("weights = step(", f"weights = {called}("))
+    seen = run(python, script)
+    steps = [event for event in seen.events if event.kind == "step"]
+    assert len(steps) == 3 * 8
+    assert float(seen.stdout) < 0.1
