@@ -131,6 +131,11 @@ class Feasibility:
     def _why_over(self, values: Values, knobs: Sequence[Knob], memory: _Memory, what: str) -> str | None:
         size = max(_size(values, knob) for knob in knobs)
         alike = [*memory.same, *(knob for knob in memory.more if knob not in knobs)]
+        if any(
+            max(_size(one.values, knob) for knob in knobs) >= size and _are_alike(one.values, values, alike)
+            for one in reversed(self._good)
+        ):
+            return None  # only beyond measured sizes
         observations = [observation for observation in self._good if _are_alike(observation.values, values, alike)]
         limit_bytes = self._gpu_limit_bytes(observations) if what == "GPU" else self._host_limit_bytes
         if limit_bytes is None:
@@ -141,7 +146,7 @@ class Feasibility:
             if used is not None:
                 other = max(_size(observation.values, knob) for knob in knobs)
                 seen[other] = max(used, seen.get(other, 0.0))
-        # Only beyond measured sizes; one size, or a framework that reserves all memory, gives no slope.
+        # One size, or a framework that reserves all memory, gives no slope.
         if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
             return None
         slope, base = np.polyfit(list(seen), list(seen.values()), 1)

@@ -141,6 +141,7 @@ class GaussianProcess:
         covariance: Array = prior - half.T @ half
         return covariance
 
+    @_on_one_thread
     def regress(self, targets: Array, points: Indices) -> Array:
         """Predict another quantity at these points, shape (n_points,).
 
