@@ -108,8 +108,11 @@ def find_arguments(words: Sequence[str], folder: Path, values: Iterable[Scalar])
         values: The values of the config, which may name classes.
     """
     paths = [path for path in trainer_files(words, folder) if path.is_relative_to(folder)]
-    stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
-    return dict(_found(stamps, folder, tuple(dict.fromkeys(words_in((*values, *words))))))
+    try:
+        stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
+        return dict(_found(stamps, folder, tuple(dict.fromkeys(words_in((*values, *words))))))
+    except OSError:  # a file is being replaced: the next command sees it
+        return {}
 
 
 @lru_cache(maxsize=4)  # a command reads its config several times, and a large project takes half a second
