@@ -23,7 +23,7 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     """
     with signals_held():
         from autotune.clock import SystemClock
-        from autotune.config.apply import plan_reverts, write_edits
+        from autotune.config.apply import plan_reverts, write_edits, written_sources
         from autotune.config.load import load_settings
         from autotune.report.console import text_console
         from autotune.trial.state_folder import StateFolder
@@ -32,11 +32,10 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     say_remarks(state.remarks)
     console = text_console()
     try:
-        settings = load_settings(config)
-        files = tuple(dict.fromkeys((*settings.paths, *(one.file for one in settings.code.values()))))
+        files = load_settings(config).paths
     except AutotuneError:  # a section that is damaged must not keep its file from being reverted
         files = (config,)
-    edits = plan_reverts(files, state.backups)
+    edits = plan_reverts((*files, *written_sources(state.backups)), state.backups)
     conflicts = [conflict for edit in edits for conflict in edit.conflicts]
     if conflicts and not dry_run and not force:
         said = "; ".join(

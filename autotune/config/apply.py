@@ -216,6 +216,7 @@ def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) ->
             inserted=edit.inserted,
             together=together,
             files=len(edits),
+            config=os.fspath(edit.path.resolve()),
         )
         content = edit.old.encode()
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
@@ -224,7 +225,7 @@ def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) ->
         while (backup := folder / f"{stem}{suffix}").exists():  # a clock too coarse to tell two writes apart
             stem = f"{stem}-{entry.number}"
         kept[edit.path] = backup
-        manifest = {"format": FORMAT, "config": os.fspath(edit.path.resolve()), **asdict(entry)}
+        manifest = {"format": FORMAT, **asdict(entry)}
         try:
             make_private_folder(folder)
             # Configs may hold tokens: like the folder, the copy is for its owner alone.
@@ -356,6 +357,7 @@ class Entry:
         undoes: Of a revert: the number of the write that it undid; None for an apply and an init.
         inserted: The characters that an init inserted; empty for values.
         together: Of a write that changed several files: its name, which their entries share; else None.
+        config: Path of the file, links resolved.
     """
 
     number: int
@@ -365,6 +367,7 @@ class Entry:
     inserted: str = ""
     together: str | None = None
     files: int = 1
+    config: str = ""
 
 
 def _backups(backups_folder: Path, config: Path) -> Path:
@@ -452,32 +455,54 @@ def _left(path: Path, backups_folder: Path) -> list[Entry]:
 
 
 def _plan_back(path: Path, entry: Entry, backups_folder: Path) -> ConfigEdit:
-    if any(str(change.path[0]).startswith(CODE) for change in entry.changes):
+    if _is_of_code(entry):
         return _plan_code_back(path, entry, _backups(backups_folder, path))
     return (_plan_removal if entry.inserted else _plan_undo)(path, Document.read(path), entry)
 
 
 def _plan_code_back(path: Path, entry: Entry, folder: Path) -> ConfigEdit:
-    """Plan to put a source back as it was; if it was edited since, only the values."""
+    """Plan to put a source back as it was; if it was edited since, only the values.
+
+    Raises:
+        ConfigError: One of the calls is no longer in its line, or its value is no number any more.
+    """
     before = next(one.with_suffix(".bak") for one in folder.glob("*.json") if _read(one).number == entry.number)
     name = place_of(str(entry.changes[0].path[0]))[0].rpartition(":")[0]
-    applied = {str(one.path[0]): one.new for one in entry.changes}
-    earlier = {str(one.path[0]): one.old for one in entry.changes}
+    changes = {str(one.path[0]): one for one in entry.changes}
     present, old = read_bytes(path), read_bytes(before)
-    known = arguments_of(path, name, old)
-    if present in (old, with_values(old, [known[one] for one in applied], applied)):
+    known, there = arguments_of(path, name, old), arguments_of(path, name, present)
+    applied = with_values(old, [known[one] for one in changes], {one: change.new for one, change in changes.items()})
+    if present in (old, applied):
         return ConfigEdit(path=path, old=present.decode(), new=old.decode(), changes=(), undoes=entry.number)
-    there = arguments_of(path, name, present)
-    gone = [one for one in applied if one not in there]
-    back = {one: value for one, value in earlier.items() if one in there}
+    if gone := [one for one in changes if one not in there]:
+        raise ConfigError(
+            f"it was edited since the values were written into it, and there is no {place_of(gone[0])[1]} in that line",
+            where=str(path.with_name(place_of(gone[0])[0].rpartition("/")[2])),
+            remedy=f"Put back by hand what was written, or the file as it was before: {before}",
+        )
+    back = {one: change.old for one, change in changes.items() if there[one].value != change.old}
     return ConfigEdit(
         path=path,
         old=present.decode(),
         new=with_values(present, [there[one] for one in back], back).decode(),
         changes=(),
         undoes=entry.number,
-        conflicts=tuple(Conflict(dotted=one, applied=applied[one], present=None) for one in gone),
+        conflicts=tuple(
+            Conflict(dotted=one, applied=changes[one].new, present=there[one].value)
+            for one in back
+            if there[one].value != changes[one].new
+        ),
     )
+
+
+def written_sources(backups_folder: Path) -> list[Path]:
+    """Return the sources of a trainer that values were written into, as far as they are still there."""
+    entries = [_read(path) for path in sorted(backups_folder.glob("*/*.json"))]
+    return [path for path in dict.fromkeys(Path(one.config) for one in entries if _is_of_code(one)) if path.is_file()]
+
+
+def _is_of_code(entry: Entry) -> bool:
+    return any(str(change.path[0]).startswith(CODE) for change in entry.changes)
 
 
 def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:

@@ -14,9 +14,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
-from autotune.config.code_source import LiveCode, Unit, dataset_calls, last_part, parse
+from autotune.config.code_source import (
+    Definition,
+    LiveCode,
+    SourceFile,
+    Unit,
+    dataset_calls,
+    is_evaluation,
+    last_part,
+    parse,
+)
 from autotune.config.keys import shown
 from autotune.config.sources import read_sources, trainer_files, words_in
 from autotune.errors import ConfigError
@@ -28,6 +38,7 @@ _CLASSES = (
     *("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"),
     *("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"),
 )
+_CLASS_NAMES = {name.rpartition(".")[2] for name in _CLASSES}
 _PREFETCH = "prefetch"
 
 
@@ -37,7 +48,7 @@ class _Argument:
 
     Attributes:
         default: What leaving it out means.
-        position: Its position, from 0, where it may be given without its name.
+        position: Its position, from 0; where it is given without its name, it is left alone, but for ``prefetch(2)``.
         is_added: Whether it is a call behind the call: ``batch(8).prefetch(2)``.
     """
 
@@ -67,6 +78,9 @@ _ARGUMENTS: Mapping[str, tuple[_Argument, ...]] = {
 }
 """Arguments by what is called: a class of PyTorch or Transformers, a method of a dataset of tf.data, or of a model."""
 
+_SETTINGS = {"torch": "set_num_threads", "tensorflow": "config.threading.set_intra_op_parallelism_threads"}
+"""Calls with a number that a script makes once behind its imports, by the framework; 0 leaves it to that."""
+
 _METHODS = {"compile": "Model.compile", **{name: f"Dataset.{name}" for name in ("map", "interleave")}}
 
 
@@ -77,9 +91,12 @@ class CodeArgument:
     Attributes:
         path: Its name among the values of a search.
         file: The source file.
-        callee: What is called, by the last part of its name.
-        lines: First and last line of the call; of a method's the first is that of its name.
-        argument: The argument itself.
+        callee: What is called, by the last part of its name; of a setting by all of it behind the framework.
+        lines: First and last line of the call; of a method's the first is that of its name. Of a setting that is not
+            there it is the empty line behind the imports, which it takes.
+        end: Line and byte in it where the call ends: no other one ends there.
+        is_alone: Whether no other call of that name is in the same lines.
+        argument: The argument itself; None for a setting.
         value: The value that is written, or that leaving it out means.
         span: Bytes of the file in which the value stands; None where it is left out.
     """
@@ -88,7 +105,9 @@ class CodeArgument:
     file: Path
     callee: str
     lines: tuple[int, int]
-    argument: _Argument
+    end: tuple[int, int]
+    is_alone: bool
+    argument: _Argument | None
     value: Scalar
     span: tuple[int, int] | None
 
@@ -107,7 +126,9 @@ def find_arguments(words: Sequence[str], folder: Path, values: Iterable[Scalar])
         folder: The folder that it runs in; names of files are relative to it.
         values: The values of the config, which may name classes.
     """
+    real = folder.resolve()
     paths = [path for path in trainer_files(words, folder) if path.is_relative_to(folder)]
+    paths = [path for path in paths if ".." not in path.parts and path.resolve().is_relative_to(real)]
     try:
         stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
         return dict(_found(stamps, folder, tuple(dict.fromkeys(words_in((*values, *words))))))
@@ -125,11 +146,14 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
     live: dict[str, set[tuple[str, int]]] = {}
     for name, call in _calls(code):
         live.setdefault(name, set()).add((last_part(call.func), _line(call)))
+    script = code.files[0].name
+    set_elsewhere = {last_part(call.func) for unit in code.units if unit.file.name != script for call in unit.calls}
     return {
         path: one
-        for name, places in live.items()
+        for name in dict.fromkeys((*live, script))
         for path, one in arguments_of(files[name], name, files[name].read_bytes()).items()
-        if (one.callee, one.lines[0]) in places
+        if (one.callee, one.lines[0]) in live.get(name, ())
+        or (one.argument is None and name == script and one.callee.rpartition(".")[2] not in set_elsewhere)
     }
 
 
@@ -147,13 +171,18 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
     places = [(last_part(call.func), _line(call)) for call in calls]
     found: dict[str, CodeArgument] = {}
     for callee, arguments in _ARGUMENTS.items():  # a `prefetch` that is there comes behind one that is not
-        for call, place in zip(calls, places, strict=True):
-            if place[0] != callee or places.count(place) > 1 or _is_open(call):
+        named = [call for call, place in zip(calls, places, strict=True) if place[0] == callee]
+        for call in named:
+            place = callee, _line(call)
+            if places.count(place) > 1 or _is_open(call):
                 continue
+            alike = [
+                one for one in named if one.lineno <= (call.end_lineno or 0) and call.lineno <= (one.end_lineno or 0)
+            ]
             for argument in arguments:
                 node = _given(call, argument)
                 value = argument.default if node is None else getattr(node, "value", None)
-                if not isinstance(value, int):
+                if type(value) is not (int if argument.default is None else type(argument.default)):
                     continue
                 path = f"{CODE}{name}:{_shown(call, argument)}"
                 found[path] = CodeArgument(
@@ -161,10 +190,27 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
                     file=file,
                     callee=callee,
                     lines=(place[1], call.end_lineno or place[1]),
+                    end=(call.end_lineno or place[1], call.end_col_offset or 0),
+                    is_alone=len(alike) == 1,
                     argument=argument,
                     value=value,
                     span=None if node is None else _span(node, starts),
                 )
+    for whole, callee, line, node in _settings(source.tree, content):
+        path = f"{CODE}{name}:{line} {whole}"
+        value, span = (0, None) if node is None else (node.value, _span(node, starts))
+        assert isinstance(value, int)
+        found[path] = CodeArgument(
+            path=path,
+            file=file,
+            callee=callee,
+            lines=(line, line),
+            end=(line, 0),
+            is_alone=True,
+            argument=None,
+            value=value,
+            span=span,
+        )
     return found
 
 
@@ -192,8 +238,10 @@ def calls_of_trial(arguments: Mapping[str, CodeArgument], values: Values) -> str
             "file": str(one.file.resolve()),
             "callee": one.callee,
             "lines": one.lines,
-            "name": one.argument.name,
-            "position": one.argument.position,
+            "end": one.end,
+            "is_alone": one.is_alone,
+            "name": one.argument.name if one.argument else None,
+            "position": one.argument.position if one.argument else None,
             "value": values[path],
         }
         for path, one in arguments.items()
@@ -211,13 +259,50 @@ def _calls(code: LiveCode) -> Iterator[tuple[str, ast.Call]]:
         found.append(list(dataset_calls(code, "batch", "padded_batch"))[-1:])
     found.append([(unit, call) for unit in code.units for call in unit.calls if _compiles_a_model(unit, call)])
     for calls in found:
-        yield from ((unit.file.name, call) for unit, call in calls[:_MOST_CALLS])
+        trained = [(unit, call) for unit, call in calls if not _is_of_evaluation(call)]
+        first = sorted(trained, key=lambda one: (not one[0].file.is_script, one[0].file.name, one[1].lineno))
+        yield from ((unit.file.name, call) for unit, call in first[:_MOST_CALLS])
+
+
+def _is_of_evaluation(call: ast.Call) -> bool:
+    """Return whether the data of a loader are called such: ``DataLoader(val_set)``."""
+    data = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "dataset")]
+    return last_part(call.func) == "DataLoader" and is_evaluation(*map(last_part, data))
 
 
 def _compiles_a_model(unit: Unit, call: ast.Call) -> bool:
     given = {one.arg for one in call.keywords}
     is_keras = unit.file.imports("keras", "tensorflow") and not given.isdisjoint(("loss", "optimizer"))
     return is_keras and last_part(call.func) == "compile"
+
+
+def _settings(tree: ast.Module, content: bytes) -> Iterator[tuple[str, str, int, ast.Constant | None]]:
+    """Yield the settings of a script: whole name, name behind the framework, line, and the number that stands there.
+
+    One that is not there takes the first empty line behind the imports at the top.
+    """
+    top = list(takewhile(lambda node: not isinstance(node, Definition), tree.body))
+    imports = [node for node in top if isinstance(node, ast.Import | ast.ImportFrom)]
+    for alias in (one for node in imports if isinstance(node, ast.Import) for one in node.names):
+        callee = _SETTINGS.get(alias.name)
+        if callee is None:
+            continue
+        whole = f"{alias.asname or alias.name}.{callee}"
+        last = callee.rpartition(".")[2]
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and last_part(node.func) == last]
+        made = [node.value for node in tree.body if isinstance(node, ast.Expr) and node.value in calls]
+        numbers = [
+            one.args[0] for one in made if isinstance(one, ast.Call) and len(one.args) == 1 and _is_whole(one.args[0])
+        ]
+        if len(calls) == len(numbers) == 1 and isinstance(numbers[0], ast.Constant):
+            yield whole, callee, numbers[0].lineno, numbers[0]
+        elif not calls:
+            lines = re.split(rb"\r\n|\r|\n", content)
+            taken = {line for node in tree.body for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+            behind = range((imports[-1].end_lineno or imports[-1].lineno) + 1, len(lines))
+            free = next((line for line in behind if line not in taken and not lines[line - 1].strip()), None)
+            if free is not None:
+                yield whole, callee, free, None
 
 
 def _line(call: ast.Call) -> int:
@@ -251,9 +336,11 @@ def _is_open(call: ast.Call) -> bool:
 
 
 def _given(call: ast.Call, argument: _Argument) -> ast.expr | None:
+    """Return what is given for an argument; None where it is left out."""
     place = argument.position
-    positional = call.args[place] if place is not None and place < len(call.args) else None
-    return next((one.value for one in call.keywords if one.arg == argument.name), positional)
+    if place is not None and place < len(call.args):
+        return call.args[place] if last_part(call.func) == _PREFETCH else call
+    return next((one.value for one in call.keywords if one.arg == argument.name), None)
 
 
 def _line_starts(content: bytes) -> list[int]:
@@ -290,7 +377,13 @@ def _edits(content: bytes, one: CodeArgument | None, value: Scalar) -> Iterator[
         yield (*one.span, repr(value))
         return
     starts = _line_starts(content)
-    calls = [node for node in ast.walk(ast.parse(content)) if isinstance(node, ast.Call)]
+    if one.argument is None:
+        start = starts[one.lines[0] - 1]
+        yield start, start + len(re.match(rb"[ \t]*", content[start:])[0]), f"{place_of(one.path)[1]}({value!r})"  # type: ignore[index]
+        return
+    source = parse("", content, is_script=False)
+    assert isinstance(source, SourceFile), "it was found there"
+    calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     call = next(call for call in calls if (last_part(call.func), _line(call)) == (one.callee, one.lines[0]))
     _, end = _span(call, starts)
     if one.argument.is_added:
@@ -305,26 +398,49 @@ def _edits(content: bytes, one: CodeArgument | None, value: Scalar) -> Iterator[
 
 
 def _is_same_code(one: bytes, other: bytes) -> bool:
+    trees = [parse("", content, is_script=False) for content in (one, other)]
     try:
-        return ast.dump(without_values(ast.parse(one))) == ast.dump(without_values(ast.parse(other)))
-    except (SyntaxError, ValueError):
+        dumps = [ast.dump(without_values(source.tree)) for source in trees if isinstance(source, SourceFile)]
+    except RecursionError:
         return False
+    return len(dumps) == len(trees) and dumps[0] == dumps[1]
 
 
 class _WithoutValues(ast.NodeTransformer):
+    def __init__(self) -> None:
+        self._packages: set[str] = set()
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        for one in ast.walk(node):
+            names = [one.module or ""] if isinstance(one, ast.ImportFrom) else []
+            names += [alias.name for alias in one.names] if isinstance(one, ast.Import) else []
+            self._packages |= {name.partition(".")[0] for name in names}
+        self.generic_visit(node)
+        node.body = [one for one in node.body if not self._sets(one)]
+        return node
+
+    def _sets(self, node: ast.stmt) -> bool:
+        call = node.value if isinstance(node, ast.Expr) else None
+        lasts = {callee.rpartition(".")[2] for callee in _SETTINGS.values()}
+        return isinstance(call, ast.Call) and last_part(call.func) in lasts and all(map(_is_whole, call.args))
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         callee = last_part(node.func)
+        known = {"torch", "transformers"} if callee in _CLASS_NAMES else {"tensorflow", "keras"}
+        if self._packages.isdisjoint(known):
+            return node
         if callee == _PREFETCH and isinstance(node.func, ast.Attribute):
             given = [*node.args, *(one.value for one in node.keywords)]
             return node.func.value if len(given) == 1 and _is_whole(given[0]) else node
-        for argument in _ARGUMENTS.get(callee, ()):
-            place = argument.position
-            node.keywords = [one for one in node.keywords if one.arg != argument.name or not _is_whole(one.value)]
-            if place is not None and place < len(node.args) and _is_whole(node.args[place]):
-                node.args[place] = ast.Constant(None)
+        names = {one.name for one in _ARGUMENTS.get(callee, ()) if not one.is_added}
+        node.keywords = [one for one in node.keywords if one.arg not in names or not _is_literal(one.value)]
         return node
 
 
-def _is_whole(node: ast.expr) -> bool:
+def _is_literal(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int)
+
+
+def _is_whole(node: ast.expr) -> bool:
+    return _is_literal(node) and not isinstance(getattr(node, "value", None), bool)

@@ -262,7 +262,7 @@ def _called(file: SourceFile, node: ast.expr) -> str:
 
 _EVALUATION = re.compile(
     r"(?:val|valid|validat\w*|eval|evaluat\w*|tests?|testing|infer|inference|predict|predictor|demo|export|visuali[sz]e"
-    r"|plot|dev)|(?:val|valid|validation|eval|test|dev)(?:set|loader|data|dataset|ds|dl|iter|step|gen)s?"
+    r"|plot|dev)|(?:val|valid|validation|eval|test|dev)(?:set|loader|data|dataset|dataloader|ds|dl|iter|step|gen)s?"
 )
 _GRADIENTS_OFF = frozenset(("torch.no_grad", "torch.inference_mode"))
 
@@ -288,6 +288,10 @@ def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
         return _is_evaluation_branch(node, part)
     if isinstance(node, ast.Assign):
         return part is node.value and is_evaluation(*(name for target in node.targets for name in _names(target)))
+    if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+        return part is node.value and is_evaluation(*_names(node.target))
+    if isinstance(node, ast.Call):  # evaluate(x), val_loaders.append(x)
+        return part is not node.func and is_evaluation(*spelled(node.func).split("."))
     if isinstance(node, ast.keyword):
         return is_evaluation(node.arg or "")
     if isinstance(node, ast.Dict):
@@ -307,7 +311,7 @@ def _is_evaluation_branch(node: ast.If | ast.IfExp, part: ast.AST) -> bool:
     names = _names(node.test)
     words = words_of(*names)
     if in_body is is_negated:  # where what the test names does not hold
-        mode = {"is", "train", "training", "self", "mode", "args", "cfg", "config"}
+        mode = {"is", "train", "training", "self", "mode", "split", "phase", "stage", "args", "cfg", "config"}
         return bool(words & {"train", "training"}) and words <= mode
     # What the config says of debugging is no matter of the code.
     return is_evaluation(*names) or (in_body and bool(words & {"debug", "debugging", "eager"}))

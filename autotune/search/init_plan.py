@@ -158,7 +158,8 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
         if document is not None:
             return _new_file(config, with_section(document, SECTION, lines).text)
         return _new_file(
-            config, "\n".join(("# Of this command, variables of the environment may vary.", "", *lines, ""))
+            config,
+            "\n".join(("# Of this command, what stands in its code or its environment may vary.", "", *lines, "")),
         )
 
     edit, problem = _edit(document, config, flags.command, typed.env, write, state_dir)
@@ -214,7 +215,7 @@ def _edit(
             folder=_folder(config if in_config or not has_keys else separate_path(config)),
             files=files,
             offered=environment_offers(argv, environ, found.machine, cwd=Path.cwd()),
-            offers_vary=not has_keys,
+            offers_vary=not has_keys and not found.settings.code,
             in_config=in_config,
         )
     )

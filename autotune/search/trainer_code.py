@@ -1,8 +1,8 @@
 """Code of a trainer: the project's own files that it loads, each by a digest of what it means.
 
 Trials are compared only where these files were the same. A Python file counts by its parsed code, so that comments and
-layout do not matter, nor values that a search may vary there; every other one by its bytes. What a config says is no
-part of it: that is the study's identity.
+layout do not matter, nor values that a search may vary there, but for their lines, by which it names them; every other
+one by its bytes. What a config says is no part of it: that is the study's identity.
 """
 
 import ast
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from autotune.config.code import without_values
+from autotune.config.code import arguments_of, without_values
 from autotune.config.command import find_script
 from autotune.config.sources import trainer_files
 from autotune.files import file_sha256, read_beginning
@@ -166,7 +166,10 @@ def _digest_at(path: str, _mtime_ns: int, size: int, _inode: int) -> str | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the user's code: an odd escape, `is` with a literal
-                said = repr(_meaning(without_values(ast.parse(read_beginning(Path(path), _MOST_BYTES)))))
+                content = read_beginning(Path(path), _MOST_BYTES)
+                found = arguments_of(Path(path), "", content).values()
+                lines = sorted(one.path for one in found if one.argument is not None)
+                said = repr((_meaning(without_values(ast.parse(content))), lines))
             return hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass  # of another version of Python, or none

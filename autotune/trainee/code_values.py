@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import sys
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, Callable, Optional
 
 from autotune.trainee.instrumentation import Instrumentation
@@ -31,17 +31,28 @@ PLACES = {
 }
 """What is called, and where it is in its framework, by the module with which that is imported."""
 
-_WITHIN = ("__init__", "wrapper", "wrapped")  # functions between a call and what is called, of those that wrap it
-_MOST_FRAMES = 8
+SETTINGS = {"torch": "set_num_threads", "tensorflow": "config.threading.set_intra_op_parallelism_threads"}
+"""What is called once, with a number, by the module of its framework."""
+
+_MOST_FRAMES = 8  # between a call and what is called: those of a subclass, and of a library that wraps it
 
 
 def install(framework: str, instrumentation: Instrumentation) -> None:
-    """Put the values of this trial into the calls of a framework that has just been imported."""
+    """Put the values of this trial into the calls of a framework that has just been imported, and make its settings."""
     told = json.loads(os.environ.get(VARIABLE) or "[]")
+    for one in told:
+        if one["name"] is None and SETTINGS.get(framework) == one["callee"]:
+            instrumentation.attempt(one["callee"], _set, framework, one)
     for callee, place in PLACES.get(framework, {}).items():
         values = [one for one in told if one["callee"] == callee]
         if values:
             instrumentation.attempt(place, _put, place, values, instrumentation)
+
+
+def _set(framework: str, one: dict[str, Any]) -> None:
+    make: Any = functools.reduce(getattr, one["callee"].split("."), sys.modules[framework])
+    make(one["value"])
+    _note([one], set())
 
 
 def _put(place: str, values: list[dict[str, Any]], instrumentation: Instrumentation) -> None:
@@ -52,21 +63,22 @@ def _put(place: str, values: list[dict[str, Any]], instrumentation: Instrumentat
 def _with_values(
     original: Callable[..., Any], values: list[dict[str, Any]], instrumentation: Instrumentation
 ) -> Callable[..., Any]:
-    known: dict[CodeType, list[dict[str, Any]]] = {}  # the values in the file of a function
+    by_file: dict[str, list[dict[str, Any]]] = {}  # the values in a file, by the name that its code has for it
     made: set[str] = set()
 
-    def here(frame: Optional[FrameType]) -> list[dict[str, Any]]:
-        """Return the values of the call that is made by the function of a frame, or by one that this wraps."""
+    def here(frame: Optional[FrameType], called: Any) -> list[dict[str, Any]]:
+        """Return the values of the call that is made by the function of a frame, or through a subclass or a library."""
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
             code = frame.f_code
-            if code not in known:
+            if code.co_filename not in by_file:
                 file = os.path.realpath(code.co_filename)
-                known[code] = [one for one in values if one["file"] == file]
-            line = frame.f_lineno
-            found = [one for one in known[code] if one["lines"][0] <= line <= one["lines"][1]]
-            if found or code.co_name not in _WITHIN:
+                by_file[code.co_filename] = [one for one in values if one["file"] == file]
+            found = [one for one in by_file[code.co_filename] if _is_at(frame, one)]
+            own = code.co_varnames[:1]
+            is_subclass = code.co_name == "__init__" and bool(own) and frame.f_locals.get(own[0]) is called
+            if found or not (is_subclass or f"{os.sep}site-packages{os.sep}" in code.co_filename):
                 return found
             frame = frame.f_back
         return []
@@ -75,7 +87,7 @@ def _with_values(
     def called(*args: Any, **kwargs: Any) -> Any:
         added, found = None, []
         try:
-            found = here(sys._getframe(1))
+            found = [] if _multiplies(args, kwargs) else here(sys._getframe(1), args[0])
             for one in found:
                 place = None if one["position"] is None else one["position"] + 1  # behind the object itself
                 if one["name"] == "prefetch":
@@ -93,6 +105,21 @@ def _with_values(
         return result
 
     return called
+
+
+def _is_at(frame: FrameType, one: dict[str, Any]) -> bool:
+    """Return whether a frame makes this call; before Python 3.11 only its line is known."""
+    if sys.version_info >= (3, 11):
+        places = list(frame.f_code.co_positions())
+        _, line, _, column = places[frame.f_lasti // 2]
+        return bool([line, column] == one["end"])
+    return bool(one["is_alone"]) and one["lines"][0] <= frame.f_lineno <= one["lines"][1]
+
+
+def _multiplies(args: Any, kwargs: Any) -> bool:
+    """Return whether each worker of a loader would go over all of the data: they can only be iterated over."""
+    data = args[1] if len(args) > 1 else kwargs.get("dataset")
+    return "IterableDataset" in {kind.__name__ for kind in type(data).__mro__}
 
 
 def _note(values: list[dict[str, Any]], made: set[str]) -> None:

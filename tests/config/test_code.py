@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.config.apply import patch_of, plan_code, plan_reverts, write_edits
+from autotune.config.apply import patch_of, plan_code, plan_reverts, write_edits, written_sources
 from autotune.config.code import arguments_of, calls_of_trial, find_arguments, with_values, without_values
 from autotune.errors import ConfigError
 from autotune.records import Values
@@ -59,6 +59,7 @@ def test_what_a_loader_is_not_given_has_the_frameworks_value(tmp_path: Path) -> 
         "8 DataLoader.num_workers": 0,
         "8 DataLoader.pin_memory": False,
         "8 DataLoader.persistent_workers": False,
+        "5 torch.set_num_threads": 0,
     }
 
 
@@ -68,6 +69,7 @@ def test_a_pipeline_has_its_maps_and_the_prefetch_that_is_missing(tmp_path: Path
         "5 Dataset.map.num_parallel_calls": 1,
         "6 Dataset.map.num_parallel_calls": 4,
         "7 Dataset.prefetch": 0,
+        "2 tf.config.threading.set_intra_op_parallelism_threads": 0,
     }
 
 
@@ -84,6 +86,8 @@ def test_a_model_of_keras_may_make_several_steps_at_once(tmp_path: Path) -> None
         "DataLoader(*parts)",
         "DataLoader(data, num_workers=cfg.workers, pin_memory=cfg.pin, persistent_workers=keep)",
         "build(DataLoader(a), DataLoader(b))",
+        "DataLoader(data, 8, True, None, None, 2, persistent_workers=keep, pin_memory=cfg.pin)",
+        "DataLoader(val_set)",
     ],
 )
 def test_what_nobody_sees_there_is_left_alone(call: str, tmp_path: Path) -> None:
@@ -98,7 +102,6 @@ def test_what_nobody_sees_there_is_left_alone(call: str, tmp_path: Path) -> None
         ("DataLoader(data)", "DataLoader(data, num_workers=4)"),
         ("DataLoader((data))", "DataLoader((data), num_workers=4)"),
         ("DataLoader(data, 8, True,)", "DataLoader(data, 8, True, num_workers=4,)"),
-        ("DataLoader(data, 8, True, None, None, 2)", "DataLoader(data, 8, True, None, None, 4)"),
         ("DataLoader(\n    daten_für_alle,\n    # ä\n)", "DataLoader(\n    daten_für_alle, num_workers=4,\n    # ä\n)"),
         ("DataLoader(  # all\n    x, num_workers = 2 )", "DataLoader(  # all\n    x, num_workers = 4 )"),
     ],
@@ -111,6 +114,40 @@ def test_only_the_value_is_written(before: str, after: str, newline: str, tmp_pa
         one for path, one in arguments_of(tmp_path / "x.py", "x.py", old).items() if path.endswith("num_workers")
     )
     assert with_values(old, [argument], {argument.path: 4}) == new
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "import torch\n\n\ndef main():\n    pass\n",
+            "import torch\ntorch.set_num_threads(4)\n\ndef main():\n    pass\n",
+        ),
+        (
+            "import torch as t\nimport os\n\nfrom x import y\n  \nx = 1\n",
+            "import torch as t\nimport os\n\nfrom x import y\nt.set_num_threads(4)\nx = 1\n",
+        ),
+        ("import torch\n\ntorch.set_num_threads(1)  # mine\n", "import torch\n\ntorch.set_num_threads(4)  # mine\n"),
+    ],
+)
+def test_a_setting_takes_the_empty_line_behind_the_imports(before: str, after: str, tmp_path: Path) -> None:
+    """So that lines stay what they are."""
+    ((path, argument),) = arguments_of(tmp_path / "x.py", "x.py", before.encode()).items()
+    assert with_values(before.encode(), [argument], {path: 4}).decode() == after
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ndef main():\n    torch.set_num_threads(2)\n\n",
+        "import torch\n\ntorch.set_num_threads(n)\n",
+        "import torch\nx = 1\n",
+        "from torch import nn\n\nx = 1\n",
+    ],
+)
+def test_a_setting_that_is_made_elsewhere_or_has_no_place_is_left_alone(text: str, tmp_path: Path) -> None:
+    """By a function, by a variable, without an empty line, without the name of the framework."""
+    assert found_in(tmp_path, text) == {}
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -168,3 +205,27 @@ def test_it_is_applied_and_reverted_byte_for_byte(tmp_path: Path, name: str) -> 
     script.write_text(script.read_text() + "print(1)\n")
     write_edits(plan_reverts([script], backups), backups, SystemClock())
     assert script.read_text() == applied + "print(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("edited", "conflicts"),
+    [
+        (lambda text: "# a note\n" + text, None),
+        (lambda text: text.replace("num_parallel_calls=3", "num_parallel_calls=n"), None),
+        (lambda text: text.replace(".prefetch(3)", ".prefetch(16)"), [("code:train.py:7 Dataset.prefetch", 3, 16)]),
+    ],
+)
+def test_what_was_edited_since_is_never_overwritten_unasked(tmp_path: Path, edited, conflicts) -> None:
+    """Where a line has moved, nothing is put back, nor what was written before that."""
+    script, backups = tmp_path / "train.py", tmp_path / "backups"
+    script.write_text(TENSORFLOW)
+    found = find_arguments(["python", "train.py"], tmp_path, ())
+    write_edits(plan_code(found, dict.fromkeys(found, 3)), backups, SystemClock())
+    assert written_sources(backups) == [script]
+    script.write_text(edited(script.read_text()))
+    if conflicts is None:
+        with pytest.raises(ConfigError, match="edited since the values were written into it"):
+            plan_reverts([script], backups)
+    else:
+        (edit,) = plan_reverts([script], backups)
+        assert [(one.dotted, one.applied, one.present) for one in edit.conflicts] == conflicts

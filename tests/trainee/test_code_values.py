@@ -50,7 +50,8 @@ print(model.steps_per_execution)
 """
 
 LOADERS = """\
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
 
 class Quick(DataLoader):
@@ -58,17 +59,29 @@ class Quick(DataLoader):
         super().__init__(*args, **kwargs)
 
 
-def loaders(data):
-    train = DataLoader(
-        data,
-        batch_size=4,
-    )
-    val_loader = DataLoader(data, 4)
-    return train, DataLoader(list(DataLoader(data)), 4, False, None, None, 0), Quick(data), val_loader
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
 
 
-for one in loaders(list(range(16))):
-    print(one.num_workers, one.persistent_workers, one.batch_size)
+class Statistics:
+    def __init__(self, data):
+        show(DataLoader(data, 16))
+
+
+def show(loader):
+    print(loader.num_workers, loader.persistent_workers, loader.batch_size)
+    return loader
+
+
+train = show(DataLoader(
+    list(show(DataLoader([1, 2], 2))),
+    batch_size=4,
+))
+val_loader = show(DataLoader([1, 2], 8))
+show(DataLoader(Stream(), 9))
+show(Quick([1, 2])), Statistics([1, 2])
+print(torch.get_num_threads())
 """
 
 
@@ -104,13 +117,15 @@ def test_a_pipeline_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
 
 @pytest.mark.services
 def test_a_loader_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
-    """Not one that is made for another one's arguments, nor one of a class of the user's."""
-    values = {"10 DataLoader.num_workers": 2, "10 DataLoader.persistent_workers": True}
+    """Not one within its arguments, one of a class of the user's, or one whose data every worker would go over."""
+    loader = {"25 DataLoader.num_workers": 2, "25 DataLoader.persistent_workers": True}
+    values = {**loader, "3 torch.set_num_threads": 1, "30 DataLoader.num_workers": 3}
     python = interpreter_with("torch")
-    assert run(tmp_path, LOADERS, {}, python)[0] == ["0 False 4", "0 False 4", "0 False 1", "0 False 4"]
+    others = ["0 False 8", "0 False 9", "0 False 1", "0 False 16"]
+    assert run(tmp_path, LOADERS, {}, python)[0][:-1] == ["0 False 2", "0 False 4", *others]
     printed, made = run(tmp_path, LOADERS, values, python)
-    assert printed == ["2 True 4", "0 False 4", "0 False 1", "0 False 4"]
-    assert made == sorted(f"code:train.py:{name}" for name in values)
+    assert printed == ["0 False 2", "2 True 4", *others, "1"]
+    assert made == sorted(f"code:train.py:{name}" for name in (*loader, "3 torch.set_num_threads"))
 
 
 ARGUMENTS = """\
