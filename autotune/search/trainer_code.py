@@ -169,7 +169,8 @@ def _digest_at(path: str, _mtime_ns: int, size: int, _inode: int) -> str | None:
                 content = read_beginning(Path(path), _MOST_BYTES)
                 found = arguments_of(Path(path), "", content).values()
                 lines = sorted(one.path for one in found if one.argument is not None)
-                said = repr((_meaning(without_values(ast.parse(content))), lines))
+                meaning = _meaning(without_values(ast.parse(content)))
+                said = repr((meaning, lines) if lines else meaning)
             return hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass  # of another version of Python, or none
