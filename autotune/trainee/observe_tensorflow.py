@@ -48,10 +48,13 @@ class TensorFlowObserver(Observer):
         self._known = Memory(_Known)
         self._current: dict[int, _Known] = {}  # the outermost running function, by thread
         self._latest: Optional[_Known] = None
+        self._taking: set[int] = set()  # threads that take a gradient
 
     def install(self) -> None:
         self._install_fetches()
         self.attempt(FUNCTION_CALL, self._around_calls)
+        traced = FUNCTION_CALL.replace("__call__", "get_concrete_function")
+        self.around(traced, self._tracing_begins, self._tracing_ends)
         self.around(f"{_PYTHON}.eager.backprop:GradientTape.gradient", self._gradient_begins, self._gradient_ends)
         self.around(f"{_PYTHON}.ops.gradients_util:_GradientsHelper", self._graph_gradient_begins)
         for place in ("dataset_ops:DatasetV2.reduce", "dataset_autograph:_general_purpose_scan"):
@@ -153,6 +156,17 @@ class TensorFlowObserver(Observer):
                 samples = known.sizes.of((args[1:], kwargs)) if self.loop.wants_samples else None
                 self.loop.worked(known, begin_s, samples, True, thread)
 
+    def _tracing_begins(self, args: Any, kwargs: Any) -> Optional[int]:
+        """Note which function is traced where it is not called: that it takes a gradient shows only now."""
+        thread = threading.get_ident()
+        if thread in self._current:
+            return None
+        self._current[thread] = self._known.of(args[0])
+        return thread
+
+    def _tracing_ends(self, thread: int, result: Any, error: Optional[BaseException]) -> None:
+        self._current.pop(thread, None)
+
     def _fetches_in_graph(self) -> None:
         """Record that the function under tracing fetches by itself."""
         current = self._current.get(threading.get_ident())
@@ -176,15 +190,17 @@ class TensorFlowObserver(Observer):
         current = self._latest if is_replica and not is_eager else self._current.get(thread)
         if current is not None:
             current.trains = True
-        if current is not None or self.loop.is_suspended or not is_eager:
-            return None
+        if current is not None or self.loop.is_suspended or not is_eager or thread in self._taking:
+            return None  # within another one: it computes a part of that again
+        self._taking.add(thread)
         caller = sys._getframe(2)
-        return (caller.f_code, caller.f_lineno), time.monotonic(), None if is_replica else thread, args
+        return (caller.f_code, caller.f_lineno), time.monotonic(), None if is_replica else thread, args, thread
 
     def _gradient_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        key, begin_s, loops_thread, args, thread = token
+        self._taking.discard(thread)
         if error is None:
-            key, begin_s, thread, args = token
-            self.loop.worked(key, begin_s, thread=thread)
+            self.loop.worked(key, begin_s, thread=loops_thread)
             now_s = time.monotonic()
             if now_s >= self.loop.report.loss_due_s:
                 self._see_loss(now_s, args[1:2])

@@ -120,6 +120,7 @@ class StepMaker:
         self._fetching_thread: Optional[int] = None
         self._key: Any = None  # which work makes the steps of a loop without fetches
         self._surprises = 0
+        self._doubted: Optional[Source] = None  # the dataset of a batch that had more work than is usual
         self._is_told_unseen = False
         # The batches that wait.
         self._sources: list[Source] = []  # in the order of their first fetch in this round
@@ -167,6 +168,8 @@ class StepMaker:
         if self._thread not in (None, thread):
             return  # a loader of the user's own, in the background
         self._fetching_thread = thread
+        if source.dataset is self._doubted:  # it is fetched from after all: there is much work on each batch
+            self.is_fetching, self._doubted = True, None
         self._fetch_begins(begin_s)
         in_vain_s = [one.begin_s for one in self._over if one.fresh]
         for one in self._over:
@@ -338,7 +341,7 @@ class StepMaker:
         self._key = key if self._key is None else self._key
         self._surprises += key == self._key
         if self._surprises >= _UNEXPECTED_LIMIT:
-            self.state, self._surprises = _LOOKING, 0
+            self.state, self._surprises, self._doubted = _LOOKING, 0, self._source.dataset
             self.drop_all()
 
     def _make_step(self, key: Any, begin_s: float, samples: Optional[float], is_whole: bool) -> None:

@@ -224,6 +224,17 @@ def test_a_peek_at_the_data_hides_no_loop(trainer: Trainer) -> None:
     assert len(trainer.seen()) >= 20
 
 
+def test_much_work_on_each_batch_makes_no_steps_of_its_own(trainer: Trainer) -> None:
+    """Sixteen small batches of each that is fetched: it looks like a peek at first, and no longer with the next one."""
+    for _ in range(20):
+        trainer.fetch(samples=32)
+        for _ in range(16):
+            trainer.train()
+    samples = [event.samples for event in trainer.seen() if event.kind == "step"]
+    assert samples.count(32.0) >= 19
+    assert len(samples) <= 20 + 8
+
+
 def test_another_loop_may_follow(trainer: Trainer) -> None:
     """A later loop with batches of its own is seen after a few steps; so is a change of work."""
     for _ in range(5):

@@ -34,3 +34,46 @@ def test_forks_of_a_warm_interpreter_are_seen(tmp_path: Path) -> None:
         assert runner.warm_starts == 1, runner.remarks
     for seen in trials:
         sums_up(seen, "loop-compiled")
+
+
+STEPS = """\
+import sys
+
+import tensorflow as tf
+
+weights = tf.Variable(tf.random.normal([16, 16]))
+layers = [tf.keras.layers.Dense(16) for _ in range(12)]
+for layer in layers:
+    layer.build((None, 16))
+
+
+@tf.function(input_signature=[tf.TensorSpec([None, 16])])
+def traced(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.matmul(x, weights) ** 2)
+    weights.assign_sub(0.001 * tape.gradient(loss, weights))
+    return loss
+
+
+def recomputed(x):
+    with tf.GradientTape() as tape:
+        for layer in layers:
+            x = tf.recompute_grad(layer)(x)
+        loss = tf.reduce_mean(x**2)
+    tape.gradient(loss, [one for layer in layers for one in layer.trainable_variables])
+
+
+if sys.argv[1] == "traced":
+    traced.get_concrete_function()
+for x in tf.data.Dataset.from_tensor_slices(tf.random.normal([160, 16])).batch(8):
+    {"traced": traced, "recomputed": recomputed}[sys.argv[1]](x)
+"""
+
+
+@pytest.mark.parametrize("step", ["traced", "recomputed"])
+def test_a_step_that_is_traced_beforehand_or_computes_again_is_one(run, tmp_path: Path, step: str) -> None:
+    """The first call of a compiled function need not trace it; a gradient may be taken within another one."""
+    script = tmp_path / "train.py"
+    script.write_text(STEPS)
+    steps = [event for event in run(sys.executable, script, step).events if event.kind == "step"]
+    assert [event.samples for event in steps] == [8.0] * 20
