@@ -272,8 +272,10 @@ def _is_of_evaluation(call: ast.Call) -> bool:
 
 def _compiles_a_model(unit: Unit, call: ast.Call) -> bool:
     given = {one.arg for one in call.keywords}
-    is_keras = unit.file.imports("keras", "tensorflow") and not given.isdisjoint(("loss", "optimizer"))
-    return is_keras and last_part(call.func) == "compile"
+    if last_part(call.func) != "compile" or given.isdisjoint(("loss", "optimizer")):
+        return False
+    fits = any(isinstance(node, ast.Attribute) and node.attr == "fit" for node in ast.walk(unit.file.tree))
+    return fits and unit.file.imports("keras", "tensorflow")
 
 
 def _settings(tree: ast.Module, content: bytes) -> Iterator[tuple[str, str, int, ast.Constant | None]]:

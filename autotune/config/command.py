@@ -307,6 +307,7 @@ class Script:
         that is declared in several ways is left out.
         """
         found: dict[str, set[int]] = {}
+        overridden: set[str] = set()
         if "HfArgumentParser" in self.text and "TrainingArguments" in self.text:
             found = {"--dataloader_num_workers": {0}, "--per_device_train_batch_size": {8}}
         for node in ast.walk(self.tree):
@@ -314,8 +315,10 @@ class Script:
                 texts = (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
                 name = next(filter(_LONG.fullmatch, texts), None)
                 given = {one.arg: getattr(one.value, "value", None) for one in node.keywords}
-                is_switch = given.get("action") == "store_true"
+                is_switch = given.get("action") == "store_true" and given.get("default", False) is False
                 default = False if is_switch else given.get("default")
+                if getattr(node.func, "attr", "") == "set_defaults":  # the parser's, in the place of an option's
+                    overridden |= {f"--{one}".replace("_", "-") for one in given if one}
                 if name and isinstance(default, int) and (is_switch or _takes_a_value(node)):
                     found.setdefault(name, set()).add(default)
             elif isinstance(node, ast.ClassDef) and self._makes_options_of(node):
@@ -323,7 +326,8 @@ class Script:
                     default = getattr(getattr(field, "value", None), "value", None)
                     if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and type(default) is int:
                         found.setdefault(f"--{field.target.id}", set()).add(default)
-        return {name: default for name, (default, *more) in found.items() if not more}
+        alone = {name: default for name, (default, *more) in found.items() if not more}
+        return {name: default for name, default in alone.items() if name.replace("_", "-") not in overridden}
 
     def _makes_options_of(self, node: ast.ClassDef) -> bool:
         is_data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)

@@ -75,7 +75,7 @@ def test_a_pipeline_has_its_maps_and_the_prefetch_that_is_missing(tmp_path: Path
 
 def test_a_model_of_keras_may_make_several_steps_at_once(tmp_path: Path) -> None:
     """Not every `compile` is one of a model."""
-    text = "import keras, re\n\nmodel = keras.Model()\nmodel.compile(optimizer='sgd')\nre.compile('a')\n"
+    text = "import keras, re\n\nmodel = keras.Model()\nmodel.compile(optimizer='sgd')\nre.compile('a')\nmodel.fit(x)\n"
     assert found_in(tmp_path, text) == {"4 Model.compile.steps_per_execution": 1}
 
 

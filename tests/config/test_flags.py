@@ -10,7 +10,7 @@ from autotune.config.command import Script, fill_command, find_script
 from autotune.config.document import Document
 from autotune.config.flags import flags_config, read_flags
 
-KNOWN = {"batch_size", "use_xla", "num_workers", "cache"}
+KNOWN = {"batch_size", "use_xla", "num_workers", "cache", "static_shapes", "prefetch"}
 
 
 def read(*words: str, script: Script | None = None):
@@ -48,6 +48,9 @@ parser.add_argument("-b", "--batch-size", default=16, type=int)
 parser.add_argument("--use_xla", action="store_true")
 parser.add_argument("--cache", default=CACHE)
 parser.add_argument("--seed", default=1)
+parser.add_argument("--static-shapes", action="store_true", default=True)
+parser.add_argument("--prefetch", type=int, default=2)
+parser.set_defaults(prefetch=None)
 """
 TYRO = """
 import tyro

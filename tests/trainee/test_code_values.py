@@ -47,6 +47,7 @@ print([x.numpy().tolist() for x in pipeline()])
 model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
 model.compile(optimizer="sgd", loss="mse")
 print(model.steps_per_execution)
+train = model.fit
 """
 
 LOADERS = """\
