@@ -148,13 +148,15 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
         live.setdefault(name, set()).add((last_part(call.func), _line(call)))
     script = code.files[0].name
     set_elsewhere = {last_part(call.func) for unit in code.units if unit.file.name != script for call in unit.calls}
-    return {
+    found = {
         path: one
         for name in dict.fromkeys((*live, script))
         for path, one in arguments_of(files[name], name, files[name].read_bytes()).items()
         if (one.callee, one.lines[0]) in live.get(name, ())
         or (one.argument is None and name == script and one.callee.rpartition(".")[2] not in set_elsewhere)
     }
+    # threads matter beside a loader whose workers take them
+    return found if any(one.argument for one in found.values()) else {}
 
 
 def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgument]:
@@ -240,6 +242,7 @@ def calls_of_trial(arguments: Mapping[str, CodeArgument], values: Values) -> str
             "lines": one.lines,
             "end": one.end,
             "is_alone": one.is_alone,
+            "is_there": one.span is not None,
             "name": one.argument.name if one.argument else None,
             "position": one.argument.position if one.argument else None,
             "value": values[path],

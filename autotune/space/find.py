@@ -280,6 +280,8 @@ def _knob(
 ) -> Knob:
     baseline = config[path]
     proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
+    if path.startswith(CODE) and not isinstance(baseline, bool) and baseline:  # what is written there is some number
+        proposed = tuple(value for value in proposed if value != 0)
     far = row.far_values(baseline, machine) if row and not domain else ()
     choices, ordered = with_baseline(dict.fromkeys((*proposed, *far)), baseline)
     heuristic_values = row.heuristic_values(baseline, machine) if row else ()

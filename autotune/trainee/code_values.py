@@ -42,17 +42,27 @@ def install(framework: str, instrumentation: Instrumentation) -> None:
     told = json.loads(os.environ.get(VARIABLE) or "[]")
     for one in told:
         if one["name"] is None and SETTINGS.get(framework) == one["callee"]:
-            instrumentation.attempt(one["callee"], _set, framework, one)
+            instrumentation.attempt(one["callee"], _set, framework, one, instrumentation)
     for callee, place in PLACES.get(framework, {}).items():
         values = [one for one in told if one["callee"] == callee]
         if values:
             instrumentation.attempt(place, _put, place, values, instrumentation)
 
 
-def _set(framework: str, one: dict[str, Any]) -> None:
-    make: Any = functools.reduce(getattr, one["callee"].split("."), sys.modules[framework])
-    make(one["value"])
-    _note([one], set())
+def _set(framework: str, one: dict[str, Any], instrumentation: Instrumentation) -> None:
+    """Make a setting, or have the trainer make it with another number where it makes it itself."""
+    owner, name = owner_of(f"{framework}:{one['callee']}")
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def called(*_args: Any, **_kwargs: Any) -> Any:
+        instrumentation.guarded(_note)([one], set())
+        return original(one["value"])
+
+    if one["is_there"]:
+        instrumentation.put(owner, name, called)
+    else:
+        called()
 
 
 def _put(place: str, values: list[dict[str, Any]], instrumentation: Instrumentation) -> None:

@@ -116,6 +116,15 @@ def test_a_pipeline_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
     assert made == sorted(f"code:train.py:{name}" for name in values)
 
 
+@pytest.mark.parametrize("written", ["", "tf.config.threading.set_intra_op_parallelism_threads(2)"])
+def test_a_setting_is_made_with_the_value_of_a_trial(tmp_path: Path, written: str) -> None:
+    """Whether the script makes it or not."""
+    text = f"import tensorflow as tf\n{written}\nprint(tf.config.threading.get_intra_op_parallelism_threads())\n"
+    name = "2 tf.config.threading.set_intra_op_parallelism_threads"
+    assert run(tmp_path, text, {}) == (["2" if written else "0"], [])
+    assert run(tmp_path, text, {name: 1}) == (["1"], [f"code:train.py:{name}"])
+
+
 @pytest.mark.services
 def test_a_loader_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
     """Not one within its arguments, one of a class of the user's, or one whose data every worker would go over."""
