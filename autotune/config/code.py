@@ -142,6 +142,8 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
     if not paths:
         return {}
     code = read_sources(paths, folder, named, _TELLING).code
+    if not code.files:  # none that can be parsed
+        return {}
     files = {str(path.relative_to(folder)): path for path in paths}
     live: dict[str, set[tuple[str, int]]] = {}
     for name, call in _calls(code):

@@ -150,6 +150,11 @@ def test_a_setting_that_is_made_elsewhere_or_has_no_place_is_left_alone(text: st
     assert found_in(tmp_path, text) == {}
 
 
+def test_a_script_that_is_no_python_has_none(tmp_path: Path) -> None:
+    """As one of another version of Python."""
+    assert found_in(tmp_path, "from torch.utils.data import DataLoader\nprint DataLoader(x)\n") == {}
+
+
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """A generator as the only argument has no place for another one."""
     old = b"from torch.utils.data import DataLoader\nloader = DataLoader(x for x in y)\n"
