@@ -142,20 +142,18 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
     if not paths:
         return {}
     code = read_sources(paths, folder, named, _TELLING).code
-    if not code.files:  # none that can be parsed
-        return {}
     files = {str(path.relative_to(folder)): path for path in paths}
     live: dict[str, set[tuple[str, int]]] = {}
     for name, call in _calls(code):
         live.setdefault(name, set()).add((last_part(call.func), _line(call)))
-    script = code.files[0].name
-    set_elsewhere = {last_part(call.func) for unit in code.units if unit.file.name != script for call in unit.calls}
+    script = [file.name for file in code.files if file.is_script]
+    set_elsewhere = {last_part(call.func) for unit in code.units if not unit.file.is_script for call in unit.calls}
     found = {
         path: one
-        for name in dict.fromkeys((*live, script))
+        for name in dict.fromkeys((*live, *script))
         for path, one in arguments_of(files[name], name, files[name].read_bytes()).items()
         if (one.callee, one.lines[0]) in live.get(name, ())
-        or (one.argument is None and name == script and one.callee.rpartition(".")[2] not in set_elsewhere)
+        or (one.argument is None and name in script and one.callee.rpartition(".")[2] not in set_elsewhere)
     }
     # threads matter beside a loader whose workers take them
     return found if any(one.argument for one in found.values()) else {}
