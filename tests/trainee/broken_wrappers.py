@@ -145,6 +145,7 @@ def tensorflow_workouts() -> dict[str, Workout]:
     workouts = {
         "OwnedIterator._next_internal": loops,
         "Function.__call__": loops,
+        "Function.get_concrete_function": lambda: tf.function(lambda x: x).get_concrete_function(1.0),
         "GradientTape.gradient": loops,
         "OwnedIterator.get_next_as_optional": in_graph(dataset),
         "DistributedIteratorBase.get_next": distributed,
