@@ -228,7 +228,10 @@ def with_values(content: bytes, arguments: Iterable[CodeArgument], values: Value
 
 
 def without_values(tree: ast.AST) -> ast.AST:
-    """Return a syntax tree without the values of such arguments: what differs in them alone is the same code."""
+    """Return a syntax tree without the values of such arguments: what differs in them alone is the same code.
+
+    Their calls hold their lines in it, by which the arguments are named.
+    """
     return _WithoutValues().visit(tree)  # type: ignore[no-any-return]
 
 
@@ -274,11 +277,15 @@ def _is_of_evaluation(call: ast.Call) -> bool:
 
 
 def _compiles_a_model(unit: Unit, call: ast.Call) -> bool:
-    given = {one.arg for one in call.keywords}
-    if last_part(call.func) != "compile" or given.isdisjoint(("loss", "optimizer")):
+    if not _is_of_model(call):
         return False
     fits = any(isinstance(node, ast.Attribute) and node.attr == "fit" for node in ast.walk(unit.file.tree))
     return fits and unit.file.imports("keras", "tensorflow")
+
+
+def _is_of_model(call: ast.Call) -> bool:
+    given = {one.arg for one in call.keywords}
+    return last_part(call.func) == "compile" and not given.isdisjoint(("loss", "optimizer"))
 
 
 def _settings(tree: ast.Module, content: bytes) -> Iterator[tuple[str, str, int, ast.Constant | None]]:
@@ -438,8 +445,11 @@ class _WithoutValues(ast.NodeTransformer):
         if callee == _PREFETCH and isinstance(node.func, ast.Attribute):
             given = [*node.args, *(one.value for one in node.keywords)]
             return node.func.value if len(given) == 1 and _is_whole(given[0]) else node
-        names = {one.name for one in _ARGUMENTS.get(callee, ()) if not one.is_added}
+        if callee not in _ARGUMENTS or callee == _PREFETCH or (callee == "compile" and not _is_of_model(node)):
+            return node
+        names = {one.name for one in _ARGUMENTS[callee] if not one.is_added}
         node.keywords = [one for one in node.keywords if one.arg not in names or not _is_literal(one.value)]
+        node.keywords.append(ast.keyword("line", ast.Constant(_line(node))))
         return node
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from autotune.config.code import arguments_of, without_values
+from autotune.config.code import without_values
 from autotune.config.command import find_script
 from autotune.config.sources import trainer_files
 from autotune.files import file_sha256, read_beginning
@@ -166,11 +166,7 @@ def _digest_at(path: str, _mtime_ns: int, size: int, _inode: int) -> str | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the user's code: an odd escape, `is` with a literal
-                content = read_beginning(Path(path), _MOST_BYTES)
-                found = arguments_of(Path(path), "", content).values()
-                lines = sorted(one.path for one in found if one.argument is not None)
-                meaning = _meaning(without_values(ast.parse(content)))
-                said = repr((meaning, lines) if lines else meaning)
+                said = repr(_meaning(without_values(ast.parse(read_beginning(Path(path), _MOST_BYTES)))))
             return hashlib.sha256(said.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             pass  # of another version of Python, or none

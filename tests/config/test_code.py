@@ -173,6 +173,10 @@ def test_code_that_differs_in_these_values_alone_is_the_same(tmp_path: Path) -> 
     new = with_values(TENSORFLOW.encode(), found.values(), dict.fromkeys(found, 2)).decode()
     assert ".batch(8, drop_remainder=True).prefetch(2)" in new
     assert ast.dump(without_values(ast.parse(new))) == ast.dump(without_values(ast.parse(TENSORFLOW)))
+    moved = f"# a note\n{new}"  # the names of its values hold the lines
+    assert ast.dump(without_values(ast.parse(moved))) != ast.dump(without_values(ast.parse(new)))
+    plain = "import re\nfind = re.compile('a')\nlist(map(find, x))\n"
+    assert ast.dump(without_values(ast.parse(f"# a note\n{plain}"))) == ast.dump(without_values(ast.parse(plain)))
     other = new.replace("batch(8", "batch(16")
     assert ast.dump(without_values(ast.parse(other))) != ast.dump(without_values(ast.parse(new)))
 
