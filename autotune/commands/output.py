@@ -39,6 +39,11 @@ def say_remarks(remarks: Iterable[str]) -> None:
         say_aside(remark)
 
 
+def kept_trials(count: int) -> str:
+    """Return what is said of the finished trials when a command is interrupted."""
+    return f"{count} finished {'trial is' if count == 1 else 'trials are'} kept"
+
+
 def ask(question: str, *, must: bool = False) -> bool:
     """Asks for a yes on stderr.
 

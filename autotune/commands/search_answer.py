@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.clock import format_duration
 from autotune.commands.invocation import Invocation
-from autotune.commands.output import say_aside, say_object
+from autotune.commands.output import kept_trials, say_aside, say_object
 from autotune.commands.watchdog import where_it_is
 from autotune.errors import AutotuneError, TrialError, how_it_ended
 from autotune.records import SearchResult
@@ -156,7 +156,7 @@ class SearchAnswer:
             return ""
         _, search = self._known
         kept = sum(trial.search == search.search for trial in search.study.records())
-        return f"; {kept} finished {'trial is' if kept == 1 else 'trials are'} kept, the same command goes on"
+        return f"; {kept_trials(kept)}, the same command goes on"
 
     def _clear(self) -> None:
         clearing = threading.Thread(target=self.clear, daemon=True)

@@ -8,6 +8,7 @@ import click
 
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.commands.invocation import Invocation
+from autotune.commands.output import kept_trials
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
@@ -131,10 +132,7 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
                 search.run()
         except KeyboardInterrupt:
             kept = sum(search.tuner.outcomes.values())
-            console.print(
-                f"{kept} finished {'trial is' if kept == 1 else 'trials are'} kept; the same command goes on.",
-                soft_wrap=True,
-            )
+            console.print(f"{kept_trials(kept)}; the same command goes on.", soft_wrap=True)
             raise
         made = sum(search.tuner.outcomes.values())
     tuner = search.tuner
