@@ -118,8 +118,11 @@ def test_a_pipeline_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("written", ["", "tf.config.threading.set_intra_op_parallelism_threads(2)"])
 def test_a_setting_is_made_with_the_value_of_a_trial(tmp_path: Path, written: str) -> None:
-    """Whether the script makes it or not."""
+    """Whether the script makes it or not; one that loads nothing itself has no such setting."""
     text = f"import tensorflow as tf\n{written}\nprint(tf.config.threading.get_intra_op_parallelism_threads())\n"
+    (tmp_path / "train.py").write_text(text)
+    assert find_arguments(["python", "train.py"], tmp_path, ()) == {}
+    text += "data = tf.data.Dataset.range(4).map(abs)\n"
     name = "2 tf.config.threading.set_intra_op_parallelism_threads"
     assert run(tmp_path, text, {}) == (["2" if written else "0"], [])
     assert run(tmp_path, text, {name: 1}) == (["1"], [f"code:train.py:{name}"])
