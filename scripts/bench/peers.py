@@ -18,7 +18,7 @@ import optuna
 from numpy.typing import NDArray
 from optuna import Study
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.records import Scalar, Values
@@ -59,24 +59,38 @@ def tpe(space: Space, seed: int) -> Proposals:
     return _from_optuna(space, TPESampler(seed=seed))
 
 
-def _from_optuna(space: Space, sampler: BaseSampler) -> Proposals:
+def gaussian_process(space: Space, seed: int) -> Proposals:
+    """Optuna's `GPSampler` with its defaults: ten random points, then log expected improvement."""
+    return _from_optuna(space, GPSampler(seed=seed), takes_pruned=False)
+
+
+def cma_es(space: Space, seed: int) -> Proposals:
+    """Optuna's `CmaEsSampler` with margin, for whole numbers; categories are drawn at random, as it cannot move them."""
+    sampler = CmaEsSampler(seed=seed, with_margin=True, warn_independent_sampling=False)
+    return _from_optuna(space, sampler, takes_pruned=False)
+
+
+def _from_optuna(space: Space, sampler: BaseSampler, *, takes_pruned: bool = True) -> Proposals:
     """Ask a sampler of Optuna, and tell it what was measured.
 
     It gets the same domains as the others: positions in the list of choices where these are ordered, categories where
-    they are not. A trial without a number is reported as pruned, which ranks below all others; reported as failed it
-    would be ignored, and similar points proposed again and again. A point that is proposed twice is measured twice.
+    they are not. A trial without a number is reported as pruned, which ranks below all others, or, to a sampler that
+    looks at complete trials alone, as slow as the slowest; reported as failed it would be ignored, and similar points
+    proposed again and again. A point that is proposed twice is measured twice.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     distributions = {knob.path: distribution_of(knob) for knob in space.knobs}
     study.enqueue_trial({knob.path: knob.index(knob.baseline) for knob in space.knobs})
+    slowest = math.inf
     while True:
         trial = study.ask(distributions)
         speed = yield {knob.path: knob.choices[trial.params[knob.path]] for knob in space.knobs}
-        if speed is None:
+        slowest = min(slowest, speed or math.inf)
+        if speed is None and (takes_pruned or slowest == math.inf):
             study.tell(trial, state=TrialState.PRUNED)
         else:
-            study.tell(trial, speed)
+            study.tell(trial, slowest if speed is None else speed)
 
 
 def coordinate_descent(space: Space, _seed: int) -> Proposals:

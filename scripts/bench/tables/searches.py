@@ -33,8 +33,10 @@ from scripts.bench.harness import OURS, Harness
 from scripts.bench.peers import (
     PeerSampler,
     Proposals,
+    cma_es,
     coordinate_descent,
     forest,
+    gaussian_process,
     iterated_local_search,
     random_search,
     tpe,
@@ -102,6 +104,8 @@ class Answers:
 
 _PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
     "TPE": tpe,
+    "GP": gaussian_process,
+    "CMA-ES": cma_es,
     "forest": forest,
     "iterated local search": iterated_local_search,
     "random": random_search,
@@ -116,7 +120,11 @@ _SAMPLERS: Mapping[str, Callable[[Space, int], SamplerChoice]] = {
     f"random{_INSIDE}": lambda _space, _seed: "random",
     f"coordinate descent{_INSIDE}": partial(PeerSampler, coordinate_descent),
 }
-_NEEDS: Mapping[str, Sequence[str]] = {"forest": ("sklearn",)}
+_NEEDS: Mapping[str, Sequence[str]] = {
+    "forest": ("sklearn",),
+    "GP": ("torch", "scipy"),
+    "CMA-ES": ("cmaes",),
+}
 
 METHODS: Sequence[str] = (OURS, *_SAMPLERS, *_PEERS)
 """Names of all methods."""
