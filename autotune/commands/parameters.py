@@ -62,7 +62,7 @@ def _first_config(_context: click.Context, _option: click.Parameter, configs: tu
 
 
 def _config_option(name: str, of_several: str, **options: Any) -> Callable[..., Any]:
-    help = f"The file that the trainer reads: YAML, JSON or TOML. {of_several}"
+    help = f"The file that the trainer reads: YAML, JSON, TOML or Python. {of_several}"
     return click.option("--config", name, multiple=True, type=click.Path(path_type=Path), help=help, **options)
 
 

@@ -220,8 +220,7 @@ def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) ->
         )
         content = edit.old.encode()
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
-        is_yaml = syntax_of(edit.path.name) is Syntax.YAML and edit.path.suffix != ".py"
-        suffix = ".yaml" if is_yaml else ".bak"
+        suffix = ".yaml" if syntax_of(edit.path.name) is Syntax.YAML else ".bak"
         while (backup := folder / f"{stem}{suffix}").exists():  # a clock too coarse to tell two writes apart
             stem = f"{stem}-{entry.number}"
         kept[edit.path] = backup

@@ -1,7 +1,7 @@
 """Config file as text, and as key paths with the exact place of every value.
 
-Nothing is ever dumped back to YAML, JSON or TOML: the text is the document, and the parser's marks say where in it a
-value stands (`autotune.config.splice` changes it there). All three syntaxes have the same kind of node tree.
+Nothing is ever dumped back to YAML, JSON, TOML or Python: the text is the document, and the parser's marks say where in
+it a value stands (`autotune.config.splice` changes it there). All four syntaxes have the same kind of node tree.
 """
 
 import os
@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.config import json_toml
+from autotune.config import json_toml, python_config
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, dotted, shown, syntax_of
 from autotune.config.parsers import (
     MERGE_TAG,
@@ -107,7 +107,7 @@ class Document:
     Attributes:
         text: The whole text, byte order mark and line ends included.
         shift: Characters in front of the text that was parsed: a byte order mark is one.
-        root: The mapping at the top, as PyYAML or `json_toml.compose` composed it.
+        root: The mapping at the top, as PyYAML, `json_toml.compose` or `python_config.compose` composed it.
         nodes: All nodes below it, in file order.
     """
 
@@ -121,6 +121,8 @@ class Document:
         try:
             if self.syntax is Syntax.YAML:
                 self.root = compose(body, name, Parser.YAML_1_1)
+            elif self.syntax is Syntax.PYTHON:
+                self.root = python_config.compose(body, name)
             else:
                 self.root = json_toml.compose(body, name, self.syntax)
             if self.root is None:
@@ -382,6 +384,7 @@ class Document:
             (spot.shared, "an alias (*) uses the same value elsewhere, and both would change"),
             (spot.in_set, "it stands in a set (!!set), which has members and no values"),
             (node.tag == json_toml.DATE_TAG, "it is a date or a time"),
+            (node.tag == python_config.COMPUTED_TAG, "the file works it out, or changes it in another place"),
             (not is_plain, f"its tag {node.tag} makes the trainer work it out"),
             (computed, "it is a template that is filled in elsewhere"),
             (node.style in ("|", ">", '"""', "'''"), "it is written as a block of text"),

@@ -59,11 +59,12 @@ class Syntax(Enum):
     YAML = "YAML"
     JSON = "JSON"
     TOML = "TOML"
+    PYTHON = "Python"
 
     @property
     def suffix(self) -> str:
         """Suffix of the names of a trial's own copies."""
-        return f".{self.value.lower()}"
+        return ".py" if self is Syntax.PYTHON else f".{self.value.lower()}"
 
 
 def syntax_of(name: str) -> Syntax:
@@ -79,7 +80,7 @@ def syntax_of(name: str) -> Syntax:
             "from a YAML file or from flags of your own; for flags: autotune init --from-flags."
         )
         raise ConfigError("gin configs are not supported", where=name, remedy=remedy)
-    return {".json": Syntax.JSON, ".toml": Syntax.TOML}.get(suffix, Syntax.YAML)
+    return {".json": Syntax.JSON, ".toml": Syntax.TOML, ".py": Syntax.PYTHON}.get(suffix, Syntax.YAML)
 
 
 _Model = TypeVar("_Model", bound=msgspec.Struct)

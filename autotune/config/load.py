@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -53,7 +54,7 @@ def load_settings(
     """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it, and further configs.
 
     Args:
-        folder: The folder that further configs are relative to; None for the config's own.
+        folder: The folder that other configs are relative to; None for the config's own.
         typed_command: The command as typed in place of the section's: it tells what a Hydra config is composed of.
         runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
 
@@ -93,6 +94,7 @@ def load_settings(
     )
     settings = Settings(
         path=config,
+        home=(folder or config.parent).absolute(),
         document=document,
         files=files,
         section=section,
@@ -201,6 +203,7 @@ class Settings:
 
     Attributes:
         path: The config, as the user named it.
+        home: The folder that the names of other files in it are relative to.
         document: The config, joined with the further ones.
         files: The path of each config, by the prefix of its keys; that of the first one is empty.
         command: The trainer's command, split, placeholders not filled in; None if the section has none.
@@ -212,6 +215,7 @@ class Settings:
     """
 
     path: Path
+    home: Path
     document: JoinedDocument
     files: Mapping[str, Path]
     section: Section
@@ -321,7 +325,22 @@ class Settings:
             leaf = document.leaf(inside)
             moved = written_like(moved, leaf.text)
             splices.append(Splice(leaf=leaf, value=moved, text=write_scalar(moved, leaf), whole=leaf.computed))
+        splices += [Splice(leaf=leaf, value=path, text=write_scalar(path, leaf)) for leaf, path in self._bases(prefix)]
         return splice(document, splices)
+
+    def _bases(self, prefix: str) -> Iterator[tuple[Leaf, str]]:
+        """Yield the values that name another config as seen from this one, as ``_base_: ../base.yaml``; with its path.
+
+        The copy of a trial lies in another folder.
+        """
+        folder = self.files[prefix].absolute().parent if prefix else self.home
+        joined = self.trial_document
+        for leaf in (joined.further[prefix] if prefix else joined.first).leaves:
+            name = leaf.value if isinstance(leaf.value, str) and leaf.why_fixed is None else ""
+            is_config = name.lower().endswith((".yaml", ".yml", ".json", ".toml", ".py")) and not os.path.isabs(name)
+            is_base = any(re.fullmatch(r"_*(?:base|extend|include|inherit)s?_*", str(key), re.I) for key in leaf.path)
+            if is_config and (is_base or not (self.folder / name).exists()) and (folder / name).is_file():
+                yield leaf, os.path.normpath(folder / name)
 
     def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:
         """Return a trial's own copies of all configs, by the prefix of their keys; see `trial_text`."""

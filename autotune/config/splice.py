@@ -174,7 +174,7 @@ def _check(document: Document, splices: list[Splice], after: Document) -> None:
 
 
 def _check_plain(document: Document, splices: list[Splice], after: Document) -> None:
-    """Check a JSON or TOML text, whose values the parser of the standard library has confirmed already."""
+    """Check a text that is no YAML, whose values the parser of the standard library has confirmed already."""
     wanted = {leaf.path: leaf.value for leaf in document.leaves} | {one.leaf.path: one.value for one in splices}
     found = {leaf.path: leaf.value for leaf in after.leaves}
     if wanted.keys() != found.keys() or not all(same_value(found[path], value) for path, value in wanted.items()):
@@ -306,12 +306,16 @@ def write_scalar(value: Scalar, old: Leaf) -> str:
     """Return the characters for a value, in the style and the syntax of the old one.
 
     Raises:
-        ValueError: JSON or TOML has no such value.
+        ValueError: That syntax has no such value.
     """
     if isinstance(value, str):
         if old.syntax is Syntax.YAML:
             return _yaml_text(value, old.style)
+        if old.syntax is Syntax.PYTHON:
+            return _double_quoted(value, "\\x{:02x}") if old.style == '"' else repr(value)
         return json.dumps(value) if old.syntax is Syntax.JSON else _toml_text(value, old.style)
+    if old.syntax is Syntax.PYTHON and (value is None or isinstance(value, bool)):
+        return repr(value)
     if isinstance(value, bool):
         return _write_bool(value, old)
     if value is not None:
@@ -359,8 +363,8 @@ def _write_number(value: int | float, old: Leaf) -> str:
             raise ValueError("TOML's whole numbers have 64 bits")
         return str(value)
     if old.syntax is not Syntax.YAML and not math.isfinite(value):
-        if old.syntax is Syntax.JSON:
-            raise ValueError(f"JSON cannot say {shown(value)}")
+        if old.syntax is not Syntax.TOML:
+            raise ValueError(f"{old.syntax.value} cannot say {shown(value)}")
         return str(value)
     return _write_float(value, exponent="e" in old.text.lower() and not old.text.lower().startswith("0x"))
 

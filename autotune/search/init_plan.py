@@ -68,7 +68,7 @@ def plan_init(
     """Plan a section for a config.
 
     Args:
-        separate: Whether the section is asked to get a file of its own; of a JSON or TOML config, and where the
+        separate: Whether the section is asked to get a file of its own; of a config that is no YAML, and where the
             command does not name the config, it does in any case.
         state_dir: Where everything is kept; None finds the place by the config.
         further: Further configs that the trainer reads.

@@ -65,7 +65,7 @@ def gaussian_process(space: Space, seed: int) -> Proposals:
 
 
 def cma_es(space: Space, seed: int) -> Proposals:
-    """Optuna's `CmaEsSampler` with margin, for whole numbers; categories are drawn at random, as it cannot move them."""
+    """Optuna's `CmaEsSampler` with margin, for whole numbers; it cannot move categories, which are drawn at random."""
     sampler = CmaEsSampler(seed=seed, with_margin=True, warn_independent_sampling=False)
     return _from_optuna(space, sampler, takes_pruned=False)
 

@@ -125,6 +125,19 @@ def test_the_copy_is_the_users_file(config):
     assert text == expected + "\n# The end.\nseed: 1"
 
 
+def test_a_copy_names_the_configs_that_it_is_based_on_by_their_paths(config, tmp_path):
+    """It lies in another folder; what the trainer looks for where it runs is left alone."""
+    (tmp_path / "base.yaml").write_text("a: 1\n")
+    text = load(config, "_BASE_: base.yaml\ndata: base.yaml\nother: gone.yaml\n").trial_text({}, Path("/outputs"))
+    assert text == f"_BASE_: {tmp_path}/base.yaml\ndata: {tmp_path}/base.yaml\nother: gone.yaml\n"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "base.yaml").write_text("a: 2\n")
+    text = load(config, "_BASE_: base.yaml\ndata: base.yaml\nautotune: {folder: run, command: t}\n").trial_text(
+        {}, Path("/outputs")
+    )
+    assert text == f"_BASE_: {tmp_path}/base.yaml\ndata: base.yaml\n"
+
+
 @pytest.mark.parametrize(
     ("text", "left"),
     [
@@ -317,8 +330,15 @@ def test_a_domain_that_no_search_can_turn(config, domain, why):
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize(("name", "text"), [("c.json", '{"autotune": {}, "a": 1}'), ("c.toml", "a = 1\n[autotune]\n")])
-def test_a_section_in_json_or_toml_is_an_error(tmp_path, name, text):
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("c.json", '{"autotune": {}, "a": 1}'),
+        ("c.toml", "a = 1\n[autotune]\n"),
+        ("c.py", "a = 1\nautotune = {}\n"),
+    ],
+)
+def test_a_section_that_is_no_yaml_is_an_error(tmp_path, name, text):
     """It would be read by nobody there; the error names the file that it belongs into."""
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match="cannot stand in a") as caught:

@@ -1,5 +1,6 @@
-"""Changing values in JSON and TOML texts: only the values change, or nothing does."""
+"""Changing values in JSON, TOML and Python texts: only the values change, or nothing does."""
 
+import ast
 import json
 import tomllib
 
@@ -65,6 +66,81 @@ def test_only_the_value_changes_in_toml(old: str, value, new: str):
     assert edited(old, "c.toml", {"a": value}) == new
 
 
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [
+        ("a = 16  # why\r\n", 32, "a = 32  # why\r\n"),
+        ("a: int = 0x10", 32, "a: int = 32"),
+        ("é = 'ü'; a = -1_000", 2, "é = 'ü'; a = 2"),
+        ("a = 1e-4", 3e-4, "a = 3.0e-04"),
+        ("a = True\n", False, "a = False\n"),
+        ("a = None", True, "a = True"),
+        ("a = 'x'", "it's", 'a = "it\'s"'),
+        ('a = "x"', "C:\\é\n", 'a = "C:\\\\é\\x0a"'),
+        ("\ufeff# a = 2\nb = 'a = 1'\na = 1\n", 3, "\ufeff# a = 2\nb = 'a = 1'\na = 3\n"),
+    ],
+)
+def test_only_the_value_changes_in_python(old: str, value, new: str):
+    """Comments, line ends and quotes stay."""
+    assert edited(old, "c.py", {"a": value}) == new
+
+
+CONFIG = """\
+import torch
+_base_ = ['../base.py']
+batch_size, unused = 2, 3
+lr = 1e-3
+lr *= 2
+train_dataloader = dict(
+    batch_size=4, num_workers=0,  # none
+    dataset=dict(type=torch.utils.data.Dataset, pipeline=[dict(type='Crop', size=(8, 8))]))
+test_dataloader = train_dataloader
+val = {'batch_size': 1, 2: 3}
+val['batch_size'] = 4
+dataloader = torch.load('x')
+dataloader.train.num_workers = 4
+optimizer = L(Adam)(lr=0.1)
+
+
+def get_config():
+    config = ConfigDict()
+    config.steps = 10
+    config.data = ConfigDict()
+    config.data.prefetch = 2
+    if torch.cuda.is_available():
+        config.steps = 20
+    return config
+"""
+
+
+def test_a_python_config_is_read_by_its_syntax():
+    """Dicts, calls, attributes, and what `get_config` sets; what changes elsewhere is left alone."""
+    document = Document.parse(CONFIG, "c.py")
+    values = {
+        "train_dataloader.num_workers": 2,
+        "train_dataloader.dataset.pipeline.0.size.1": 16,
+        "dataloader.train.num_workers": 8,
+        "optimizer.lr": 0.2,
+        "data.prefetch": 4,
+    }
+    new = edited(CONFIG, "c.py", values)
+    changed = [(old, now) for old, now in zip(CONFIG.splitlines(), new.splitlines(), strict=True) if old != now]
+    assert [now.strip() for _, now in changed] == [
+        "batch_size=4, num_workers=2,  # none",
+        "dataset=dict(type=torch.utils.data.Dataset, pipeline=[dict(type='Crop', size=(8, 16))]))",
+        "dataloader.train.num_workers = 8",
+        "optimizer = L(Adam)(lr=0.2)",
+        "config.data.prefetch = 4",
+    ]
+    assert [path for path, why in document.refused.items() if "works it out" in why] == [
+        "lr",
+        "train_dataloader.dataset.type",
+        "test_dataloader",
+        "val",
+        "steps",
+    ]
+
+
 TABLES = """\
 title = "x"
 model.size = 1   # dotted
@@ -127,6 +203,10 @@ def test_tables_of_every_form():
         ("a = {b = 1}", "c.toml", 1, "mapping"),
         ("a = '${b}'", "c.toml", "x", "template"),
         ('{"a": 1.0}', "c.json", float("nan"), "JSON cannot say nan"),
+        ("a = 1.0", "c.py", float("inf"), "Python cannot say inf"),
+        ("a = 'x' 'y'", "c.py", "z", "works it out"),
+        ("a = f'{1}'", "c.py", "z", "works it out"),
+        ("a = 1\nif b:\n    a = 2", "c.py", 3, "works it out"),
         ('{"a": [1]}', "c.json", 1, "list"),
     ],
 )
@@ -147,6 +227,9 @@ def test_what_cannot_be_kept_is_refused(text: str, name: str, value, why: str):
         ("a = 1\na = 2\n", "c.toml", "not valid TOML", 2),
         ("a = 1\nb = \n", "c.toml", "not valid TOML", 2),
         ("a = " + "[" * 5000 + "]" * 5000, "c.toml", "TOML|nested", None),
+        ("a = 1\nb = \n", "c.py", "not valid Python", 2),
+        ("a = 1\0", "c.py", "Python", None),
+        ("a = " + "[" * 5000 + "]" * 5000, "c.py", "Python|nested", None),
         ("train.batch_size = 1", "c.gin", "gin configs are not supported", None),
     ],
 )
@@ -184,6 +267,15 @@ def test_any_toml_value_can_be_changed_alone(data, tables, newline, pick, value)
     """As above, for values in tables, inline tables and lists."""
     text = written_as_toml(data, newline, tables=tables)
     check_one_edit(text, "c.toml", data, tomllib.loads, pick, value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(DATA, st.integers(0, 10**6), SCALARS)
+def test_any_python_value_can_be_changed_alone(data, pick, value):
+    """As above, for dicts and lists that a name is given to."""
+    check_one_edit(
+        f"top = {data!r}", "c.py", {"top": data}, lambda text: {"top": ast.literal_eval(text[6:])}, pick, value
+    )
 
 
 def check_one_edit(text: str, name: str, data, read, pick: int, value) -> None:
