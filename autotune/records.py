@@ -199,7 +199,8 @@ class TraineeEvent:
             ``unseen`` (it trains, and none of its steps can be seen), ``files`` (modules that it has loaded), ``begin``
             (of the first step, its batch included), or of a trial that is taken through phases ``phase`` (one begins),
             ``load`` (batches were drawn and not trained on), ``unphased`` (that cannot be done with this trainer) and
-            ``in_force`` (what the frameworks are set to); readers ignore kinds they do not know.
+            ``in_force`` (what the frameworks are set to), or ``cost`` (what recurs besides the arithmetic of steps);
+            readers ignore kinds they do not know.
             ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
             for.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
@@ -210,9 +211,13 @@ class TraineeEvent:
             only accumulated.
         loss: The loss, where it was available; may be NaN or infinite. Of ``eval`` that of the evaluation.
         devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
-        text: Of a note, or of ``unseen`` and ``unphased`` the reason: its text, printable and on one line.
+        text: Of a note, or of ``unseen``, ``unphased`` and ``cost`` the reason: its text, printable and on one line.
         stages: Of ``stages``: the times of the pipeline's two stages so far.
         duration_s: Of ``eval``, ``checkpoint`` and ``load``: seconds that it took, up to its time; None if not known.
+            Of ``cost`` those of all of its kind and place so far.
+        cost: Of ``cost``: its kind, ``trace``, ``compile``, ``python`` or ``workers``.
+        place: Of ``cost``: file, line and name, in the trainer's own code where it is known.
+        times: Of ``cost``: how often so far.
         phase: Of ``phase``: the phase that begins; None if it is none that is known.
     """
 
@@ -232,6 +237,9 @@ class TraineeEvent:
     batches: int | None = None
     settings: Mapping[str, Scalar] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
+    cost: str | None = None
+    place: str | None = None
+    times: int | None = None
 
     @property
     def pid(self) -> int:

@@ -98,6 +98,7 @@ _NAMES = {
     Limit.HOST: _("Bound by the fixed cost of a step"),
     Limit.STEP: _("Bound by the step"),
     Limit.OUTSIDE: _("Much time passes outside of steps"),
+    Limit.COMPILING: _("Compiled again and again"),
     Limit.STALLS: _("Stalls"),
     Limit.NEIGHBOUR: _("Somebody else is on the machine"),
     Limit.THROTTLING: _("The GPU is held down"),

@@ -34,6 +34,7 @@ class Limit(StrEnum):
     HOST = "host"  # what a step takes whatever its batch: launches, Python
     STEP = "step"  # the arithmetic of the step itself
     OUTSIDE = "outside steps"  # validation, checkpoints and the like
+    COMPILING = "compiling"  # functions that are traced or compiled again and again
     STALLS = "stalls"  # steps that are far slower than the others
     NEIGHBOUR = "neighbour"  # somebody else on the machine
     THROTTLING = "throttling"  # the GPU's clocks are held down
@@ -189,6 +190,15 @@ def ratio_text(ratio: Ratio) -> Message:
     digits = 2 if ratio.ratio < 2.0 else 1
     ends = {"low": f"{ratio.low:.{digits}f}", "high": f"{ratio.high:.{digits}f}"}
     return _("{ratio}x ({low} to {high})", ratio=f"{ratio.ratio:.{digits}f}", **ends)
+
+
+NO_LIMIT = 20.0
+"""Bound from which on something is said to be no limit any more: what then limits is something else."""
+
+
+def bound_text(bound: Ratio) -> Message:
+    """Return what something would gain if it cost nothing: that of a large bound would be no gain anybody has."""
+    return _("more than {ratio:.0f}x", ratio=NO_LIMIT) if bound.ratio > NO_LIMIT else ratio_text(bound)
 
 
 def percent(fraction: float) -> str:

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from autotune.diagnose.findings import CheckResult
+from autotune.diagnose.findings import CheckResult, Limit
 from autotune.diagnose.measured_checks import (
     BusyReadings,
     ReplayedSteps,
+    judge_costs,
     judge_fixed_cost,
     judge_input,
     judge_memory,
     judge_neighbours,
     judge_outside_steps,
     judge_steadiness,
-    retraced_function,
     timed_steps,
 )
 from autotune.diagnose.single_changes import (
@@ -114,20 +114,23 @@ class Diagnoser:
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
         larger, larger_record = self._larger_batch(bounds)
-        plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass)
+        costs = judge_costs(watched.events, str(self._problem.settings.folder))
+        compiled = [one.bound for one in costs.issues if one.limit is Limit.COMPILING and one.bound]
+        compiling = max(compiled, default=None, key=lambda bound: bound.ratio)
+        plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass, is_compiling=compiling is not None)
         why_no_switch = _("no time was left for it") if plan.not_tried else ""
         if not self._problem.can_vary:
             why_no_switch = _("this config has no knob that may vary")
         own_cores = watched.cpu_cores(watched.window.t0_s, watched.window.t1_s) if watched.window else None
-        retraced = retraced_function(watched.folder.stderr_beginning())
         machine = self._problem.machine
         batches = self._batches(record, larger_record)
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
-            judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem)),
-            judge_fixed_cost(today, larger, bounds, retraced=retraced),
-            judge_steadiness(timed_steps(watched.events), retraced=retraced),
+            judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), compiling=compiling),
+            costs,
+            judge_fixed_cost(today, larger, bounds),
+            judge_steadiness(timed_steps(watched.events)),
             judge_outside_steps(watched.events),
             judge_memory(machine, record.measurement, watched.memory, batches),
             judge_switches(plan, measured, bounds, why_not=why_no_switch),
@@ -167,13 +170,15 @@ class Diagnoser:
         steps = ReplayedSteps(batch=bounds.batch * factor, step_s=trial.replay_step_s)
         return steps, record
 
-    def _try_switches(self, bounds: Bounds, *, saw_a_pass: bool) -> tuple[SwitchPlan, list[Gain]]:
+    def _try_switches(self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool) -> tuple[SwitchPlan, list[Gain]]:
         least_s, longest_s = 2.0, 6.0  # of the part of a trial that is measured
         measured = [record.measurement for record in self._records if record.measurement]
         start_s = median([one.first_step_s for one in measured] or [5.0])
         most = min(6, int((self._left_s() / (start_s + least_s) - 3) / 2))
         known = bounds if bounds.speeds else None
-        plan = plan_switches(self._problem.space, known, most=max(0, most), may_settle=saw_a_pass)
+        plan = plan_switches(
+            self._problem.space, known, most=max(0, most), may_settle=saw_a_pass, is_compiling=is_compiling
+        )
         trials = SwitchTrials(plan.tried)
         order = trials.in_turn()
         if not order:

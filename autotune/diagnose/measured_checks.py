@@ -1,7 +1,6 @@
 """What trials show: what the input costs, what a step takes whatever its batch, stalls, pauses, others, memory."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,17 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 
 from autotune.clock import format_duration
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue, milliseconds, percent, ratio_text
+from autotune.diagnose.findings import (
+    CheckResult,
+    Issue,
+    Limit,
+    Severity,
+    bound_text,
+    issue,
+    milliseconds,
+    percent,
+    ratio_text,
+)
 from autotune.events import Event, TrialProgress
 from autotune.measure.phases import Bounds, without
 from autotune.measure.probe import MemorySeries
@@ -34,11 +43,14 @@ _MEANING = {
 }
 
 
-def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None) -> CheckResult:
+def judge_input(
+    bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None, compiling: Ratio | None = None
+) -> CheckResult:
     """Judge whether the input limits the training.
 
     Args:
         bounds: What the phased trial showed.
+        compiling: What it would gain if nothing was compiled anew, as on the same few batches nothing is.
         loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
     """
     gain = bounds.free_data
@@ -48,14 +60,19 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
         )
         why_not = _("the trial was too short for it") if bounds.speeds else unseen
         return CheckResult(check="input", why_not=listed("; ", bounds.why_not) or why_not)
-    if gain.low <= _WORTH_TELLING:
+    if gain.low <= _WORTH_TELLING * (compiling.ratio if compiling else 1.0):
         sentence = _("With free data it would be {gain} as fast.", gain=ratio_text(gain))
+        if compiling:
+            sentence = _(
+                "On the same few batches, for which nothing is compiled anew, it is {gain} as fast.",
+                gain=ratio_text(gain),
+            )
         return CheckResult(check="input", sentence=sentence)
     limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
     sentence = _(
         "The input takes {waiting} of the time; with free data it would be {gain} as fast. {meaning}.{work}",
         waiting=percent(1.0 - 1.0 / gain.ratio),
-        gain=ratio_text(gain),
+        gain=bound_text(gain),
         meaning=_MEANING[limit],
         work=_work(bounds),
     )
@@ -115,31 +132,13 @@ class ReplayedSteps:
     step_s: Sequence[float]
 
 
-def retraced_function(stderr: str) -> str | None:
-    """Return the function that TensorFlow warns about, as it traces it again and again; None without a warning."""
-    function = r"<(?:bound method|[^>]*?function) ([\w.<>]+?) (?:at|of) "
-    found = re.search(rf"calls to {function}[^\n]*triggered tf\.function retracing", stderr)
-    return found[1] if found else None
-
-
-def _retracing(function: str) -> Message:
-    return _(
-        "TensorFlow says that it traces {function} again and again. Make it once, and give it tensors of few shapes "
-        "in place of Python numbers.",
-        function=function,
-    )
-
-
-def judge_fixed_cost(
-    one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds, *, retraced: str | None = None
-) -> CheckResult:
+def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds) -> CheckResult:
     """Judge how much of a step does not depend on the batch.
 
     Args:
         one: Steps of today's batch; None if they were not seen.
         other: Steps of a larger batch; None if they were not seen.
         bounds: What a step that costs nothing gains, which bounds what this gains.
-        retraced: Function that TensorFlow traces again and again; None if it does not say so.
     """
     if one is None or other is None or not one.step_s or not other.step_s:
         return CheckResult(check="fixed-cost", why_not=_("it takes steps with free data at two sizes of the batch"))
@@ -169,7 +168,7 @@ def judge_fixed_cost(
     )
     found = issue(
         "fixed-cost",
-        _("{seen}: {remedy}", seen=seen, remedy=_retracing(retraced) if retraced else launches),
+        _("{seen}: {remedy}", seen=seen, remedy=launches),
         numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
         bound=bound,
         limit=Limit.HOST,
@@ -242,7 +241,7 @@ def _successive_steps(events: Sequence[TraineeEvent]) -> list[_Pair]:
     between = set[str]()
     for event in events:
         if event.kind != "step":
-            between.add(event.kind)
+            between.add(event.cost or event.kind)
         elif event.stream == stream:
             found += [(before, event, frozenset(between))] if before is not None else []
             before, between = event, set()
@@ -282,7 +281,7 @@ class TimedStep:
 
 
 def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
-    """Return the steps of a trial, without its warm-up and without those that have a pause in them.
+    """Return the steps of a trial, without its warm-up and those that have a pause in them, or compile something.
 
     Args:
         events: All events of the trial, in the order of time.
@@ -296,18 +295,13 @@ def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
             begins_epoch="epoch_end" in between,
         )
         for number, (before, event, between) in enumerate(_successive_steps(events), start=2)
-        if event.t_s > before.t_s and between.isdisjoint(PAUSES)
+        if event.t_s > before.t_s and between.isdisjoint((*PAUSES, *_COSTS))
     ]
     return found[min(20, int(0.2 * len(found))) :]  # of the steps; they trace, compile and fill caches
 
 
-def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None) -> CheckResult:
-    """Judge whether slow steps recur, and cost much of the time.
-
-    Args:
-        retraced: Function that TensorFlow traces again and again; None if it does not say so. Slow steps that come
-            irregularly and do not wait for data are those that trace it.
-    """
+def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
+    """Judge whether slow steps recur, and cost much of the time."""
     if len(steps) < 30:
         return CheckResult(check="steadiness", why_not=_("{steps} steps are too few for it", steps=len(steps)))
     usual_s = median(step.duration_s for step in steps)
@@ -329,9 +323,8 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
     waits_s = [step.wait_s for step in slow if step.wait_s is not None]
     are_known = len(waits_s) == len(slow)
     wait = are_known and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
-    are_traces = retraced is not None and when is None and not wait
     where = ""
-    if are_known and not are_traces:
+    if are_known:
         busy = _(", and do not wait for data meanwhile: look for what the training loop does then besides steps")
         where = _(", and wait for data") if wait else busy
     sentence = _(
@@ -346,10 +339,10 @@ def judge_steadiness(steps: Sequence[TimedStep], *, retraced: str | None = None)
     )
     found = issue(
         "steadiness",
-        listed(" ", (sentence, _retracing(retraced))) if retraced and are_traces else sentence,
+        sentence,
         numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share},
         bound=bound,
-        limit=Limit.HOST if are_traces else Limit.STALLS,
+        limit=Limit.STALLS,
     )
     return CheckResult(check="steadiness", issues=(found,))
 
@@ -365,6 +358,97 @@ def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
     if pstdev(seconds) < regular * fmean(seconds):
         return _("every {seconds:.1f} s", seconds=fmean(seconds))
     return None
+
+
+# What recurs besides the arithmetic of steps: functions that are compiled anew, Python within a graph, new workers.
+
+
+_ANEW = _("give it tensors of few shapes, padded or in buckets, in place of Python numbers, and make it once")
+_COSTS = {
+    "trace": (_("is traced anew"), _ANEW, Limit.COMPILING),
+    "compile": (_("is compiled anew"), _ANEW, Limit.COMPILING),
+    "workers": (_("starts the loader's workers anew"), _("keep them: persistent_workers=True"), Limit.STALLS),
+}
+
+
+def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
+    """Judge what is done again and again besides the arithmetic of steps, by the steps that it happens in.
+
+    Args:
+        events: All events of a trial.
+        folder: The folder that training runs in; places in it are named as seen from there.
+    """
+    pairs = _successive_steps(events)
+    pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # what is done once, at the begin, is no matter
+    if len(pairs) < 10:
+        return CheckResult(check="recurring-costs", why_not=_("too few steps were seen"))
+    begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
+    usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
+    issues = []
+    for (kind, place), told in _costs_by_place(events).items():
+        late = [one for one in told if begin_s < one.t_s <= end_s]
+        early = [one for one in told if one.t_s <= begin_s][-1:]
+        if not late or late[-1].times is None or late[-1].duration_s is None:
+            continue
+        times, took_s = late[-1].times, late[-1].duration_s
+        if early:
+            times, took_s = times - (early[0].times or 0), took_s - (early[0].duration_s or 0.0)
+        name = place.removeprefix(f"{folder}/")
+        if kind == "python":
+            share = took_s / (end_s - begin_s)
+            if share > 0.2:  # of one core; Python runs on one at a time, whatever is parallel in the pipeline
+                issues.append(_python(name, times, took_s, share))
+        elif kind in _COSTS and times >= 3:
+            # The first use of what was compiled is slow, too: what counts is how long those steps take.
+            at = [one.t_s for one in late]
+            slow = [
+                after.t_s - before.t_s
+                for before, after, _kinds in pairs
+                if any(before.t_s < t <= after.t_s for t in at)
+            ]
+            excess_s = max(took_s, sum(slow) - len(slow) * usual_s)
+            share = min(_MOST_SHARE, excess_s / (end_s - begin_s))
+            if share > 0.05:
+                issues.append(_anew(kind, name, times, len(pairs), share, late[-1].text))
+    return CheckResult(check="recurring-costs", issues=tuple(issues))
+
+
+def _costs_by_place(events: Sequence[TraineeEvent]) -> dict[tuple[str, str], list[TraineeEvent]]:
+    found: dict[tuple[str, str], list[TraineeEvent]] = {}
+    for event in events:
+        if event.kind == "cost" and event.cost and event.place:
+            found.setdefault((event.cost, event.place), []).append(event)
+    return found
+
+
+def _python(place: str, times: int, took_s: float, share: float) -> Issue:
+    sentence = _(
+        "{place} is Python that TensorFlow calls: {times} times, {each} each. It takes {share} of the time, and one "
+        "call waits for the other: operations of TensorFlow in its place run side by side.",
+        place=place,
+        times=times,
+        each=milliseconds(took_s / times),
+        share=percent(share),
+    )
+    return issue("recurring-costs", sentence, place=place.partition(" ")[0], numbers={"time_fraction": share})
+
+
+def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
+    what, remedy, limit = _COSTS[kind]
+    reason = _(" (the last time {why})", why=why) if why else ""
+    sentence = _(
+        "{place} {what} {times} times in {steps} steps{reason}: {share} of the time; {remedy}.",
+        place=place,
+        what=what,
+        times=times,
+        steps=steps,
+        reason=reason,
+        share=percent(share),
+        remedy=remedy,
+    )
+    numbers = {"times": float(times), "time_fraction": share}
+    bound = without(share, 2.0 * share / times**0.5)
+    return issue("recurring-costs", sentence, place=place.partition(" ")[0], numbers=numbers, bound=bound, limit=limit)
 
 
 # The machine: others on it, clocks that are held down, and the room that its memory leaves.

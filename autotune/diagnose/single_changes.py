@@ -64,31 +64,38 @@ class SwitchPlan:
     not_tried: tuple[Switch, ...] = ()
 
 
-def plan_switches(space: Space, bounds: Bounds | None, *, most: int, may_settle: bool) -> SwitchPlan:
+def plan_switches(
+    space: Space, bounds: Bounds | None, *, most: int, may_settle: bool, is_compiling: bool = False
+) -> SwitchPlan:
     """Plan which switches are tried: those that the bounds allow a gain, one value for each knob.
 
     Args:
         bounds: What a change of the input, or of the step, can gain at most; None if that is not known.
         may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
+        is_compiling: Whether something is compiled again and again: batches of one shape come first.
     """
+    first: list[Switch] = []
     found: list[Switch] = []
     not_tried: list[Switch] = []
     irrelevant_knobs: dict[bool, list[str]] = {False: [], True: []}
     for knob in space.knobs:
         wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
+        fixes_shapes = is_compiling and knob.kind == "fixed_length" and knob.baseline is False
+        wished = True if fixes_shapes else wished
         if wished is None or space.is_inert(knob, space.baseline):
             continue
         on_step = effects_of(knob).on_step
-        if bounds is not None and not bounds.may_gain(on_step=on_step):
+        if bounds is not None and not fixes_shapes and not bounds.may_gain(on_step=on_step):
             irrelevant_knobs[on_step].append(knob.path)
             continue
         values = space.with_heuristic(space.baseline, knob.path, wished)
         if space.why_infeasible(values) is None:
             settles = space.settles(values) and not may_settle
-            (not_tried if settles else found).append(_switch(space, (knob,), values))
+            (not_tried if settles else first if fixes_shapes else found).append(_switch(space, (knob,), values))
     # to be gained for certain with free data, for changes of the input to be tried first
     input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > 1.1
     found.sort(key=lambda switch: switch.on_step is input_first)  # stable: then as an expert would turn them
+    found = [*first, *found]
     return SwitchPlan(
         tried=tuple(found[:most]),
         irrelevant_knobs={side: tuple(paths) for side, paths in irrelevant_knobs.items()},

@@ -9,7 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.diagnose.diagnosis import CHECKS
-from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, ratio_text
+from autotune.diagnose.findings import (
+    NO_LIMIT,
+    CheckResult,
+    Diagnosis,
+    Evidence,
+    Issue,
+    Recommendation,
+    Severity,
+    ratio_text,
+)
 from autotune.messages import Language, Message, _, translated
 from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import value_text
@@ -116,6 +125,8 @@ def _gain(one: Recommendation) -> Message:
         return _("not tried")
     if one.evidence is Evidence.MEASURED:
         return ratio_text(one.gain)
+    if one.gain.high > NO_LIMIT:
+        return _("no longer the limit")
     return _("at most {gain}", gain=f"{one.gain.high:.2f}x")
 
 

@@ -41,6 +41,14 @@ PHASED_OBSERVERS = {
 }
 """The same, of what is observed only in a trial that is taken through phases, before all else."""
 
+COSTS = {
+    "tensorflow": ("costs.TensorFlowCosts",),
+    "torch": ("costs.TorchCosts",),
+    "torch._dynamo.convert_frame": ("costs.TorchCompileCosts",),
+    "jax": ("costs.JaxCosts",),
+}
+"""The same, of what is observed only in trials."""
+
 installed: list[Instrumentation] = []
 """Instrumentation of this process, once installed."""
 
@@ -63,7 +71,7 @@ def install() -> None:
         part(observer)(loop, instrumentation, *phased).install()
 
     def observe(framework: str) -> None:
-        for observers in (PHASED_OBSERVERS if phased else {}), OBSERVERS:
+        for observers in (PHASED_OBSERVERS if phased else {}), OBSERVERS, (COSTS if folder else {}):
             for observer in observers.get(framework, ()):
                 instrumentation.attempt(framework, add, observer)
         if code is not None:
@@ -74,7 +82,8 @@ def install() -> None:
 
     if folder and "AUTOTUNE_PHASE_S" in os.environ:
         instrumentation.attempt("phases", add_phases)
-    hooked = [*OBSERVERS, *(PHASED_OBSERVERS if phased else ()), *(code.PLACES if code else ())]
+    trials_alone = (*(PHASED_OBSERVERS if phased else ()), *(COSTS if folder else ()), *(code.PLACES if code else ()))
+    hooked = [*OBSERVERS, *trials_alone]
     hook = Hook(dict.fromkeys(hooked, observe))
     installed.append(instrumentation)
     hook.install()

@@ -17,6 +17,11 @@ In a trial that is taken through phases (phases.py):
 Here ``t_s`` of a phase is its begin: the step that ends next lies wholly in it. In ``load`` batches are drawn, which a
 line reports every quarter of a second of that; the steps between mean nothing.
 
+What costs time again and again besides steps (costs.py), all of its kind and place so far:
+
+    {"k": "cost", "t_s": 84.1, "cost": "trace", "place": "/home/me/train.py:41 step", "times": 3, "duration_s": 0.9,
+     "text": "x float32[8, 83] -> float32[8, 91]"}
+
 Before the first step, the files of the trainer's own modules that are loaded by then:
 
     {"k": "files", "t_s": 83.0, "paths": ["/home/me/project/train.py"]}
@@ -204,7 +209,9 @@ def _own_files() -> Iterator[list[str]]:
         yield waiting
 
 
-_TEXTS = frozenset(("paths", "phase", "settings", "stages", "text", "update"))  # all other fields are numbers
+_TEXTS = frozenset(
+    ("cost", "paths", "place", "phase", "settings", "stages", "text", "update")
+)  # all other fields are numbers
 
 
 def line_of(kind: str, t_s: float, **fields: Any) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import TrialError
-from autotune.files import create_private, make_private_folder, read_beginning, read_tail, rewrite
+from autotune.files import create_private, make_private_folder, read_tail, rewrite
 from autotune.trial.deletion import delete_apart, delete_tree, discard, left_aside
 
 MARKER = ".autotune-trial"
@@ -155,10 +155,6 @@ class TrialFolder:
     def stderr_tail(self) -> str:
         """Return the last lines on stderr, at most 32 KiB; empty if there are none."""
         return _tail(self.stderr)
-
-    def stderr_beginning(self) -> str:
-        """Return the first lines on stderr, at most 256 KiB; empty if there are none."""
-        return read_beginning(self.stderr, 256 << 10).decode("utf-8", "replace")
 
     def stdout_tail(self) -> str:
         """Return the last lines on stdout, at most 32 KiB; empty if there are none."""

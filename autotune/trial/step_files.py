@@ -197,6 +197,7 @@ _KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "phase": {"phase": _phase},
     "load": {"batches": _count},
     "in_force": {"settings": _settings},
+    "cost": {"cost": _text, "place": _text, "times": _count, "text": _text},
     "files": {"paths": _paths},
 }
 """The kinds of event, and what is read of each besides what all may have."""

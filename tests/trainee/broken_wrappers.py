@@ -139,6 +139,12 @@ def tensorflow_workouts() -> dict[str, Workout]:
         list(batches)
         training.is_suspended = False
 
+    def traces() -> None:
+        tf.function(lambda x: x)(1.0)
+
+    def python() -> None:
+        tf.function(lambda: tf.numpy_function(lambda: 1.0, [], tf.double))()
+
     def fit() -> None:
         model.fit(dataset, verbose=0)
 
@@ -157,6 +163,8 @@ def tensorflow_workouts() -> dict[str, Workout]:
         "ResourceExhaustedError.__init__": lambda: tf.errors.ResourceExhaustedError(None, None, "OOM, sorry"),
         "TrackableSaver.save": lambda: tf.train.Checkpoint(w=weights).write(str(OUTPUTS / "checkpoint")),
         "Saver.save": save,
+        "tensorflow.python.eager.polymorphic_function.tracing_compilation._create_concrete_function": traces,
+        "FuncRegistry.__call__": python,
         "BaseSession.run": lambda: session.run(train, {fed: [1.0, 2.0]}),
         "Model.train_on_batch": lambda: model.train_on_batch(*rows),
         "Model.evaluate": lambda: model.evaluate(*rows, verbose=0),
@@ -174,7 +182,15 @@ def torch_workouts() -> dict[str, Workout]:
     import torch
 
     epoch = trainers.torch_loader(trainers.Facts(FACTS), workers=0)
+    with_workers = torch.utils.data.DataLoader([1, 2], num_workers=1)
+
+    def compiles() -> None:
+        torch._dynamo.reset()
+        torch.compile(lambda x: x, backend="eager")(torch.ones(1))
+
     return {
+        "torch._dynamo.convert_frame._compile": compiles,
+        "_MultiProcessingDataLoaderIter.__init__": lambda: list(with_workers),
         "_BaseDataLoaderIter.__next__": epoch,
         "torch.autograd.backward": epoch,
         "torch.save": lambda: torch.save([], OUTPUTS / "model.pt"),

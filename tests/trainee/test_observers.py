@@ -15,7 +15,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.observe import OBSERVERS, PHASED_OBSERVERS, part
+from autotune.trainee.observe import COSTS, OBSERVERS, PHASED_OBSERVERS, part
 from autotune.trainee.report import Report
 from autotune.trainee.stream import Stream
 from autotune.trial.guard import Guard
@@ -118,11 +118,11 @@ def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
     assert [piece for piece in broken if not piece["noticed"]] == []
 
 
-@pytest.mark.parametrize("framework", [*OBSERVERS, *PHASED_OBSERVERS])
+@pytest.mark.parametrize("framework", [*OBSERVERS, *PHASED_OBSERVERS, *COSTS])
 def test_each_observer_is_where_it_is_looked_for(framework: str) -> None:
     """One that is not would only be noted."""
-    for observer in (*OBSERVERS.get(framework, ()), *PHASED_OBSERVERS.get(framework, ())):
-        assert callable(part(observer).install)
+    for table in OBSERVERS, PHASED_OBSERVERS, COSTS:
+        assert all(callable(part(observer).install) for observer in table.get(framework, ()))
 
 
 @pytest.mark.parametrize("observer", [one for names in OBSERVERS.values() for one in names])

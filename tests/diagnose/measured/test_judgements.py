@@ -4,19 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.diagnose.findings import Limit
+from autotune.diagnose.findings import Limit, bound_text
 from autotune.diagnose.measured_checks import (
     ReplayedSteps,
+    judge_costs,
     judge_fixed_cost,
+    judge_input,
     judge_memory,
     judge_outside_steps,
     judge_steadiness,
     largest_batch,
-    retraced_function,
     timed_steps,
 )
 from autotune.measure.phases import Bounds
-from autotune.records import Machine, Ratio, TraineeEvent
+from autotune.records import Machine, Ratio, TraineeEvent, TrialPhase
 from tests.runs import measured
 
 GIB = 1 << 30
@@ -134,19 +135,78 @@ def test_the_largest_safe_batch_lies_on_a_line() -> None:
     assert largest_batch(numbers[:1], 24 * GIB) is None
 
 
+def with_cost(events: list[TraineeEvent], kind: str, after: range, took_s: float) -> list[TraineeEvent]:
+    """Return the events of a trial in which something was made anew just before the end of some of its steps."""
+    found, times = [], 0
+    for number, event in enumerate(events):
+        if number in after:
+            times += 1
+            found.append(
+                TraineeEvent(
+                    kind="cost",
+                    t_s=event.t_s - 1e-6,
+                    stream="7.0",
+                    cost=kind,
+                    place="/home/me/train.py:41 step",
+                    times=times,
+                    duration_s=times * took_s,
+                    text="x float32[8] -> float32[9]",
+                )
+            )
+        found.append(event)
+    return found
+
+
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("kind", "after", "said"),
     [
-        ("function step at 0x7f3d", "step"),
-        ("function Model.train.<locals>.one_step at 0x7f3d", "Model.train.<locals>.one_step"),
-        ("bound method Model.step of <__main__.Model object at 0x7f3d>", "Model.step"),
+        (
+            "trace",
+            range(40, 200, 4),
+            "train.py:41 step is traced anew 40 times in 180 steps (the last time x float32[8]",
+        ),
+        ("compile", range(40, 200, 4), "train.py:41 step is compiled anew 40 times"),
+        ("workers", range(40, 200, 40), "starts the loader's workers anew 4 times"),
+        ("trace", range(2), None),  # once, at the begin
+        ("trace", range(40, 42), None),
     ],
 )
-def test_tensorflow_s_own_warning_names_what_is_traced_again(name: str, found: str) -> None:
-    """The function stands in the issue, with what to do."""
-    warning = f"WARNING:tensorflow:5 out of the last 5 calls to <{name}> triggered tf.function retracing. Tr"
-    assert retraced_function(f"epoch 1\n{warning}\n") == found
-    assert retraced_function("epoch 1\n") is None
-    one, other = ReplayedSteps(batch=8, step_s=[0.01] * 9), ReplayedSteps(batch=16, step_s=[0.01] * 9)
-    (issue,) = judge_fixed_cost(one, other, FREE, retraced=found).issues
-    assert f"traces {found} again and again" in issue.sentence
+def test_what_is_made_anew_is_told_by_its_place_and_its_share(kind: str, after: range, said: str | None) -> None:
+    """The steps that it happens in are no stalls besides."""
+    events = with_cost(steps([0.5 if number in after else 0.02 for number in range(1, 201)]), kind, after, 0.4)
+    result = judge_costs(events, "/home/me")
+    if said is None:
+        assert result.issues == ()
+        return
+    (issue,) = result.issues
+    assert said in issue.sentence
+    assert issue.place == "train.py:41"
+    assert issue.bound is not None
+    slow = 0.5 * len(after)
+    assert issue.bound.ratio == pytest.approx((slow + 0.02 * (180 - len(after))) / (0.02 * 180), rel=0.01)
+    assert judge_steadiness(timed_steps(events)).issues == ()
+
+
+def test_python_within_a_graph_is_told_where_it_takes_much_of_the_time() -> None:
+    """Its calls wait for each other."""
+    events = steps([0.02] * 200)
+    (issue,) = judge_costs(with_cost(events, "python", range(201), 0.01), "/home/me").issues
+    assert "train.py:41 step is Python that TensorFlow calls" in issue.sentence
+    assert "10 ms each. It takes 50 % of the time" in issue.sentence
+    assert judge_costs(with_cost(events, "python", range(201), 0.001), "/home/me").issues == ()
+
+
+def test_speed_on_the_same_batches_is_no_limit_of_the_input_where_shapes_are_compiled_anew() -> None:
+    """On the same few batches nothing is."""
+    speeds = {TrialPhase.TRAIN: 10.0, TrialPhase.REPLAY: 30.0, TrialPhase.LOAD: 100.0}
+    bounds = replace(FREE, free_data=Ratio(ratio=3.0, low=2.8, high=3.2), speeds=speeds)
+    assert judge_input(bounds, 2).issues
+    result = judge_input(bounds, 2, compiling=Ratio(ratio=2.9, low=2.5, high=3.3))
+    assert result.issues == ()
+    assert "compiled anew" in result.sentence
+
+
+def test_a_bound_beyond_all_gains_is_no_number() -> None:
+    """What then limits is something else."""
+    assert bound_text(Ratio(ratio=4033.9, low=20.0, high=8000.0)) == "more than 20x"
+    assert bound_text(Ratio(ratio=3.0, low=2.0, high=4.0)) == "3.0x (2.0 to 4.0)"

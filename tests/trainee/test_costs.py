@@ -1,0 +1,114 @@
+"""What recurs besides the arithmetic of steps: seen in trainers that report nothing, and only in trials."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trainee.conftest import Observed, interpreter_with
+
+TENSORFLOW = """
+import numpy as np
+import tensorflow as tf
+
+weights = tf.Variable(tf.ones((4, 4)))
+
+
+@tf.function
+def inner(x):
+    return x @ weights
+
+
+@tf.function
+def train_step(x, rate):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(inner(x))
+    weights.assign_sub(rate * tape.gradient(loss, weights))
+
+
+def load(number):
+    return np.ones((4,), np.float32)
+
+
+data = tf.data.Dataset.range(6).map(lambda number: tf.numpy_function(load, [number], tf.float32))
+for row in data:
+    train_step(tf.reshape(row, (1, 4)), 0.1)
+train_step(tf.ones((2, 4)), 0.1)
+train_step(tf.ones((2, 4)), 0.2)
+for _ in range(2):
+    tf.function(lambda: 1)()
+"""
+
+TORCH = """
+import torch
+
+net = torch.nn.Linear(1, 1)
+
+
+def loss(x):
+    return net(x).sum()
+
+
+compiled = torch.compile(loss, backend="eager", dynamic=False)
+loader = torch.utils.data.DataLoader(torch.ones(5, 1), 2, num_workers=1)
+for _ in range(2):
+    for x in loader:
+        compiled(x).backward()
+"""
+
+JAX = """
+import jax
+import jax.numpy as jnp
+
+
+def loss(x):
+    return (x * x).sum()
+
+
+step = jax.jit(jax.value_and_grad(loss))
+for number in (3, 4, 4, 5):
+    step(jnp.ones(number))
+"""
+
+
+@pytest.fixture
+def costs(run: Callable[..., Observed], tmp_path: Path) -> Callable[[str, str], dict[str, int]]:
+    """Run a script; return how often it did what, by the kind and the place."""
+
+    def costs(python: str, text: str) -> dict[str, int]:
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        seen = [event for event in run(python, script).events if event.kind == "cost"]
+        assert all(event.duration_s for event in seen)
+        return {f"{one.cost} {one.place}".replace(f"{script}:", ""): one.times or 0 for one in seen} | {
+            f"{one.text}": 0 for one in seen if one.text
+        }
+
+    return costs
+
+
+def test_functions_that_are_traced_anew_and_python_in_a_graph(costs: Callable[[str, str], dict[str, int]]) -> None:
+    """By the function in the trainer's code, with the argument that was another one; inner ones are part of outer."""
+    seen = costs(interpreter_with("tensorflow"), TENSORFLOW)
+    assert seen["trace 13 train_step"] == 3
+    assert seen["python 20 load"] >= 3
+    assert seen["trace 30 <lambda>"] == 2
+    assert "trace 8 inner" not in seen
+    texts = [text for text, times in seen.items() if times == 0]
+    assert texts == [
+        "x float32[1, 4] -> float32[2, 4]",
+        "rate Literal[0.1] -> Literal[0.2]",
+        "a new function each time",
+    ]
+
+
+@pytest.mark.services
+def test_workers_that_start_anew_and_what_torch_compiles(costs: Callable[[str, str], dict[str, int]]) -> None:
+    """The last batch has another shape."""
+    assert costs(interpreter_with("torch"), TORCH) == {"workers 14 <module>": 2, "compile 7 loss": 2}
+
+
+@pytest.mark.services
+def test_functions_that_jax_compiles_anew(costs: Callable[[str, str], dict[str, int]]) -> None:
+    """For each shape."""
+    assert costs(interpreter_with("jax"), JAX)["compile 12 loss"] == 3
