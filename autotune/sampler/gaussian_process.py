@@ -111,6 +111,7 @@ class GaussianProcess:
             stride = -(-len(data.scores) // 80)
             some = np.argsort(-data.scores)[::stride]
             self._adapt(data.points[some], residuals[some], data.variances[some])
+        self._asked: tuple[Indices, Array] | None = None
         self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}
         self._points = data.points
         self._z = self._scaled(data.points)
@@ -154,13 +155,19 @@ class GaussianProcess:
         return expected
 
     def _covariance_with(self, points: Indices) -> Array:
-        """Return the prior covariance of points with the observations, shape (n_points, n_observations)."""
+        """Return the prior covariance of points with the observations, shape (n_points, n_observations).
+
+        That of the points that were asked for last is kept: of all candidates the speed and the duration are wanted.
+        """
+        if self._asked is not None and self._asked[0] is points:
+            return self._asked[1]
         cross = self._shared(points, self._scaled(points), self._points, self._z)
         own = np.exp(self._logs[-1])
         for number, row in enumerate(points):
             known = self._rows.get(row.tobytes())
             if known is not None:
                 cross[number, known] += own
+        self._asked = points, cross
         return cross
 
     def _shared(self, points: Indices, z: Array, others: Indices | None = None, z_others: Array | None = None) -> Array:
