@@ -29,6 +29,7 @@ class SearchParts:
         validate_s: Longest training of a validation trial; None if the answer is not validated.
         race_s: Time for the race of the answer; 0 for none, None for one where the answer calls for it.
         exhaust: Whether it uses the whole budget, whatever more of it may gain.
+        confirms: Whether time is kept for the confirmation; False for a benchmark of the exploring alone.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         warm_start: Points of other studies that it begins with.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
@@ -45,6 +46,7 @@ class SearchParts:
     validate_s: float | None = None
     race_s: float | None = 0.0
     exhaust: bool = False
+    confirms: bool = True
     lifeline: Lifeline | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)
     instruments: Callable[[], Instruments] | None = None

@@ -277,6 +277,8 @@ class Tuner:
         Args:
             closely: Whether to keep what makes the answer close and small, too.
         """
+        if not self._parts.confirms:
+            return 0.0
         better, left_s = self.state.better(), self._budget.left_s()
         kept_s = reserved_s(better, self._confirmation_basis(), left_s=left_s, closely=closely)
         if not kept_s:

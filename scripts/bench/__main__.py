@@ -6,7 +6,6 @@ import sys
 from autotune.errors import AutotuneError
 from scripts.bench import (
     answers,
-    code,
     confirmation,
     drift,
     grid,
@@ -17,6 +16,7 @@ from scripts.bench import (
     stalls,
     windows,
 )
+from scripts.bench.coded import benchmark as code
 from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
 from scripts.bench.tables import benchmark as tables

@@ -258,12 +258,14 @@ class Harness:
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
         exhaust: bool = False,
+        confirms: bool = True,
     ) -> Iterator[Tuner]:
         """Give our tuner on this machine, assembled as the command does it.
 
         Args:
             sampler: Its sampler, as in `SearchParts`.
             exhaust: As in `SearchParts`.
+            confirms: As in `SearchParts`.
         """
         study = Study(self.problem.study, self.problem.storage)
         try:
@@ -278,6 +280,7 @@ class Harness:
                 sampler=sampler,
                 instruments=self.instruments,
                 exhaust=exhaust,
+                confirms=confirms,
                 warm_start=WarmStart(),
             )
             yield Tuner(parts, consumers)
@@ -291,7 +294,7 @@ class Harness:
         *,
         sampler: SamplerChoice = OUR_SAMPLER,
         only_confirmed: bool = True,
-        exhaust: bool = False,
+        only_explores: bool = False,
     ) -> SearchResult | None:
         """Run our tuner; its answers are those of the harness.
 
@@ -299,7 +302,7 @@ class Harness:
             sampler: Its sampler, as in `SearchParts`.
             only_confirmed: True if its last answer is what it confirmed, else the baseline: what was not confirmed is
                 not recommended, however good it looked.
-            exhaust: As in `SearchParts`.
+            only_explores: Whether it uses the whole budget to explore, and confirms nothing.
 
         Returns:
             Its result; None if no trial gave numbers.
@@ -313,7 +316,9 @@ class Harness:
                 self.answer(event.values)
 
         baseline = self.problem.space.baseline
-        with self.tuner(budget, [*consumers, note], sampler=sampler, exhaust=exhaust) as tuner:
+        with self.tuner(
+            budget, [*consumers, note], sampler=sampler, exhaust=only_explores, confirms=not only_explores
+        ) as tuner:
             try:
                 result = tuner.run()
             except TrialError:

@@ -24,7 +24,7 @@ from autotune.search.state import REALIZED, SearchState
 from scripts.bench.harness import OURS, Harness, SimulatedTrainer
 from scripts.bench.results import Commands, add_pieces, make_missing, markdown_table, parse_seeds, work_folder
 from scripts.bench.simulation.scenarios import scenario
-from scripts.bench.tables.searches import ENDLESS_S, EXPLORING, Piece, budget_of, pieces, trainer_of
+from scripts.bench.tables.searches import ENDLESS_S, EXPLORING, Piece, TrialsBudget, pieces, trainer_of
 from scripts.bench.tables.table import USUAL, Option, Row, Table, read_tables
 
 APART = 10
@@ -60,10 +60,12 @@ def watched_search(
     consumers: Sequence[Callable[[Event], None]],
     *,
     promised_to_users: Callable[[SearchState], float | None],
+    confirms: bool = True,
 ) -> list[Moment]:
     """Run our tuner, which explores to the end of its budget whatever is promised.
 
     Args:
+        confirms: As in `SearchParts`.
         promised_to_users: Asks what users are told to gain, e.g. 0.02.
 
     Returns:
@@ -95,7 +97,7 @@ def watched_search(
         ):
             add(None, None)  # before the confirmation
 
-    with harness.tuner(budget, [*consumers, note], exhaust=True) as tuner:
+    with harness.tuner(budget, [*consumers, note], exhaust=True, confirms=confirms) as tuner:
         try:
             tuner.run()
         except TrialError:
@@ -426,9 +428,14 @@ def _make(piece: Piece | ScenarioPiece, tables: dict[str, Table]) -> _Search:
 def _on_table(piece: Piece, table: Table, folder: Path) -> list[Moment]:
     trainer = trainer_of(piece, table)
     harness = Harness(trainer, ENDLESS_S, folder, method=piece.method)
-    budget = budget_of(harness, trials=max(piece.trials), whole=False)
+    budget = TrialsBudget(harness.clock, trials=max(piece.trials), runner=harness.runner)
     return watched_search(
-        harness, trainer, budget, [budget.note], promised_to_users=lambda state: state.gain_of(_TRIALS_AHEAD)
+        harness,
+        trainer,
+        budget,
+        [budget.note],
+        promised_to_users=lambda state: state.gain_of(_TRIALS_AHEAD),
+        confirms=False,
     )
 
 

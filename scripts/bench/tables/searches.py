@@ -25,7 +25,6 @@ from autotune.events import Event, TrialEnded
 from autotune.records import TrialRecord
 from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
-from autotune.search.confirm import MOST_PAIRS
 from autotune.search.schedule import Budget, expected_trial_s
 from autotune.space.space import Space
 from autotune.testing.simulated_runner import SimulatedRunner
@@ -51,15 +50,12 @@ class TrialsBudget(Budget):
     """Budget of a number of trials.
 
     Args:
-        beyond: Number of trials that seem to be there beyond these, and vanish when they are made: what a tuner would
-            keep for its confirmation.
         runner: Runner of the trials, which has a plan for each.
     """
 
-    def __init__(self, clock: Clock, *, trials: int, beyond: int, runner: SimulatedRunner) -> None:
-        super().__init__(clock, started_s=clock.now_s(), budget_s=(trials + beyond) * _FIRST_S)
+    def __init__(self, clock: Clock, *, trials: int, runner: SimulatedRunner) -> None:
+        super().__init__(clock, started_s=clock.now_s(), budget_s=trials * _FIRST_S)
         self._trials = trials
-        self._beyond = beyond
         self._runner = runner
         self._records: list[TrialRecord] = []
 
@@ -77,14 +73,12 @@ class TrialsBudget(Budget):
         """See `Budget.left_s`."""
         left = self._trials - len(self._runner.plans)
         usual_s = expected_trial_s(self._records) if self._records else _FIRST_S
-        return (left + self._beyond + _SLACK) * usual_s if left > 0 else 0.0
+        return (left + _SLACK) * usual_s if left > 0 else 0.0
 
 
 EXPLORING = f"{OURS}, exploring"
 ENDLESS_S = 1e7
 """Virtual time that is more than any number of trials takes."""
-
-_KEPT_TRIALS = 3 * MOST_PAIRS  # at least what a tuner keeps for a confirmation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,16 +167,10 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
     )
 
 
-def budget_of(harness: Harness, *, trials: int, whole: bool) -> TrialsBudget:
-    """Return the budget of a search of so many trials: a whole one, or one that explores with all of them."""
-    beyond = 0 if whole else _KEPT_TRIALS
-    return TrialsBudget(harness.clock, trials=trials, beyond=beyond, runner=harness.runner)
-
-
 def tune(harness: Harness, sampler: SamplerChoice, *, trials: int, whole: bool) -> None:
-    """Run our tuner on a budget in trials; its answers are the harness's."""
-    budget = budget_of(harness, trials=trials, whole=whole)
-    harness.search(budget, [budget.note], sampler=sampler, only_confirmed=whole, exhaust=not whole)
+    """Run our tuner on a budget in trials, a whole search or its exploring alone; its answers are the harness's."""
+    budget = TrialsBudget(harness.clock, trials=trials, runner=harness.runner)
+    harness.search(budget, [budget.note], sampler=sampler, only_confirmed=whole, only_explores=not whole)
 
 
 def _cpu_s() -> float:

@@ -1,11 +1,12 @@
 """Trainer whose loading is written into its code: what `scripts.bench code` has tools tune. A script.
 
-``python coded_trainer.py LIMIT`` trains until it is ended, or for ``--seconds``; then it prints the speed in samples
+``python train.py LIMIT`` trains until it is ended, or for ``--seconds``; then it prints the speed in samples
 per second, the first seconds left out. For loadtune the same parts are a workload, of the limit that ``LIMIT`` names.
 """
 
 import argparse
 import os
+import tempfile
 import time
 
 import torch
@@ -13,13 +14,18 @@ from torch.utils.data import DataLoader, Dataset
 
 _WIDTH = 256
 _WARM_UP_S = 4.0
+_FILES, _FILE_BYTES = 400, 1 << 20
 
 
 class Samples(Dataset):  # type: ignore[misc]  # torch is not installed where types are checked
-    """Samples that wait for a storage, that take the processor, or that are there."""
+    """Samples that are read from a disk, wait for a storage, or take the processor."""
 
     def __init__(self, limit: str) -> None:
         self._limit = limit
+        self._file = os.path.join(tempfile.gettempdir(), f"samples-{os.getuid()}")
+        if limit == "disk" and not os.path.exists(self._file):
+            with open(self._file, "wb") as file:
+                file.write(os.urandom(_FILES * _FILE_BYTES))
 
     def __len__(self) -> int:
         return 1 << 16
@@ -28,16 +34,20 @@ class Samples(Dataset):  # type: ignore[misc]  # torch is not installed where ty
         sample = torch.full((_WIDTH,), float(index % 7))
         if self._limit == "latency":
             time.sleep(0.006)
-        elif self._limit == "augmentation":
+        elif self._limit == "disk":
+            with open(self._file, "rb") as file:
+                begin = index % _FILES * _FILE_BYTES
+                os.posix_fadvise(file.fileno(), begin, _FILE_BYTES, os.POSIX_FADV_DONTNEED)  # as of data beyond memory
+                sample += sum(os.pread(file.fileno(), _FILE_BYTES, begin)[:100])
+        else:
             for _ in range(60):
                 sample = torch.roll(sample, 1).sin() + sample.sort().values.mean()
         return sample
 
 
-def make_model(limit: str) -> torch.nn.Module:
-    """Return a model, a large one where the step is the limit."""
-    width = 4096 if limit == "step" else 256
-    return torch.nn.Sequential(torch.nn.Linear(_WIDTH, width), torch.nn.ReLU(), torch.nn.Linear(width, 1))
+def make_model(_limit: str) -> torch.nn.Module:
+    """Return a model."""
+    return torch.nn.Sequential(torch.nn.Linear(_WIDTH, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
 
 
 def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:

@@ -1,0 +1,213 @@
+"""Benchmark of what stands in the code: six trainers without a config, tuned in the same time by us and by others.
+
+Each tool says what it gained; then each one's code is trained plainly, in turn with the code as it was. The interpreter
+that trains needs what the trainers import: PyTorch, loadtune and optuna; TensorFlow; Transformers and accelerate.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import yaml
+
+from scripts.bench.results import Commands, markdown_table
+
+_HERE = Path(__file__).parent
+_BEST_OF_LOADTUNE = re.compile(r"best overall: (.*) — ([\d.]+)x baseline")
+_LOADER = "batch_size=16)\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """Trainer of this benchmark.
+
+    Attributes:
+        file: Its script in this folder.
+        tools: Names of what tunes it, beside autotune.
+        today: What its code is to begin with: texts of the script and what stands in their place.
+    """
+
+    file: str
+    tools: tuple[str, ...]
+    today: Mapping[str, str] = field(default_factory=dict)
+
+
+_OF_TORCH = ("loadtune", "Optuna script")
+TRAINERS = {
+    "disk": Trainer(file="torch_trainer.py", tools=_OF_TORCH),
+    "augmentation": Trainer(file="torch_trainer.py", tools=_OF_TORCH),
+    "latency": Trainer(file="torch_trainer.py", tools=_OF_TORCH),
+    "images": Trainer(file="tensorflow_trainer.py", tools=("tf.data AUTOTUNE",)),
+    "text": Trainer(file="transformers_trainer.py", tools=("auto_find_batch_size",)),
+    "right": Trainer(
+        file="torch_trainer.py",
+        tools=_OF_TORCH,
+        today={
+            _LOADER: "batch_size=16, num_workers=2, persistent_workers=True)\n",
+            "    model = make_model(": "    torch.set_num_threads(1)\n    model = make_model(",
+        },
+    ),
+}
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    rows = []
+    for name in arguments.trainers:
+        trainer = TRAINERS[name]
+        with tempfile.TemporaryDirectory() as top:
+            folders = {tool: Path(top, tool) for tool in ("today", "autotune", *trainer.tools)}
+            for folder in folders.values():
+                folder.mkdir()
+                _replace(_HERE / trainer.file, folder / "train.py", trainer.today)
+            told: dict[str, float | None] = {}
+            told["autotune"], env = _autotune(folders["autotune"], name, arguments)
+            for tool in trainer.tools:
+                told[tool] = _TOOLS[tool](folders[tool], name, arguments)
+            speeds: dict[str, list[float]] = {tool: [] for tool in folders}
+            for _ in range(arguments.rounds):
+                for tool, folder in folders.items():
+                    speeds[tool].append(_plain(folder, name, arguments, env if tool == "autotune" else {}))
+            for tool, gain in told.items():
+                true = [one / today for one, today in zip(speeds[tool], speeds["today"], strict=True)]
+                claim = "" if gain is None else f"{gain:.2f}x"
+                spread = f"{median(true):.2f}x ({min(true):.2f} to {max(true):.2f})"
+                changed = _changed(folders["today"] / "train.py", folders[tool] / "train.py")
+                rows.append((name, tool, claim, spread, changed))
+                print(*rows[-1], flush=True)
+    print(markdown_table(("trainer", "tool", "told", "true", "code"), rows))
+
+
+def _replace(source: Path, target: Path, texts: Mapping[str, str]) -> None:
+    text = source.read_text()
+    for old, new in texts.items():
+        assert old in text, f"{source} has no {old!r}"
+        text = text.replace(old, new, 1)
+    target.write_text(text)
+
+
+def _changed(before: Path, after: Path) -> str:
+    lines = set(before.read_text().splitlines())
+    return "; ".join(f"`{line.strip()}`" for line in after.read_text().splitlines() if line not in lines) or "as it was"
+
+
+def _autotune(folder: Path, name: str, arguments: argparse.Namespace) -> tuple[float, Mapping[str, str]]:
+    """Return what a search claims, and the variables that belong to its answer; the code is written."""
+
+    def call(*words: str) -> str:
+        command = [sys.executable, "-m", "autotune", *words]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+    config = ("--config", "tune.yaml", "--state-dir", str(folder / "state"))
+    call("init", *config, "--from-flags", "--yes", "--", arguments.python, "train.py", name)
+    answer = json.loads(call("search", *config, "--budget", f"{arguments.seconds}s", "--no-apply", "--json"))
+    if answer["verdict"] != "better":
+        return 1.0, {}
+    call("apply", *config, "--code", "--all", "--force")
+    env = yaml.safe_load((folder / "tune.yaml").read_text())["autotune"].get("env", {})
+    return answer["speedup"]["ratio"], env
+
+
+def _loadtune(folder: Path, name: str, arguments: argparse.Namespace) -> float:
+    words = ["-m", "loadtune.cli", "tune", "train.py", "--steps", str(arguments.steps), "--no-plots"]
+    done = _tool(folder, name, arguments, *words)
+    found = _BEST_OF_LOADTUNE.search(done)
+    if found is None:
+        return 1.0
+    _write(folder, dict(one.partition("=")[::2] for one in found[1].split(", ")))
+    return float(found[2])
+
+
+def _optuna(folder: Path, name: str, arguments: argparse.Namespace) -> float:
+    shutil.copy(_HERE / "optuna_script.py", folder / "tune.py")
+    found = json.loads(_tool(folder, name, arguments, "tune.py", str(arguments.seconds)).splitlines()[-1])
+    _write(folder, {key: str(value) for key, value in found["best"].items()})
+    return float(found["gain"])
+
+
+def _tool(folder: Path, name: str, arguments: argparse.Namespace, *words: str) -> str:
+    environ = {**os.environ, "LIMIT": name}
+    command = [arguments.python, *words]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
+    return done.stdout + ("" if done.stdout.rstrip().endswith("}") else done.stderr)
+
+
+def _write(folder: Path, knobs: Mapping[str, str]) -> None:
+    """Write into the code of a loader of PyTorch what a tool recommends, as it says itself."""
+    workers = int(knobs.get("workers", 0))
+    given = ["batch_size=16", f"num_workers={workers}"]
+    if workers:
+        given += ["persistent_workers=True"] if knobs.get("persistent", "") not in ("", "False") else []
+        given += [f"prefetch_factor={knobs['prefetch']}"] if "prefetch" in knobs else []
+    path = folder / "train.py"
+    text = re.sub(r"batch_size=16[^)]*\)\n", f"{', '.join(given)})\n", path.read_text(), count=1)
+    if "threads" in knobs:
+        text = re.sub(r"    torch\.set_num_threads\(\d+\)\n", "", text)
+        text = text.replace(
+            "    model = make_model(", f"    torch.set_num_threads({knobs['threads']})\n    model = make_model("
+        )
+    path.write_text(text)
+
+
+def _as_documented(texts: Mapping[str, str]) -> Callable[[Path, str, argparse.Namespace], float | None]:
+    """Return a tool that is a change of the code, and claims nothing."""
+
+    def write(folder: Path, _name: str, _arguments: argparse.Namespace) -> None:
+        _replace(folder / "train.py", folder / "train.py", texts)
+
+    return write
+
+
+_TOOLS: Mapping[str, Callable[[Path, str, argparse.Namespace], float | None]] = {
+    "loadtune": _loadtune,
+    "Optuna script": _optuna,
+    "tf.data AUTOTUNE": _as_documented(
+        {
+            ".map(prepare)": ".map(prepare, num_parallel_calls=tf.data.AUTOTUNE)",
+            ".batch(16)": ".batch(16).prefetch(tf.data.AUTOTUNE)",
+        }
+    ),
+    "auto_find_batch_size": _as_documented({"max_steps=": "auto_find_batch_size=True, max_steps="}),
+}
+
+
+def _plain(folder: Path, name: str, arguments: argparse.Namespace, env: Mapping[str, str]) -> float:
+    """Return the samples per second of plain training."""
+    command = [arguments.python, "train.py", name, "--seconds", str(arguments.plain)]
+    with (folder / "speed").open("w") as out:
+        trainer = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **env},
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        trainer.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(trainer.pid, signal.SIGKILL)  # workers of its loader may still be there
+    return float((folder / "speed").read_text().split()[-1])
+
+
+def add_code(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "code", help="what stands in the code of six trainers, tuned by autotune and by others"
+    )
+    parser.add_argument("--python", required=True, help="interpreter with what the trainers import")
+    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
+    parser.add_argument("--seconds", type=int, default=90, help="budget of a search (90)")
+    parser.add_argument("--steps", type=int, default=100, help="of each trial of loadtune (100)")
+    parser.add_argument("--plain", type=float, default=20.0, help="seconds of a plain training (20)")
+    parser.add_argument("--rounds", type=int, default=3, help="plain trainings of each, in turn (3)")
+    parser.set_defaults(run=_run)
