@@ -112,6 +112,8 @@ def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:
         if here is None or here == there or importing is None:
             continue
         if there is None:
+            if any(one in theirs and any(script.imports(one) for script in scripts) for one in _FRAMEWORKS):
+                continue  # it trains with another one, and this is for some other use of its code
             return [
                 f"{importing.name} imports {package}, which was not found beside {python} of the command, but beside "
                 f"autotune: activate the environment that trains, or start the trainer with {sys.executable}"

@@ -326,7 +326,10 @@ def _names(node: ast.AST) -> list[str]:
 
 
 _TELL_DATASETS = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
-_CHAINING = ("map", "batch", "shuffle", "repeat", "cache", "take", "skip", "filter", "shard", "unbatch", "concatenate")
+_CHAINING = (
+    *("map", "flat_map", "batch", "shuffle", "repeat", "cache", "take", "skip", "filter", "shard", "unbatch"),
+    "concatenate",
+)
 _CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
 
 

@@ -329,6 +329,7 @@ class Tuner:
         better = self._others.to_be_confirmed(better or self.state.contender_alone())
         left_s = self._budget.left_s() - self.state.finalist_look_s
         if not better or self._trials.gpu_lost:
+            why = "no time is left for another trial" if why == FOR_CONFIRMATION else why
             self._narrator.tell_phase("ending", why)
             return False
         basis = self._confirmation_basis()

@@ -4,7 +4,8 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -58,7 +59,7 @@ class LaunchRequest:
     """
 
     def __init__(self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float) -> None:
-        self.plan = plan
+        self.plan = replace(plan, argv=tuple(_with_observer(plan.argv, str(folder.inject))))
         self.folder = folder
         self.watch = watch
         self.deadline_s = deadline_s
@@ -71,6 +72,15 @@ class LaunchRequest:
         # In front of the user's own path; an empty entry would mean the working directory.
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
         self.steps = StepReader(folder.path)
+
+
+def _with_observer(argv: Sequence[str], inject: str) -> Iterator[str]:
+    """Yield a command; where it sets PYTHONPATH itself, as ``env PYTHONPATH=src python ...``, the observer is in it."""
+    is_setting = bool(argv) and os.path.basename(argv[0]) == "env"
+    for place, word in enumerate(argv):
+        is_setting = is_setting and (place == 0 or word.startswith("-") or "=" in word)
+        name, equals, value = word.partition("=")
+        yield f"{name}={inject}{os.pathsep}{value}" if is_setting and equals and name == "PYTHONPATH" else word
 
 
 class ProcessRunner:

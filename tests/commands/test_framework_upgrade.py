@@ -84,4 +84,10 @@ def test_another_framework_than_beside_autotune_is_said_before_a_search(project:
     lacking = f"model.py imports tensorflow, which was not found beside {python} of the command, but beside autotune: "
     done = autotune("search", "--config", "config.yaml", "--dry-run", "--", str(python), "train.py", "{config}")
     assert lacking in done.stdout
+    packages = next(project.glob("env/lib/*/site-packages"))
+    (packages / "torch-2.0.dist-info").mkdir()
+    (packages / "torch-2.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.0\n")
+    (project / "train.py").write_text("import torch\nimport model\n")
+    done = autotune("search", "--config", "config.yaml", "--dry-run", "--", str(python), "train.py", "{config}")
+    assert lacking not in done.stdout, "it trains with another one"
     assert not (project / "started").exists()

@@ -52,6 +52,19 @@ def found_in(folder: Path, text: str, newline: str = "\n") -> Values:
     return {path.removeprefix("code:train.py:"): one.value for path, one in found.items()}
 
 
+def test_a_map_behind_a_flat_map_is_one_of_the_pipeline(tmp_path: Path) -> None:
+    """As of a dataset that is made of files."""
+    text = """\
+import tensorflow as tf
+
+files = tf.data.Dataset.list_files("*.tfrecord")
+records = files.flat_map(tf.data.TFRecordDataset)
+for batch in records.map(decode).batch(8).prefetch(2):
+    step(batch)
+"""
+    assert found_in(tmp_path, text)["5 Dataset.map.num_parallel_calls"] == 1
+
+
 def test_what_a_loader_is_not_given_has_the_frameworks_value(tmp_path: Path) -> None:
     """The loader of validation is no part of training."""
     text = TORCH.replace("as Loader", "").replace("Loader(Clips", "DataLoader(Clips")

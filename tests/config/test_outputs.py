@@ -47,6 +47,7 @@ def test_names_of_outputs(name):
         "outputs: 4",
         "out: relu",
         "save: best",
+        "project: my-speech",
         "logs: info",
         "results: [a/, b/]",
     ],
@@ -59,6 +60,8 @@ def test_names_that_are_none(line):
 @pytest.mark.parametrize(
     ("text", "key"),
     [
+        ("project: runs\nname: exp\n", "project"),
+        ("project: runs/train\n", "project"),
         ("logging: {dir: logs}\n", "logging.dir"),
         ("hydra: {run: {dir: out}}\n", "hydra.run.dir"),
         ("output: ./out\n", "output"),

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,19 @@ def test_a_trainer_finds_what_the_plan_says(hostile: Path, runner: ProcessRunner
         "AUTOTUNE_TRIAL_ID": trials.trial_id,
         "AUTOTUNE_TRIAL_DIR": str(trials.folder),
     }
+
+
+@pytest.mark.parametrize("before", [("env",), ("env", "-u", "NOTHING"), ("env", "A=1", "PYTHONPATH=/elsewhere")])
+def test_a_command_that_sets_the_path_of_modules_itself_is_observed(
+    before: tuple[str, ...], trials: Trials, runner: ProcessRunner
+) -> None:
+    """Its own folder comes behind the observer's."""
+    plan = trials.plan("shows", cwd=trials.folder.parent)
+    plan = replace(plan, argv=(*before, *plan.argv))
+    assert runner.run(plan, lambda _: None, trials.soon()).exit_code == 0
+    path = json.loads((trials.folder / "about.json").read_text())["env"]["PYTHONPATH"].split(os.pathsep)
+    assert path[0] == str(trials.folder / "inject")
+    assert ("/elsewhere" in path) is (before[-1] == "PYTHONPATH=/elsewhere")
 
 
 @pytest.mark.parametrize(
