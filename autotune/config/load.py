@@ -24,7 +24,7 @@ from autotune.config.hydra import (
     with_run_folder,
 )
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, shown
-from autotune.config.outputs import Outputs, exists, find_outputs, path_of, redirected_path, written_like
+from autotune.config.outputs import Outputs, exists, find_outputs, output_flags, path_of, redirected_path, written_like
 from autotune.config.parsers import same_value
 from autotune.config.schema import (
     ENV,
@@ -438,11 +438,22 @@ class Settings:
             further=paths,
         )
         argv = with_overrides(argv, added) if added else argv
+        if outputs is not None:
+            argv = self._with_own_outputs(argv, outputs)
         return with_run_folder(argv, outputs / "hydra") if hydra and outputs is not None else argv
 
+    def _with_own_outputs(self, argv: tuple[str, ...], outputs: Path) -> tuple[str, ...]:
+        words, flags = list(argv), output_flags(argv, self.section.redirect_except)
+        for place, (flag, path) in flags.items():
+            if not path.startswith(os.fspath(outputs)):  # a key that is put in there is redirected already
+                words[place] = f"{flag if flag.endswith('=') else ''}{redirected_path(path, outputs)}"
+        return tuple(words)
+
     def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        """Return everything that points into a trial's folder in trials, with that command: keys, and overrides."""
-        return (*self.outputs.redirected, *(RUN_FOLDERS if uses_hydra(command, self.folder) else ()))
+        """Return everything that points into a trial's folder in trials, with that command: keys, flags, overrides."""
+        flags = output_flags(command, self.section.redirect_except).values()
+        typed = tuple(flag.removesuffix("=") for flag, _path in flags)
+        return (*self.outputs.redirected, *typed, *(RUN_FOLDERS if uses_hydra(command, self.folder) else ()))
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
         """Return the values that each config does not hold yet, for `autotune.config.apply.plan_edit`."""

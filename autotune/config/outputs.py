@@ -76,7 +76,7 @@ def find_outputs(
 
     Args:
         redirect: Further keys that are outputs according to the user.
-        redirect_except: Keys that are no outputs according to the user.
+        redirect_except: Keys that are no outputs according to the user, and flags (``--outdir``; see `output_flags`).
         where: Place of the ``autotune:`` section, for errors.
         ignore: The top-level key of that section, which no trial sees.
         overridable: Whether trials get values as overrides, so that a path built on a key that is no output
@@ -89,7 +89,7 @@ def find_outputs(
     left: dict[str, str] = {}
     uploads: list[str] = []
     asked = {_asked(document, key, where).dotted for key in redirect}
-    excepted = {_asked(document, key, where).dotted for key in redirect_except}
+    excepted = {_asked(document, key, where).dotted for key in redirect_except if not key.startswith("--")}
     for leaf in document.leaves:
         if leaf.path[0] == ignore:
             continue
@@ -109,6 +109,23 @@ def find_outputs(
         else:
             left[leaf.dotted] = why
     return Outputs(redirected=tuple(redirected), left=left, uploads=tuple(uploads))
+
+
+def output_flags(words: Sequence[str], redirect_except: Sequence[str]) -> dict[int, tuple[str, str]]:
+    """Return the flags among the words of a command that say where a trainer writes.
+
+    Returns:
+        Flag, with its ``=`` where that is in the same word, and path, by the place of the word that holds the path.
+    """
+    found: dict[int, tuple[str, str]] = {}
+    for place, (word, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
+        flag, equals, value = word.partition("=")
+        path = value if equals else following
+        if not flag.startswith("--") or flag in redirect_except or path.startswith("-") or "{" in path:
+            continue
+        if path and _is_output([_snake(part) for part in flag.removeprefix("--").split(".")], path):
+            found[place if equals else place + 1] = (f"{flag}{equals}", path)
+    return found
 
 
 def holding_something(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
@@ -150,12 +167,15 @@ def redirected_path(value: str, outputs: Path) -> str:
 def _looks_like_output(leaf: Leaf) -> bool:
     if not isinstance(leaf.value, str) or leaf.value in ("", "???") or not isinstance(leaf.path[-1], str):
         return False
-    words = _words(leaf)
+    return _is_output(_words(leaf), leaf.value)
+
+
+def _is_output(words: Sequence[str], value: str) -> bool:
     if _READ.fullmatch("_".join(words)):
         return False
     if _OUTPUT_ALONE.fullmatch(words[-1]):
         # `output: output` is a folder, `save: model.pt` a file.
-        return any(kind.fullmatch(leaf.value) for kind in (_PATH, _OUTPUT_ALONE, _MODEL_FILE))
+        return any(kind.fullmatch(value) for kind in (_PATH, _OUTPUT_ALONE, _MODEL_FILE))
     if _PLACE_ALONE.fullmatch(words[-1]) and len(words) > 1:
         name = "_".join(words[-2:])
         return bool(_OUTPUT.fullmatch(name)) and not _READ_OR_WRITTEN.fullmatch(name)

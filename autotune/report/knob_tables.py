@@ -132,10 +132,18 @@ def print_inventory(console: Console, inventory: Inventory) -> None:
         console.print(knob_table(inventory.knobs))
     else:
         console.print("No knob was found by its name. Name what may vary under knobs: in the section.", soft_wrap=True)
-    lines = [f"not taken: {plain(key)}: {plain(why)}" for key, why in inventory.not_taken.items()]
+    alike: dict[str, list[str]] = {}
+    for key, why in inventory.not_taken.items():
+        alike.setdefault(why, []).append(plain(key))
+    lines = [f"not taken: {_first_of(keys)}: {plain(why)}" for why, keys in alike.items()]
     if inventory.redirected:
         lines.append(f"into each trial's own folder, starting empty: {', '.join(map(plain, inventory.redirected))}")
     lines += [f"looks like an output and stays: {plain(key)}: {plain(why)}" for key, why in inventory.left.items()]
     lines.append(f"command: {plain(' '.join(inventory.command), longest=1000)}")
     for line in lines:
         console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+def _first_of(keys: Sequence[str]) -> str:
+    more = len(keys) - 3
+    return ", ".join(keys[:3]) + (f" and {more} more" if more > 0 else "")

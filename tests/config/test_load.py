@@ -1,5 +1,6 @@
 """Loading of the ``autotune:`` section, and a trial's own copy of the config."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,26 @@ def test_the_command_line_of_a_trial(config):
     assert argv == ("python", "train.py", "--config", "/r/c.yaml")
     mine = ("{python}", "-b{data.batch_size}")
     assert settings.argv(config=Path("c"), config_text=text, python="/py", command=mine) == ("/py", "-b32")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "flags"),
+    [
+        ("--outdir exp/small", "--outdir /outputs/exp/small", ("--outdir",)),
+        ("--outdir=exp/small --resume_dir exp", "--outdir=/outputs/exp/small --resume_dir exp", ("--outdir",)),
+        ("--a.log-dir /var/log --data-dir data", "--a.log-dir /outputs/var/log --data-dir data", ("--a.log-dir",)),
+        ("--save --project runs", "--save --project /outputs/runs", ("--project",)),
+        ("--save_dir kept", "--save_dir kept", ()),
+    ],
+)
+def test_flags_that_say_where_the_trainer_writes_point_into_the_trials_folder(config, typed, words, flags):
+    """As keys of such names do; a user takes them back with redirect_except."""
+    section = f"autotune:\n  command: python train.py {{config}} {typed}\n  redirect_except: [--save_dir]\n"
+    settings = load(config, f"x: 16\n{section}")
+    argv = partial(settings.argv, config=config, config_text="x: 16\n", python="python")
+    assert " ".join(argv(outputs=Path("/outputs"))[3:]) == words
+    assert " ".join(argv()[3:]) == typed
+    assert settings.redirected(settings.command) == flags
 
 
 def test_a_hydra_trainer_writes_into_the_trials_folder(config, tmp_path, monkeypatch):

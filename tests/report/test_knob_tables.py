@@ -71,6 +71,13 @@ def test_everything_has_its_line(what: SearchPlan | Inventory, lines: tuple[str,
     assert "\x1b" not in screen
 
 
+def test_keys_that_are_left_for_one_reason_share_a_line() -> None:
+    """A table of trainings has dozens of them."""
+    why = "it is in another section"
+    screen = shown(replace(INVENTORY, not_taken={f"{env}.batch_size": why for env in "abcde"}))
+    assert f"not taken: a.batch_size, b.batch_size, c.batch_size and 2 more: {why}\n" in screen
+
+
 def test_a_row_has_what_is_tried_and_what_moves_along() -> None:
     """Of many choices the first and the last are shown; what is not there has no line."""
     assert "1, 2, 3, 4, 5, 6, …, 12" in shown(PLAN)
