@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -178,6 +177,7 @@ class Phase:
             Means add up, medians of skewed times do not.
         median_ms: Median over the rounds; None where it was not measured. Below 0 it is lost in the noise.
         quartiles_ms: First and third quartile over the rounds; None likewise.
+        tail_ms: 95th and 99th percentile over the rounds; None likewise.
         why_not: Reason that it was not measured; None where it was.
     """
 
@@ -185,6 +185,7 @@ class Phase:
     mean_ms: float | None
     median_ms: float | None
     quartiles_ms: tuple[float, float] | None
+    tail_ms: tuple[float, float] | None = None
     why_not: str | None = None
 
 
@@ -231,6 +232,24 @@ class StepProfile:
     gpu_utilization: float | None = None
     marks_cost: float | None = None
     places: tuple[Place, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """What takes most of the step, and what that is about, as a sentence; steps of uneven length are told, too."""
+        known = [(phase.mean_ms, phase.name) for phase in self.phases if phase.mean_ms is not None]
+        step_ms, (most_ms, most) = self.step.mean_ms, max(known, default=(0.0, ""))
+        if not step_ms or self.adds_up is None:
+            return "What takes most of the step is not known: its parts were not measured."
+        about = {
+            "data": "waiting for data is the limit, and `autotune profile pipeline` says what of it",
+            "copy to device": "the copy is the limit: batches that are on the device ahead hide it",
+            "the rest": "Python and callbacks between the parts are the limit, not arithmetic",
+        }
+        said = f"{most[0].upper()}{most[1:]} takes {most_ms / step_ms:.0%} of the step: "
+        said += about.get(most, "the arithmetic of the step is the limit, not its data")
+        if self.step.tail_ms and self.step.median_ms and self.step.tail_ms[1] > 2.0 * self.step.median_ms:
+            said += f"; one step in a hundred takes {self.step.tail_ms[1] / self.step.median_ms:.1f} times the usual"
+        return f"{said}."
 
 
 def step_profile(times: StepTimes, training: Training | None = None) -> StepProfile:
@@ -307,8 +326,9 @@ def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = N
     if values_ms is None:
         why_not = why_not or "it could not be told apart"
         return Phase(name=name, mean_ms=None, median_ms=None, quartiles_ms=None, why_not=why_not)
-    low_ms, median_ms, high_ms = statistics.quantiles(values_ms, n=4, method="inclusive")
-    return Phase(name=name, mean_ms=_mean(values_ms), median_ms=median_ms, quartiles_ms=(low_ms, high_ms))
+    low_ms, median_ms, high_ms, *tail_ms = np.quantile(values_ms, (0.25, 0.5, 0.75, 0.95, 0.99)).tolist()
+    quartiles_ms, tail = (low_ms, high_ms), (tail_ms[0], tail_ms[1])
+    return Phase(name=name, mean_ms=_mean(values_ms), median_ms=median_ms, quartiles_ms=quartiles_ms, tail_ms=tail)
 
 
 def _mean(values_ms: Sequence[float]) -> float:

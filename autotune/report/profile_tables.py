@@ -13,7 +13,8 @@ def print_step_profile(console: Console, profile: StepProfile) -> None:
     size = "" if profile.batch_size is None else f": batches of {profile.batch_size}"
     where = ", ".join(part for part in (profile.device, profile.compiled) if part)
     console.print(f"Step of {plain(profile.of)}{size}{f', on {plain(where)}' if where else ''}", soft_wrap=True)
-    table = Table("phase", "mean ms", "median", "middle half", "share")
+    console.print(plain(profile.verdict, longest=400), soft_wrap=True)
+    table = Table("phase", "mean ms", "median", "middle half", "p95", "p99", "share")
     for phase in (*profile.phases, profile.step):
         table.add_row(*_cells(phase, profile.step.mean_ms or 0.0))
     console.print(table)
@@ -54,12 +55,13 @@ def _places(profile: StepProfile) -> list[str]:
     return [plain(line) for line in lines]
 
 
-def _cells(phase: Phase, step_ms: float) -> tuple[str, str, str, str, str]:
+def _cells(phase: Phase, step_ms: float) -> tuple[str, ...]:
     if phase.mean_ms is None or phase.median_ms is None:
-        return plain(phase.name), "not measured", "", plain(phase.why_not or ""), ""
+        return plain(phase.name), "not measured", "", plain(phase.why_not or "")
     middle = "{:.2f} to {:.2f}".format(*phase.quartiles_ms) if phase.quartiles_ms else ""
+    tail = [f"{value:.2f}" for value in phase.tail_ms or ()] or ["", ""]
     share = f"{phase.mean_ms / step_ms:.0%}" if step_ms else ""
-    return plain(phase.name), f"{phase.mean_ms:.2f}", f"{phase.median_ms:.2f}", middle, share
+    return plain(phase.name), f"{phase.mean_ms:.2f}", f"{phase.median_ms:.2f}", middle, *tail, share
 
 
 # Screen of a pipeline's profile.

@@ -199,6 +199,7 @@ def _padded(*element: Any, shapes: Sequence[Sequence[int] | None]) -> Any:
 
 def _to(part: Any, shape: Sequence[int]) -> tf.Tensor:
     part = part.to_tensor() if isinstance(part, tf.RaggedTensor) else part
-    missing = tf.concat([[0], tf.constant(shape, tf.int32) - tf.shape(part)[1:]], axis=0)  # what is larger is an error, not cut
+    # what is larger is an error, and not cut
+    missing = tf.concat([[0], tf.constant(shape, tf.int32) - tf.shape(part)[1:]], axis=0)
     padded = tf.pad(part, tf.stack([tf.zeros_like(missing), missing], axis=1))
     return tf.ensure_shape(padded, [part.shape[0], *shape])

@@ -150,7 +150,7 @@ def _write(folder: Path, knobs: Mapping[str, str]) -> None:
         given += ["persistent_workers=True"] if knobs.get("persistent", "") not in ("", "False") else []
         given += [f"prefetch_factor={knobs['prefetch']}"] if "prefetch" in knobs else []
     path = folder / "train.py"
-    text = re.sub(r"batch_size=16[^)]*\)\n", f"{', '.join(given)})\n", path.read_text(), count=1)
+    text = re.sub(r"(= DataLoader\(.*)batch_size=16.*\)\n", rf"\1{', '.join(given)})\n", path.read_text())
     if "threads" in knobs:
         text = re.sub(r"    torch\.set_num_threads\(\d+\)\n", "", text)
         text = text.replace(

@@ -46,6 +46,29 @@ def test_a_step_in_one_piece_is_one_phase() -> None:
     assert profile.adds_up == pytest.approx(0.9)
 
 
+@pytest.mark.parametrize(
+    ("parts", "waits_ms", "steps_ms", "said"),
+    [
+        (
+            {"gradients": 40.0},
+            5.0,
+            [50.0] * 100,
+            "Forward and loss and backward takes 80% of the step: the arithmetic",
+        ),
+        ({"gradients": 10.0}, 35.0, [50.0] * 100, "Data takes 70% of the step: waiting for data is the limit"),
+        ({"gradients": 5.0}, 1.0, [50.0] * 100, "The rest takes 88% of the step: Python and callbacks"),
+        ({"gradients": 40.0}, 5.0, [50.0] * 98 + [500.0] * 2, "; one step in a hundred takes 10.0 times the usual."),
+        ({}, 5.0, [50.0] * 100, "not known"),
+    ],
+)
+def test_the_verdict_says_what_takes_most(
+    parts: dict[str, float], waits_ms: float, steps_ms: list[float], said: str
+) -> None:
+    """And what that is about; uneven steps are told, too."""
+    training = Training(steps_ms=steps_ms, waits_ms=[waits_ms] * 100, steps=100)
+    assert said in step_profile(times(**parts) if parts else StepTimes(), training).verdict
+
+
 def test_nothing_adds_up_where_nothing_is_known() -> None:
     """Of a step that nothing is known of but its length, no share is said."""
     training = Training(steps_ms=[50.0, 50.0], waits_ms=[5.0, 5.0], steps=2)
