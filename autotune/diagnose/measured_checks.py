@@ -396,7 +396,7 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
         name = place.removeprefix(f"{folder}/")
         if kind == "python":
             share = took_s / (end_s - begin_s)
-            if share > 0.2:  # of one core; Python runs on one at a time, whatever is parallel in the pipeline
+            if share > 0.2:  # of all calls together, which may run at the same time where they release Python's lock
                 issues.append(_python(name, times, took_s, share))
         elif kind in _COSTS and times >= 3:
             # The first use of what was compiled is slow, too: what counts is how long those steps take.
@@ -423,8 +423,8 @@ def _costs_by_place(events: Sequence[TraineeEvent]) -> dict[tuple[str, str], lis
 
 def _python(place: str, times: int, took_s: float, share: float) -> Issue:
     sentence = _(
-        "{place} is Python that TensorFlow calls: {times} times, {each} each. It takes {share} of the time, and one "
-        "call waits for the other: operations of TensorFlow in its place run side by side.",
+        "{place} is Python that TensorFlow calls: {times} times, {each} each, {share} of the time in all. Calls wait for "
+        "each other while they hold Python's lock; operations of TensorFlow in its place run side by side.",
         place=place,
         times=times,
         each=milliseconds(took_s / times),

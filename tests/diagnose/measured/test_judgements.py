@@ -192,7 +192,7 @@ def test_python_within_a_graph_is_told_where_it_takes_much_of_the_time() -> None
     events = steps([0.02] * 200)
     (issue,) = judge_costs(with_cost(events, "python", range(201), 0.01), "/home/me").issues
     assert "train.py:41 step is Python that TensorFlow calls" in issue.sentence
-    assert "10 ms each. It takes 50 % of the time" in issue.sentence
+    assert "10 ms each, 50 % of the time in all" in issue.sentence
     assert judge_costs(with_cost(events, "python", range(201), 0.001), "/home/me").issues == ()
 
 
