@@ -155,8 +155,10 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
         if (one.callee, one.lines[0]) in live.get(name, ())
         or (one.argument is None and name in script and one.callee.rpartition(".")[2] not in set_elsewhere)
     }
-    # threads matter beside a loader whose workers take them
-    return found if any(one.argument for one in found.values()) else {}
+    if any(one.argument for one in found.values()):
+        return found
+    # PyTorch has a thread for each core, whatever else is at work; TensorFlow's matter beside a loader that wants them
+    return {path: one for path, one in found.items() if one.callee == _SETTINGS["torch"]}
 
 
 def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgument]:

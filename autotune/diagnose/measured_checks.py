@@ -423,8 +423,8 @@ def _costs_by_place(events: Sequence[TraineeEvent]) -> dict[tuple[str, str], lis
 
 def _python(place: str, times: int, took_s: float, share: float) -> Issue:
     sentence = _(
-        "{place} is Python that TensorFlow calls: {times} times, {each} each, {share} of the time in all. Calls wait for "
-        "each other while they hold Python's lock; operations of TensorFlow in its place run side by side.",
+        "{place} is Python that TensorFlow calls: {times} times, {each} each, {share} of the time in all. Calls wait "
+        "for each other while they hold Python's lock; operations of TensorFlow in its place run side by side.",
         place=place,
         times=times,
         each=milliseconds(took_s / times),

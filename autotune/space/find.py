@@ -59,6 +59,7 @@ def build_space(
     builder.pair_devices()
     builder.relate_buffers()
     builder.relate_loaders()
+    builder.leave_out_threads()
     builder.relate_batches()
     builder.leave_out_excluded()
     if keep_effective_batch:
@@ -172,6 +173,13 @@ class _Builder:
             mates = [one for one in self._of_kind("workers") if one.path.rpartition(".")[0] == section]
             if knob.path.startswith(CODE) and mates:
                 self._put(knob, replace(knob, inert_under=InertUnder(path=mates[0].path, values=(0,))))
+
+    def leave_out_threads(self) -> None:
+        """Leave a script's threads alone where a GPU makes its steps, and no loader in the code wants the cores."""
+        in_code = [knob for knob in self._knobs if knob.path.startswith(CODE)]
+        threads = [knob for knob in in_code if knob.kind == "intra_op_threads"]
+        if self._machine.gpus and len(threads) == len(in_code):
+            self._knobs = [knob for knob in self._knobs if knob not in threads]
 
     def relate_batches(self) -> None:
         """Keep a global batch fixed where the per-device part of it can be searched."""

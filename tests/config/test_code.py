@@ -76,6 +76,13 @@ def test_what_a_loader_is_not_given_has_the_frameworks_value(tmp_path: Path) -> 
     }
 
 
+def test_the_threads_of_pytorch_vary_where_nothing_else_does(tmp_path: Path) -> None:
+    """TensorFlow's do not; nor those that a script sets to what it works out."""
+    assert found_in(tmp_path, "import torch\n\nmain()\n") == {"2 torch.set_num_threads": 0}
+    assert found_in(tmp_path, "import tensorflow as tf\n\nmain()\n") == {}
+    assert found_in(tmp_path, "import torch\n\ntorch.set_num_threads(int(n))\n") == {}
+
+
 def test_a_pipeline_has_its_maps_and_the_prefetch_that_is_missing(tmp_path: Path) -> None:
     """A map without parallel calls makes one element at a time."""
     assert found_in(tmp_path, TENSORFLOW) == {

@@ -214,6 +214,18 @@ def test_what_only_workers_have_exists_with_workers_only() -> None:
     assert space.why_infeasible({f"{loader}.num_workers": 2, **kept}) is None
 
 
+@pytest.mark.parametrize(("gpus", "workers", "is_there"), [(0, False, True), (1, False, False), (1, True, True)])
+def test_the_threads_of_a_script_vary_beside_a_loader_or_without_a_gpu(
+    gpus: int, workers: bool, is_there: bool
+) -> None:
+    """Else the GPU makes the steps, and nobody wants the cores."""
+    threads = "code:train.py:2 torch.set_num_threads"
+    config: dict[str, Scalar] = {"num_workers": 2, threads: 0}
+    config |= {"code:train.py:9 DataLoader.num_workers": 0} if workers else {}
+    space, _ = build_space(config, None, _machine(gpus), {})
+    assert (threads in {knob.path for knob in space.knobs}) is is_there
+
+
 def test_of_a_table_of_trainings_the_one_counts_that_the_command_names() -> None:
     """As in the files of RL Zoo: a section for each environment, all with the same keys."""
     names = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "LunarLander-v2")
