@@ -84,6 +84,11 @@ def own_threads(_present: Scalar, machine: Machine) -> Choices:
     return tuple(sorted({1, max(1, machine.cpu_cores // 2), machine.cpu_cores}))
 
 
+def half_the_cores(_present: Scalar, machine: Machine) -> Choices:
+    """Suggest to leave half of the cores to what loads the data."""
+    return (max(1, machine.cpu_cores // 2),)
+
+
 def loader_threads(_present: Scalar, machine: Machine) -> Choices:
     """Return numbers of threads of an input pipeline, with 0 for the framework's own choice."""
     cores = machine.cpu_cores
@@ -196,6 +201,7 @@ DOMAINS: Mapping[str, Callable[[Scalar, Machine], Choices]] = {
         one_worker_a_core,
         threads,
         own_threads,
+        half_the_cores,
         loader_threads,
         precisions,
         half_precision,

@@ -223,7 +223,9 @@ def test_the_threads_of_a_script_vary_beside_a_loader_or_without_a_gpu(
     config: dict[str, Scalar] = {"num_workers": 2, threads: 0}
     config |= {"code:train.py:9 DataLoader.num_workers": 0} if workers else {}
     space, _ = build_space(config, None, _machine(gpus), {})
-    assert (threads in {knob.path for knob in space.knobs}) is is_there
+    found = {knob.path: knob.heuristic_values for knob in space.knobs}
+    assert (threads in found) is is_there
+    assert found.get(threads, (2,)) == (2,), "half of the cores are left to what loads"
 
 
 def test_of_a_table_of_trainings_the_one_counts_that_the_command_names() -> None:
