@@ -387,12 +387,12 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
     issues = []
     for (kind, place), told in _costs_by_place(events).items():
         late = [one for one in told if begin_s < one.t_s <= end_s]
-        early = [one for one in told if one.t_s <= begin_s][-1:]
-        if not late or late[-1].times is None or late[-1].duration_s is None:
+        if not late:
             continue
-        times, took_s = late[-1].times, late[-1].duration_s
-        if early:
-            times, took_s = times - (early[0].times or 0), took_s - (early[0].duration_s or 0.0)
+        # The first sum may hold what was done before there were steps.
+        first = next((one for one in reversed(told) if one.t_s <= begin_s), late[0])
+        times = (late[-1].times or 0) - (first.times or 0)
+        took_s = (late[-1].duration_s or 0.0) - (first.duration_s or 0.0)
         name = place.removeprefix(f"{folder}/")
         if kind == "python":
             share = took_s / (end_s - begin_s)

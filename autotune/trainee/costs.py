@@ -40,7 +40,7 @@ class Costs(Observer):
         with self._lock:
             times, duration_s, told_s = self._sums.get((kind, place), (0, 0.0, 0.0))
             times, duration_s = times + 1, duration_s + took_s
-            is_due = times <= _FIRST or now_s >= told_s + _EVERY_S
+            is_due = self.loop.report.has_begun and (times <= _FIRST or now_s >= told_s + _EVERY_S)
             self._sums[kind, place] = times, duration_s, now_s if is_due else told_s
         if is_due:
             self.loop.report.line("cost", now_s, cost=kind, place=place, times=times, duration_s=duration_s, text=why)

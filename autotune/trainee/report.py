@@ -42,6 +42,11 @@ class Report:
         """True while the observer, not the trainer, reports the steps of this process."""
         return self._stream.source in (None, OBSERVER)
 
+    @property
+    def has_begun(self) -> bool:
+        """True once this process has a stream; one that makes no steps may never have one."""
+        return self._stream.source is not None
+
     def flush(self) -> None:
         """Write the held steps."""
         held = self.held[:]

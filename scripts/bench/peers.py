@@ -7,6 +7,7 @@ combinations cannot work. As a sampler of Optuna each can propose the points of 
 
 import math
 import random
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import product
@@ -18,6 +19,7 @@ import optuna
 from numpy.typing import NDArray
 from optuna import Study
 from optuna.distributions import BaseDistribution
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
@@ -66,7 +68,9 @@ def gaussian_process(space: Space, seed: int) -> Proposals:
 
 def cma_es(space: Space, seed: int) -> Proposals:
     """Optuna's `CmaEsSampler` with margin, for whole numbers; it cannot move categories, which are drawn at random."""
-    sampler = CmaEsSampler(seed=seed, with_margin=True, warn_independent_sampling=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # the margin
+        sampler = CmaEsSampler(seed=seed, with_margin=True, warn_independent_sampling=False)
     return _from_optuna(space, sampler, takes_pruned=False)
 
 

@@ -11,7 +11,7 @@ import pytest
 from scripts.bench.__main__ import main
 from scripts.bench.harness import Harness
 from scripts.bench.tables.benchmark import Search, report
-from scripts.bench.tables.searches import METHODS, Answers, Piece, make_search
+from scripts.bench.tables.searches import METHODS, Answers, Piece, make_search, missing_packages
 from scripts.bench.tables.table import USUAL, Table, TableTrainer, read_table
 
 HEADER = "threads,ratio,codec:categorical,throughput"
@@ -88,6 +88,8 @@ def test_trials_are_as_the_table_says(table: Table, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_search_on_a_table(table: Table, tmp_path: Path, method: str) -> None:
     """Every method answers at both numbers of trials, makes no more, and finds something better than its start."""
+    if missing := missing_packages(method):
+        pytest.skip(f"{' and '.join(missing)} not installed")
     one = trainer(table)
     answers = make_search(method, one, (10, 20), tmp_path / "work")
     assert list(answers.regrets) == [10, 20]
