@@ -14,6 +14,7 @@ from typing import Any
 
 from autotune.clock import Clock, SystemClock
 from autotune.commands.output import ask, is_attended, say_aside, say_remarks
+from autotune.config.keys import first_of
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import make_private_folder
 from autotune.records import Scalar, SearchResult, Verdict
@@ -76,8 +77,7 @@ class Studies:
             why = f"there are {len(names)} studies" if names else "there is no study"
         if found is not None:
             return found
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        remedy = f"Name one with --study: {', '.join(names[:10])}{more}."
+        remedy = f"Name one with --study: {first_of(names, 10)}."
         if not names:
             remedy = "Name another place with --config, --state-dir or --storage."
         raise StudyError(why, where=self.shown, remedy=remedy)

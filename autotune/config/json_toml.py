@@ -9,18 +9,17 @@ import json
 import re
 import tomllib
 from bisect import bisect_right
-from types import NoneType
 from typing import Any
 
 import yaml
 
 from autotune.config.keys import Syntax, shown
+from autotune.config.parsers import TAGS, mapping_node
 from autotune.errors import ConfigError
 
 DATE_TAG = "date"
 """Tag of a date or a time of TOML, which is no text to a trainer."""
 
-_TAGS = {bool: "bool", int: "int", float: "float", NoneType: "null", str: "str"}
 _LINE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _BLOCK = r'"""(?:[^\\]|\\.)*?"""(?:"{0,2}(?!"))|\'\'\'.*?\'\'\'(?:\'{0,2}(?!\'))'
 _VALUE = rf"(?P<value>{_BLOCK}|{_LINE}|\d{{4}}-\d\d-\d\d \d\d:[^\s,\]}}#]*|[^\s,\[\]{{}}#]+)"
@@ -54,17 +53,15 @@ def compose(text: str, name: str, syntax: Syntax) -> yaml.Node:
     def tree(numbers: Any) -> yaml.Node:
         if isinstance(numbers, int):
             value, place = values[numbers], places[numbers]
-            kind, start, end = _TAGS.get(type(value)), mark(place.start()), mark(place.end())
+            tag, start, end = TAGS.get(type(value), DATE_TAG), mark(place.start()), mark(place.end())
             quote = re.match("\"{3}|'{3}|[\"']", place[0])
-            tag = f"tag:yaml.org,2002:{kind}" if kind else DATE_TAG
             return yaml.ScalarNode(tag, value if isinstance(value, str) else place[0], start, end, quote and quote[0])
         items = numbers.items() if isinstance(numbers, dict) else enumerate(numbers)
         nodes = {key: tree(inside) for key, inside in items}
         first = min((node.start_mark for node in nodes.values()), key=lambda mark: mark.index, default=mark(0))
         if isinstance(numbers, list):
             return yaml.SequenceNode("tag:yaml.org,2002:seq", [*nodes.values()], first, first, True)
-        pairs = [(yaml.ScalarNode("tag:yaml.org,2002:str", key, first, first), node) for key, node in nodes.items()]
-        return yaml.MappingNode("tag:yaml.org,2002:map", pairs, first, first, True)
+        return mapping_node(nodes.items(), first)
 
     try:
         ends = [0, *(place.end() for place in places)]

@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -23,6 +23,12 @@ def shown(value: object, longest: int = 60) -> str:
     """Return a value as messages show it: of a long one the beginning and its length."""
     text = repr(value)
     return text if len(text) <= longest else f"{text[: longest - 20]}... ({len(text):,} characters)"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first of some names, and how many more there are: ``a, b, c and 2 more``."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def dotted(path: KeyPath) -> str:

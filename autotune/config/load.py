@@ -337,9 +337,10 @@ class Settings:
         joined = self.trial_document
         for leaf in (joined.further[prefix] if prefix else joined.first).leaves:
             name = leaf.value if isinstance(leaf.value, str) and leaf.why_fixed is None else ""
-            is_config = name.lower().endswith((".yaml", ".yml", ".json", ".toml", ".py")) and not os.path.isabs(name)
+            if not name.lower().endswith((".yaml", ".yml", ".json", ".toml", ".py")) or os.path.isabs(name):
+                continue
             is_base = any(re.fullmatch(r"_*(?:base|extend|include|inherit)s?_*", str(key), re.I) for key in leaf.path)
-            if is_config and (is_base or not (self.folder / name).exists()) and (folder / name).is_file():
+            if (is_base or not (self.folder / name).exists()) and (folder / name).is_file():
                 yield leaf, os.path.normpath(folder / name)
 
     def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:

@@ -6,8 +6,10 @@ Both are used to compose node trees only: no object that a file names by a tag i
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 import ruamel.yaml
@@ -20,6 +22,8 @@ from autotune.records import Scalar
 
 MERGE_TAG = "tag:yaml.org,2002:merge"
 STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("str", "bool", "int", "float", "null"))
+TAGS: Mapping[type, str] = dict(zip((str, bool, int, float, NoneType), STANDARD_TAGS, strict=True))
+"""Tags by the type of a value."""
 # What both parsers raise, beside their own errors, on texts that they were not tested with, e.g. ``%YAML 1.3``.
 _FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
 
@@ -93,6 +97,12 @@ def _explained(error: Any, text: str, parser: Parser) -> tuple[str, int | None, 
     if r"'\t'" in problem:
         remedy = "Indent with spaces: YAML does not allow tabs there."
     return f"not valid YAML{f' {context}' if context else ''}: {problem}", line, remedy
+
+
+def mapping_node(pairs: Iterable[tuple[Any, yaml.Node]], mark: yaml.Mark) -> yaml.Node:
+    """Return a mapping of nodes that were not composed of YAML; all of it and its keys stand at one place."""
+    keys = [(yaml.ScalarNode(TAGS[str], key, mark, mark), node) for key, node in pairs]
+    return yaml.MappingNode("tag:yaml.org,2002:map", keys, mark, mark, True)
 
 
 def looks_like_template(text: str) -> bool:

@@ -13,12 +13,12 @@ from itertools import accumulate
 
 import yaml
 
+from autotune.config.parsers import TAGS, mapping_node
 from autotune.errors import ConfigError
 
 COMPUTED_TAG = "computed"
 """Tag of a value that is known only when the file runs."""
 
-_TAGS = {bool: "bool", int: "int", float: "float", type(None): "null", str: "str"}
 _TEXT = re.compile(r"""(\"\"\"|'''|["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _CHANGES = ("append", "extend", "insert", "merge_from_dict", "pop", "setdefault", "update")
 
@@ -69,21 +69,22 @@ def _assigned(tree: ast.Module) -> list[_Assigned]:
         *((node, 0) for node in tree.body),
         *((node, 1) for function in functions for node in function.body),
     ]:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if len(targets) != 1 or not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            target, value = node.target, node.value
+        else:
             continue
-        text = ast.unparse(targets[0])
+        text = ast.unparse(target)
         path = tuple(text.split("."))[skipped:]
         if not path or not re.fullmatch(r"\w+(?:\.\w+)*", text):
             continue
         below = [other for other in stored.keys() | changed if re.match(re.escape(text) + r"[.\[]", other)]
         # `config.data = ConfigDict()`, `dataloader = common.dataloader`: what is set within counts
-        is_opened = isinstance(node.value, ast.Name | ast.Attribute | ast.Call) and not list(_named(node.value))
+        is_opened = isinstance(value, ast.Name | ast.Attribute | ast.Call) and not list(_named(value))
         if is_opened and any(other.startswith(f"{text}.") for other in below):
             continue
-        found.append(_Assigned(path, node.value, stored[text] == 1 and text not in changed and not below))
+        found.append(_Assigned(path, value, stored[text] == 1 and text not in changed and not below))
     return found
 
 
@@ -115,8 +116,7 @@ class _Composer:
 
     def _mapping(self, pairs: list[tuple[str, yaml.Node]]) -> yaml.Node:
         first = pairs[0][1].start_mark if pairs else yaml.Mark(self.name, 0, 0, 0, None, 0)
-        keys = [(yaml.ScalarNode("tag:yaml.org,2002:str", key, first, first), node) for key, node in pairs]
-        return yaml.MappingNode("tag:yaml.org,2002:map", keys, first, first, True)
+        return mapping_node(pairs, first)
 
     def _node(self, value: ast.expr) -> yaml.Node:
         named = list(_named(value))
@@ -133,11 +133,11 @@ class _Composer:
         except (ValueError, SyntaxError):
             is_clear = False
         quoted = _TEXT.fullmatch(text)
-        kind = _TAGS.get(type(content)) if is_clear else None
-        if kind is None or (kind == "str") != bool(quoted) or not (quoted or text.split() == [text]):
+        tag = TAGS.get(type(content)) if is_clear else None
+        if tag is None or isinstance(content, str) != bool(quoted) or not (quoted or text.split() == [text]):
             return self._computed(value)
         written = content if isinstance(content, str) else text
-        return yaml.ScalarNode(f"tag:yaml.org,2002:{kind}", written, start, end, quoted and quoted[1])
+        return yaml.ScalarNode(tag, written, start, end, quoted and quoted[1])
 
     def _computed(self, value: ast.expr) -> yaml.Node:
         start, end = self._marks(value)

@@ -74,7 +74,6 @@ def plan_switches(
         may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
         is_compiling: Whether something is compiled again and again: batches of one shape come first.
     """
-    first: list[Switch] = []
     found: list[Switch] = []
     not_tried: list[Switch] = []
     irrelevant_knobs: dict[bool, list[str]] = {False: [], True: []}
@@ -91,11 +90,11 @@ def plan_switches(
         values = space.with_heuristic(space.baseline, knob.path, wished)
         if space.why_infeasible(values) is None:
             settles = space.settles(values) and not may_settle
-            (not_tried if settles else first if fixes_shapes else found).append(_switch(space, (knob,), values))
+            (not_tried if settles else found).append(_switch(space, (knob,), values))
     # to be gained for certain with free data, for changes of the input to be tried first
     input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > 1.1
-    found.sort(key=lambda switch: switch.on_step is input_first)  # stable: then as an expert would turn them
-    found = [*first, *found]
+    # stable: then as an expert would turn them; fixed shapes are here only where something is compiled again and again
+    found.sort(key=lambda switch: (switch.knobs[0].kind != "fixed_length", switch.on_step is input_first))
     return SwitchPlan(
         tried=tuple(found[:most]),
         irrelevant_knobs={side: tuple(paths) for side, paths in irrelevant_knobs.items()},

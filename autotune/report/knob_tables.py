@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.clock import format_duration
+from autotune.config.keys import first_of
 from autotune.records import Scalar
 from autotune.report.plain_text import plain, value_text
 
@@ -135,15 +136,10 @@ def print_inventory(console: Console, inventory: Inventory) -> None:
     alike: dict[str, list[str]] = {}
     for key, why in inventory.not_taken.items():
         alike.setdefault(why, []).append(plain(key))
-    lines = [f"not taken: {_first_of(keys)}: {plain(why)}" for why, keys in alike.items()]
+    lines = [f"not taken: {first_of(keys, 3)}: {plain(why)}" for why, keys in alike.items()]
     if inventory.redirected:
         lines.append(f"into each trial's own folder, starting empty: {', '.join(map(plain, inventory.redirected))}")
     lines += [f"looks like an output and stays: {plain(key)}: {plain(why)}" for key, why in inventory.left.items()]
     lines.append(f"command: {plain(' '.join(inventory.command), longest=1000)}")
     for line in lines:
         console.print(Text(line, style="dim"), soft_wrap=True)
-
-
-def _first_of(keys: Sequence[str]) -> str:
-    more = len(keys) - 3
-    return ", ".join(keys[:3]) + (f" and {more} more" if more > 0 else "")

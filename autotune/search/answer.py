@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from autotune.config.code import place_of
+from autotune.config.keys import first_of
 from autotune.errors import ConfigError, StorageAway, StudyError
 from autotune.records import (
     ALLOWED,
@@ -31,8 +32,6 @@ from autotune.study.entry import UndeliveredTrials
 from autotune.study.identity import frameworks_text
 from autotune.study.record import Study as Record
 from autotune.study.summary import Rating, answer_of, summarize
-
-_NAMED = 3  # files
 
 
 class Study:
@@ -106,7 +105,7 @@ class Study:
         if not others:
             return ""
         names = self._problem.changed_code(others[-1].code)
-        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        shown = first_of(names, 3)
         last = f"the last of {others[-1].ended_utc}"
         count = f"1 trial, of {others[-1].ended_utc}, is" if len(others) == 1 else f"{len(others)} trials, {last}, are"
         return f"{count} of other code: {shown} {'differs' if len(names) == 1 else 'differ'}"

@@ -177,7 +177,7 @@ class _Builder:
     def leave_out_threads(self) -> None:
         """Leave a script's threads alone where a GPU makes its steps, and no loader in the code wants the cores."""
         in_code = [knob for knob in self._knobs if knob.path.startswith(CODE)]
-        threads = [knob for knob in in_code if knob.kind in ("intra_op_threads", "torch_threads")]
+        threads = [knob for knob in in_code if knob.kind == "torch_threads"]
         if self._machine.gpus and len(threads) == len(in_code):
             self._knobs = [knob for knob in self._knobs if knob not in threads]
 

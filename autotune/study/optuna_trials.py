@@ -18,6 +18,7 @@ from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.config.keys import first_of
 from autotune.errors import StorageAway, StudyError
 from autotune.records import TrialRecord, Values
 from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, united, uuid_of
@@ -328,8 +329,7 @@ def read_records(
         except ValueError as error:
             unread.append(f"{number} ({error})")
     if unread:
-        named = ", ".join(unread[:5]) + (f" and {len(unread) - 5} more" if len(unread) > 5 else "")
-        _log.warning("trials that cannot be read are left out of the record %s: %s", where, named)
+        _log.warning("trials that cannot be read are left out of the record %s: %s", where, first_of(unread, 5))
     found = list(records.values())
     if starts := starts_of(trials):
         found.sort(key=lambda entry: starts.get(entry[1].number, _LATE))

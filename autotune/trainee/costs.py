@@ -6,6 +6,7 @@ number and the seconds of each kind are summed up for each place in the trainer'
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
@@ -127,9 +128,8 @@ class JaxCosts(Costs):
 
     def _took(self, event: str, duration_s: float, about: dict[str, Any]) -> None:
         if event.endswith("backend_compile_duration"):
-            self.add(
-                "compile", _place_of(None, str(about.get("fun_name", "")).removeprefix("jit(").rstrip(")")), duration_s
-            )
+            name = str(about.get("fun_name", "")).removeprefix("jit(").rstrip(")")
+            self.add("compile", _place_of(None, name), duration_s)
 
 
 def _code_of(function: Any) -> Optional[CodeType]:
@@ -155,6 +155,7 @@ def _place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {name or frame.f_code.co_name}"
 
 
+@functools.lru_cache(maxsize=1024)  # asked at each call of Python in a graph
 def _is_own(file: str) -> bool:
     return not (file.startswith(_OURS) or any(part in file for part in _LIBRARIES))
 

@@ -209,9 +209,8 @@ def _own_files() -> Iterator[list[str]]:
         yield waiting
 
 
-_TEXTS = frozenset(
-    ("cost", "paths", "place", "phase", "settings", "stages", "text", "update")
-)  # all other fields are numbers
+# All other fields are numbers.
+_TEXTS = frozenset(("cost", "paths", "place", "phase", "settings", "stages", "text", "update"))
 
 
 def line_of(kind: str, t_s: float, **fields: Any) -> str:

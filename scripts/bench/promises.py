@@ -65,8 +65,8 @@ def watched_search(
     """Run our tuner, which explores to the end of its budget whatever is promised.
 
     Args:
-        confirms: As in `SearchParts`.
         promised_to_users: Asks what users are told to gain, e.g. 0.02.
+        confirms: As in `SearchParts`.
 
     Returns:
         A moment before each trial that explores, and the end of exploring; none if no trial gave numbers.

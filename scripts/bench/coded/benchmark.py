@@ -121,25 +121,26 @@ def _autotune(folder: Path, name: str, arguments: argparse.Namespace) -> tuple[f
 def _loadtune(folder: Path, name: str, arguments: argparse.Namespace) -> float:
     words = ["-m", "loadtune.cli", "tune", "train.py", "--steps", str(arguments.steps), "--no-plots"]
     done = _tool(folder, name, arguments, *words)
-    found = _BEST_OF_LOADTUNE.search(done)
+    found = _BEST_OF_LOADTUNE.search(done.stdout + done.stderr)
     if found is None:
         return 1.0
-    _write(folder, dict(one.partition("=")[::2] for one in found[1].split(", ")))
+    knobs = dict(one.partition("=")[::2] for one in found[1].split(", "))  # `persistent` stands there without a value
+    _write(folder, {**knobs, "persistent": str("persistent" in knobs)})
     return float(found[2])
 
 
 def _optuna(folder: Path, name: str, arguments: argparse.Namespace) -> float:
     shutil.copy(_HERE / "optuna_script.py", folder / "tune.py")
-    found = json.loads(_tool(folder, name, arguments, "tune.py", str(arguments.seconds)).splitlines()[-1])
+    done = _tool(folder, name, arguments, "tune.py", str(arguments.seconds))
+    found = json.loads(done.stdout.splitlines()[-1])
     _write(folder, {key: str(value) for key, value in found["best"].items()})
     return float(found["gain"])
 
 
-def _tool(folder: Path, name: str, arguments: argparse.Namespace, *words: str) -> str:
+def _tool(folder: Path, name: str, arguments: argparse.Namespace, *words: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "LIMIT": name}
     command = [arguments.python, *words]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
-    return done.stdout + ("" if done.stdout.rstrip().endswith("}") else done.stderr)
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
 
 
 def _write(folder: Path, knobs: Mapping[str, str]) -> None:
@@ -147,7 +148,7 @@ def _write(folder: Path, knobs: Mapping[str, str]) -> None:
     workers = int(knobs.get("workers", 0))
     given = ["batch_size=16", f"num_workers={workers}"]
     if workers:
-        given += ["persistent_workers=True"] if knobs.get("persistent", "") not in ("", "False") else []
+        given += ["persistent_workers=True"] if knobs["persistent"] == "True" else []
         given += [f"prefetch_factor={knobs['prefetch']}"] if "prefetch" in knobs else []
     path = folder / "train.py"
     text = re.sub(r"(= DataLoader\(.*)batch_size=16.*\)\n", rf"\1{', '.join(given)})\n", path.read_text())
