@@ -12,6 +12,7 @@ from autotune.commands.parameters import (
     Parsed,
     config_if_any_option,
     json_option,
+    language_option,
     state_dir_option,
     storage_option,
 )
@@ -34,6 +35,15 @@ def _condition(text: str) -> "FailOn":
 @click.option("--budget", "budget_s", type=DURATION, default="3m", show_default=True, help="Wall for everything.")
 @click.option("--static", is_flag=True, help="Start no training: only look at the machine, the config and the code.")
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Only look whether the step is what the config says: traced once, compiled, in its precision, on its device; "
+    "exit with 1 where it is not.",
+)
+@click.option(
+    "--gpus", is_flag=True, help="Print, for this GPU and usual ones, what to begin with, and do nothing else."
+)
+@click.option(
     "--fix",
     is_flag=True,
     help="Write the change with the largest certain gain that leaves the training the same into the config.",
@@ -52,15 +62,7 @@ def _condition(text: str) -> "FailOn":
     "the pipeline and the step, which take a third of the budget.",
 )
 @click.option("--allow-busy-gpu", is_flag=True, help="Make trials although somebody else is on the GPU.")
-@click.option(
-    "--lang",
-    "language",
-    type=click.Choice(["en", "fa"]),
-    default="en",
-    envvar="AUTOTUNE_LANG",
-    show_envvar=True,
-    help="Language of the screen: English, or Persian. JSON is always in English.",
-)
+@language_option
 @json_option
 @state_dir_option
 @storage_option
@@ -73,14 +75,20 @@ def command(call: Invocation, /, **options: Any) -> int:
     passes outside of steps, neighbours. Changes that may help are tried in turn with it. The config is not touched
     without --fix. Without --config: this machine and its installation, as a bug report wants them.
     """
-    from autotune.commands.diagnose_run import DiagnosisRequest
+    from autotune.commands.diagnose_run import DiagnosisRequest, say_gpus
     from autotune.messages import Language
 
+    shows_gpus = options.pop("gpus")
     request = DiagnosisRequest(**{**options, "language": Language(options["language"])})
     if request.config is None and (request.fix or request.trainer):
         raise click.UsageError("--fix and a trainer's command are about a config: name it with --config.")
+    if request.verify and (request.config is None or request.static or request.fix or request.out is not None):
+        raise click.UsageError("--verify makes trials of a config, and nothing of --static, --fix and --out.")
     if request.static and request.fix:
         raise click.UsageError("--fix writes what trials have shown to help, and --static makes none.")
+    if shows_gpus:
+        say_gpus(request)
+        return 0
     clock = SystemClock()
     makes_trials = request.config is not None and not request.static
     ends_s = call.started_s + request.budget_s if makes_trials else float("inf")
@@ -103,7 +111,7 @@ def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog,
     done = diagnose_with_display(request, clock, started_s=call.started_s)
     watchdog.stand_down()
     if request.out is not None:
-        keep_everything(request.out, done)
+        keep_everything(request.out, done, clock)
     elapsed_s = clock.now_s() - call.started_s
     call.answer(lambda: say_diagnosis(request, done, elapsed_s=elapsed_s, as_json=call.as_json))
     if request.fix:

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
 from autotune.commands.output import say_aside, say_object
+from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in, report_text
 from autotune.config.command_line import typed_tokens
+from autotune.diagnose.config_checks import effective_batch
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
 from autotune.diagnose.pipeline_profile import PipelineProfile, profile_pipeline
@@ -17,10 +19,12 @@ from autotune.diagnose.profile_trials import open_trials
 from autotune.diagnose.step_profile import StepProfile, profile_trainer_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
+from autotune.measure.gpu.devices import look_for_gpus
 from autotune.measure.host import machine_facts
 from autotune.messages import INVISIBLE, Language, _, translated
+from autotune.records import Gpu
 from autotune.report.console import file_console, text_console
-from autotune.report.diagnosis import diagnosis_document, print_diagnosis
+from autotune.report.diagnosis import diagnosis_document, print_diagnosis, print_gpus
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
 from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
@@ -37,6 +41,7 @@ class DiagnosisRequest:
         config: The config as it was typed; None for the machine alone.
         budget_s: The wall for everything, in seconds.
         static: True to make no trials.
+        verify: True to look only whether the step is what the config says.
         fix: True to write the best measured change into the config.
         fail_on: Condition under which the exit code is 1; None for none.
         out: Folder to keep everything in; None for none.
@@ -50,6 +55,7 @@ class DiagnosisRequest:
     config: Path | None
     budget_s: float
     static: bool
+    verify: bool
     fix: bool
     fail_on: FailOn | None
     out: Path | None
@@ -102,15 +108,7 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     Raises:
         AutotuneError: The config cannot be used, or no trial can be made.
     """
-    problem, profiles = None, None
-    if request.config is not None:
-        problem = open_problem(
-            request.config,
-            command=typed_tokens(request.trainer, request.config, Path.cwd()),
-            state_dir=request.state_dir,
-            storage=request.storage,
-        )
-        problem.settings.require_folder()
+    problem, profiles = _problem(request), None
     if request.out is not None:
         require_folder(request.out)
     if problem is None or request.static:
@@ -124,7 +122,13 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
         display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s)
         with display:
             diagnosis = diagnose(
-                problem, clock, display, budget_s=budget_s, started_s=started_s, allow_busy_gpu=is_allowed
+                problem,
+                clock,
+                display,
+                budget_s=budget_s,
+                started_s=started_s,
+                allow_busy_gpu=is_allowed,
+                verifies=request.verify,
             )
         if request.out is not None:
             say_aside("profiling the input pipeline and the step")
@@ -135,10 +139,33 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
     return Diagnosed(
         diagnosis=diagnosis,
         problem=problem,
-        has_failed=failed_on is not None or (request.static and has_errors),
+        has_failed=failed_on is not None
+        or (request.static and has_errors)
+        or (request.verify and diagnosis.verdict.limit is not None),
         failed_on=failed_on,
         profiles=profiles,
     )
+
+
+def _problem(request: DiagnosisRequest) -> Problem | None:
+    if request.config is None:
+        return None
+    problem = open_problem(
+        request.config,
+        command=typed_tokens(request.trainer, request.config, Path.cwd()),
+        state_dir=request.state_dir,
+        storage=request.storage,
+    )
+    problem.settings.require_folder()
+    return problem
+
+
+def say_gpus(request: DiagnosisRequest) -> None:
+    """Says what to begin with on GPUs, for the effective batch of the config where there is one."""
+    problem = _problem(request)
+    here = [Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in look_for_gpus().gpus]
+    usual = 64  # an update of so many samples, where no config says it
+    print_gpus(text_console(), here, effective_batch=(effective_batch(problem) if problem else None) or usual)
 
 
 def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float, as_json: bool) -> None:
@@ -152,7 +179,7 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
     if done.failed_on is not None:
         failed = _("Failed, as asked for: {condition}", condition=done.failed_on)
         console.print(f"\n{translated(failed, language)}")
-    if done.problem is not None and not request.fix and not request.static:
+    if done.problem is not None and not (request.fix or request.static or request.verify):
         typed = done.problem.typed
         fixes = fixing(done.diagnosis) is not None
         command = typed.command("diagnose", "--fix") if fixes else typed.command("search", "--budget", "30m")
@@ -193,13 +220,13 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
     return min(alike, key=lambda one: len(one.values), default=None)
 
 
-def keep_everything(folder: Path, done: Diagnosed) -> None:
+def keep_everything(folder: Path, done: Diagnosed, clock: Clock) -> None:
     """Keep a diagnosis in a folder, with its profiles.
 
     Raises:
         ConfigError: The folder cannot be written to.
     """
-    keep(folder, done.diagnosis, _document(done, elapsed_s=None), done.problem, done.profiles)
+    keep(folder, done.diagnosis, _document(done, elapsed_s=None), done.problem, done.profiles, clock)
 
 
 def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
@@ -210,10 +237,10 @@ def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
 # Folder of a diagnosis: everything that was found, with a summary on top.
 
 
-SUMMARY, DIAGNOSIS, MACHINE = "summary.txt", "diagnosis.json", "machine.json"
-STEP, PIPELINE, PICTURES = "profile-step.json", "profile-pipeline.json", "pictures.svg"
+SUMMARY, REPORT, MACHINE = "summary.txt", "report.html", "machine.json"
+PIPELINE, PICTURES = "profile-pipeline.json", "pictures.svg"
 
-_FILES = (SUMMARY, DIAGNOSIS, MACHINE, STEP, PIPELINE, PICTURES)
+_FILES = (SUMMARY, REPORT, DIAGNOSIS, MACHINE, STEP, PIPELINE, PICTURES)
 _Profile = TypeVar("_Profile", StepProfile, PipelineProfile)
 
 
@@ -264,7 +291,12 @@ def require_folder(folder: Path) -> None:
 
 
 def keep(
-    folder: Path, diagnosis: Diagnosis, document: Mapping[str, Any], problem: Problem | None, profiles: Profiles | None
+    folder: Path,
+    diagnosis: Diagnosis,
+    document: Mapping[str, Any],
+    problem: Problem | None,
+    profiles: Profiles | None,
+    clock: Clock,
 ) -> None:
     """Write everything that was found into the folder, each file in one step; those of an earlier diagnosis go.
 
@@ -283,8 +315,15 @@ def keep(
         PIPELINE: _json({"format": FORMAT, **asdict(profiles.pipeline)}) if profiles.pipeline else None,
     }
     contents[PICTURES], why_no_pictures = _pictures(diagnosis, profiles)
+    contents[REPORT], why_no_report = _report(problem, document, profiles, clock)
     written = [name for name in _FILES if contents.get(name)]
-    contents[SUMMARY] = _summary(diagnosis, profiles, written, why_no_pictures)
+    missing = {
+        "profile of the pipeline": profiles.why_no_pipeline,
+        "profile of the step": profiles.why_no_step,
+        "pictures": why_no_pictures,
+        "report": why_no_report,
+    }
+    contents[SUMMARY] = _summary(diagnosis, profiles, written, missing)
     try:
         for name, content in contents.items():
             if content is None:
@@ -315,13 +354,25 @@ def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str
     return drawn, "" if drawn else "nothing was measured that could be drawn"
 
 
-def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], why_no_pictures: str) -> str:
-    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder."""
-    missing = {
-        "profile of the pipeline": profiles.why_no_pipeline,
-        "profile of the step": profiles.why_no_step,
-        "pictures": why_no_pictures,
-    }
+def _report(
+    problem: Problem | None, document: Mapping[str, Any], profiles: Profiles, clock: Clock
+) -> tuple[str | None, str]:
+    """Return one page with all of it: what is wrong, what shows it, what to do first; and the trials of the study."""
+    if problem is None:
+        return None, "it is about a config, and none was named"
+    step = asdict(profiles.step) if profiles.step else None
+    try:
+        return report_text([contents_of(problem, clock, found_in(document, step))], clock), ""
+    except AutotuneError as error:
+        return None, error.message
+
+
+def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missing: Mapping[str, str]) -> str:
+    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder.
+
+    Args:
+        missing: Reason for which something is not in the folder; empty where it is.
+    """
     console = file_console()
     with console.capture() as captured:
         print_diagnosis(console, diagnosis)

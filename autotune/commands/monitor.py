@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from autotune.commands.output import say, say_object
 from autotune.commands.parameters import DURATION
-from autotune.errors import Terminated, how_it_ended
+from autotune.errors import ConfigError, Terminated, how_it_ended
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 @click.command(name="monitor")
 @click.option("--pid", type=click.IntRange(min=1), help="Show the GPUs of this process, and its steps; end with it.")
 @click.option("--for", "for_s", type=DURATION, help="End after this time (default: at ^C).")
+@click.option(
+    "--log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append a line to this file whenever the verdict on a GPU is another one, with what to do about it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, every second or two.")
-def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
+def command(pid: int | None, for_s: float | None, log: Path | None, as_json: bool) -> int:
     """Shows what the GPUs of this machine do: how busy, how steadily, and what that usually means.
 
     On a terminal one screen, drawn anew every second; in a pipe or a log file one line for each GPU and second. More
@@ -39,9 +45,11 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
     with Monitor(pid, clock) as monitor:
         began_s = due_s = clock.now_s()
         try:
-            with _shown(console, as_json=as_json) as show:
+            with _shown(console, as_json=as_json) as show, _logged(log) as note:
                 while True:
-                    show(monitor.reading())
+                    reading = monitor.reading()
+                    show(reading)
+                    note(reading)
                     if monitor.has_ended or (for_s is not None and clock.now_s() - began_s >= for_s):
                         break
                     due_s = max(due_s + monitor.every_s, clock.now_s())
@@ -74,6 +82,34 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
             say("\n".join((*news, *log_lines(reading))))
 
         yield show
+
+
+@contextlib.contextmanager
+def _logged(path: Path | None) -> "Iterator[Callable[[MonitorReading], None]]":
+    """Give a function that appends a line to a file for each verdict that is another one than before."""
+    from autotune.daemon.monitor_display import verdict_line
+
+    if path is None:
+        yield lambda _reading: None
+        return
+    try:
+        file = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be written to: {error.strerror}", where=f"--log {path}", remedy="Name another file."
+        ) from error
+    known: dict[str, str] = {}
+
+    def note(reading: "MonitorReading") -> None:
+        for gpu in reading.gpus:
+            pattern = gpu.trouble or (gpu.verdict.meaning if gpu.verdict else None)
+            if pattern and known.get(gpu.uuid) != pattern:
+                known[gpu.uuid] = pattern
+                file.write(f"{verdict_line(reading.utc, gpu)}\n")
+                file.flush()
+
+    with file:
+        yield note
 
 
 def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:

@@ -11,11 +11,19 @@ from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.output import say_aside, say_object
-from autotune.commands.parameters import config_if_any_option, config_option, json_option, state_dir_option
+from autotune.commands.parameters import (
+    config_if_any_option,
+    config_option,
+    json_option,
+    language_option,
+    state_dir_option,
+)
 from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from autotune.search.problem import Problem
 
 command = OrderedGroup(name="profile", help="How long the parts of a training step take, and its batches.")
@@ -24,11 +32,19 @@ command = OrderedGroup(name="profile", help="How long the parts of a training st
 @command.command("pipeline", short_help="times of batches, waits for them, their cycle")
 @config_option
 @click.option("--grid", "with_grid", is_flag=True, help="Also try batch sizes and workers, a short trial a pair.")
+@language_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def pipeline(call: Invocation, config: Path, with_grid: bool, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
+def pipeline(
+    call: Invocation,
+    config: Path,
+    with_grid: bool,
+    language: str,
+    state_dir: Path | None,
+    trainer: tuple[str, ...],
+) -> int:
     """Times the batches of the loader alone, the waits of the training for them, and the steps without loading.
 
     In a trial of its own that no search looks at, with today's values. The command stands in the config's section, or
@@ -37,6 +53,7 @@ def pipeline(call: Invocation, config: Path, with_grid: bool, state_dir: Path | 
     with signals_held():
         from autotune.diagnose.pipeline_profile import profile_grid, profile_pipeline
         from autotune.diagnose.profile_trials import open_trials
+        from autotune.messages import Language
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_grid, print_pipeline_profile
 
@@ -49,7 +66,7 @@ def pipeline(call: Invocation, config: Path, with_grid: bool, state_dir: Path | 
         document = {"format": 1, **asdict(profile), "grid": asdict(grid) if grid else None}
         call.answer(lambda: say_object(document, indent=2))
         return 0
-    print_pipeline_profile(text_console(), profile)
+    print_pipeline_profile(_console(language), profile, Language(language))
     if grid is not None:
         print_grid(text_console(), grid)
     return 0
@@ -57,11 +74,12 @@ def pipeline(call: Invocation, config: Path, with_grid: bool, state_dir: Path | 
 
 @command.command("step", short_help="data, copy to device, forward, loss, backward, optimizer, the rest")
 @config_if_any_option
+@language_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def step(call: Invocation, config: Path | None, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
+def step(call: Invocation, config: Path | None, language: str, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
     """Times the phases of a training step: data, copy to device, forward, loss, backward, optimizer, the rest.
 
     With a config, those of your trainer's step, in a trial of its own that no search looks at: Keras's fit and
@@ -74,7 +92,7 @@ def step(call: Invocation, config: Path | None, state_dir: Path | None, trainer:
         raise click.UsageError("A command behind -- needs its config: --config FILE")
     with signals_held():
         from autotune.diagnose.step_profile import profile_shipped_step, profile_trainer_step
-        from autotune.report.console import text_console
+        from autotune.messages import Language
         from autotune.report.profile_tables import print_step_profile
 
     if config is None:
@@ -86,8 +104,15 @@ def step(call: Invocation, config: Path | None, state_dir: Path | None, trainer:
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
-        print_step_profile(text_console(), profile)
+        print_step_profile(_console(language), profile, Language(language))
     return 0
+
+
+def _console(language: str) -> "Console":
+    from autotune.messages import INVISIBLE, Language
+    from autotune.report.console import text_console
+
+    return text_console(kept=frozenset() if language == Language.ENGLISH.value else INVISIBLE)
 
 
 def _opened(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> "Problem":

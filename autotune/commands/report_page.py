@@ -31,12 +31,16 @@ from autotune.trial.step_files import StepReader
 
 _MOST_BYTES = 64 << 20
 
+DIAGNOSIS, STEP = "diagnosis.json", "profile-step.json"
+"""Files in a diagnosis' folder that a report reads."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosed:
     """What a diagnosis found, as far as a report shows it."""
 
     verdict: str
+    issues: Sequence[tuple[str, str]]
     advice: Sequence[Advice]
     step_parts: Sequence[StepPart] = ()
 
@@ -72,6 +76,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
         },
         advice=diagnosed.advice if diagnosed else None,
         verdict_of_diagnosis=diagnosed.verdict if diagnosed else "",
+        issues=diagnosed.issues if diagnosed else (),
         step_parts=diagnosed.step_parts if diagnosed else (),
     )
 
@@ -108,26 +113,39 @@ def read_diagnosis(path: Path) -> Diagnosed:
     Raises:
         ConfigError: It is no such object.
     """
-    from autotune.commands.diagnose_run import DIAGNOSIS, STEP
-
     file = path / DIAGNOSIS if path.is_dir() else path
     try:
-        document = json.loads(read_beginning(file, _MOST_BYTES))
-        found = Diagnosed(
-            verdict=str(document["verdict"]["sentence"]),
-            advice=tuple(_advice(one) for one in document["recommendations"]),
-        )
-        file = path / STEP
-        if path.is_dir() and file.exists():
-            phases = json.loads(read_beginning(file, _MOST_BYTES))["phases"]
-            found = replace(found, step_parts=tuple(map(_step_part, phases)))
-        return found
+        document, step = json.loads(read_beginning(file, _MOST_BYTES)), None
+        profile = path / STEP
+        if path.is_dir() and profile.exists():
+            file = profile
+            step = json.loads(read_beginning(file, _MOST_BYTES))
+        return found_in(document, step)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
             "this is no diagnosis",
             where=str(file),
             remedy="`autotune diagnose --json > FILE` makes one, and so does --out FOLDER.",
         ) from error
+
+
+def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Diagnosed:
+    """Return what a report shows of a diagnosis.
+
+    Args:
+        document: Its object, see `autotune.report.diagnosis.diagnosis_document`.
+        step: The object of a profile of the step; None without one.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: They are no such objects.
+    """
+    issues = [issue for check in document["checks"] for issue in check["issues"]]
+    return Diagnosed(
+        verdict=str(document["verdict"]["sentence"]),
+        issues=[(str(one["severity"]), " ".join(filter(None, (one["sentence"], one["place"])))) for one in issues],
+        advice=tuple(_advice(one) for one in document["recommendations"]),
+        step_parts=tuple(map(_step_part, step["phases"])) if step else (),
+    )
 
 
 def _advice(document: Mapping[str, Any]) -> Advice:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Self
 
@@ -119,6 +120,12 @@ def log_lines(reading: MonitorReading) -> list[str]:
         words = [gpu.label, gpu.trouble] if gpu.trouble else [gpu.label, *_figures(gpu), *_owners(gpu), _verdict(gpu)]
         lines.append(plain(f"{stamp} {_INDENT.join(filter(None, words))}", 1000))
     return lines
+
+
+def verdict_line(utc: datetime, gpu: ShownGpu) -> str:
+    """Return what is wrong with a GPU, or how it works, and what to do about it, with the time."""
+    said = gpu.trouble or (f"{gpu.verdict.text}: {gpu.verdict.meaning}" if gpu.verdict else "")
+    return plain(f"{utc:%Y-%m-%dT%H:%M:%SZ} {gpu.label} {gpu.name}: {said}", 1000)
 
 
 def summary_lines(summary: MonitorSummary) -> list[str]:

@@ -1,17 +1,19 @@
 """Check of the config: mistakes in it, and values that do not suit this machine."""
 
+import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from autotune.config.document import Leaf
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
-from autotune.diagnose.subject import Key, Subject, known_keys, of_kind, place_of, trainer_text, written
-from autotune.diagnose.tables import PRECISION, SETTINGS, types_of
+from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, of_kind, place_of, trainer_text, written
+from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
+from autotune.measure.host import memory_state
 from autotune.messages import Message, _, listed, ngettext
-from autotune.records import Gpu, Scalar
+from autotune.records import Scalar
 from autotune.search.problem import Problem
 from autotune.space import domains
 from autotune.space.batch_sizes import ACCUMULATION_NAMES, GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
@@ -41,7 +43,11 @@ def check_configuration(look: Subject) -> CheckResult:
         _without_effect,
     )
     weights = list(Severity)
-    found = [_as_it_can_be_written(problem, one) for kind in kinds for one in kind(problem)]
+    raw = [one for kind in kinds for one in kind(problem)]
+    if whole := [place for place in look.places or () if place.is_whole]:
+        dataset, room_bytes = max(whole, key=lambda place: place.size_bytes), memory_state().available_bytes
+        raw += [*_caches_that_fit(problem, dataset, room_bytes), *_buffers_beyond_memory(problem, dataset, room_bytes)]
+    found = [_as_it_can_be_written(problem, one) for one in raw]
     found.sort(key=lambda one: weights.index(one.severity))
     values, known = len(problem.settings.scalars), len(known_keys(problem))
     sentence = _("{values} values, {known} of them known knobs", values=values, known=known)
@@ -222,14 +228,20 @@ _PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|pre
 
 
 def _slow_settings(problem: Problem) -> Iterator[Issue]:
+    keys = known_keys(problem)
+    rows = {row.kind: row for row in KNOWN_KNOBS}
     for setting in SETTINGS:
+        if setting.needs_gpu and not problem.machine.gpus:
+            continue
         for key in of_kind(problem, *setting.kinds):
             if same_scalar(key.value, setting.value):
+                needed = rows[key.kind].needs(setting.write).items()
+                along = {mate.path: value for kind, value in needed for mate in _mates(key, keys, kind)}
                 yield _found(
                     _(setting.sentence, key=key.said),
                     _try(key.path, written(setting.write)),
                     severity=setting.severity,
-                    values={key.path: setting.write},
+                    values={key.path: setting.write, **along},
                     limit=setting.limit,
                     place=key.path,
                 )
@@ -255,11 +267,61 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
                 key=key.path,
                 value=key.value,
             )
+        elif key.value > cores:
+            sentence = ngettext(
+                "{key} is {value} and this machine has {count} core for training: that pays only where they wait.",
+                "{key} is {value} and this machine has {count} cores for training: that pays only where they wait.",
+                cores,
+                key=key.path,
+                value=key.value,
+            )
+            yield _found(sentence, severity=Severity.NOTE, limit=Limit.PREPARING, place=key.path)
+            continue
         else:
             continue
         good = min(cores, 16)
         remedy = _try(key.path, str(good))
         yield _found(sentence, remedy, values={key.path: good}, limit=Limit.PREPARING, place=key.path)
+
+
+def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
+    """Yield caches in memory that are off though the files of the dataset fit there twice."""
+    on: Mapping[str, Scalar] = {"cache": "memory", "cache_switch": True}
+    for key in of_kind(problem, *on):
+        if key.value in ("none", False) and 2 * dataset.size_bytes < room_bytes:
+            sentence = _(
+                "{key}, and the {size} MiB of {data} fit into memory twice: from the second epoch on nothing is loaded "
+                "or prepared again, unless it is different each time.",
+                key=key.said,
+                size=dataset.size_bytes >> 20,
+                data=dataset.key,
+            )
+            value = on[key.kind]
+            remedy, cost = _try(key.path, written(value)), _("memory; what is random before the cache stays as it was")
+            note = Severity.NOTE
+            values = {key.path: value}
+            yield _found(sentence, remedy, severity=note, values=values, limit=Limit.LOADING, cost=cost, place=key.path)
+
+
+def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
+    """Yield batches ahead that take more memory than there is, if a sample takes no less than its file."""
+    batches = [key.value for key in of_kind(problem, "batch_size") if isinstance(key.value, int)]
+    sample_bytes = dataset.size_bytes / max(1, len(dataset.files))
+    if len(batches) != 1 or len(dataset.files) < 2 * batches[0]:  # else a file is no sample
+        return
+    for key in of_kind(problem, "prefetch", "pipeline_buffer"):
+        needed_bytes = int(key.value) * batches[0] * sample_bytes if isinstance(key.value, int) else 0.0
+        if needed_bytes > room_bytes:
+            sentence = _(
+                "{key} batches of {batch} samples take {needed:.1f} GiB, and {room:.1f} GiB of memory are free.",
+                key=key.said,
+                batch=batches[0],
+                needed=needed_bytes / 2**30,
+                room=room_bytes / 2**30,
+            )
+            good = max(1, int(0.1 * room_bytes / (batches[0] * sample_bytes)))
+            remedy, values = _try(key.path, str(good)), {key.path: good}
+            yield _found(sentence, remedy, severity=Severity.ERROR, values=values, limit=Limit.MEMORY, place=key.path)
 
 
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
@@ -395,10 +457,10 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
             )
 
 
-def starting_batch(gpu: Gpu) -> int | None:
-    """Return a batch to begin with on a GPU; None where the driver does not say how much memory it has."""
-    samples = int((gpu.memory_bytes or 0) / (1 << 30) * 1.5)  # samples for each GiB
-    return 1 << (samples.bit_length() - 1) if samples else None
+def effective_batch(problem: Problem) -> int | None:
+    """Return how many samples make an update, as the config says it; None where it does not."""
+    batch = problem.batch_size(problem.space.baseline)
+    return None if batch is None else int(batch) * math.prod(steps for _, steps in _accumulations(problem))
 
 
 def _accumulated_batches(problem: Problem) -> Iterator[Issue]:

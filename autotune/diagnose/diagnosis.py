@@ -3,7 +3,7 @@
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.clock import Clock
 from autotune.diagnose.code_scan import check_code
@@ -11,7 +11,7 @@ from autotune.diagnose.config_checks import check_configuration
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Limit, Severity, Verdict, ratio_text
 from autotune.diagnose.framework import ask_framework, check_framework, check_graph, check_native_loader
 from autotune.diagnose.hardware import check_hardware, check_memory
-from autotune.diagnose.measured import Diagnoser
+from autotune.diagnose.measured import Diagnoser, Measured
 from autotune.diagnose.storage import check_storage
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import MEASURED_CHECKS, STATIC_CHECKS
@@ -41,6 +41,7 @@ def diagnose(
     budget_s: float,
     started_s: float,
     allow_busy_gpu: bool = False,
+    verifies: bool = False,
 ) -> Diagnosis:
     """Diagnose a training: static checks, then short trials of it.
 
@@ -50,6 +51,8 @@ def diagnose(
         budget_s: The wall for everything, in seconds.
         started_s: When the process started, on the monotonic clock; the budget counts from there.
         allow_busy_gpu: Whether to make trials although somebody else is on the GPU.
+        verifies: Whether to look only whether the step is what the config says: traced once, compiled, in its
+            precision, on its device.
 
     Raises:
         AutotuneError: Trials cannot be made: the record is held by a search, a GPU is busy, and the like.
@@ -57,11 +60,29 @@ def diagnose(
     cpu = BusyCpu()
     search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
     with open_parts(problem, search, Part(started_s=started_s), clock, on_event) as opened:
-        static = static_checks(problem, clock, is_run=True)
         diagnoser = Diagnoser(opened.parts, opened.consumers, busy_s=cpu.busy_s, cores=cpu.cores)
+        if verifies:
+            return _verification(check_code(Subject(problem=problem, clock=clock)), diagnoser.verify())
+        static = static_checks(problem, clock, is_run=True)
         measured = diagnoser.run()
     results = (*static, *measured.results)
     return Diagnosis(verdict=verdict_of(measured.results, measured.why_not_seen, static), results=results)
+
+
+def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
+    """Return what was seen of the step alone: of the code that which makes a step slow whatever its data."""
+    about_steps = tuple(one for one in code.issues if one.limit is Limit.HOST and one.severity is not Severity.NOTE)
+    results = (replace(code, issues=about_steps), *measured.results)
+    wrong = [one for result in results for one in result.issues if one.severity is not Severity.NOTE]
+    unseen = measured.why_not_seen or next((one.why_not for one in measured.results if one.why_not), "")
+    if wrong:
+        sentence = _("Not as the config says: {first}", first=wrong[0].sentence)
+    elif unseen:
+        sentence = _("Not seen: {why}", why=unseen)
+    else:
+        sentence = _("The step is what the config says, as far as the framework tells.")
+    limit = (wrong[0].limit or Limit.STEP) if wrong else Limit.NOT_SEEN if unseen else None
+    return Diagnosis(verdict=Verdict(sentence=sentence, limit=limit), results=results)
 
 
 def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False) -> tuple[CheckResult, ...]:
@@ -125,7 +146,8 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
         sentence = _("Nothing worth doing was found: the step itself is the limit, and no change that was tried helps.")
         return Verdict(sentence=sentence, limit=Limit.STEP)
     sentence = _("{name}: {sentence}", name=_NAMES[main.limit], sentence=main.sentence)
-    if (place := _place(main.limit, static)) is not None:
+    counted = [result for result in results if result.check == "recurring-costs"]
+    if (place := _place(main.limit, (*static, *counted))) is not None and place is not main:
         what = uncapitalized(place.sentence)
         sentence = _("{verdict} Look at {place}: {what}", verdict=sentence, place=place.place, what=what)
     measured = [

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune.messages import Message, _
-from autotune.records import Ratio, Values
+from autotune.records import CODE, Ratio, Values
 
 
 class Severity(StrEnum):
@@ -145,6 +145,12 @@ class Diagnosis:
         found = [one for issue in self.issues for one in issue.recommendations]
         rank = {Evidence.MEASURED: 0, Evidence.BOUNDED: 1, Evidence.NOT_TRIED: 2}
         return tuple(sorted(found, key=lambda one: (rank[one.evidence], -(one.gain.low if one.gain else 0.0))))
+
+    @property
+    def changes(self) -> dict[str, Recommendation]:
+        """What leaves the training as it is, by the key that it writes: of several for one key the first."""
+        same = [one for one in self.recommendations if one.label == "same training"]
+        return {path: one for one in reversed(same) for path in one.values if not path.startswith(CODE)}
 
 
 def issue(

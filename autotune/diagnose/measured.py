@@ -100,10 +100,7 @@ class Diagnoser:
         """
         watched, record = self._watch()
         if record.measurement is None:
-            nothing = _("no steps were measured")
-            results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
-            why = _("today's config {ending}", ending=_ended(record))
-            return Measured(results=results, why_not_seen=why)
+            return _nothing_seen(record)
         # eight rounds tell a bound of 2 % from the noise of rounds
         rounds = 8 if self._parts.budget.budget_s >= 120.0 else 5
         phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
@@ -136,6 +133,19 @@ class Diagnoser:
             judge_switches(plan, measured, bounds, why_not=why_no_switch),
         )
         return Measured(results=results)
+
+    def verify(self) -> Measured:
+        """Make the trials that show whether the step is what the config says, and judge them by that alone.
+
+        Raises:
+            AutotuneError: A trial could not be made at all.
+        """
+        watched, record = self._watch()
+        if record.measurement is None:
+            return _nothing_seen(record)
+        phased, _record = self._take_through_phases(self._problem.space.baseline, 1)
+        in_force = judge_in_force(phased.events, self._problem.space, self._problem.machine)
+        return Measured(results=(in_force, judge_costs(watched.events, str(self._problem.settings.folder))))
 
     # Trials
 
@@ -238,6 +248,12 @@ class Diagnoser:
             for one in records
             if one and one.measurement and (size := self._problem.batch_size(one.values))
         ]
+
+
+def _nothing_seen(record: TrialRecord) -> Measured:
+    nothing = _("no steps were measured")
+    results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
+    return Measured(results=results, why_not_seen=_("today's config {ending}", ending=_ended(record)))
 
 
 def _ended(record: TrialRecord) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -378,14 +378,19 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
         events: All events of a trial.
         folder: The folder that training runs in; places in it are named as seen from there.
     """
-    pairs = _successive_steps(events)
-    pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # what is done once, at the begin, is no matter
+    every = _successive_steps(events)
+    pairs = every[min(20, int(0.2 * len(every))) :]  # what is done once, at the begin, is no matter
     if len(pairs) < 10:
         return CheckResult(check="recurring-costs", why_not=_("too few steps were seen"))
     begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
     usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
-    issues = []
+    issues: list[Issue] = []
     for (kind, place), told in _costs_by_place(events).items():
+        name = place.removeprefix(f"{folder}/")
+        if kind == "eager":
+            issues += _eager(name, told[-1], [after.t_s for _before, after, _kinds in every])
+        elif kind == "cut":
+            issues.append(_cut(name, told[-1].text or ""))
         late = [one for one in told if begin_s < one.t_s <= end_s]
         if not late:
             continue
@@ -393,7 +398,6 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
         first = next((one for one in reversed(told) if one.t_s <= begin_s), late[0])
         times = (late[-1].times or 0) - (first.times or 0)
         took_s = (late[-1].duration_s or 0.0) - (first.duration_s or 0.0)
-        name = place.removeprefix(f"{folder}/")
         if kind == "python":
             share = took_s / (end_s - begin_s)
             if share > 0.2:  # of all calls together, which may run at the same time where they release Python's lock
@@ -431,6 +435,27 @@ def _python(place: str, times: int, took_s: float, share: float) -> Issue:
         share=percent(share),
     )
     return issue("recurring-costs", sentence, place=place.partition(" ")[0], numbers={"time_fraction": share})
+
+
+def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float]) -> Iterator[Issue]:
+    """Yield the operations that Python launches in each step, where there are many."""
+    steps = sum(told.t_s - (told.duration_s or 0.0) <= end_s <= told.t_s for end_s in steps_s)
+    a_step = (told.times or 0) / max(1, steps)
+    if steps and a_step > 50:  # a compiled step has a few around it: its batch, its metrics
+        sentence = _(
+            "{place}: Python launches {count:.0f} operations of TensorFlow in each step, one by one: put @tf.function "
+            "on what computes and applies the gradients.",
+            place=place,
+            count=a_step,
+        )
+        where, numbers = place.partition(" ")[0], {"operations_per_step": a_step}
+        yield issue("recurring-costs", sentence, place=where, numbers=numbers, limit=Limit.HOST)
+
+
+def _cut(place: str, why: str) -> Issue:
+    sentence = _("torch.compile cuts {place} into pieces, with Python between them: {why}", place=place, why=why)
+    where = place.partition(" ")[0]
+    return issue("recurring-costs", sentence, severity=Severity.NOTE, place=where, limit=Limit.HOST)
 
 
 def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:

@@ -14,12 +14,14 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from autotune.diagnose.findings import percent
 from autotune.diagnose.profile_trials import MadeTrial, ProfileTrials, TrialRequest
 from autotune.errors import ConfigError, TrialError
 from autotune.files import read_beginning
 from autotune.measure.oscillation import period_of
 from autotune.measure.statistics import Series
 from autotune.measure.window import Window, main_stream, steady_window
+from autotune.messages import Message, _
 from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.search.problem import Problem
 from autotune.space.catalog import known_knob
@@ -105,7 +107,7 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
         idle = min(1.0, float(sum(map(np.sum, waits_s))) / sum(window.time_s for window in found.train))
     samples = [window.samples.mean() for window in found.train if window.samples is not None]
     unseen = found.why_no_load or "the trainer ended before, or its loader is not seen"
-    measurement = trial.measurement
+    measurement, stages = trial.measurement, read_loading_stages(trial.folder.path / FILE)
     return PipelineProfile(
         batch_samples=float(np.mean(samples)) if samples else found.load_samples,
         loading=loading,
@@ -115,31 +117,53 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
         replayed=replayed,
         idle_fraction=idle,
         gain_if_free=steps.mean_ms / replayed.mean_ms if replayed and replayed.mean_ms else None,
-        loading_stages=read_loading_stages(trial.folder.path / FILE),
+        loading_stages=stages,
         stages=measurement.stages if measurement else None,
         gpu_utilization=measurement.gpu_utilization if measurement else None,
-        sentence=_sentence(steps, loading, replayed, idle),
+        sentence=_sentence(steps, loading, replayed, idle, stages),
     )
 
 
-def _sentence(steps: BatchTimes, loading: BatchTimes | None, replayed: BatchTimes | None, idle: float | None) -> str:
-    waits = "" if idle is None else f"the step waits {idle:.0%} of the time"
-    if loading is None and waits:
-        return f"{waits.capitalize()}; how fast the loader is alone was not measured."
+def _sentence(
+    steps: BatchTimes,
+    loading: BatchTimes | None,
+    replayed: BatchTimes | None,
+    idle: float | None,
+    stages: Sequence[LoadingStage],
+) -> Message:
+    share = percent(idle or 0.0)
+    if loading is None and idle is not None:
+        return _("The step waits {share} of the time; how fast the loader is alone was not measured.", share=share)
     if loading is None:
-        return "Neither waits nor the loader alone can be seen with this trainer."
+        return _("Neither waits nor the loader alone can be seen with this trainer.")
     computing_ms = min(replayed.mean_ms, steps.mean_ms) if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
-    rates = (
-        f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
-        f"{1000.0 / computing_ms:.3g} batches/s"
+    rates = _(
+        "alone, the loader gives {loads:.3g} batches/s and the steps take {steps:.3g} batches/s",
+        loads=1000.0 / loading.mean_ms,
+        steps=1000.0 / computing_ms,
     )
     if computing_ms < 0.9 * loading.mean_ms:  # rate of the loader as a part of the steps' below which it is the limit
-        said = "Loading is the limit"
+        said = _("Loading is the limit")
     elif idle is not None and idle >= 0.05:  # share of the time from which on waiting is worth a word
-        said = "Loading is fast enough on its own, and not beside the steps, or not evenly"
+        said = _("Loading is fast enough on its own, and not beside the steps, or not evenly")
     else:
-        said = "The loader keeps up"
-    return f"{said}: {', and '.join(part for part in (rates, waits) if part)}."
+        said = _("The loader keeps up")
+    if idle is None:
+        return _("{verdict}: {rates}.", verdict=said, rates=rates)
+    waits = _("the step waits {share} of the time, {time:.3g} s of each minute", share=share, time=60.0 * idle)
+    said = _("{verdict}: {rates}, and {waits}.", verdict=said, rates=rates, waits=waits)
+    if idle < 0.05:
+        return said
+    if first := max(stages, default=None, key=lambda stage: stage.fraction):
+        without_ms = max(computing_ms, loading.mean_ms * (1.0 - first.fraction))
+        said = _(
+            "{verdict} Mend {stage} first, {share} of loading: at most {bound:.2f}x.",
+            verdict=said,
+            stage=first.name,
+            share=percent(first.fraction),
+            bound=steps.mean_ms / without_ms,
+        )
+    return _("{verdict} If loading cost nothing: {bound:.2f}x.", verdict=said, bound=steps.mean_ms / computing_ms)
 
 
 def _is_over(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:

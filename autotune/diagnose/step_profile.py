@@ -16,10 +16,12 @@ import numpy as np
 from msgspec import Meta
 
 from autotune.clock import Clock
+from autotune.diagnose.findings import percent
 from autotune.diagnose.profile_trials import MadeTrial, TrialRequest, open_trials
 from autotune.errors import TrialError
 from autotune.measure.statistics import Series
 from autotune.measure.window import Window, main_stream, steady_window
+from autotune.messages import Message, _
 from autotune.records import TraineeEvent
 from autotune.search.problem import Problem
 from autotune.trial.search_child import run_short
@@ -218,6 +220,7 @@ class StepProfile:
         gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
         marks_cost: How much longer steps with marks took, as a part of the step; None where no marks were made.
         places: What is on which device; empty where there is no GPU, or where it is not known.
+        slowest: Operations that took longest where a step was made one by one; empty where that is not known.
     """
 
     of: str
@@ -232,24 +235,31 @@ class StepProfile:
     gpu_utilization: float | None = None
     marks_cost: float | None = None
     places: tuple[Place, ...] = ()
+    slowest: tuple[Operation, ...] = ()
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Message:
         """What takes most of the step, and what that is about, as a sentence; steps of uneven length are told, too."""
         known = [(phase.mean_ms, phase.name) for phase in self.phases if phase.mean_ms is not None]
         step_ms, (most_ms, most) = self.step.mean_ms, max(known, default=(0.0, ""))
         if not step_ms or self.adds_up is None:
-            return "What takes most of the step is not known: its parts were not measured."
+            return _("What takes most of the step is not known: its parts were not measured.")
         about = {
-            "data": "waiting for data is the limit, and `autotune profile pipeline` says what of it",
-            "copy to device": "the copy is the limit: batches that are on the device ahead hide it",
-            "the rest": "Python and callbacks between the parts are the limit, not arithmetic",
+            "data": _("waiting for data is the limit, and `autotune profile pipeline` says what of it"),
+            "copy to device": _("the copy is the limit: batches that are on the device ahead hide it"),
+            "the rest": _("Python and callbacks between the parts are the limit, not arithmetic"),
         }
-        said = f"{most[0].upper()}{most[1:]} takes {most_ms / step_ms:.0%} of the step: "
-        said += about.get(most, "the arithmetic of the step is the limit, not its data")
+        arithmetic = _("the arithmetic of the step is the limit, not its data")
+        said = _(
+            "{phase} takes {share} of the step: {about}",
+            phase=f"{most[0].upper()}{most[1:]}",
+            share=percent(most_ms / step_ms),
+            about=about.get(most, arithmetic),
+        )
         if self.step.tail_ms and self.step.median_ms and self.step.tail_ms[1] > 2.0 * self.step.median_ms:
-            said += f"; one step in a hundred takes {self.step.tail_ms[1] / self.step.median_ms:.1f} times the usual"
-        return f"{said}."
+            times = f"{self.step.tail_ms[1] / self.step.median_ms:.1f}"
+            said = _("{verdict}; one step in a hundred takes {times} times the usual", verdict=said, times=times)
+        return _("{clause}.", clause=said)
 
 
 def step_profile(times: StepTimes, training: Training | None = None) -> StepProfile:
@@ -295,6 +305,7 @@ def step_profile(times: StepTimes, training: Training | None = None) -> StepProf
         gpu_utilization=training.gpu_utilization if training else None,
         marks_cost=marks_cost,
         places=times.places,
+        slowest=times.slowest,
     )
 
 
@@ -369,6 +380,22 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Operation:
+    """Operation of a step that was made one by one.
+
+    Attributes:
+        place: File, line and function of the trainer's own that have led to it.
+        count: How often it is made in a step.
+        ms: Time of all of these.
+    """
+
+    what: Line
+    place: Line
+    count: Annotated[int, Meta(ge=0, le=10**9)]
+    ms: Annotated[float, Meta(ge=0.0, le=1e7)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """Times of functions that do more and more of a training step.
 
@@ -382,6 +409,7 @@ class StepTimes:
         plain_ms: Time of each step without marks, likewise.
         why_not: Function or phase that there is not → the reason.
         places: What is on which device, where there is a GPU.
+        slowest: Operations that took longest where a step was made one by one; empty where none was.
     """
 
     v: Literal[1] = VERSION
@@ -397,6 +425,7 @@ class StepTimes:
     plain_ms: _TimesMs = ()
     why_not: Mapping[_Function | _Marked, Line] = field(default_factory=dict)
     places: Annotated[tuple[Place, ...], Meta(max_length=50)] = ()
+    slowest: Annotated[tuple[Operation, ...], Meta(max_length=50)] = ()
 
 
 def read_step_times(path: Path) -> StepTimes | None:

@@ -1,7 +1,8 @@
 """Screen of a diagnosis: the verdict, the issues with what to do, and what was looked at without finding any."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from typing import Any
 
 from rich.console import Console
@@ -19,9 +20,11 @@ from autotune.diagnose.findings import (
     Severity,
     ratio_text,
 )
+from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
 from autotune.messages import Language, Message, _, translated
+from autotune.records import Gpu
 from autotune.report.json_answer import FORMAT
-from autotune.report.plain_text import value_text
+from autotune.report.plain_text import plain, value_text
 from autotune.space.knob import Label
 
 _SEVERITIES = {
@@ -63,6 +66,11 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
             console.print(_table(recommendations))
         else:
             _print_one_by_one(console, recommendations, language)
+    if diagnosis.changes:
+        console.print()
+        say(_("In the config, of these what leaves the training as it is"), "bold")
+        for line in yaml_lines(diagnosis):
+            console.print(Text(line), soft_wrap=True)
     looked = [result for result in diagnosis.results if not result.issues]
     if looked:
         console.print()
@@ -113,6 +121,20 @@ def _print_one_by_one(console: Console, recommendations: tuple[Recommendation, .
         console.print(Text("\n    ".join(translated(part, language) for part in parts)))
 
 
+def yaml_lines(diagnosis: Diagnosis) -> list[str]:
+    """Return the changes of a diagnosis as lines of YAML, each with its gain as a comment."""
+    lines: list[tuple[str, str]] = []
+    above: list[str] = []  # sections that the line before is in
+    for path, one in sorted(diagnosis.changes.items()):
+        *sections, name = path.split(".")
+        shared = next((n for n, two in enumerate(zip_longest(above, sections)) if two[0] != two[1]), len(sections))
+        lines += [(f"{'  ' * depth}{sections[depth]}:", "") for depth in range(shared, len(sections))]
+        lines.append((f"{'  ' * len(sections)}{name}: {value_text(one.values[path])}", _gain(one)))
+        above = sections
+    width = max(len(line) for line, gain in lines if gain) + 2
+    return [f"{line:{width}}# {gain}" if gain else line for line, gain in lines]
+
+
 def _change(one: Recommendation) -> str:
     values = ", ".join(f"{path}: {value_text(value)}" for path, value in one.values.items())
     if not values or values in one.sentence:
@@ -128,6 +150,33 @@ def _gain(one: Recommendation) -> Message:
     if one.gain.high > NO_LIMIT:
         return _("no longer the limit")
     return _("at most {gain}", gain=f"{one.gain.high:.2f}x")
+
+
+# Table of GPUs, with what to begin with.
+
+
+def print_gpus(console: Console, here: Sequence[Gpu], *, effective_batch: int) -> None:
+    """Print where to begin on GPUs: those of this machine, and usual models.
+
+    Args:
+        effective_batch: Samples of an update, which batches are accumulated for where one is smaller.
+    """
+    table = Table("GPU", "memory", "compute in", "batch", "accumulate", box=None, padding=(0, 2, 0, 0))
+    for is_here, gpu in [*((True, gpu) for gpu in here), *((False, gpu) for gpu in usual_gpus())]:
+        batch, types = min(starting_batch(gpu) or 1, effective_batch), types_of(gpu)
+        half = next((name for name in ("bfloat16", "float16") if name in (types or ())), "float32")
+        name = plain(gpu.name) + (" (this machine)" if is_here else "")
+        memory = f"{gpu.memory_bytes / 1e9:.0f} GB" if gpu.memory_bytes else "not known"
+        table.add_row(
+            Text(name), memory, "not known" if types is None else half, str(batch), f"{-(-effective_batch // batch)}x"
+        )
+    console.print(table)
+    console.print(
+        f"The batch is a power of two, a sample and a half for each GiB at most; accumulate so many for an update of "
+        f"{effective_batch}. Four batches ahead of the step are enough to begin with. These are places to begin at, no "
+        "answers: how much memory a sample takes depends on the model. `autotune search` measures.",
+        soft_wrap=not console.is_terminal,
+    )
 
 
 # Diagnosis as one JSON object, for scripts.

@@ -1,19 +1,19 @@
 """Worth of each single change of a point, estimated from the trials of a search by a model that is fitted to them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median_high
 
 import numpy as np
 
 from autotune.measure.score import THROUGHPUT, Objective
 from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, student_t_quantile
-from autotune.records import CONFIRMED, Purpose, Ratio, Scalar, SearchResult, TrialRecord, Values, Verdict
+from autotune.records import CONFIRMED, Purpose, Ratio, Scalar, SearchResult, Side, TrialRecord, Values, Verdict
 from autotune.sampler.gaussian_process import GaussianProcess, Indices, TrainingData
 from autotune.sampler.observations import expected_sd_of
 from autotune.space.knob import Knob, Label, same_scalar, with_baseline
 from autotune.space.space import Space
-from autotune.study.answer import comparable_trials, has_failed, until_the_end_of
+from autotune.study.answer import comparable_trials, has_failed, judged_finalists, until_the_end_of
 from autotune.study.members import on_one_scale
 from autotune.study.noise import Noise, trial_noise
 from autotune.study.summary import RatedChange, Rating
@@ -44,8 +44,34 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
         sd=expected_sd_of(good, THROUGHPUT),
         noise=trial_noise(records, result.search, THROUGHPUT),
         whole=result.speedup,
+        parts=_measured_parts(result.baseline.values, shown, records, result.search, objective),
     )
     return Rating(point=shown.point, trials=len(trials), changes=changes)
+
+
+Part = tuple[Values, Ratio]
+"""Some changes of a point, with the speed over that without them, by the confirming pairs."""
+
+
+def _measured_parts(
+    baseline: Values, shown: Side, records: Sequence[TrialRecord], search: str, objective: Objective
+) -> list[Part]:
+    """Return the parts of a point that were measured in its pairs: with a third point between today's and this one."""
+    own, alike = (
+        shown.values,
+        [
+            (finalist.trial, judgement.speed)
+            for finalist, judgement in judged_finalists(records, search, objective)
+            if judgement is not None and finalist.trial.point != shown.point
+        ],
+    )
+    for trial, over_today in alike:
+        first, second = _differing(trial.values, baseline), _differing(own, trial.values)
+        if first and second and first.keys().isdisjoint(second):
+            against = judged_finalists(records, search, objective, against=trial.point)
+            rest = [one.speed for finalist, one in against if one is not None and finalist.trial.point == shown.point]
+            return [(first, over_today), *((second, ratio) for ratio in rest)]
+    return []
 
 
 def changes_worth(
@@ -57,12 +83,14 @@ def changes_worth(
     sd: float,
     noise: Noise,
     whole: Ratio | None = None,
+    parts: Sequence[Part] = (),
 ) -> tuple[RatedChange, ...]:
     """Rate each change of a point by the point's speed over its speed with that change taken back.
 
     By the trials that were made for that (`TakenBack`), where there are any, else by a model of all. There, changes
     that were only ever made together form one group, and are taken back together; so is with a change what does not
-    work without it. Those of which none is sure form one group where that is sure.
+    work without it. Changes of a part that was measured in the confirming pairs form one group where not each of them
+    is sure, and the part is; those that are left and of which none is sure form one where that is sure.
 
     Args:
         records: Trials measured under like conditions.
@@ -71,6 +99,7 @@ def changes_worth(
         noise: The same, for what was taken back.
         whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
             pairs; None if there were too few.
+        parts: Parts of its changes that were measured in these pairs.
 
     Returns:
         One change for each knob that differs, members of a group next to each other: what is needed first, then the
@@ -99,7 +128,11 @@ def changes_worth(
         for column, left, ratio in zip(shown, without, ratios, strict=True):
             worths[column] = whole if whole and not tried.changes(left) else ratio
     rated = [(worths.get(column), paths) for column, paths in groups.items()]
-    rated += [(worth, list(paths)) for paths, worth in known.groups().items()]
+    rated += [(known.ratio(path), [path]) for path in known]
+    rated = _in_parts(
+        rated, [(ratio, [path for path in values if path not in known.needed]) for values, ratio in parts]
+    )
+    rated = known.together(rated)
     unsure = [(worth, paths) for worth, paths in rated if worth is None or worth.low <= 1.0 <= worth.high]
     if trials and len(unsure) > 1:
         paths = [path for _, some in unsure for path in some]
@@ -115,6 +148,27 @@ def changes_worth(
         for number, (worth, paths) in enumerate(rated)
         for path in paths
     )
+
+
+Rated = tuple[Ratio | None, list[str]]
+"""Changes with what they are worth together."""
+
+
+def _in_parts(rated: Sequence[Rated], parts: Iterable[tuple[Ratio, list[str]]]) -> list[Rated]:
+    """Return the changes of each sure part as one group, unless each of them is sure."""
+    sure = [(ratio, paths) for ratio, paths in parts if ratio.low > 1.0]
+    part_of = {path: number for number, (_, paths) in enumerate(sure) for path in paths}
+    found: list[Rated] = []
+    for worth, paths in rated:  # what was only ever made together is told apart by the parts
+        pieces = [[path for path in paths if part_of.get(path) == number] for number in range(len(sure))]
+        is_split = max(map(len, pieces), default=0) < len(paths) == sum(map(len, pieces))
+        found += [(None, piece) for piece in pieces if piece] if is_split else [(worth, paths)]
+    for ratio, paths in sure:
+        inside = [one for one in found if set(one[1]) <= set(paths)]
+        is_whole = sorted(path for _, some in inside for path in some) == sorted(paths)
+        if is_whole and any(worth is None or worth.low <= 1.0 for worth, _ in inside):
+            found = [*(one for one in found if one not in inside), (ratio, paths)]
+    return found
 
 
 def _wider(ratio: Ratio) -> Ratio:
@@ -171,6 +225,9 @@ class TakenBack:
     def __contains__(self, path: str) -> bool:
         return path in self._columns
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
     def ratio(self, *paths: str) -> Ratio:
         """Return the speed over that without some changes of which it is known."""
         contrast = np.zeros(len(self._effects))
@@ -179,14 +236,12 @@ class TakenBack:
         margin = self._quantile * math.sqrt(self._variance * float(contrast @ self._covariance @ contrast))
         return Ratio(ratio=math.exp(mean), low=math.exp(mean - margin), high=math.exp(mean + margin))
 
-    def groups(self) -> dict[tuple[str, ...], Ratio]:
-        """Return what the changes are worth: each that is sure, and the others together where that is sure."""
-        alone: dict[tuple[str, ...], Ratio] = {(path,): self.ratio(path) for path in self._columns}
-        unsure = [path for (path, *_), ratio in alone.items() if ratio.low <= 1.0]
-        if len(unsure) > 1 and (together := self.ratio(*unsure)).low > 1.0:
-            sure = {paths: ratio for paths, ratio in alone.items() if ratio.low > 1.0}
-            return {**sure, tuple(unsure): together}
-        return alone
+    def together(self, rated: Sequence[Rated]) -> list[Rated]:
+        """Return the changes with those that are unsure, and of which it is known, as one group where that is sure."""
+        unsure = [path for worth, paths in rated for path in paths if path in self and worth and worth.low <= 1.0]
+        if len(unsure) < 2 or (worth := self.ratio(*unsure)).low <= 1.0:
+            return list(rated)
+        return [*(one for one in rated if not set(one[1]) & set(unsure)), (worth, unsure)]
 
 
 def _confirms(record: TrialRecord, point: Values) -> bool:

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from types import CodeType
 from typing import Any, Optional
 
@@ -20,6 +21,8 @@ _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<
 _OURS = os.path.dirname(__file__)
 _EVERY_S = 0.1  # of one kind and place; the first ones are told at once
 _FIRST = 3
+_COUNTED, _COUNTED_S = 2000, 1.0  # operations of the first steps, before anything is measured: counting costs 3 µs each
+_OPERATION = "TFE_Py_FastPathExecute"
 
 
 class Costs(Observer):
@@ -48,10 +51,12 @@ class Costs(Observer):
 
 
 class TensorFlowCosts(Costs):
-    """Functions that are traced, and Python that graphs call."""
+    """Functions that are traced, Python that graphs call, and operations of the first steps outside of graphs."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
+        self._operations: Counter[str] = Counter()  # by place
+        self._counts_since_s: Optional[float] = None
         self._tracing: set[int] = set()  # threads: what is traced within is part of it
         self._types: dict[str, dict[str, str]] = {}
 
@@ -60,6 +65,22 @@ class TensorFlowCosts(Costs):
         self.around(f"{compilation}:_create_concrete_function", self._trace_begins, self._trace_ends)
         called = "tensorflow.python.ops.script_ops:FuncRegistry.__call__"
         self.around(called, lambda args, _kwargs: (*args[:2], time.monotonic()), self._python_ends)
+        self.around(f"tensorflow.python.pywrap_tfe:{_OPERATION}", self._operation)
+
+    def _operation(self, args: Any, kwargs: Any) -> None:
+        """Count one that Python launches; told once, with all others, and then no more are counted."""
+        report, now_s = self.loop.report, time.monotonic()
+        if not report.has_begun:
+            return
+        begin_s = self._counts_since_s = self._counts_since_s or now_s
+        self._operations[place_of(None)] += 1
+        total = sum(self._operations.values())
+        if total == _COUNTED or now_s > begin_s + _COUNTED_S:
+            for owner, name, original, ours in self.instrumentation.replaced:
+                if name == _OPERATION and getattr(owner, name) is ours:
+                    setattr(owner, name, original)
+            place = self._operations.most_common(1)[0][0]
+            report.line("cost", now_s, cost="eager", place=place, times=total, duration_s=now_s - begin_s)
 
     def _trace_begins(self, args: Any, kwargs: Any) -> Any:
         thread = threading.get_ident()
@@ -72,7 +93,7 @@ class TensorFlowCosts(Costs):
         thread, begin_s, kind, options = token
         took_s = time.monotonic() - begin_s
         self._tracing.discard(thread)
-        place = _place_of(_code_of(options.python_function), options.name)
+        place = place_of(_code_of(options.python_function), options.name)
         types = {name: _shown(one.type_constraint) for name, one in kind.parameters.items()}
         before = self._types.get(place)
         self._types[place] = types
@@ -88,7 +109,7 @@ class TensorFlowCosts(Costs):
         registry, name, begin_s = token
         took_s = time.monotonic() - begin_s
         function = registry.get(name)
-        self.add("python", _place_of(_code_of(getattr(function, "_func", function))), took_s)
+        self.add("python", place_of(_code_of(getattr(function, "_func", function))), took_s)
 
 
 class TorchCosts(Costs):
@@ -99,21 +120,28 @@ class TorchCosts(Costs):
         self.around(place, lambda _args, _kwargs: time.monotonic(), self._ends)
 
     def _ends(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
-        self.add("workers", _place_of(None), time.monotonic() - begin_s)
+        self.add("workers", place_of(None), time.monotonic() - begin_s)
 
 
 class TorchCompileCosts(Costs):
-    """Functions that ``torch.compile`` compiles."""
+    """Functions that ``torch.compile`` compiles, and why it cuts them into pieces."""
 
     def install(self) -> None:
+        self._cuts: set[str] = set()  # reasons that were told
         self.around("torch._dynamo.convert_frame:_compile", self._begins, self._ends)
 
     def _begins(self, args: Any, kwargs: Any) -> Any:
         return args[0] if args else kwargs["code"], time.monotonic()
 
     def _ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        code, begin_s = token
-        self.add("compile", _place_of(code), time.monotonic() - begin_s)
+        (code, begin_s), now_s = token, time.monotonic()
+        place = place_of(code)
+        self.add("compile", place, now_s - begin_s)
+        cuts = sys.modules["torch._dynamo.utils"].counters["graph_break"]
+        for reason in [reason for reason in cuts if reason not in self._cuts]:
+            self._cuts.add(reason)
+            why = str(reason).partition("\n")[0][:150]
+            self.loop.report.line("cost", now_s, cost="cut", place=place, times=len(self._cuts), text=why)
 
 
 class JaxCosts(Costs):
@@ -129,7 +157,7 @@ class JaxCosts(Costs):
     def _took(self, event: str, duration_s: float, about: dict[str, Any]) -> None:
         if event.endswith("backend_compile_duration"):
             name = str(about.get("fun_name", "")).removeprefix("jit(").rstrip(")")
-            self.add("compile", _place_of(None, name), duration_s)
+            self.add("compile", place_of(None, name), duration_s)
 
 
 def _code_of(function: Any) -> Optional[CodeType]:
@@ -143,7 +171,7 @@ def _code_of(function: Any) -> Optional[CodeType]:
     return code if isinstance(code, CodeType) else None
 
 
-def _place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
+def place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
     """Return the place of a function of the trainer's; of a library's, that of the line that has led to it."""
     if code is not None and _is_own(code.co_filename):
         return f"{code.co_filename}:{code.co_firstlineno} {name or code.co_name}"

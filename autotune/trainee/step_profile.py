@@ -10,8 +10,10 @@ while the machine is as it is. The result is ``step_phases.json`` in the trial's
 or ``{"v": 1, "error": "…"}``; in place of ``times_ms``, a profile by marks (step_profile_torch.py) has ``marked_ms``,
 the phases of each step with marks, and ``plain_ms``, the times of steps without. ``places`` says which tensors and
 operations are on which device, where there is a GPU: ``[{"what": "buffers", "device": "cpu", "count": 1, "names":
-["mask"]}, …]``. ``held`` are the times (CLOCK_MONOTONIC) for which the trainer was held; ``draws`` says
-whether batches were drawn from its loader meanwhile, which else has had time to work ahead.
+["mask"]}, …]``. ``slowest`` are the operations that took longest where one step was made one by one: ``[{"what":
+"Conv2D", "place": "/home/me/train.py:41 loss", "count": 2, "ms": 12.1}, …]``. ``held`` are the times (CLOCK_MONOTONIC)
+for which the trainer was held; ``draws`` says whether batches were drawn from its loader meanwhile, which else has had
+time to work ahead.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 from autotune.trainee import observe
+from autotune.trainee.costs import place_of
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, mark
 
@@ -148,6 +151,7 @@ class StepParts:
         on_host: The batches as the step is given them.
         restore: Puts back what the functions have changed.
         places: Returns what is on which device, where there is a GPU, with a step of its own.
+        operations: Adds the operations of a step of its own, which is made one by one.
         draw: Draws a batch from the trainer's loader, which then loads the next one; None where it is not known.
     """
 
@@ -164,6 +168,7 @@ class StepParts:
     on_host: Sequence[Any]
     restore: Callable[[], object]
     places: Callable[[], list[dict[str, Any]]]
+    operations: Callable[[Operations], object]
     draw: Optional[Callable[[], object]] = None
 
 
@@ -181,6 +186,7 @@ class Timing:
         self._why_not = dict(parts.why_not)
         self._functions: dict[str, Callable[[Any], object]] = {}
         self._places: list[dict[str, Any]] = []
+        self._operations = Operations()
         try:
             for name, function in parts.functions.items():
                 self._warm_up(name, function, parts.warm_up_on)
@@ -188,6 +194,8 @@ class Timing:
                 self._warm_up("copy", parts.copy, parts.on_host[:1])
             with contextlib.suppress(Exception):  # a version of the framework that does not show its graphs
                 self._places = parts.places()
+            with contextlib.suppress(Exception):  # a step that cannot be made so
+                parts.operations(self._operations)
         finally:
             parts.restore()
 
@@ -247,7 +255,33 @@ class Timing:
             "times_ms": {name: [round(value, 3) for value in values] for name, values in self._times_ms.items()},
             "why_not": {name: why[:300] for name, why in self._why_not.items()},
             "places": self._places,
+            "slowest": self._operations.rows(steps=1),
         }
+
+
+class Operations:
+    """Operations of steps that are made one by one, with the time of each."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(self, name: str, took_s: float) -> None:
+        """Add one that has just ended; its place is the line of the trainer's own that has led to it."""
+        key = name, place_of(None)
+        count, total_s = self._sums.get(key, (0, 0.0))
+        self._sums[key] = count + 1, total_s + took_s
+
+    def rows(self, steps: int) -> list[dict[str, Any]]:
+        """Return those that took longest in a step.
+
+        Args:
+            steps: How many steps they are of.
+        """
+        longest = sorted(self._sums.items(), key=lambda item: -item[1][1])[:8]
+        return [
+            {"what": name, "place": place, "count": max(1, count // steps), "ms": round(1000 * total_s / steps, 4)}
+            for (name, place), (count, total_s) in longest
+        ]
 
 
 def write_result(folder: str, result: Mapping[str, Any]) -> None:

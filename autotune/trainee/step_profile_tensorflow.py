@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 
 from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.step_profile import StepParts, StepProfiler
+from autotune.trainee.step_profile import Operations, StepParts, StepProfiler
 
 _MOST_BATCHES = 24
 """Batches that are kept for the profile: they differ in length with many trainers."""
@@ -234,6 +234,7 @@ def _step_parts(
         on_host=batches,
         restore=restore,
         places=lambda: placed_operations(whole, on_device[0]) if device else [],
+        operations=lambda found: make_one_by_one(whole, on_device[0], found),
     )
 
 
@@ -284,6 +285,29 @@ def _leaves(batch: Any) -> list[Any]:
 def _bytes(leaf: Any) -> int:
     shape: Iterable[Any] = getattr(leaf, "shape", ())
     return math.prod(map(int, shape)) * int(getattr(getattr(leaf, "dtype", None), "size", 8) or 8)
+
+
+def make_one_by_one(function: Callable[[Any], object], batch: Any, found: Operations) -> None:
+    """Call a function with nothing compiled; its operations are added, each with its own time, the second time."""
+    tf: Any = sys.modules["tensorflow"]
+    wrapped: Any = import_module("tensorflow.python.pywrap_tfe")
+    execute, was_eager = wrapped.TFE_Py_FastPathExecute, tf.config.functions_run_eagerly()
+
+    def timed(*args: Any) -> Any:
+        begin_s = time.perf_counter()
+        result = execute(*args)
+        tf.test.experimental.sync_devices()
+        found.add(str(args[1]), time.perf_counter() - begin_s)
+        return result
+
+    tf.config.run_functions_eagerly(True)
+    try:
+        function(batch)
+        wrapped.TFE_Py_FastPathExecute = timed
+        function(batch)
+    finally:
+        wrapped.TFE_Py_FastPathExecute = execute
+        tf.config.run_functions_eagerly(was_eager)
 
 
 _PLUMBING = (

@@ -21,12 +21,13 @@ from typing import Any, Callable, Optional
 from autotune.trainee import stream
 from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.step_profile import BEGINS, StepProfiler, refuse, try_to_write_error, write_result
+from autotune.trainee.step_profile import BEGINS, Operations, StepProfiler, refuse, try_to_write_error, write_result
 
 PHASES = DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER = "data", "copy", "forward", "loss", "backward", "optimizer"
 """The phases of a step, but for the rest."""
 
 REST = "rest"
+_STEPS_ONE_BY_ONE = 3
 
 
 def profile_torch(profiler: StepProfiler, _instrumentation: Instrumentation) -> None:
@@ -65,6 +66,8 @@ class _TorchProfile:
         self._stretches: dict[bool, list[list[Step]]] = {True: [], False: []}  # with marks, and without
         self._held: list[tuple[float, float]] = []
         self._counted = [0, 0]  # steps, and their fetches
+        self._operations, self._steps_one_by_one = Operations(), 0
+        self._one_by_one: Optional[Any] = None  # what times them, after all stretches
 
     def install(self) -> None:
         """Put marks around the functions that are called a few times in a step."""
@@ -188,9 +191,21 @@ class _TorchProfile:
                 self._held.append((self._stretch_s, time.monotonic()))
             self._stretch, self._is_marking = None, not self._is_marking
             self._switch()
-        if is_long or len(self._stretches[True]) == 12:
-            self._stop()
-            self._write()
+        if self._one_by_one is not None:
+            self._steps_one_by_one += 1
+            if self._steps_one_by_one == _STEPS_ONE_BY_ONE:
+                self._one_by_one.__exit__(None, None, None)
+                self._stop()
+                self._write()
+        elif is_long or len(self._stretches[True]) == 12:
+            self._is_marking = False
+            self._switch()
+            if "torch.compile" in self._ways:  # what is compiled has no single operations
+                self._stop()
+                self._write()
+            else:
+                self._one_by_one = _timing(self._operations, self._torch)
+                self._one_by_one.__enter__()
 
     # Phases within it.
 
@@ -352,7 +367,23 @@ class _TorchProfile:
             "plain_ms": [round(sum(step.values()), 4) for step in plain],
             "why_not": why_not,
             "places": self._places.rows(),
+            "slowest": self._operations.rows(max(1, self._steps_one_by_one)),
         }
+
+
+def _timing(found: Operations, torch: Any) -> Any:
+    """Return a mode in which each operation is added with its own time."""
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else bool
+
+    class Timing(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            begin_s = time.perf_counter()
+            result = function(*args, **(kwargs or {}))
+            wait()
+            found.add(str(function).rpartition(".")[0] or str(function), time.perf_counter() - begin_s)
+            return result
+
+    return Timing()
 
 
 def _listed(names: Iterable[str]) -> str:

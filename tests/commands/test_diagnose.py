@@ -55,7 +55,9 @@ def test_everything_is_kept_in_a_folder(project: Path, autotune: Autotune) -> No
     done = autotune(*DIAGNOSE, "--static", "--out", "kept", "--", sys.executable, "broken.py", "{config}")
     assert done.returncode == 0, done.stderr
     assert "broken.py" in done.stdout
-    assert (project / "kept/summary.txt").read_text().startswith(done.stdout.strip())
+    summary = (project / "kept/summary.txt").read_text()
+    assert summary.startswith(done.stdout.strip())
+    assert "No report: nothing is known about this config yet" in " ".join(summary.split())
     assert json.loads((project / "kept/diagnosis.json").read_text())["format"] == FORMAT
 
 
@@ -75,9 +77,31 @@ def test_without_a_config_it_is_about_the_machine(autotune: Autotune) -> None:
     assert checks["configuration"]["why_not"]
 
 
+def test_where_to_begin_on_gpus_is_a_table(project: Path, autotune: Autotune) -> None:
+    """For the effective batch of the config where one is named; nothing is started."""
+    done = autotune(*DIAGNOSE, "--gpus")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {line[:12].strip(): line.split() for line in done.stdout.splitlines()}
+    assert rows["H100"][1:] == ["80", "GB", "bfloat16", "4", "1x"]
+    done = autotune("diagnose", "--gpus")
+    assert "T4           16 GB   float16     16     4x" in done.stdout
+    assert "no answers" in " ".join(done.stdout.split())
+
+
+@pytest.mark.services
+def test_whether_the_step_is_what_the_config_says_is_an_exit_code(project: Path, autotune: Autotune) -> None:
+    """Nobody tells settings of this trainer's framework: that is not seen, and not well."""
+    done = autotune(*DIAGNOSE, "--verify", "--budget", "45s", "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert answer["verdict"]["sentence"].startswith("Not seen: no framework in the trainer's process")
+    assert [check["id"] for check in answer["checks"]] == ["code", "in-force", "recurring-costs"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        (("--verify", "--static"), "nothing of --static"),
         (("--fail-on", "speed>2"), "is no condition"),
         (("--fail-on", "gain>"), "is no condition"),
         (("--static", "--fix"), "--static makes none"),

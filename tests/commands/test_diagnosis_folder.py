@@ -47,7 +47,14 @@ FOUND = Diagnosis(
 def kept(folder: Path, profiles: Profiles | None = None) -> None:
     """Keep the diagnosis above."""
     require_folder(folder)
-    keep(folder, FOUND, diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={}), None, profiles)
+    keep(
+        folder,
+        FOUND,
+        diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={}),
+        None,
+        profiles,
+        SystemClock(),
+    )
 
 
 def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +66,7 @@ def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path, monkeypa
     assert found["summary.txt"].startswith("Input-bound: the step waits.")
     assert "\x1b" not in found["summary.txt"]
     assert "In this folder: summary.txt" not in found["summary.txt"]
+    assert "data:\n  num_workers: 2  # 1.90x (1.80 to 2.00)\n" in found["summary.txt"]
     assert "diagnosis.json, machine.json, pictures.svg" in found["summary.txt"]
     assert json.loads(found["machine.json"])["cores"] >= 1
     assert ElementTree.fromstring(found["pictures.svg"]).tag.endswith("svg")
@@ -92,6 +100,7 @@ def test_a_report_reads_it(tmp_path: Path) -> None:
     kept(tmp_path, Profiles(step=step))
     found = read_diagnosis(tmp_path)
     assert found.verdict == "Input-bound: the step waits."
+    assert found.issues == [("warning", "More workers help.")]
     assert [(one.sentence, one.values) for one in found.advice] == [("two workers", "num_workers=2")]
     assert [(one.name, one.mean_ms) for one in found.step_parts] == [("forward", 3.0), ("copy", None)]
     assert read_diagnosis(tmp_path / "diagnosis.json").step_parts == ()

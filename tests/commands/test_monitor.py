@@ -112,6 +112,19 @@ def test_a_log_file_gets_plain_lines(fake_gpu: Machine) -> None:
     assert "0 % flat: next to nothing runs on it" in lines
 
 
+def test_a_log_keeps_each_verdict_with_what_to_do(fake_gpu: Machine, tmp_path: Path) -> None:
+    """One line for each that is another one than before, behind those of earlier watches."""
+    log = tmp_path / "gpus.log"
+    for _ in range(2):
+        done = monitor(fake_gpu(STARVED, began_s_ago=30.0).env, "--for", "2s", "--log", str(log))
+        assert (done.returncode, done.stderr) == (0, "")
+    first, second = log.read_text().splitlines()
+    assert re.fullmatch(rf"\S+Z GPU 0 NVIDIA.*: 2-40 % cyclic, period 2\.0 s: {MEANING}", first)
+    assert second > first
+    done = monitor(fake_gpu(STARVED, began_s_ago=30.0).env, "--for", "2s", "--log", str(tmp_path))
+    assert done.returncode == 2
+
+
 def test_a_terminal_gets_one_screen_until_interrupted(fake_gpu: Machine) -> None:
     """^C leaves the monitor: the screen goes, the cursor is back, the summary stays, and the exit code is 0."""
     env = fake_gpu(STARVED, began_s_ago=30.0).env

@@ -98,6 +98,22 @@ def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: M
     assert confirmed not in worths
 
 
+def test_a_part_that_was_measured_in_pairs_is_worth_what_they_say(make_trial: MakeTrial) -> None:
+    """Where not each of its changes is sure by itself; of the others nothing changes."""
+    trials = [make_trial(BASELINE, 50.0), make_trial(BEST, 160.0)] * 4
+    alike: Values = {"data.workers": 2, "train.xla": True}
+    over_today, rest = Ratio(ratio=1.5, low=1.2, high=1.9), Ratio(ratio=2.0, low=1.7, high=2.4)
+    parts = [(alike, over_today), ({"data.batch": 32}, rest)]
+    changes = changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, parts=parts)
+    assert {change.path: change.worth for change in changes} == {
+        **dict.fromkeys(alike, over_today),
+        "data.batch": rest,
+    }
+    unsure = [(alike, Ratio(ratio=1.1, low=0.9, high=1.3))]
+    kept = changes_worth(_everything(make_trial), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, parts=unsure)
+    assert kept == changes_worth(_everything(make_trial), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)
+
+
 def test_what_a_change_needs_is_not_taken_back_alone(make_trial: MakeTrial) -> None:
     """XLA needs the graph mode: without that one the point is as fast as without both."""
     space = Space(

@@ -127,8 +127,10 @@ def test_changes_that_are_sure_only_together_are_told_together(make_trial: MakeT
     """Neither by itself, both of them."""
     speeds = [(POINT, 60.0), ({**POINT, "a": 1, "b": 1}, 50.0)] * 4 + [({**POINT, "a": 1}, 55.0)]
     trials = [make_trial(values, speed, purpose=Purpose.TAKE_BACK) for values, speed in speeds]
-    ((paths, worth),) = TakenBack(trials, BASELINE, POINT, Noise(0.05**2, 8.0)).groups().items()
+    known = TakenBack(trials, BASELINE, POINT, Noise(0.05**2, 8.0))
+    ((worth, paths),) = known.together([(known.ratio(path), [path]) for path in known])
     assert set(paths) == {"a", "b"}
+    assert worth is not None
     assert worth.low > 1.0
 
 
@@ -137,4 +139,4 @@ def test_a_change_without_which_training_fails_is_needed(taken, make_trial: Make
     failed = make_trial({**POINT, "a": 1}, None, purpose=Purpose.TAKE_BACK, ending=Ending.OUT_OF_GPU_MEMORY)
     known = TakenBack([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE)
     assert known.needed == {"a"}
-    assert set(known.groups()) == {("b",)}
+    assert set(known) == {"b"}

@@ -39,6 +39,24 @@ for _ in range(2):
     tf.function(lambda: 1)()
 """
 
+EAGER = """
+import tensorflow as tf
+
+weights = tf.Variable(tf.ones((4, 4)))
+
+
+def step(x):
+    with tf.GradientTape() as tape:
+        for _ in range(40):
+            x = tf.tanh(x @ weights)
+        loss = tf.reduce_mean(x)
+    weights.assign_sub(0.1 * tape.gradient(loss, weights))
+
+
+for x in tf.data.Dataset.from_tensors(tf.ones((1, 4))).repeat(60):
+    step(x)
+"""
+
 TORCH = """
 import torch
 
@@ -49,11 +67,17 @@ def loss(x):
     return net(x).sum()
 
 
+def cut(x):
+    torch._dynamo.graph_break()
+    return 2 * x
+
+
 compiled = torch.compile(loss, backend="eager", dynamic=False)
 loader = torch.utils.data.DataLoader(torch.ones(5, 1), 2, num_workers=1)
 for _ in range(2):
     for x in loader:
         compiled(x).backward()
+torch.compile(cut, backend="eager")(x)
 """
 
 JAX = """
@@ -79,7 +103,7 @@ def costs(run: Callable[..., Observed], tmp_path: Path) -> Callable[[str, str], 
         script = tmp_path / "train.py"
         script.write_text(text)
         seen = [event for event in run(python, script).events if event.kind == "cost"]
-        assert all(event.duration_s for event in seen)
+        assert all(event.duration_s for event in seen if event.cost != "cut")
         return {f"{one.cost} {one.place}".replace(f"{script}:", ""): one.times or 0 for one in seen} | {
             f"{one.text}": 0 for one in seen if one.text
         }
@@ -102,10 +126,21 @@ def test_functions_that_are_traced_anew_and_python_in_a_graph(costs: Callable[[s
     ]
 
 
+def test_operations_outside_of_graphs(costs: Callable[[str, str], dict[str, int]]) -> None:
+    """Counted at the begin of training, at the line that launches most of them; then no more are counted."""
+    assert costs(interpreter_with("tensorflow"), EAGER) == {"eager 12 step": 2000}
+
+
 @pytest.mark.services
 def test_workers_that_start_anew_and_what_torch_compiles(costs: Callable[[str, str], dict[str, int]]) -> None:
-    """The last batch has another shape."""
-    assert costs(interpreter_with("torch"), TORCH) == {"workers 14 <module>": 2, "compile 7 loss": 2}
+    """The last batch has another shape; what cuts a function is told with the reason."""
+    seen = costs(interpreter_with("torch"), TORCH)
+    assert {name: seen[name] for name in ("workers 19 <module>", "compile 7 loss")} == {
+        "workers 19 <module>": 2,
+        "compile 7 loss": 2,
+    }
+    assert "cut 11 cut" in seen
+    assert any("graph_break" in text for text, times in seen.items() if times == 0)
 
 
 @pytest.mark.services

@@ -84,6 +84,7 @@ class StudyContents:
         conditions: What the numbers hold for: name and text of each.
         advice: Recommendations of a diagnosis; None where none is at hand.
         verdict_of_diagnosis: Its sentence; empty without one.
+        issues: What it found: weight and sentence of each.
         step_parts: Parts of a step, from the profile in a diagnosis' folder; empty without one.
         machines: Name of each machine for people, by that in the record; no two have the same.
         remedies: What to do about each kind of failure, by the ending's name.
@@ -104,6 +105,7 @@ class StudyContents:
     conditions: Sequence[tuple[str, str]] = ()
     advice: Sequence[Advice] | None = None
     verdict_of_diagnosis: str = ""
+    issues: Sequence[tuple[str, str]] = ()
     step_parts: Sequence[StepPart] = ()
     machines: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
@@ -128,7 +130,9 @@ class StudyContents:
     @property
     def sentence(self) -> str:
         """The verdict, whatever came of the search."""
-        return f"No answer: {self.why_no_result}." if self.result is None else headline(self.result).plain
+        if self.result is not None:
+            return headline(self.result).plain
+        return self.verdict_of_diagnosis or f"No answer: {self.why_no_result}."
 
     @property
     def warning(self) -> str:

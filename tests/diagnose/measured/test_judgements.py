@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.diagnose.findings import Limit, bound_text
+from autotune.diagnose.findings import Limit, Severity, bound_text
 from autotune.diagnose.measured_checks import (
     ReplayedSteps,
     judge_costs,
@@ -194,6 +194,33 @@ def test_python_within_a_graph_is_told_where_it_takes_much_of_the_time() -> None
     assert "train.py:41 step is Python that TensorFlow calls" in issue.sentence
     assert "10 ms each, 50 % of the time in all" in issue.sentence
     assert judge_costs(with_cost(events, "python", range(201), 0.001), "/home/me").issues == ()
+
+
+@pytest.mark.parametrize(("operations", "is_many"), [(20, False), (4000, True)])
+def test_operations_that_python_launches_are_told_by_the_step(operations: int, is_many: bool) -> None:
+    """Those of the first second; a compiled step has a few around it."""
+    events = steps([0.02] * 200)
+    told = TraineeEvent(
+        kind="cost",
+        t_s=1.0,
+        stream="7.0",
+        cost="eager",
+        place="/home/me/train.py:41 step",
+        times=operations,
+        duration_s=0.8,
+    )
+    issues = judge_costs(sorted([*events, told], key=lambda one: one.t_s), "/home/me").issues
+    assert ["train.py:41 step: Python launches 100 operations" in issue.sentence for issue in issues] == (
+        [True] if is_many else []
+    )
+
+
+def test_why_torch_compile_cuts_a_function_is_told() -> None:
+    """As a note: what it costs is not known."""
+    told = TraineeEvent(kind="cost", t_s=0.0, stream="7.0", cost="cut", place="/home/me/train.py:3 loss", text="print")
+    (issue,) = judge_costs([told, *steps([0.02] * 200)], "/home/me").issues
+    assert (issue.severity, issue.place) == (Severity.NOTE, "train.py:3")
+    assert issue.sentence == "torch.compile cuts train.py:3 loss into pieces, with Python between them: print"
 
 
 def test_speed_on_the_same_batches_is_no_limit_of_the_input_where_shapes_are_compiled_anew() -> None:

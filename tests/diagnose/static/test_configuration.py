@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose.config_checks import check_configuration, is_one_letter_off, starting_batch
+from autotune.diagnose.config_checks import check_configuration, is_one_letter_off
 from autotune.diagnose.findings import Issue, Severity
 from autotune.diagnose.subject import Subject
-from autotune.diagnose.tables import types_of
+from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
 from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine
 from autotune.search.problem import open_problem
@@ -54,6 +54,15 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
         ("run_eagerly: true", CPU, "warning", "for finding bugs", {"run_eagerly": False}),
         ("enable_graph_mode: false", CPU, "warning", "launched by Python", {"enable_graph_mode": True}),
         ("prefetch_buffer_size: 0", CPU, "note", "no batch is made ahead", {"prefetch_buffer_size": 2}),
+        ("prefetch_buffer_size: 1", CPU, "note", "one batch is made ahead", {"prefetch_buffer_size": 4}),
+        ("num_workers: 3", CPU, "note", "that pays only where they wait", {}),
+        (
+            "{enable_xla: false, pad_to_fixed_length: false}",
+            A100,
+            "note",
+            "launched one by one, and not fused",
+            {"enable_xla": True, "pad_to_fixed_length": True},
+        ),
         ("batch_size: 2", A100, "note", "batch_size is 2, which is little for NVIDIA A100", {"batch_size": 64}),
         (
             "{batch_size: 8, accumulate_grad_batches: 4}",
@@ -93,6 +102,7 @@ def test_what_is_wrong_is_said_with_values_that_mend_it(
         ("{binarization_args: {num_workers: 0}, validation: {num_workers: 0, batch_size: 1}}", CORES),
         ("{trainer: {lr: 1e-4}, log_dir: '${root}/logs'}", CPU),
         ("{use_amp: false, bf16: true}", A100),
+        ("enable_xla: false", CPU),
         ("{mixed_precision: float32}", with_gpus("NVIDIA GeForce GTX 1080")),
     ],
 )
@@ -115,6 +125,39 @@ def test_numbers_that_pyyaml_takes_for_words_depend_on_the_trainer(tmp_path: Pat
     assert found.severity is Severity.WARNING
     assert "Write 1.0e-4" in found.recommendations[0].sentence
     assert issues_of(tmp_path, "lr: 1e-4", trainer="from omegaconf import OmegaConf\n") == ()
+
+
+@pytest.mark.parametrize(
+    ("config", "said", "values"),
+    [
+        ("data_dir: data\ncache: none\n", "fit into memory twice", {"cache": "memory"}),
+        ("data_dir: data\nuse_cache: true\n", None, {}),
+        ("data_dir: data\nbatch_size: 16\nprefetch: 100000000\n", "GiB of memory are free", None),
+        ("data_dir: data\nbatch_size: 16\nprefetch: 8\n", None, {}),
+    ],
+)
+def test_what_the_dataset_shows_of_caches_and_buffers(
+    tmp_path: Path, config: str, said: str | None, values: dict[str, object] | None
+) -> None:
+    """A cache that would fit is off; batches ahead take more memory than there is."""
+    (tmp_path / "data").mkdir()
+    for number in range(64):
+        (tmp_path / "data" / f"{number}.bin").write_bytes(bytes(4096))
+    found = issues_of(tmp_path, config)
+    assert [said in one.sentence for one in found if said] == ([True] if said else [])
+    assert len(found) == bool(said)
+    if found and values is not None:
+        assert [dict(one.values) for one in found[0].recommendations] == [values]
+
+
+def test_usual_gpus_are_those_of_the_patterns() -> None:
+    """Each model's name is found by the pattern of its row."""
+    assert {gpu.name: types_of(gpu) for gpu in usual_gpus() if gpu.name in ("A100 40GB", "T4", "GTX 1080 Ti")} == {
+        "A100 40GB": {"bfloat16", "float16"},
+        "T4": {"float16"},
+        "GTX 1080 Ti": frozenset(),
+    }
+    assert all(types_of(gpu) is not None for gpu in usual_gpus())
 
 
 def test_the_place_is_the_line_of_the_key(tmp_path: Path) -> None:
