@@ -441,7 +441,7 @@ def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float]) -> Iterator
     """Yield the operations that Python launches in each step, where there are many."""
     steps = sum(told.t_s - (told.duration_s or 0.0) <= end_s <= told.t_s for end_s in steps_s)
     a_step = (told.times or 0) / max(1, steps)
-    if steps and a_step > 50:  # a compiled step has a few around it: its batch, its metrics
+    if steps and a_step > 25:  # a compiled step has a few around it: its batch, its metrics
         sentence = _(
             "{place}: Python launches {count:.0f} operations of TensorFlow in each step, one by one: put @tf.function "
             "on what computes and applies the gradients.",

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Callable, Optional
 
 from autotune.trainee import observe
@@ -43,6 +44,9 @@ BEGINS = "the parts of the step will be timed"
 
 FILE = "step_phases.json"
 FORMAT_VERSION = 1
+
+STEPS_ONE_BY_ONE = 8
+"""Steps whose operations are timed one by one."""
 
 _PROFILED = {
     "keras": "step_profile_tensorflow.profile_keras",
@@ -255,33 +259,36 @@ class Timing:
             "times_ms": {name: [round(value, 3) for value in values] for name, values in self._times_ms.items()},
             "why_not": {name: why[:300] for name, why in self._why_not.items()},
             "places": self._places,
-            "slowest": self._operations.rows(steps=1),
+            "slowest": self._operations.rows(STEPS_ONE_BY_ONE),
         }
 
 
 class Operations:
-    """Operations of steps that are made one by one, with the time of each."""
+    """Operations of steps that are made one by one, with the times of each."""
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, str], tuple[int, float]] = {}
+        self._times_s: dict[tuple[str, str], list[float]] = {}
 
     def add(self, name: str, took_s: float) -> None:
         """Add one that has just ended; its place is the line of the trainer's own that has led to it."""
-        key = name, place_of(None)
-        count, total_s = self._sums.get(key, (0, 0.0))
-        self._sums[key] = count + 1, total_s + took_s
+        self._times_s.setdefault((name, place_of(None)), []).append(took_s)
 
     def rows(self, steps: int) -> list[dict[str, Any]]:
-        """Return those that took longest in a step.
+        """Return those that take longest in a step, by the medians of their times.
 
         Args:
             steps: How many steps they are of.
         """
-        longest = sorted(self._sums.items(), key=lambda item: -item[1][1])[:8]
-        return [
-            {"what": name, "place": place, "count": max(1, count // steps), "ms": round(1000 * total_s / steps, 4)}
-            for (name, place), (count, total_s) in longest
+        found = [
+            {
+                "what": name,
+                "place": place,
+                "count": max(1, len(times_s) // steps),
+                "ms": round(1000 * median(times_s) * len(times_s) / steps, 4),
+            }
+            for (name, place), times_s in self._times_s.items()
         ]
+        return sorted(found, key=lambda row: -float(str(row["ms"])))[:8]
 
 
 def write_result(folder: str, result: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional
 
 from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.step_profile import Operations, StepParts, StepProfiler
+from autotune.trainee.step_profile import STEPS_ONE_BY_ONE, Operations, StepParts, StepProfiler
 
 _MOST_BATCHES = 24
 """Batches that are kept for the profile: they differ in length with many trainers."""
@@ -288,15 +288,19 @@ def _bytes(leaf: Any) -> int:
 
 
 def make_one_by_one(function: Callable[[Any], object], batch: Any, found: Operations) -> None:
-    """Call a function with nothing compiled; its operations are added, each with its own time, the second time."""
+    """Call a function with nothing compiled; its operations are added, each with its own time, but for the first."""
     tf: Any = sys.modules["tensorflow"]
     wrapped: Any = import_module("tensorflow.python.pywrap_tfe")
     execute, was_eager = wrapped.TFE_Py_FastPathExecute, tf.config.functions_run_eagerly()
+    has_gpu = bool(tf.config.list_logical_devices("GPU"))
 
     def timed(*args: Any) -> Any:
         begin_s = time.perf_counter()
         result = execute(*args)
-        tf.test.experimental.sync_devices()
+        if has_gpu:
+            wrapped.TFE_Py_FastPathExecute = execute  # it executes an operation of its own
+            tf.test.experimental.sync_devices()
+            wrapped.TFE_Py_FastPathExecute = timed
         found.add(str(args[1]), time.perf_counter() - begin_s)
         return result
 
@@ -304,7 +308,8 @@ def make_one_by_one(function: Callable[[Any], object], batch: Any, found: Operat
     try:
         function(batch)
         wrapped.TFE_Py_FastPathExecute = timed
-        function(batch)
+        for _ in range(STEPS_ONE_BY_ONE):
+            function(batch)
     finally:
         wrapped.TFE_Py_FastPathExecute = execute
         tf.config.run_functions_eagerly(was_eager)

@@ -21,13 +21,20 @@ from typing import Any, Callable, Optional
 from autotune.trainee import stream
 from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.step_profile import BEGINS, Operations, StepProfiler, refuse, try_to_write_error, write_result
+from autotune.trainee.step_profile import (
+    BEGINS,
+    STEPS_ONE_BY_ONE,
+    Operations,
+    StepProfiler,
+    refuse,
+    try_to_write_error,
+    write_result,
+)
 
 PHASES = DATA, COPY, FORWARD, LOSS, BACKWARD, OPTIMIZER = "data", "copy", "forward", "loss", "backward", "optimizer"
 """The phases of a step, but for the rest."""
 
 REST = "rest"
-_STEPS_ONE_BY_ONE = 3
 
 
 def profile_torch(profiler: StepProfiler, _instrumentation: Instrumentation) -> None:
@@ -193,7 +200,7 @@ class _TorchProfile:
             self._switch()
         if self._one_by_one is not None:
             self._steps_one_by_one += 1
-            if self._steps_one_by_one == _STEPS_ONE_BY_ONE:
+            if self._steps_one_by_one == STEPS_ONE_BY_ONE:
                 self._one_by_one.__exit__(None, None, None)
                 self._stop()
                 self._write()

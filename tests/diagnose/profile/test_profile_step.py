@@ -27,6 +27,8 @@ def test_the_phases_of_the_shipped_step_are_measured(capsys: pytest.CaptureFixtu
     assert all((phase["median_ms"] is None) == bool(phase["why_not"]) for phase in phases.values())
     assert phases["forward"]["median_ms"] > 0
     assert 0.5 < document["adds_up"] < 2.0
+    assert document["slowest"][0]["ms"] > 0
+    assert ".py:" in document["slowest"][0]["place"]
 
 
 def test_a_process_that_fails_says_so(tmp_path: Path) -> None:
@@ -53,6 +55,7 @@ def test_the_step_of_a_keras_model_is_taken_apart(xla: str, way: str, profiled: 
     assert profile["phases"]["copy to device"]["why_not"] == "there is no GPU"
     assert profile["steps"] > 50
     assert 0.3 < profile["adds_up"] < 3.0
+    assert any("Conv" in one["what"] or "MatMul" in one["what"] for one in profile["slowest"])
 
 
 @pytest.mark.services
