@@ -22,21 +22,29 @@ from autotune.limits import expected
 from autotune.trial.termination import end_by_force_with
 
 _COMMANDS = {
-    "init": "find the knobs of a config, and add a section for autotune to it",
-    "diagnose": "say why a training is slow, and what each change gains",
-    "search": "find better values for the knobs of a config, and confirm them",
-    "worker": "lend this machine to the searches of a study that other machines work on",
-    "apply": "write the best values into the config",
-    "revert": "undo the last apply",
-    "status": "what is known so far",
-    "report": "the same as one HTML file, with pictures",
-    "study": "list, show, export, import, repair or delete studies",
-    "run": "start real training with the values of the config",
-    "profile": "how long the parts of a training step take, and its batches",
-    "monitor": "what the GPUs do now, how steadily, and what that usually means",
-    "daemon": "the service that tunes while GPUs are idle, and watches what trains",
-    "queue": "searches that wait for an idle machine",
-    "completion": "complete commands and options in a shell",
+    "Commands": {
+        "init": "find the knobs of a config, and add a section for autotune to it",
+        "search": "find better values for the knobs of a config, and confirm them",
+        "apply": "write the best values into the config",
+        "revert": "undo the last apply",
+        "status": "what is known so far",
+        "diagnose": "say why a training is slow, and what each change gains",
+    },
+    "A closer look": {
+        "profile": "how long the parts of a training step take, and its batches",
+        "monitor": "what the GPUs do now, how steadily, and what that usually means",
+        "run": "start real training with the values of the config",
+    },
+    "Records": {
+        "report": "what is known as one HTML file, with pictures",
+        "study": "list, show, export, import, repair or delete studies",
+    },
+    "Machines": {
+        "worker": "lend this machine to the searches of a study that other machines work on",
+        "daemon": "the service that tunes while GPUs are idle, and watches what trains",
+        "queue": "searches that wait for an idle machine",
+    },
+    "Shell": {"completion": "complete commands and options in a shell"},
 }
 
 

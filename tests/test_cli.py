@@ -64,6 +64,20 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert __version__ in capsys.readouterr().out
 
 
+def test_help_of_a_search_is_short_and_all_of_it_can_be_had(capsys: pytest.CaptureFixture[str]) -> None:
+    """The options that most people want; the others with ``--help-all``."""
+    assert run(["search", "--help"]) == 0
+    short = capsys.readouterr().out
+    assert "--budget" in short
+    assert "--help-all" in short
+    assert "-h, --help" in short
+    assert "--sampler" not in short
+    assert run(["search", "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    assert "--sampler" in whole
+    assert "--storage" in whole
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

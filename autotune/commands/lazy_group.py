@@ -16,13 +16,14 @@ class LazyGroup(click.Group):
     """Group of commands, each ``command`` of a module that is named like it.
 
     Args:
-        table: A sentence for each command, in the order of the help.
+        table: A sentence for each command, by sections of the help, in its order.
     """
 
-    def __init__(self, *, package: str, table: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, *, package: str, table: Mapping[str, Mapping[str, str]], **options: Any) -> None:
         super().__init__(**options)
         self._package = package
-        self.sentences = dict(table)
+        self._table = table
+        self.sentences = {name: sentence for section in table.values() for name, sentence in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of the table."""
@@ -39,8 +40,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table; no module is imported for it."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.sentences.items()))
+        for title, section in self._table.items():
+            with formatter.section(title):
+                formatter.write_dl(list(section.items()))
 
 
 class OrderedGroup(click.Group):

@@ -30,6 +30,40 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
             self.fail(str(error), param, ctx)
 
 
+class ShortHelp(click.Command):
+    """Command whose ``--help`` shows the options that most people want, and ``--help-all`` all of them.
+
+    Args:
+        usual: Names of these options.
+    """
+
+    def __init__(self, *arguments: Any, usual: tuple[str, ...], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._usual = (*usual, "help_all")
+        show = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=self._say_all,
+            help="Show all options and exit.",
+        )
+        self.params.append(show)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options that are to be shown."""
+        usual = [one for one in self.params if ctx.meta.get("all") or one.name in self._usual]
+        shown = [*usual, *filter(None, [self.get_help_option(ctx)])]
+        with formatter.section("Options"):
+            formatter.write_dl([record for one in shown if (record := one.get_help_record(ctx))])
+
+    def _say_all(self, context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+        if is_wanted and not context.resilient_parsing:
+            context.meta["all"] = True
+            click.echo(context.get_help(), color=context.color)
+            context.exit()
+
+
 def _checked_batch_limit(text: str) -> str:
     from autotune.config.schema import parse_batch_limit
 

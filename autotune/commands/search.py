@@ -10,6 +10,7 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
+    ShortHelp,
     config_option,
     dry_run_option,
     json_option,
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
     from autotune.search.problem import Problem
 
 
-@click.command(name="search")
+@click.command(
+    name="search",
+    cls=ShortHelp,
+    usual=("config", "budget_s", "apply", "same_training", "batch", "race_s", "report", "dry_run", "json"),
+)
 @config_option
 @click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Wall for everything.")
 @seed_option

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(name="status")
 @config_option
-@click.option("--details", is_flag=True, help="Show all that was measured, and notes on the GPUs.")
+@click.option("--details", is_flag=True, help="Show all that was measured, notes on the GPUs, and the last trials.")
 @json_option
 @state_dir_option
 @storage_option
@@ -53,28 +53,25 @@ def command(call: Invocation, config: Path, details: bool, state_dir: Path | Non
         call.answer(lambda: say_object(document, indent=2))
     else:
         console = text_console()
-        trials = study.trials
-        shown = trials[-20:]
         baseline = result.baseline.values if result.baseline else {}
-        console.print(
-            f"Study {study.name}: {len(trials)} trials" + (f", the last {len(shown)}:" if shown != trials else ":")
-        )
-        for trial in shown:
-            changes = {path: value for path, value in trial.values.items() if baseline.get(path) != value}
-            console.print(
-                trial_line(TrialEnded(trial=trial, changes=changes, speedup=None)), no_wrap=True, overflow="ellipsis"
-            )
         answers = [result.best] if result.best and result.verdict is not Verdict.NO_CHANGE else []
         answers += [result.same_training[0]] if result.same_training and result.applies_same_training else []
         applied = any(not _differing(problem, answer.values) for answer in answers)
+        print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied, details=details)
         if not applied and (edits := _differing(problem, baseline)):
-            console.print(
-                f"\nEdited since that search: {plain('; '.join(edits))}. What follows is for the values of then.",
-                soft_wrap=True,
-            )
+            edited = plain("; ".join(edits))
+            console.print(f"\nEdited since that search: {edited}. This is for the values of then.", soft_wrap=True)
         if study.why_not_current:
             console.print(f"\n{study.why_not_current}; they are in no answer.", soft_wrap=True)
-        print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied, details=details)
+        if details:
+            shown = study.trials[-20:]
+            console.print(f"\nThe last {len(shown)} of {len(study.trials)} trials of study {study.name}:")
+            for trial in shown:
+                changes = {path: value for path, value in trial.values.items() if baseline.get(path) != value}
+                line = trial_line(TrialEnded(trial=trial, changes=changes, speedup=None))
+                console.print(line, no_wrap=True, overflow="ellipsis")
+        else:
+            console.print(f"\nStudy {study.name}: {len(study.trials)} trials; --details lists the last.")
     return 0
 
 

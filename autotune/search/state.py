@@ -17,7 +17,7 @@ from autotune.measure.window import WindowGoal
 from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.importance import INDISTINGUISHABLE, without_turning
+from autotune.sampler.importance import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
 from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice, heuristic_proposals
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
@@ -46,6 +46,10 @@ _LEAST_FIRST_LOOK_S, _LONGEST_FIRST_LOOK_S = 5.0, 180.0
 _STARVED, _IDLE = 0.2, 0.7  # share of the time that waits for data, and of the cores that are busy meanwhile
 _LEAP = 4
 _MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
+
+
+_FOR_ONE_ANSWER = 0.05
+"""What the best that leaves the training alone may lose, in ln score, for being a part of the whole answer."""
 
 
 class SearchState:
@@ -455,11 +459,11 @@ class SearchState:
         return None if alike is None else self._problem.space.name(alike)
 
     def same_training(self, candidate: Candidate) -> Values | None:
-        """Return what is confirmed beside a point that changes the training: the best one that does not.
+        """Return what is confirmed beside a point that changes the training: that without what changes it.
 
-        Of that point without what changes the training, and the best one measured, what is believed to be better, or
-        changes less and is as good; None where the point does not change it, nothing else is better than today's, or
-        there is no time for it.
+        Then the pairs tell what both parts of it are worth. The best one measured, where that is believed to be better
+        by more than `_FOR_ONE_ANSWER`; None where the point does not change the training, nothing else is better than
+        today's, or there is no time for it.
         """
         values, baseline = candidate.observation.values, self.space.baseline
         changing = [knob.path for knob in self.space.knobs if knob.label is not Label.SAME_TRAINING]
@@ -475,8 +479,8 @@ class SearchState:
         if not points:
             return None
         believed = self._acquisition.predicted(points)
-        good = [point for point, one in zip(points, believed, strict=True) if one > max(believed) - INDISTINGUISHABLE]
-        chosen = min(good, key=lambda point: len(self.space.changes(point)))
+        good = (point for point, one in zip(points, believed, strict=True) if one > max(believed) - _FOR_ONE_ANSWER)
+        chosen = next(good)
         return chosen if max(believed) > self._acquisition.predicted([baseline])[0] else None
 
     def is_standing(self, candidate: Candidate) -> bool:

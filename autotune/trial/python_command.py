@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from autotune.errors import CommandError
+from autotune.files import read_beginning
 from autotune.trial.termination import release_signals
 
 _INTERPRETER = re.compile(r"python[0-9.]*t?")
@@ -48,6 +49,8 @@ class PythonCommand:
 def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -> PythonCommand | None:
     """Parse ``python [options] script [arguments]`` and ``python [options] -m module [arguments]``.
 
+    A program whose first line names an interpreter of Python, as those do that packages install, is its script.
+
     Args:
         search_path: The ``PATH`` it will have, in which a first word without a slash is looked up.
 
@@ -56,8 +59,12 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
         archive in the place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``,
         ``-X importtime``).
     """
-    if not argv or not _is_interpreter(argv[0], cwd, search_path):
+    if not argv:
         return None
+    if not _is_interpreter(argv[0], cwd, search_path):
+        argv = [*_first_line(argv[0], cwd, search_path), *argv[1:]]
+        if len(argv) < 2 or not _is_interpreter(argv[0], cwd, search_path):
+            return None
     options: list[str] = []
     words = list(argv[1:])
     while words:
@@ -105,8 +112,22 @@ def _read_switches(word: str, following: list[str]) -> _Switches | None:
     return _Switches(options=(word,))
 
 
+def _first_line(program: str, cwd: Path, search_path: str | None) -> list[str]:
+    """Return the words that the kernel starts a program with which is a text, and the program; none for another."""
+    found = _file_of(program, cwd, search_path)
+    line = read_beginning(Path(found), 512).partition(b"\n")[0] if found and os.path.isfile(found) else b""
+    if found is None or not line.startswith(b"#!"):
+        return []
+    words = line[2:].decode(errors="replace").split(maxsplit=1)
+    return [*(words[1:] if words and os.path.basename(words[0]) == "env" else words), found]
+
+
+def _file_of(program: str, cwd: Path, search_path: str | None) -> str | None:
+    return str(cwd / program) if os.sep in program else shutil.which(program, path=search_path)
+
+
 def _is_interpreter(program: str, cwd: Path, search_path: str | None) -> bool:
-    found = str(cwd / program) if os.sep in program else shutil.which(program, path=search_path)
+    found = _file_of(program, cwd, search_path)
     if found is None or not os.path.isfile(found) or not os.access(found, os.X_OK):
         return False
     return any(_INTERPRETER.fullmatch(os.path.basename(path)) for path in (found, os.path.realpath(found)))

@@ -19,6 +19,7 @@ from scripts.bench import (
 from scripts.bench.coded import benchmark as code
 from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
+from scripts.bench.staged import benchmark as staged
 from scripts.bench.tables import benchmark as tables
 from scripts.bench.tables import cliffs, published
 
@@ -58,6 +59,7 @@ _BENCHMARKS = (
     windows.add_windows,
     stalls.add_stalls,
     code.add_code,
+    staged.add_causes,
     loaders.add_loaders,
     answers.add_answers,
 )

@@ -106,3 +106,27 @@ def test_says_what_keeps_the_observer_out(words: tuple[str, ...], keeping_out: t
 def test_leaves_everything_else_to_a_process(argv: tuple[str, ...], project: Path) -> None:
     """A command that is not understood completely is not forked."""
     assert python_command(argv, cwd=project, search_path=None) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "interpreter"),
+    [
+        (f"#!{PYTHON}", PYTHON),
+        ("#!/usr/bin/env python", "python"),
+        (f"#!{PYTHON} -c", None),
+        ("#!/bin/sh", None),
+        ("", None),
+        ("#!", None),
+    ],
+)
+def test_a_program_that_a_package_installs_is_a_script(line: str, interpreter: str | None, project: Path) -> None:
+    """Its first line names the interpreter, as the kernel reads it; also where it is found on the path."""
+    program = project / "yolo"
+    program.write_text(f"{line}\nfrom ultralytics import entrypoint\n")
+    program.chmod(0o755)
+    for word in (str(program), "yolo"):
+        found = python_command((word, "train", "-x"), cwd=project, search_path=str(project))
+        wanted = None
+        if interpreter:
+            wanted = PythonCommand(interpreter=interpreter, options=(), script=str(program), arguments=("train", "-x"))
+        assert found == wanted

@@ -1,0 +1,1 @@
+"""Trainers with one staged cause of slowness each, see `scripts.bench.staged.benchmark`."""
