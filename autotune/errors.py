@@ -16,7 +16,6 @@
 the process is a bug: exit code 3, with a crash log.
 """
 
-
 _LONG_PLACE = 60  # behind what is wrong, which nobody should have to look for
 
 

@@ -130,7 +130,7 @@ def test_numbers_that_pyyaml_takes_for_words_depend_on_the_trainer(tmp_path: Pat
 @pytest.mark.parametrize(
     ("config", "said", "values"),
     [
-        ("data_dir: data\ncache: none\n", "fit into memory twice", {"cache": "memory"}),
+        ("data_dir: data\ncache: none\n", "fit into memory ten times", {"cache": "memory"}),
         ("data_dir: data\nuse_cache: true\n", None, {}),
         ("data_dir: data\nbatch_size: 16\nprefetch: 100000000\n", "GiB of memory are free", None),
         ("data_dir: data\nbatch_size: 16\nprefetch: 8\n", None, {}),
