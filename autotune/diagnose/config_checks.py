@@ -285,13 +285,13 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
 
 
 def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
-    """Yield caches in memory that are off though the files of the dataset fit there ten times: decoded they are larger."""
+    """Yield caches in memory that are off though the dataset's files fit there ten times: decoded they are larger."""
     on: Mapping[str, Scalar] = {"cache": "memory", "cache_switch": True}
     for key in of_kind(problem, *on):
         if key.value in ("none", False) and 10 * dataset.size_bytes < room_bytes:
             sentence = _(
-                "{key}, and the {size} MiB of {data} fit into memory ten times: from the second epoch on nothing is loaded "
-                "or prepared again, unless it is different each time.",
+                "{key}, and the {size} MiB of {data} fit into memory ten times: from the second epoch on nothing is "
+                "loaded or prepared again, unless it is different each time.",
                 key=key.said,
                 size=dataset.size_bytes >> 20,
                 data=dataset.key,
