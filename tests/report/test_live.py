@@ -83,3 +83,15 @@ def _last_drawn(*events: Event) -> str:
         for event in events:
             display(event)
     return file.getvalue().rpartition("0.0s of 1m")[2]
+
+
+def test_what_stays_from_one_trial_to_the_next_is_dim(trial_ended: MakeEnded) -> None:
+    """What is new is seen at once."""
+    file = StringIO()
+    console = Console(file=file, width=200, force_terminal=True, color_system="standard")
+    with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
+        display(trial_ended(changes={"data.cache": "memory", "data.workers": 2}))
+        display(trial_ended(changes={"data.cache": "memory", "data.workers": 4}))
+    first, second = (line for line in file.getvalue().splitlines() if "trial" in line)
+    assert "\x1b[2m" not in first
+    assert "\x1b[2mcache=memory\x1b[0m, workers=4" in second
