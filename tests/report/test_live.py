@@ -92,6 +92,6 @@ def test_what_stays_from_one_trial_to_the_next_is_dim(trial_ended: MakeEnded) ->
     with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
         display(trial_ended(changes={"data.cache": "memory", "data.workers": 2}))
         display(trial_ended(changes={"data.cache": "memory", "data.workers": 4}))
-    first, second = (line for line in file.getvalue().splitlines() if "trial" in line)
+    first, second = (line for line in file.getvalue().splitlines() if "workers=" in line)
     assert "\x1b[2m" not in first
     assert "\x1b[2mcache=memory\x1b[0m, workers=4" in second
