@@ -15,7 +15,8 @@ from autotune.trial.termination import signals_held
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="The file (default: in the folder of the config's state), or - for stdout. What is no report is not replaced.",
+    help="The file (default: in the folder of the config's state), or - for stdout; Markdown, for a pull request, "
+    "where it ends in .md. What is no report is not replaced.",
 )
 @click.option(
     "--against",
@@ -52,6 +53,7 @@ def command(
             STDOUT,
             contents_of,
             contents_of_other,
+            is_markdown,
             read_diagnosis,
             report_path,
             report_text,
@@ -64,7 +66,7 @@ def command(
     clock = SystemClock()
     advice = read_diagnosis(diagnosis) if diagnosis is not None else None
     contents = [contents_of(problem, clock, advice), *(contents_of_other(other, problem, clock) for other in against)]
-    text = report_text(contents, clock)
+    text = report_text(contents, clock, is_markdown=is_markdown(out))
     if out == STDOUT:
         say_document(text)
     else:

@@ -286,17 +286,30 @@ def report_path(problem: Problem, out: Path | None) -> Path:
     return out if out is not None else problem.state.path / f"{problem.config_path.stem}-report.html"
 
 
-def report_text(contents: Sequence[StudyContents], clock: Clock) -> str:
+def report_text(contents: Sequence[StudyContents], clock: Clock, *, is_markdown: bool = False) -> str:
     """Return the report of a study, or the comparison of several.
 
     Raises:
-        AutotuneError: What draws the pictures is not installed.
+        AutotuneError: What draws the pictures is not installed, or several are to be Markdown.
     """
+    now = f"{clock.utc():%Y-%m-%d %H:%M} UTC"
+    if is_markdown:
+        from autotune.report.html.page import study_markdown
+
+        if contents[1:]:
+            raise ConfigError(
+                "several studies side by side are a page", where="--against", remedy="Name an .html file."
+            )
+        return study_markdown(contents[0], now)
     _require_pictures()
     from autotune.report.html.page import comparison_page, study_page
 
-    now = f"{clock.utc():%Y-%m-%d %H:%M} UTC"
     return comparison_page(contents, now) if contents[1:] else study_page(contents[0], now)
+
+
+def is_markdown(path: Path | None) -> bool:
+    """Return whether a report's file is to hold Markdown, by its name."""
+    return path is not None and path.suffix == ".md"
 
 
 def require_report(path: Path) -> None:
@@ -306,7 +319,8 @@ def require_report(path: Path) -> None:
         AutotuneError: Something else is there, nothing can be written there, or what draws the pictures is not
             installed.
     """
-    _require_pictures()
+    if not is_markdown(path):
+        _require_pictures()
     if path == STDOUT:
         raise ConfigError("a report is a file here", where="-", remedy="`autotune report -o -` prints it afterwards.")
     folder = next(one for one in path.absolute().parents if one.exists())

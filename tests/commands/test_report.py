@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def test_a_search_leaves_its_report(project: Path, autotune: Autotune) -> None:
     again = autotune(*REPORT, "-o", "kept/r.html")
     assert again.stdout == "kept/r.html\n"
     assert part(checked(project / "kept/r.html"), "trials") == part(page, "trials")
+    assert autotune(*REPORT, "-o", "kept/r.md").returncode == 0
+    text = (project / "kept/r.md").read_text()
+    assert text.startswith("## Better: ")
+    assert "| data.num_workers | 1 | 2 |" in text
+    assert "```diff" in text
+    assert re.search(r"(?m)^\+ +num_workers: 2 +# loaders", text)
     (project / "other.yaml").write_text(
         (project / "config.yaml").read_text().replace("batch_size: 4 ", "batch_size: 16")
     )

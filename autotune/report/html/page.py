@@ -1,5 +1,7 @@
 """Page of a report: one file with all that it needs in it, made of the templates beside this module."""
 
+import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,18 @@ def study_page(contents: StudyContents, written: str) -> str:
     return _page("study.html.jinja", written, study=contents)
 
 
+def study_markdown(contents: StudyContents, written: str) -> str:
+    """Return the report of a study as Markdown: the verdict, its changes, a few figures, and the diff.
+
+    Args:
+        written: Time at which it is written, in words.
+    """
+    diff = safe_text(contents.diff or "").rstrip("\n")
+    longest = max(map(len, re.findall(r"`+", diff)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return _page("report.md.jinja", written, study=contents, diff=_Verbatim(f"{fence}diff\n{diff}\n{fence}"))
+
+
 def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
     """Return a page that sets studies side by side: of several configs, or of one on several machines."""
     gains = [(one.config, one.result.speedup) for one in studies if one.result and one.result.speedup]
@@ -44,10 +58,11 @@ def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
 
 
 def _page(template: str, written: str, **shown: Any) -> str:
+    is_markdown = template.endswith(".md.jinja")
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=_safe,
+        autoescape=not is_markdown,  # noqa: S701 -- in Markdown every value goes through `_in_a_cell`
+        finalize=_in_a_cell if is_markdown else _safe,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -60,3 +75,16 @@ def _page(template: str, written: str, **shown: Any) -> str:
 def _safe(shown: object) -> str:
     """Return what is put into a page without control characters and those that change the direction of others."""
     return shown if isinstance(shown, Markup) else safe_text(str(shown))
+
+
+class _Verbatim(str):
+    """Text that stays as it is in Markdown."""
+
+    __slots__ = ()
+
+
+def _in_a_cell(shown: object) -> object:
+    """Return what is put into Markdown: on one line, without tags, and no end of a table's cell."""
+    if isinstance(shown, _Verbatim):
+        return shown
+    return html.escape(plain(str(shown), 1000), quote=False).replace("|", "\\|")
