@@ -21,6 +21,7 @@ from autotune.diagnose.single_changes import (
     Gain,
     SwitchPlan,
     SwitchTrials,
+    explained,
     judge_in_force,
     judge_switches,
     plan_switches,
@@ -114,7 +115,13 @@ class Diagnoser:
         costs = judge_costs(watched.events, str(self._problem.settings.folder))
         compiled = [one.bound for one in costs.issues if one.limit is Limit.COMPILING and one.bound]
         compiling = max(compiled, default=None, key=lambda bound: bound.ratio)
-        plan, measured = self._try_switches(bounds, saw_a_pass=watched.saw_a_pass, is_compiling=compiling is not None)
+        steadiness = judge_steadiness(timed_steps(watched.events))
+        plan, measured = self._try_switches(
+            bounds,
+            saw_a_pass=watched.saw_a_pass,
+            is_compiling=compiling is not None,
+            is_unsteady=bool(steadiness.issues),
+        )
         why_no_switch = _("no time was left for it") if plan.not_tried else ""
         if not self._problem.can_vary:
             why_no_switch = _("this config has no knob that may vary")
@@ -127,7 +134,7 @@ class Diagnoser:
             judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), compiling=compiling),
             costs,
             judge_fixed_cost(today, larger, bounds),
-            judge_steadiness(timed_steps(watched.events)),
+            explained(steadiness, measured),
             judge_outside_steps(watched.events),
             judge_memory(machine, record.measurement, watched.memory, batches),
             judge_switches(plan, measured, bounds, why_not=why_no_switch),
@@ -180,14 +187,21 @@ class Diagnoser:
         steps = ReplayedSteps(batch=bounds.batch * factor, step_s=trial.replay_step_s)
         return steps, record
 
-    def _try_switches(self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool) -> tuple[SwitchPlan, list[Gain]]:
+    def _try_switches(
+        self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool, is_unsteady: bool
+    ) -> tuple[SwitchPlan, list[Gain]]:
         least_s, longest_s = 2.0, 6.0  # of the part of a trial that is measured
         measured = [record.measurement for record in self._records if record.measurement]
         start_s = median([one.first_step_s for one in measured] or [5.0])
         most = min(6, int((self._left_s() / (start_s + least_s) - 3) / 2))
         known = bounds if bounds.speeds else None
         plan = plan_switches(
-            self._problem.space, known, most=max(0, most), may_settle=saw_a_pass, is_compiling=is_compiling
+            self._problem.space,
+            known,
+            most=max(0, most),
+            may_settle=saw_a_pass,
+            is_compiling=is_compiling,
+            is_unsteady=is_unsteady,
         )
         trials = SwitchTrials(plan.tried)
         order = trials.in_turn()

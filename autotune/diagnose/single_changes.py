@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Recommendation, Severity, issue, ratio_text
@@ -65,7 +65,13 @@ class SwitchPlan:
 
 
 def plan_switches(
-    space: Space, bounds: Bounds | None, *, most: int, may_settle: bool, is_compiling: bool = False
+    space: Space,
+    bounds: Bounds | None,
+    *,
+    most: int,
+    may_settle: bool,
+    is_compiling: bool = False,
+    is_unsteady: bool = False,
 ) -> SwitchPlan:
     """Plan which switches are tried: those that the bounds allow a gain, one value for each knob.
 
@@ -73,6 +79,7 @@ def plan_switches(
         bounds: What a change of the input, or of the step, can gain at most; None if that is not known.
         may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
         is_compiling: Whether something is compiled again and again: batches of one shape come first.
+        is_unsteady: Whether slow steps recur: XLA, which compiles for each shape unseen, is tried without.
     """
     found: list[Switch] = []
     not_tried: list[Switch] = []
@@ -80,11 +87,13 @@ def plan_switches(
     for knob in space.knobs:
         wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
         fixes_shapes = is_compiling and knob.kind == "fixed_length" and knob.baseline is False
-        wished = True if fixes_shapes else wished
+        leaves_xla = is_unsteady and knob.kind == "xla" and knob.baseline is True
+        wished = fixes_shapes if fixes_shapes or leaves_xla else wished
         if wished is None or space.is_inert(knob, space.baseline):
             continue
         on_step = effects_of(knob).on_step
-        if bounds is not None and not fixes_shapes and not bounds.may_gain(on_step=on_step):
+        is_due = fixes_shapes or leaves_xla
+        if bounds is not None and not is_due and not bounds.may_gain(on_step=on_step):
             irrelevant_knobs[on_step].append(knob.path)
             continue
         values = space.with_heuristic(space.baseline, knob.path, wished)
@@ -93,13 +102,36 @@ def plan_switches(
             (not_tried if settles else found).append(_switch(space, (knob,), values))
     # to be gained for certain with free data, for changes of the input to be tried first
     input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > 1.1
-    # stable: then as an expert would turn them; fixed shapes are here only where something is compiled again and again
-    found.sort(key=lambda switch: (switch.knobs[0].kind != "fixed_length", switch.on_step is input_first))
+    # stable: then as an expert would turn them; what is compiled again and again comes first
+    found.sort(key=lambda switch: (not _is_about_shapes(switch), switch.on_step is input_first))
     return SwitchPlan(
         tried=tuple(found[:most]),
         irrelevant_knobs={side: tuple(paths) for side, paths in irrelevant_knobs.items()},
         not_tried=(*not_tried, *found[most:]),
     )
+
+
+def _is_about_shapes(switch: Switch) -> bool:
+    knob = switch.knobs[0]
+    return knob.kind == "fixed_length" or (knob.kind == "xla" and knob.baseline is True)
+
+
+def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
+    """Return what was found of slow steps, with the reason where they are gone without XLA."""
+    gains = [one.gain for one in measured if one.switch.knobs[0].kind == "xla" and _is_about_shapes(one.switch)]
+    if not any(gain is not None and gain.low > 1.2 for gain in gains):
+        return steadiness
+    issues = [
+        replace(
+            one,
+            sentence=_(
+                "{sentence} XLA compiles the step anew for each shape: without it they are gone.", sentence=one.sentence
+            ),
+            limit=Limit.COMPILING,
+        )
+        for one in steadiness.issues
+    ]
+    return replace(steadiness, issues=tuple(issues))
 
 
 def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
