@@ -64,8 +64,10 @@ def _of_group(one: SimulatedTrainer, result: SearchResult, group: Sequence[Chang
         left = one.speed({**best, **{path: today[path] for path in paths}})
         return speed / left if left else math.inf
 
-    paths = [change.path for change in group]
-    told = _told(group[0].worth, loss(paths))
+    paths, true = [change.path for change in group], loss([change.path for change in group])
+    if group[0].worth is not None and group[0].worth == result.same_training_confirmed:  # by its pairs: over today's
+        true = one.speed({**today, **{path: best[path] for path in paths}}) / one.speed(today)
+    told = _told(group[0].worth, true)
     if group[0].needed:
         told |= {"told": [math.inf] * 3, "holds": math.isinf(loss(paths))}
     return {
