@@ -14,6 +14,7 @@ from scripts.bench import (
     promises,
     search,
     stalls,
+    two_devices,
     windows,
 )
 from scripts.bench.coded import benchmark as code
@@ -60,6 +61,7 @@ _BENCHMARKS = (
     stalls.add_stalls,
     code.add_code,
     staged.add_causes,
+    two_devices.add_devices,
     loaders.add_loaders,
     answers.add_answers,
 )
