@@ -112,14 +112,14 @@ class Diagnoser:
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
         larger, larger_record = self._larger_batch(bounds)
-        costs = judge_costs(watched.events, str(self._problem.settings.folder))
-        compiled = [one.bound for one in costs.issues if one.limit is Limit.COMPILING and one.bound]
-        compiling = max(compiled, default=None, key=lambda bound: bound.ratio)
+        costs = self._judge_costs(watched, phased)
+        anew = [(one.bound, one.limit) for one in costs.issues if one.bound and one.limit is not Limit.HOST]
+        made_anew = max((bound for bound, _limit in anew), default=None, key=lambda bound: bound.ratio)
         steadiness = judge_steadiness(timed_steps(watched.events))
         plan, measured = self._try_switches(
             bounds,
             saw_a_pass=watched.saw_a_pass,
-            is_compiling=compiling is not None,
+            is_compiling=any(limit is Limit.COMPILING for _bound, limit in anew),
             is_unsteady=bool(steadiness.issues),
         )
         why_no_switch = _("no time was left for it") if plan.not_tried else ""
@@ -131,7 +131,7 @@ class Diagnoser:
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
-            judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), compiling=compiling),
+            judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), made_anew=made_anew),
             costs,
             judge_fixed_cost(today, larger, bounds),
             explained(steadiness, measured),
@@ -152,7 +152,10 @@ class Diagnoser:
             return _nothing_seen(record)
         phased, _record = self._take_through_phases(self._problem.space.baseline, 1)
         in_force = judge_in_force(phased.events, self._problem.space, self._problem.machine)
-        return Measured(results=(in_force, judge_costs(watched.events, str(self._problem.settings.folder))))
+        return Measured(results=(in_force, self._judge_costs(watched, phased)))
+
+    def _judge_costs(self, watched: Execution, phased: Execution) -> CheckResult:
+        return judge_costs(watched.events, str(self._problem.settings.folder), phased.events)
 
     # Trials
 

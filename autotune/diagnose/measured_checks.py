@@ -44,13 +44,13 @@ _MEANING = {
 
 
 def judge_input(
-    bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None, compiling: Ratio | None = None
+    bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None, made_anew: Ratio | None = None
 ) -> CheckResult:
     """Judge whether the input limits the training.
 
     Args:
         bounds: What the phased trial showed.
-        compiling: What it would gain if nothing was compiled anew, as on the same few batches nothing is.
+        made_anew: What it would gain if nothing was compiled or started anew, as on the same few batches nothing is.
         loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
     """
     gain = bounds.free_data
@@ -60,13 +60,21 @@ def judge_input(
         )
         why_not = _("the trial was too short for it") if bounds.speeds else unseen
         return CheckResult(check="input", why_not=listed("; ", bounds.why_not) or why_not)
-    if gain.low <= _WORTH_TELLING * (compiling.ratio if compiling else 1.0):
+    if gain.low <= _WORTH_TELLING * (made_anew.ratio if made_anew else 1.0):
         sentence = _("With free data it would be {gain} as fast.", gain=ratio_text(gain))
-        if compiling:
+        if made_anew:
             sentence = _(
-                "On the same few batches, for which nothing is compiled anew, it is {gain} as fast.",
+                "On the same few batches, for which nothing is compiled or started anew, it is {gain} as fast.",
                 gain=ratio_text(gain),
             )
+        return CheckResult(check="input", sentence=sentence)
+    if _is_beside(bounds):
+        sentence = _(
+            "With free data it would be {gain} as fast, and the step hardly waits for data: loading, which is far "
+            "faster, takes cores from the step.{work}",
+            gain=ratio_text(gain),
+            work=_work(bounds),
+        )
         return CheckResult(check="input", sentence=sentence)
     limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
     sentence = _(
@@ -80,6 +88,17 @@ def judge_input(
     numbers = {f"{phase.value}_{unit}_per_s": speed for phase, speed in bounds.speeds.items()}
     numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
     return CheckResult(check="input", issues=(issue("input", sentence, numbers=numbers, bound=gain, limit=limit),))
+
+
+def _is_beside(bounds: Bounds) -> bool:
+    """Return whether loading is no limit, but takes the step's cores: it is far faster, and no step waits for it."""
+    loading, training, replay = bounds.speeds.get(_LOAD), bounds.speeds[_TRAIN], bounds.speeds[_REPLAY]
+    if loading is None:
+        return False
+    if bounds.wait_s is None or not bounds.batch:
+        return loading > 4.0 * replay
+    waiting = bounds.wait_s * training / bounds.batch
+    return (loading > 4.0 * replay and waiting < 0.25) or (loading > 2.0 * replay and waiting < 0.1)
 
 
 def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> Limit:
@@ -307,12 +326,14 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     usual_s = median(step.duration_s for step in steps)
     # three times the median step, and 5 ms more: less is the machine's own unrest
     slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
-    excess_s = sum(step.duration_s - usual_s for step in slow)
-    share = excess_s / sum(step.duration_s for step in steps)
+    each_s = [step.duration_s - usual_s for step in slow]
+    excess_s, all_s = sum(each_s), sum(step.duration_s for step in steps)
+    share = excess_s / all_s
     # slow ones no further apart than 3 steps are one event, such as something else on the machine
     times = slow[:1] + [step for before, step in pairwise(slow) if step.number - before.number > 3]
     count = len(times)
-    if share < 0.05 or count < 3:  # of the time; and what comes three times recurs
+    # of the time, half of that without the longest one; and what comes three times recurs
+    if share < 0.05 or excess_s - max(each_s) < 0.025 * all_s or count < 3:
         return CheckResult(check="steadiness")
     when = _recurrence(times)
     # The number of what comes irregularly is as uncertain as that of any rare event (Poisson): two standard errors.
@@ -371,15 +392,16 @@ _COSTS = {
 }
 
 
-def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
+def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequence[TraineeEvent] = ()) -> CheckResult:
     """Judge what is done again and again besides the arithmetic of steps, by the steps that it happens in.
 
     Args:
         events: All events of a trial.
         folder: The folder that training runs in; places in it are named as seen from there.
+        phased_events: Those of a trial that was taken through phases, in which operations are counted.
     """
-    every = _successive_steps(events)
-    pairs = every[min(20, int(0.2 * len(every))) :]  # what is done once, at the begin, is no matter
+    pairs = _successive_steps(events)
+    pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # what is done once, at the begin, is no matter
     if len(pairs) < 10:
         return CheckResult(check="recurring-costs", why_not=_("too few steps were seen"))
     begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
@@ -387,9 +409,7 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
     issues: list[Issue] = []
     for (kind, place), told in _costs_by_place(events).items():
         name = place.removeprefix(f"{folder}/")
-        if kind == "eager":
-            issues += _eager(name, told[-1], [after.t_s for _before, after, _kinds in every])
-        elif kind == "cut":
+        if kind == "cut":
             issues.append(_cut(name, told[-1].text or ""))
         late = [one for one in told if begin_s < one.t_s <= end_s]
         if not late:
@@ -414,6 +434,13 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str) -> CheckResult:
             share = min(_MOST_SHARE, excess_s / (end_s - begin_s))
             if share > 0.05:
                 issues.append(_anew(kind, name, times, len(pairs), share, late[-1].text))
+    ends_s = [after.t_s for _before, after, _kinds in _successive_steps(phased_events)]
+    for (kind, place), told in _costs_by_place(phased_events).items():
+        name = place.removeprefix(f"{folder}/")
+        if kind == "eager":
+            issues += _eager(name, told[-1], ends_s)
+        elif kind == "launch":
+            issues += _launches(name, told[-1], usual_s)
     return CheckResult(check="recurring-costs", issues=tuple(issues))
 
 
@@ -450,6 +477,24 @@ def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float]) -> Iterator
         )
         where, numbers = place.partition(" ")[0], {"operations_per_step": a_step}
         yield issue("recurring-costs", sentence, place=where, numbers=numbers, limit=Limit.HOST)
+
+
+def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
+    """Yield the operations of PyTorch in a step, where they are many, and short."""
+    count, launch_s = told.times or 0, told.duration_s or 0.0
+    share = min(_MOST_SHARE, launch_s / step_s)
+    if count >= 200 and step_s / count < 50e-6 and share > 0.05:  # a usual one takes longer than that
+        sentence = _(
+            "{place}: PyTorch makes {count} operations in each step, of {each:.0f} µs on average: launching them takes "
+            "{share} of it at least. Whole batches at once, torch.compile and a larger batch make fewer of them.",
+            place=place,
+            count=count,
+            each=1e6 * step_s / count,
+            share=percent(share),
+        )
+        where, numbers = place.partition(" ")[0], {"operations_per_step": float(count), "time_fraction": share}
+        bound = without(share, 0.3 * share)
+        yield issue("recurring-costs", sentence, place=where, numbers=numbers, bound=bound, limit=Limit.HOST)
 
 
 def _cut(place: str, why: str) -> Issue:

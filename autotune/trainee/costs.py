@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
 from types import CodeType
 from typing import Any, Optional
 
@@ -21,8 +20,6 @@ _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<
 _OURS = os.path.dirname(__file__)
 _EVERY_S = 0.1  # of one kind and place; the first ones are told at once
 _FIRST = 3
-_COUNTED, _COUNTED_S = 2000, 1.0  # operations of the first steps, before anything is measured: counting costs 3 µs each
-_OPERATION = "TFE_Py_FastPathExecute"
 
 
 class Costs(Observer):
@@ -51,12 +48,10 @@ class Costs(Observer):
 
 
 class TensorFlowCosts(Costs):
-    """Functions that are traced, Python that graphs call, and operations of the first steps outside of graphs."""
+    """Functions that are traced, and Python that graphs call."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._operations: Counter[str] = Counter()  # by place
-        self._counts_since_s: Optional[float] = None
         self._tracing: set[int] = set()  # threads: what is traced within is part of it
         self._types: dict[str, dict[str, str]] = {}
 
@@ -65,22 +60,6 @@ class TensorFlowCosts(Costs):
         self.around(f"{compilation}:_create_concrete_function", self._trace_begins, self._trace_ends)
         called = "tensorflow.python.ops.script_ops:FuncRegistry.__call__"
         self.around(called, lambda args, _kwargs: (*args[:2], time.monotonic()), self._python_ends)
-        self.around(f"tensorflow.python.pywrap_tfe:{_OPERATION}", self._operation)
-
-    def _operation(self, args: Any, kwargs: Any) -> None:
-        """Count one that Python launches; told once, with all others, and then no more are counted."""
-        report, now_s = self.loop.report, time.monotonic()
-        if not report.has_begun:
-            return
-        begin_s = self._counts_since_s = self._counts_since_s or now_s
-        self._operations[place_of(None)] += 1
-        total = sum(self._operations.values())
-        if total == _COUNTED or now_s > begin_s + _COUNTED_S:
-            for owner, name, original, ours in self.instrumentation.replaced:
-                if name == _OPERATION and getattr(owner, name) is ours:
-                    setattr(owner, name, original)
-            place = self._operations.most_common(1)[0][0]
-            report.line("cost", now_s, cost="eager", place=place, times=total, duration_s=now_s - begin_s)
 
     def _trace_begins(self, args: Any, kwargs: Any) -> Any:
         thread = threading.get_ident()

@@ -35,7 +35,8 @@ OBSERVERS = {
 """Framework, by the name it is imported by → its observers."""
 
 PHASED_OBSERVERS = {
-    "tensorflow": ("phases_tensorflow.CompiledStepsObserver",),
+    "tensorflow": ("phases_tensorflow.CompiledStepsObserver", "operations.TensorFlowOperations"),
+    "torch": ("operations.TorchOperations",),
     "autotune.tf.feed": ("phases_tensorflow.FeedObserver",),
     "autotune.tf.two_stage": ("phases_tensorflow.TwoStageFeedObserver",),
 }

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.records import PHASE_VARIABLE
 from tests.trainee.conftest import Observed, interpreter_with
 
 TENSORFLOW = """
@@ -80,6 +81,26 @@ for _ in range(2):
 torch.compile(cut, backend="eager")(x)
 """
 
+SMALL = """
+import torch
+
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+
+def loss(x):
+    total = 0.0
+    for row in range(16):
+        total = total + torch.tanh(x[row] @ net.weight).sum()
+    return total
+
+
+for x in torch.utils.data.DataLoader(torch.ones(1600, 4), 16):
+    optimizer.zero_grad()
+    loss(x).backward()
+    optimizer.step()
+"""
+
 JAX = """
 import jax
 import jax.numpy as jnp
@@ -95,14 +116,17 @@ for number in (3, 4, 4, 5):
 """
 
 
+PHASED = {PHASE_VARIABLE: "0.4"}
+
+
 @pytest.fixture
-def costs(run: Callable[..., Observed], tmp_path: Path) -> Callable[[str, str], dict[str, int]]:
+def costs(run: Callable[..., Observed], tmp_path: Path) -> Callable[..., dict[str, int]]:
     """Run a script; return how often it did what, by the kind and the place."""
 
-    def costs(python: str, text: str) -> dict[str, int]:
+    def costs(python: str, text: str, **env: str) -> dict[str, int]:
         script = tmp_path / "train.py"
         script.write_text(text)
-        seen = [event for event in run(python, script).events if event.kind == "cost"]
+        seen = [event for event in run(python, script, **env).events if event.kind == "cost"]
         assert all(event.duration_s for event in seen if event.cost != "cut")
         return {f"{one.cost} {one.place}".replace(f"{script}:", ""): one.times or 0 for one in seen} | {
             f"{one.text}": 0 for one in seen if one.text
@@ -111,7 +135,7 @@ def costs(run: Callable[..., Observed], tmp_path: Path) -> Callable[[str, str], 
     return costs
 
 
-def test_functions_that_are_traced_anew_and_python_in_a_graph(costs: Callable[[str, str], dict[str, int]]) -> None:
+def test_functions_that_are_traced_anew_and_python_in_a_graph(costs: Callable[..., dict[str, int]]) -> None:
     """By the function in the trainer's code, with the argument that was another one; inner ones are part of outer."""
     seen = costs(interpreter_with("tensorflow"), TENSORFLOW)
     assert seen["trace 13 train_step"] == 3
@@ -126,13 +150,21 @@ def test_functions_that_are_traced_anew_and_python_in_a_graph(costs: Callable[[s
     ]
 
 
-def test_operations_outside_of_graphs(costs: Callable[[str, str], dict[str, int]]) -> None:
-    """Counted at the begin of training, at the line that launches most of them; then no more are counted."""
-    assert costs(interpreter_with("tensorflow"), EAGER) == {"eager 12 step": 2000}
+def test_operations_outside_of_graphs(costs: Callable[..., dict[str, int]]) -> None:
+    """Counted at the begin of training, at the line that launches most of them; only where phases are asked for."""
+    assert costs(interpreter_with("tensorflow"), EAGER, **PHASED) == {"eager 12 step": 2000}
+    assert costs(interpreter_with("tensorflow"), EAGER) == {}
 
 
 @pytest.mark.services
-def test_workers_that_start_anew_and_what_torch_compiles(costs: Callable[[str, str], dict[str, int]]) -> None:
+def test_operations_of_pytorch(costs: Callable[..., dict[str, int]]) -> None:
+    """Of an update, at the line that launches most of them."""
+    seen = costs(interpreter_with("torch"), SMALL, **PHASED)
+    assert 120 < seen["launch 11 loss"] < 400, seen
+
+
+@pytest.mark.services
+def test_workers_that_start_anew_and_what_torch_compiles(costs: Callable[..., dict[str, int]]) -> None:
     """The last batch has another shape; what cuts a function is told with the reason."""
     seen = costs(interpreter_with("torch"), TORCH)
     assert {name: seen[name] for name in ("workers 19 <module>", "compile 7 loss")} == {
@@ -144,6 +176,6 @@ def test_workers_that_start_anew_and_what_torch_compiles(costs: Callable[[str, s
 
 
 @pytest.mark.services
-def test_functions_that_jax_compiles_anew(costs: Callable[[str, str], dict[str, int]]) -> None:
+def test_functions_that_jax_compiles_anew(costs: Callable[..., dict[str, int]]) -> None:
     """For each shape."""
     assert costs(interpreter_with("jax"), JAX)["compile 12 loss"] == 3

@@ -209,10 +209,51 @@ def test_operations_that_python_launches_are_told_by_the_step(operations: int, i
         times=operations,
         duration_s=0.8,
     )
-    issues = judge_costs(sorted([*events, told], key=lambda one: one.t_s), "/home/me").issues
+    phased = sorted([*events, told], key=lambda one: one.t_s)
+    issues = judge_costs(events, "/home/me", phased).issues
     assert ["train.py:41 step: Python launches 100 operations" in issue.sentence for issue in issues] == (
         [True] if is_many else []
     )
+
+
+@pytest.mark.parametrize(("step_s", "is_slow"), [(0.02, True), (0.2, False)])
+def test_many_short_operations_of_pytorch_are_launches(step_s: float, is_slow: bool) -> None:
+    """What they take at least, by what the shortest one takes; long ones are arithmetic."""
+    told = TraineeEvent(
+        kind="cost",
+        t_s=0.5,
+        stream="7.0",
+        cost="launch",
+        place="/home/me/train.py:50 loss",
+        times=1500,
+        duration_s=0.005,
+    )
+    issues = judge_costs(steps([step_s] * 100), "/home/me", [told]).issues
+    assert len(issues) == is_slow
+    if is_slow:
+        assert "train.py:50 loss: PyTorch makes 1500 operations in each step, of 13 µs" in issues[0].sentence
+        assert (issues[0].limit, issues[0].place) == (Limit.HOST, "train.py:50")
+        assert issues[0].bound is not None
+        assert issues[0].bound.ratio == pytest.approx(1.33, abs=0.01)
+
+
+def test_one_long_step_is_no_stall() -> None:
+    """Whatever little ones there are beside it: what recurs takes time without it, too."""
+    lengths = {200: 1.5, 100: 0.026, 50: 0.026, 300: 0.026}
+    assert judge_steadiness(timed_steps(steps([lengths.get(number, 0.007) for number in range(2000)]))).issues == ()
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "loads", "is_limit"),
+    [(0.001, 100.0, False), (0.02, 100.0, True), (None, 100.0, False), (None, 30.0, True)],
+)
+def test_loading_that_no_step_waits_for_is_no_limit(wait_s: float | None, loads: float, is_limit: bool) -> None:
+    """It takes cores from the step: with free data that is faster."""
+    speeds = {TrialPhase.TRAIN: 14.0, TrialPhase.REPLAY: 20.0, TrialPhase.LOAD: loads}
+    bounds = replace(FREE, free_data=Ratio(ratio=1.4, low=1.3, high=1.5), speeds=speeds, batch=1.0, wait_s=wait_s)
+    result = judge_input(bounds, 2)
+    assert bool(result.issues) is is_limit
+    assert ("takes cores from the step" in result.sentence) is not is_limit
 
 
 def test_why_torch_compile_cuts_a_function_is_told() -> None:
@@ -228,9 +269,9 @@ def test_speed_on_the_same_batches_is_no_limit_of_the_input_where_shapes_are_com
     speeds = {TrialPhase.TRAIN: 10.0, TrialPhase.REPLAY: 30.0, TrialPhase.LOAD: 100.0}
     bounds = replace(FREE, free_data=Ratio(ratio=3.0, low=2.8, high=3.2), speeds=speeds)
     assert judge_input(bounds, 2).issues
-    result = judge_input(bounds, 2, compiling=Ratio(ratio=2.9, low=2.5, high=3.3))
+    result = judge_input(bounds, 2, made_anew=Ratio(ratio=2.9, low=2.5, high=3.3))
     assert result.issues == ()
-    assert "compiled anew" in result.sentence
+    assert "compiled or started anew" in result.sentence
 
 
 def test_a_bound_beyond_all_gains_is_no_number() -> None:
