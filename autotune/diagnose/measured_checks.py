@@ -345,7 +345,9 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     are_known = len(waits_s) == len(slow)
     wait = are_known and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
     where = ""
-    if are_known:
+    if when == _AT_EPOCHS:
+        where = _(": iterators, shuffle buffers, workers and callbacks begin anew there")
+    elif are_known:
         busy = _(", and do not wait for data meanwhile: look for what the training loop does then besides steps")
         where = _(", and wait for data") if wait else busy
     sentence = _(
@@ -368,9 +370,12 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     return CheckResult(check="steadiness", issues=(found,))
 
 
+_AT_EPOCHS = _("at the beginning of each epoch")
+
+
 def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
     if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
-        return _("at the beginning of each epoch")
+        return _AT_EPOCHS
     steps = [after.number - before.number for before, after in pairwise(slow)]
     seconds = [after.end_s - before.end_s for before, after in pairwise(slow)]
     regular = 0.2  # variation of the distances between slow steps
