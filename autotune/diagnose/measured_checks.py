@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -443,7 +444,7 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
     for (kind, place), told in _costs_by_place(phased_events).items():
         name = place.removeprefix(f"{folder}/")
         if kind == "eager":
-            issues += _eager(name, told[-1], ends_s)
+            issues += _eager(name, told[-1], ends_s, usual_s)
         elif kind == "launch":
             issues += _launches(name, told[-1], usual_s)
     return CheckResult(check="recurring-costs", issues=tuple(issues))
@@ -469,8 +470,8 @@ def _python(place: str, times: int, took_s: float, share: float) -> Issue:
     return issue("recurring-costs", sentence, place=place.partition(" ")[0], numbers={"time_fraction": share})
 
 
-def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float]) -> Iterator[Issue]:
-    """Yield the operations that Python launches in each step, where there are many."""
+def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float], step_s: float) -> Iterator[Issue]:
+    """Yield the operations of TensorFlow that Python launches in each step, where there are many."""
     steps = sum(told.t_s - (told.duration_s or 0.0) <= end_s <= told.t_s for end_s in steps_s)
     a_step = (told.times or 0) / max(1, steps)
     if steps and a_step > 25:  # a compiled step has a few around it: its batch, its metrics
@@ -480,8 +481,8 @@ def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float]) -> Iterator
             place=place,
             count=a_step,
         )
-        where, numbers = place.partition(" ")[0], {"operations_per_step": a_step}
-        yield issue("recurring-costs", sentence, place=where, numbers=numbers, limit=Limit.HOST)
+        with suppress(ValueError):
+            yield _of_launches(place, sentence, a_step, a_step * 1e-6 * float(told.text or "") / step_s)
 
 
 def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
@@ -497,9 +498,15 @@ def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
             each=1e6 * step_s / count,
             share=percent(share),
         )
-        where, numbers = place.partition(" ")[0], {"operations_per_step": float(count), "time_fraction": share}
-        bound = without(share, 0.3 * share)
-        yield issue("recurring-costs", sentence, place=where, numbers=numbers, bound=bound, limit=Limit.HOST)
+        yield _of_launches(place, sentence, count, share)
+
+
+def _of_launches(place: str, sentence: Message, count: float, share: float) -> Issue:
+    """Return the issue of operations whose launches take a share of the step at least."""
+    share = min(_MOST_SHARE, share)
+    numbers = {"operations_per_step": float(count), "time_fraction": share}
+    where, bound = place.partition(" ")[0], without(share, 0.3 * share)
+    return issue("recurring-costs", sentence, place=where, numbers=numbers, bound=bound, limit=Limit.HOST)
 
 
 def _cut(place: str, why: str) -> Issue:

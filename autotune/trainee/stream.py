@@ -22,6 +22,9 @@ What costs time again and again besides steps (costs.py), all of its kind and pl
     {"k": "cost", "t_s": 84.1, "cost": "trace", "place": "/home/me/train.py:41 step", "times": 3, "duration_s": 0.9,
      "text": "x float32[8, 83] -> float32[8, 91]"}
 
+Of operations that Python launches (operations.py): all that TensorFlow was seen to be given in ``duration_s``, with the
+microseconds of the smallest one as ``text``; those of one update of PyTorch, and what launching these takes.
+
 Before the first step, the files of the trainer's own modules that are loaded by then:
 
     {"k": "files", "t_s": 83.0, "paths": ["/home/me/project/train.py"]}
