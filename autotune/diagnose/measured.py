@@ -113,13 +113,15 @@ class Diagnoser:
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
         larger, larger_record = self._larger_batch(bounds)
         costs = self._judge_costs(watched, phased)
-        anew = [(one.bound, one.limit) for one in costs.issues if one.bound and one.limit is not Limit.HOST]
-        made_anew = max((bound for bound, _limit in anew), default=None, key=lambda bound: bound.ratio)
         steadiness = judge_steadiness(timed_steps(watched.events))
+        # slow steps that do not wait for data are no matter of the input either
+        slow = [one for one in steadiness.issues if one.numbers.get("waiting_fraction", 1.0) < 0.7]
+        anew = [one for one in (*costs.issues, *slow) if one.bound and one.limit is not Limit.HOST]
+        made_anew = max((one.bound for one in anew if one.bound), default=None, key=lambda bound: bound.ratio)
         plan, measured = self._try_switches(
             bounds,
             saw_a_pass=watched.saw_a_pass,
-            is_compiling=any(limit is Limit.COMPILING for _bound, limit in anew),
+            is_compiling=any(one.limit is Limit.COMPILING for one in anew),
             is_unsteady=bool(steadiness.issues),
         )
         why_no_switch = _("no time was left for it") if plan.not_tried else ""

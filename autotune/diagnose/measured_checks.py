@@ -344,6 +344,7 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
         bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
     waits_s = [step.wait_s for step in slow if step.wait_s is not None]
     are_known = len(waits_s) == len(slow)
+    waiting = {"waiting_fraction": min(1.0, sum(waits_s) / excess_s)} if are_known else {}
     wait = are_known and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
     where = ""
     if when == _AT_EPOCHS:
@@ -364,7 +365,7 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     found = issue(
         "steadiness",
         sentence,
-        numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share},
+        numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share, **waiting},
         bound=bound,
         limit=Limit.STALLS,
     )
