@@ -111,13 +111,14 @@ class Diagnoser:
             why = _("in phases the trainer {ending}", ending=_ended(phased_record))
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
-        larger, larger_record = self._larger_batch(bounds)
         costs = self._judge_costs(watched, phased)
         steadiness = judge_steadiness(timed_steps(watched.events))
         # slow steps that do not wait for data are no matter of the input either
         slow = [one for one in steadiness.issues if one.numbers.get("waiting_fraction", 1.0) < 0.7]
         anew = [one for one in (*costs.issues, *slow) if one.bound and one.limit is not Limit.HOST]
         made_anew = max((one.bound for one in anew if one.bound), default=None, key=lambda bound: bound.ratio)
+        # where that takes a third of the time, a change that may mend it is tried with the time
+        larger, larger_record = (None, None) if made_anew and made_anew.low > 1.5 else self._larger_batch(bounds)
         plan, measured = self._try_switches(
             bounds,
             saw_a_pass=watched.saw_a_pass,

@@ -15,7 +15,7 @@ from typing import Any, Callable, Optional
 from autotune.trainee.costs import place_of
 from autotune.trainee.observer import Observer
 
-_COUNTED, _COUNTED_S = 2000, 1.0  # of TensorFlow
+_COUNTED, _COUNTED_S = 20_000, 1.0  # of TensorFlow
 _UPDATES = 4  # of PyTorch
 _EXECUTE = "TFE_Py_FastPathExecute"
 
