@@ -33,7 +33,7 @@ class TensorFlowOperations(Observer):
 
     def _launched(self, args: Any, kwargs: Any) -> None:
         report, now_s = self.loop.report, time.monotonic()
-        if not report.has_begun:
+        if not report.has_begun or (self.phased is not None and not self.phased.is_open):  # in a fetch
             return
         begin_s = self._since_s = self._since_s or now_s
         self._places[place_of(None)] += 1
