@@ -75,7 +75,7 @@ class TorchOperations(Observer):
             return
         self._updates += 1
         if self._mode is None:
-            self._mode = _counting(self._places)
+            self._mode = _counting(self._places, self.phased)
             self._mode.__enter__()
         elif self._updates > _UPDATES:
             self._is_over = True
@@ -100,12 +100,13 @@ def _least_s(launch: Callable[[], object]) -> float:
     return min(found_s)
 
 
-def _counting(places: Counter[str]) -> Any:
-    """Return a mode in which operations are counted by the line that has led to each."""
+def _counting(places: Counter[str], phased: Any) -> Any:
+    """Return a mode in which operations are counted by the line that has led to each; those of a fetch are not."""
 
     class Counting(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            places[place_of(None)] += 1
+            if phased is None or phased.is_open:
+                places[place_of(None)] += 1
             return function(*args, **(kwargs or {}))
 
     return Counting()
