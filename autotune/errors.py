@@ -16,8 +16,6 @@
 the process is a bug: exit code 3, with a crash log.
 """
 
-_LONG_PLACE = 60  # behind what is wrong, which nobody should have to look for
-
 
 class AutotuneError(Exception):
     """Expected error: what happened, where, and what to do next.
@@ -39,8 +37,6 @@ class AutotuneError(Exception):
 
     def __str__(self) -> str:
         parts = [f"{self.where}: {self.message}" if self.where else self.message]
-        if self.where and len(self.where) > _LONG_PLACE:
-            parts = [self.message, f"Where: {self.where}"]
         if self.remedy:
             parts.append(self.remedy)
         return "\n".join(parts)

@@ -53,11 +53,11 @@ class Invocation:
         return 0
 
     def fail(self, error: AutotuneError) -> None:
-        self._fail(error.kind, error.message, where=error.where, remedy=error.remedy, line=f"autotune: {error}")
+        self._fail(error.kind, error.message, where=error.where, remedy=error.remedy, line=_line(error))
 
     def say_error(self, error: AutotuneError) -> None:
         """Says an error beside an answer, which holds it already where it is an object."""
-        say_aside(self.unsecret(f"autotune: {error}"))
+        say_aside(self.unsecret(_line(error)))
 
     def misused(self, error: click.ClickException) -> None:
         """Says what is wrong with what was typed."""
@@ -107,3 +107,11 @@ class Invocation:
             return False
         self._owner = threading.get_ident()
         return True
+
+
+def _line(error: AutotuneError) -> str:
+    """Return an error for people; a long place stands behind what is wrong, which nobody should have to look for."""
+    place = str(error.where or "")
+    if len(place) <= 60:
+        return f"autotune: {error}"
+    return "\n".join(filter(None, (f"autotune: {error.message}", f"Where: {place}", error.remedy)))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.commands.output import say, say_object
+from autotune.commands.output import append_line, say, say_object
 from autotune.commands.parameters import DURATION
-from autotune.errors import ConfigError, Terminated, how_it_ended
+from autotune.errors import Terminated, how_it_ended
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
@@ -92,12 +92,6 @@ def _logged(path: Path | None) -> "Iterator[Callable[[MonitorReading], None]]":
     if path is None:
         yield lambda _reading: None
         return
-    try:
-        file = path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot be written to: {error.strerror}", where=f"--log {path}", remedy="Name another file."
-        ) from error
     known: dict[str, str] = {}
 
     def note(reading: "MonitorReading") -> None:
@@ -105,11 +99,10 @@ def _logged(path: Path | None) -> "Iterator[Callable[[MonitorReading], None]]":
             pattern = gpu.trouble or (gpu.verdict.meaning if gpu.verdict else None)
             if pattern and known.get(gpu.uuid) != pattern:
                 known[gpu.uuid] = pattern
-                file.write(f"{verdict_line(reading.utc, gpu)}\n")
-                file.flush()
+                append_line(path, verdict_line(reading.utc, gpu))
 
-    with file:
-        yield note
+    append_line(path, None)  # an error now, where it cannot be written
+    yield note
 
 
 def _say(console: "Console", summary: "MonitorSummary", *, as_json: bool) -> None:

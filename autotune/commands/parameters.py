@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from autotune.clock import parse_duration_s
+from autotune.commands.output import say
 from autotune.errors import ConfigError
 
 
@@ -60,7 +61,7 @@ class ShortHelp(click.Command):
     def _say_all(self, context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
         if is_wanted and not context.resilient_parsing:
             context.meta["all"] = True
-            click.echo(context.get_help(), color=context.color)
+            say(context.get_help())
             context.exit()
 
 
