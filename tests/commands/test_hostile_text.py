@@ -75,7 +75,7 @@ def test_a_search_and_the_commands_on_its_answer(hostile: Path, autotune: Autotu
         if attributes.get("purpose") == "explore":
             attributes |= {"detail": f"heat{TITLE}", "validity": "throttled"}
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    known = autotune("status", "--config", "config.yaml")
+    known = autotune("status", "--config", "config.yaml", "--details")
     assert "\\x1b]0;owned" in known.stdout + known.stderr
     assert _is_harmless(known)
 
