@@ -183,6 +183,12 @@ class _TorchProfile:
         """End a step, and with it perhaps its stretch, or the profile."""
         if self._marks is None:
             return
+        if self._one_by_one is not None:  # of no stretch: such steps are far longer
+            self._steps_one_by_one += 1
+            if self._steps_one_by_one == STEPS_ONE_BY_ONE:
+                self._one_by_one.__exit__(None, None, None)
+                self._end_with_result()
+            return
         step, fetches, self._fetches = self._marks.cut(), self._fetches, 0
         if self._stretch is None:
             self._stretch, self._stretch_s = [], time.monotonic()
@@ -198,21 +204,17 @@ class _TorchProfile:
                 self._held.append((self._stretch_s, time.monotonic()))
             self._stretch, self._is_marking = None, not self._is_marking
             self._switch()
-        if self._one_by_one is not None:
-            self._steps_one_by_one += 1
-            if self._steps_one_by_one == STEPS_ONE_BY_ONE:
-                self._one_by_one.__exit__(None, None, None)
-                self._stop()
-                self._write()
-        elif is_long or len(self._stretches[True]) == 12:
+        if is_long or ("torch.compile" in self._ways and len(self._stretches[True]) == 12):
+            self._end_with_result()  # what is compiled has no single operations
+        elif len(self._stretches[True]) == 12:
             self._is_marking = False
             self._switch()
-            if "torch.compile" in self._ways:  # what is compiled has no single operations
-                self._stop()
-                self._write()
-            else:
-                self._one_by_one = _timing(self._operations, self._torch)
-                self._one_by_one.__enter__()
+            self._one_by_one = _timing(self._operations, self._torch)
+            self._one_by_one.__enter__()
+
+    def _end_with_result(self) -> None:
+        self._stop()
+        self._write()
 
     # Phases within it.
 
