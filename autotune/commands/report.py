@@ -53,7 +53,6 @@ def command(
             STDOUT,
             contents_of,
             contents_of_other,
-            is_markdown,
             read_diagnosis,
             report_path,
             report_text,
@@ -66,7 +65,7 @@ def command(
     clock = SystemClock()
     advice = read_diagnosis(diagnosis) if diagnosis is not None else None
     contents = [contents_of(problem, clock, advice), *(contents_of_other(other, problem, clock) for other in against)]
-    text = report_text(contents, clock, is_markdown=is_markdown(out))
+    text = report_text(contents, clock, out)
     if out == STDOUT:
         say_document(text)
     else:

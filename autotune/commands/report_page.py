@@ -286,14 +286,17 @@ def report_path(problem: Problem, out: Path | None) -> Path:
     return out if out is not None else problem.state.path / f"{problem.config_path.stem}-report.html"
 
 
-def report_text(contents: Sequence[StudyContents], clock: Clock, *, is_markdown: bool = False) -> str:
+def report_text(contents: Sequence[StudyContents], clock: Clock, path: Path | None = None) -> str:
     """Return the report of a study, or the comparison of several.
+
+    Args:
+        path: The file that it is for; one that ends in ``.md`` gets Markdown.
 
     Raises:
         AutotuneError: What draws the pictures is not installed, or several are to be Markdown.
     """
     now = f"{clock.utc():%Y-%m-%d %H:%M} UTC"
-    if is_markdown:
+    if _is_markdown(path):
         from autotune.report.html.page import study_markdown
 
         if contents[1:]:
@@ -307,11 +310,6 @@ def report_text(contents: Sequence[StudyContents], clock: Clock, *, is_markdown:
     return comparison_page(contents, now) if contents[1:] else study_page(contents[0], now)
 
 
-def is_markdown(path: Path | None) -> bool:
-    """Return whether a report's file is to hold Markdown, by its name."""
-    return path is not None and path.suffix == ".md"
-
-
 def require_report(path: Path) -> None:
     """Raise an error unless a report can be written there.
 
@@ -319,7 +317,7 @@ def require_report(path: Path) -> None:
         AutotuneError: Something else is there, nothing can be written there, or what draws the pictures is not
             installed.
     """
-    if not is_markdown(path):
+    if not _is_markdown(path):
         _require_pictures()
     if path == STDOUT:
         raise ConfigError("a report is a file here", where="-", remedy="`autotune report -o -` prints it afterwards.")
@@ -343,6 +341,10 @@ def write_report(path: Path, text: str) -> Path:
     except OSError as error:
         raise ConfigError(f"the report cannot be written: {error.strerror}", where=str(path), remedy=_REMEDY) from error
     return path
+
+
+def _is_markdown(path: Path | None) -> bool:
+    return path is not None and path.suffix == ".md"
 
 
 def _is_report(path: Path) -> bool:

@@ -160,14 +160,14 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
     if request.report is None:
         return
     from autotune.commands.output import say_aside
-    from autotune.commands.report_page import contents_of, is_markdown, report_text, write_report
+    from autotune.commands.report_page import contents_of, report_text, write_report
 
     watchdog.stand_down()
     try:
         contents = contents_of(problem, clock)
     except StudyError:  # nothing was tried at all, which the command says itself
         return
-    text = report_text([contents], clock, is_markdown=is_markdown(request.report))
+    text = report_text([contents], clock, request.report)
     say_aside(f"Report: {write_report(request.report, text)}")
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from statistics import fmean, median, pstdev
+from typing import Any
 
 from autotune.clock import format_duration
 from autotune.diagnose.findings import (
@@ -468,7 +469,7 @@ def _python(place: str, times: int, took_s: float, share: float) -> Issue:
         each=milliseconds(took_s / times),
         share=percent(share),
     )
-    return issue("recurring-costs", sentence, place=place.partition(" ")[0], numbers={"time_fraction": share})
+    return _cost(place, sentence, numbers={"time_fraction": share})
 
 
 def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float], step_s: float) -> Iterator[Issue]:
@@ -483,7 +484,8 @@ def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float], step_s: flo
             count=a_step,
         )
         with suppress(ValueError):
-            yield _of_launches(place, sentence, a_step, a_step * 1e-6 * float(told.text or "") / step_s)
+            share = a_step * 1e-6 * float(told.text or "") / step_s
+            yield _of_launches(place, sentence, a_step, min(_MOST_SHARE, share))
 
 
 def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
@@ -504,16 +506,18 @@ def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
 
 def _of_launches(place: str, sentence: Message, count: float, share: float) -> Issue:
     """Return the issue of operations whose launches take a share of the step at least."""
-    share = min(_MOST_SHARE, share)
     numbers = {"operations_per_step": float(count), "time_fraction": share}
-    where, bound = place.partition(" ")[0], without(share, 0.3 * share)
-    return issue("recurring-costs", sentence, place=where, numbers=numbers, bound=bound, limit=Limit.HOST)
+    return _cost(place, sentence, numbers=numbers, bound=without(share, 0.3 * share), limit=Limit.HOST)
+
+
+def _cost(place: str, sentence: Message, **about: Any) -> Issue:
+    """Return the issue of a cost at a place: file and line, with the name of what is there behind them."""
+    return issue("recurring-costs", sentence, place=place.partition(" ")[0], **about)
 
 
 def _cut(place: str, why: str) -> Issue:
     sentence = _("torch.compile cuts {place} into pieces, with Python between them: {why}", place=place, why=why)
-    where = place.partition(" ")[0]
-    return issue("recurring-costs", sentence, severity=Severity.NOTE, place=where, limit=Limit.HOST)
+    return _cost(place, sentence, severity=Severity.NOTE, limit=Limit.HOST)
 
 
 def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
@@ -531,7 +535,7 @@ def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str 
     )
     numbers = {"times": float(times), "time_fraction": share}
     bound = without(share, 2.0 * share / times**0.5)
-    return issue("recurring-costs", sentence, place=place.partition(" ")[0], numbers=numbers, bound=bound, limit=limit)
+    return _cost(place, sentence, numbers=numbers, bound=bound, limit=limit)
 
 
 # The machine: others on it, clocks that are held down, and the room that its memory leaves.

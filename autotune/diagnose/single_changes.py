@@ -88,11 +88,11 @@ def plan_switches(
         wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
         fixes_shapes = is_compiling and knob.kind == "fixed_length" and knob.baseline is False
         leaves_xla = is_unsteady and knob.kind == "xla" and knob.baseline is True
-        wished = fixes_shapes if fixes_shapes or leaves_xla else wished
+        is_due = fixes_shapes or leaves_xla
+        wished = fixes_shapes if is_due else wished
         if wished is None or space.is_inert(knob, space.baseline):
             continue
         on_step = effects_of(knob).on_step
-        is_due = fixes_shapes or leaves_xla
         if bounds is not None and not is_due and not bounds.may_gain(on_step=on_step):
             irrelevant_knobs[on_step].append(knob.path)
             continue

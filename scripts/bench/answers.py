@@ -64,7 +64,8 @@ def _of_group(one: SimulatedTrainer, result: SearchResult, group: Sequence[Chang
         left = one.speed({**best, **{path: today[path] for path in paths}})
         return speed / left if left else math.inf
 
-    paths, true = [change.path for change in group], loss([change.path for change in group])
+    paths = [change.path for change in group]
+    true = loss(paths)
     if group[0].worth is not None and group[0].worth == result.same_training_confirmed:  # by its pairs: over today's
         true = one.speed({**today, **{path: best[path] for path in paths}}) / one.speed(today)
     told = _told(group[0].worth, true)
