@@ -21,9 +21,9 @@ from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.gpu.devices import look_for_gpus
 from autotune.measure.host import machine_facts
-from autotune.messages import INVISIBLE, Language, _, translated
+from autotune.messages import Language, _, translated
 from autotune.records import Gpu
-from autotune.report.console import file_console, text_console
+from autotune.report.console import console_for, file_console, text_console
 from autotune.report.diagnosis import diagnosis_document, print_diagnosis, print_gpus
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
@@ -174,7 +174,7 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
         say_object(_document(done, elapsed_s=elapsed_s), indent=2)
         return
     language = request.language
-    console = text_console(kept=frozenset() if language is Language.ENGLISH else INVISIBLE)
+    console = console_for(language)
     print_diagnosis(console, done.diagnosis, language)
     if done.failed_on is not None:
         failed = _("Failed, as asked for: {condition}", condition=done.failed_on)

@@ -22,8 +22,6 @@ from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from autotune.search.problem import Problem
 
 command = OrderedGroup(name="profile", help="How long the parts of a training step take, and its batches.")
@@ -54,7 +52,7 @@ def pipeline(
         from autotune.diagnose.pipeline_profile import profile_grid, profile_pipeline
         from autotune.diagnose.profile_trials import open_trials
         from autotune.messages import Language
-        from autotune.report.console import text_console
+        from autotune.report.console import console_for, text_console
         from autotune.report.profile_tables import print_grid, print_pipeline_profile
 
     problem = _opened(config, state_dir, trainer)
@@ -66,7 +64,7 @@ def pipeline(
         document = {"format": 1, **asdict(profile), "grid": asdict(grid) if grid else None}
         call.answer(lambda: say_object(document, indent=2))
         return 0
-    print_pipeline_profile(_console(language), profile, Language(language))
+    print_pipeline_profile(console_for(Language(language)), profile, Language(language))
     if grid is not None:
         print_grid(text_console(), grid)
     return 0
@@ -93,6 +91,7 @@ def step(call: Invocation, config: Path | None, language: str, state_dir: Path |
     with signals_held():
         from autotune.diagnose.step_profile import profile_shipped_step, profile_trainer_step
         from autotune.messages import Language
+        from autotune.report.console import console_for
         from autotune.report.profile_tables import print_step_profile
 
     if config is None:
@@ -104,15 +103,8 @@ def step(call: Invocation, config: Path | None, language: str, state_dir: Path |
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
-        print_step_profile(_console(language), profile, Language(language))
+        print_step_profile(console_for(Language(language)), profile, Language(language))
     return 0
-
-
-def _console(language: str) -> "Console":
-    from autotune.messages import INVISIBLE, Language
-    from autotune.report.console import text_console
-
-    return text_console(kept=frozenset() if language == Language.ENGLISH.value else INVISIBLE)
 
 
 def _opened(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> "Problem":

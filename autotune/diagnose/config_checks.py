@@ -17,7 +17,7 @@ from autotune.records import Scalar
 from autotune.search.problem import Problem
 from autotune.space import domains
 from autotune.space.batch_sizes import ACCUMULATION_NAMES, GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
-from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
+from autotune.space.catalog import KNOWN_KNOBS, ROWS, has_known_name, is_for_validation, known_knob, why_not_turned
 from autotune.space.knob import Label, key_name, same_scalar, section_mates
 
 
@@ -176,10 +176,9 @@ def _empty_batches(problem: Problem) -> Iterator[Issue]:
 
 def _contradictions(problem: Problem) -> Iterator[Issue]:
     keys = known_keys(problem)
-    rows = {row.kind: row for row in KNOWN_KNOBS}
     seen: set[frozenset[str]] = set()
     for key in keys:
-        for kind, values in rows[key.kind].excludes(key.value).items():
+        for kind, values in ROWS[key.kind].excludes(key.value).items():
             for other in _mates(key, keys, kind):
                 pair = frozenset((key.path, other.path))
                 if pair in seen or not any(same_scalar(other.value, value) for value in values):
@@ -195,13 +194,12 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
 def _unmet_needs(problem: Problem) -> Iterator[Issue]:
     """Yield values that pay only together with another one that is off, such as XLA without fixed shapes."""
     keys = known_keys(problem)
-    rows = {row.kind: row for row in KNOWN_KNOBS}
     why_needed = {
         "fixed_length": _("XLA compiles again for each new shape, and with it a step was 20 times as slow"),
         "graph_mode": _("XLA compiles graphs only"),
     }
     for key in keys:
-        for kind, needed in rows[key.kind].needs(key.value).items():
+        for kind, needed in ROWS[key.kind].needs(key.value).items():
             for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
                 sentence = _(
                     "{key} needs {needed}, and that is {value}: {why}.",
@@ -229,13 +227,12 @@ _PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|pre
 
 def _slow_settings(problem: Problem) -> Iterator[Issue]:
     keys = known_keys(problem)
-    rows = {row.kind: row for row in KNOWN_KNOBS}
     for setting in SETTINGS:
         if setting.needs_gpu and not problem.machine.gpus:
             continue
         for key in of_kind(problem, *setting.kinds):
             if same_scalar(key.value, setting.value):
-                needed = rows[key.kind].needs(setting.write).items()
+                needed = ROWS[key.kind].needs(setting.write).items()
                 along = {mate.path: value for kind, value in needed for mate in _mates(key, keys, kind)}
                 yield _found(
                     _(setting.sentence, key=key.said),

@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from autotune.messages import INVISIBLE, Language
 from autotune.report.plain_text import is_safe, safe_text
 
 _FILE_WIDTH = 160  # columns, where there is no terminal
@@ -61,3 +62,8 @@ def text_console(*, stderr: bool = False, kept: frozenset[str] = frozenset()) ->
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _FILE_WIDTH
     return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, kept=kept)
+
+
+def console_for(language: Language) -> SafeConsole:
+    """Return a console for prose in a language; one from right to left isolates what is not of it."""
+    return text_console(kept=frozenset() if language is Language.ENGLISH else INVISIBLE)

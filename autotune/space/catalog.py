@@ -136,7 +136,8 @@ KNOWN_KNOBS = tuple(
 )
 """Known knobs, in the order in which an expert would turn them."""
 
-_ROWS = {row.kind: row for row in KNOWN_KNOBS}
+ROWS = {row.kind: row for row in KNOWN_KNOBS}
+"""The known knobs by their kind."""
 
 _VALIDATION = re.compile(r"(?:.*_)?(?:val|valid|validation|eval|evaluation|test|dev|infer|inference|predict)(?:_.*)?")
 
@@ -163,7 +164,7 @@ def _names(path: str) -> set[str]:
 
 def row_of(knob: Knob) -> KnownKnob | None:
     """Return the row of a knob; None for a knob of the user's own."""
-    return _ROWS.get(knob.kind or "")
+    return ROWS.get(knob.kind or "")
 
 
 def effects_of(knob: Knob) -> Effects:
