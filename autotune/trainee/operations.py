@@ -75,12 +75,17 @@ class TorchOperations(Observer):
             return
         self._updates += 1
         if self._mode is None:
-            self._mode = _counting(self._places, self.phased)
+            self._mode = torch_mode(self._launched)
             self._mode.__enter__()
         elif self._updates > _UPDATES:
             self._is_over = True
             self._mode.__exit__(None, None, None)
             self._tell()
+
+    def _launched(self, _function: Any, make: Callable[[], Any]) -> Any:
+        if self.phased is None or self.phased.is_open:  # else in a fetch
+            self._places[place_of(None)] += 1
+        return make()
 
     def _tell(self) -> None:
         torch: Any = sys.modules["torch"]
@@ -100,13 +105,11 @@ def _least_s(launch: Callable[[], object]) -> float:
     return min(found_s)
 
 
-def _counting(places: Counter[str], phased: Any) -> Any:
-    """Return a mode in which operations are counted by the line that has led to each; those of a fetch are not."""
+def torch_mode(launch: Callable[[Any, Callable[[], Any]], Any]) -> Any:
+    """Return a mode of PyTorch in which each operation is launched by a function, given it and what makes it."""
 
-    class Counting(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
+    class Mode(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if phased is None or phased.is_open:
-                places[place_of(None)] += 1
-            return function(*args, **(kwargs or {}))
+            return launch(function, lambda: function(*args, **(kwargs or {})))
 
-    return Counting()
+    return Mode()

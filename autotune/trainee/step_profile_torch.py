@@ -21,6 +21,7 @@ from typing import Any, Callable, Optional
 from autotune.trainee import stream
 from autotune.trainee.batch import BatchSizes
 from autotune.trainee.instrumentation import Instrumentation
+from autotune.trainee.operations import torch_mode
 from autotune.trainee.step_profile import (
     BEGINS,
     STEPS_ONE_BY_ONE,
@@ -384,15 +385,14 @@ def _timing(found: Operations, torch: Any) -> Any:
     """Return a mode in which each operation is added with its own time."""
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else bool
 
-    class Timing(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            begin_s = time.perf_counter()
-            result = function(*args, **(kwargs or {}))
-            wait()
-            found.add(str(function).rpartition(".")[0] or str(function), time.perf_counter() - begin_s)
-            return result
+    def launch(function: Any, make: Callable[[], Any]) -> Any:
+        begin_s = time.perf_counter()
+        result = make()
+        wait()
+        found.add(str(function).rpartition(".")[0] or str(function), time.perf_counter() - begin_s)
+        return result
 
-    return Timing()
+    return torch_mode(launch)
 
 
 def _listed(names: Iterable[str]) -> str:
