@@ -117,6 +117,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/gpu-check", description=__doc__)
     parser.add_argument("--gpu", type=int, default=0, help="the driver's number of it (default: 0)")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has PyTorch or TensorFlow")
+    parser.add_argument("--seconds", type=float, default=12.0, help="for which each load is watched (default: 12)")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of the report (default: tests/gpu)")
     arguments = parser.parse_args()
     inventory = gpus()
@@ -127,7 +128,7 @@ def main() -> int:
     gpu = inventory.gpus[arguments.gpu]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid, "TF_CPP_MIN_LOG_LEVEL": "2"}
     framework, version = _framework(arguments.python, env)
-    place = Place(gpu=gpu, python=arguments.python, framework=framework, env=env)
+    place = Place(gpu=gpu, python=arguments.python, framework=framework, env=env, loaded_s=arguments.seconds)
     slug = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
     file = arguments.out / f"{datetime.now(UTC):%Y-%m-%d}-{slug}.md"
     file.write_text(report(place, version, inventory), encoding="utf-8")

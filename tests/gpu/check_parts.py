@@ -23,7 +23,6 @@ from autotune.trial.outcome import ending_of
 from scripts.bench.results import markdown_table
 from tests.gpu.collector_process import reading, records_of, until
 
-LOADED_S = 12.0
 CALLS = 200
 _LOAD = Path(__file__).with_name("load.py")
 
@@ -57,12 +56,14 @@ class Place:
         python: The interpreter that has the framework.
         framework: ``torch``, ``tensorflow`` or ``fake``; None if there is none that sees the GPU.
         env: Environment of what is started.
+        loaded_s: Time for which each load is watched.
     """
 
     gpu: GpuFacts
     python: str
     framework: str | None
     env: Mapping[str, str]
+    loaded_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,13 +247,12 @@ def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage,
         lines, bursts = Path(name, "samples.jsonl"), Path(name, "bursts")
         with _load(place, busy_ms, idle_ms, bursts) as load, reading(lines, [place.gpu.uuid], env=place.env):
             began_s = time.monotonic()
-            until(
-                lambda: any(record.t_s > began_s + LOADED_S for record in records_of(lines)), "the collector is silent"
-            )
+            ended_s = began_s + place.loaded_s
+            until(lambda: any(record.t_s > ended_s for record in records_of(lines)), "the collector is silent")
             known = GpuTimeline([place.gpu.uuid], since_s=began_s)
             for record in records_of(lines):
                 known.add(record)
-        t0_s, t1_s = began_s + 1.0, began_s + LOADED_S - 2.0
+        t0_s, t1_s = began_s + 1.0, ended_s - 2.0
         (use,) = known.between(t0_s, t1_s, own_pids={load.pid}, started_s=began_s).devices
         return use, _busy_fraction(bursts, t0_s, t1_s)
 
@@ -271,7 +271,7 @@ def _numbers(use: DeviceUsage) -> dict[str, Any]:
     names = (
         "utilization covered_fraction polled own_fraction foreign_fraction foreign_pids sm_activity tensor_activity "
         "dram_activity power_w energy_counted sm_clock_mhz temperature_start_c temperature_end_c throttled_fraction "
-        "clock_reasons peak_memory_bytes failed absent"
+        "clock_reasons peak_memory_bytes lost absent"
     )
     every = {**vars(use), **vars(use.figures)}
     return {**{name: every[name] for name in names.split()}, "attribution": use.attribution.value}

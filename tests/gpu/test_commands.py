@@ -23,6 +23,20 @@ def test_the_check_of_a_real_gpu_needs_one(tmp_path):
     assert list(tmp_path.glob("*.md")) == []
 
 
+@pytest.mark.services
+def test_the_check_of_a_gpu_makes_all_its_parts(nvml_library, tmp_path):
+    """On a fake one, as far as that goes; none fails, and the busy time of the loads is found."""
+    check = ("tests.gpu.check", "--seconds", "6", "--out", str(tmp_path))
+    done = run("tests.fake_nvml", "follow", "--", sys.executable, "-m", *check)
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.glob("*-nvidia-h100-80gb-hbm3.md")
+    text = file.read_text()
+    assert "failed: " not in text
+    assert text.count("not run: this GPU is a fake one") == 2
+    (busy,) = re.findall(r"^\| busy \| [\d.]+ % \| ([\d.]+) %", text, re.MULTILINE)
+    assert float(busy) > 90
+
+
 def test_what_the_collector_costs_can_be_measured(nvml_library):
     """On a machine of the tests' own the benchmark prints what its process takes; in a second that is not exact."""
     done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "scripts.bench", "collector", "--seconds", "1")
