@@ -23,6 +23,7 @@ from autotune.measure.gpu.records import of_line
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
+from autotune.trial.error_text import TRACEBACK, last_error, one_line
 from autotune.trial.guard import Guard, GuardLost, Program
 
 START_S = 30.0
@@ -30,6 +31,8 @@ START_S = 30.0
 
 SILENCE_S = 20.0
 """Time without a record after which a collector is replaced: it has ended, or hangs in the driver."""
+
+_MOST_OUTPUT = 8_000  # characters
 
 
 class GpuCollector:
@@ -57,6 +60,8 @@ class GpuCollector:
         self._guard_pid: int | None = None
         self._stream: BinaryIO | None = None
         self._torn = b""
+        self._output = ""  # what the process has written besides records: of its error
+        self._is_late = False  # the last driver windows were waited for in vain
         self._given_up: str | None = None  # why
         self._timeline = GpuTimeline(self._uuids, since_s=clock.now_s())  # of all trials, one after the other
         self._is_open = False
@@ -149,19 +154,23 @@ class GpuCollector:
     def _catch_up(self, t1_s: float) -> None:
         give_up_s = self._clock.now_s() + 0.6  # for what the driver has still to say of a trial's end
         while self._timeline.reached_s < t1_s and self._clock.now_s() < give_up_s:
-            if self._given_up or self._timeline.availability.losses(self._uuids):
+            if self._given_up or self._is_late or self._timeline.availability.losses(self._uuids):
                 return
             self._clock.wait(0.05)
             self._take()
+        self._is_late = self._timeline.reached_s < t1_s
 
     def _take(self) -> None:
-        """Take the records that were written since the last time; what is no record is left out."""
+        """Take the records that were written since the last time."""
         if self._stream is None:
             return
         *lines, self._torn = (self._torn + self._stream.read()).split(b"\n")
         for line in lines:
             record = of_line(line)
-            if record is not None:
+            if record is None:
+                self._output = f"{self._output}{line.decode('utf-8', 'replace')}\n"[-_MOST_OUTPUT:]
+            else:
+                self._is_late = False
                 self._timeline.add(record)
                 self._keep(line)
 
@@ -176,10 +185,12 @@ class GpuCollector:
 
     def _begin(self) -> None:
         self._begun += 1
-        self._torn = b""
+        self._torn, self._output = b"", ""
         self._timeline.availability.restart(self._clock.now_s())
-        # Where autotune itself comes from, and nothing of the user's that could stand in its way (-P).
-        env = {**inherited_environment(), "PYTHONPATH": str(Path(autotune.__file__).parents[1])}
+        # Where autotune itself comes from, and nothing of the working directory that could stand in its way (-P).
+        inherited = inherited_environment()
+        places = (str(Path(autotune.__file__).parents[1]), inherited.get("PYTHONPATH"))
+        env = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, places))}
         program = Program(argv=(sys.executable, "-P", "-m", gpu_process.__name__, *self._uuids), cwd=Path("/"), env=env)
         with contextlib.suppress(GuardLost, OSError):  # it will be silent then: no guard, or no room on the disk
             if self._stream is not None:
@@ -218,6 +229,8 @@ class GpuCollector:
             self._begin()
 
     def _why_silent(self, *, record_s: float) -> str | None:
+        if TRACEBACK in self._output:
+            return f"the GPU collector failed ({one_line(last_error(self._output))})"
         return self._timeline.availability.silence(self._clock.now_s(), start_s=START_S, record_s=record_s)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -148,6 +149,19 @@ def test_a_killed_collector_is_replaced_once(stage):
         (remark,) = on.collector.remarks
         assert remark.startswith("GPU utilization is not measured any more in this search: nothing was heard of")
         assert on.pids() == []
+
+
+def test_a_collector_that_cannot_start_says_why(stage, monkeypatch):
+    """At once, and nobody waits for it; it has the packages that autotune itself has from PYTHONPATH."""
+    on = stage()
+    (on.folder / "msgspec.py").write_text("raise ImportError('no such machine')")
+    monkeypatch.setenv("PYTHONPATH", str(on.folder))
+    with on.collector:
+        on.open()
+        on.until(lambda: on.lost() is None and on.collector.remarks)
+        why = "the GPU collector failed (ImportError: no such machine)"
+        assert on.collector.remarks == deque([f"GPU utilization is not measured any more in this search: {why}"])
+        assert on.use().remark == f"GPU utilization not measured: {why}"
 
 
 def test_a_driver_call_that_hangs_stops_nobody(stage):
