@@ -449,6 +449,8 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
             issues += _eager(name, told[-1], ends_s, usual_s)
         elif kind == "launch":
             issues += _launches(name, told[-1], usual_s)
+        elif kind == "wait":
+            issues += _waits_for_gpu(name, told[-1], usual_s)
     return CheckResult(check="recurring-costs", issues=tuple(issues))
 
 
@@ -499,6 +501,22 @@ def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
             place=place,
             count=count,
             each=1e6 * step_s / count,
+            share=percent(share),
+        )
+        yield _of_launches(place, sentence, count, share)
+
+
+def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
+    """Yield how often Python reads from the GPU in a step, and waits until all before that is done."""
+    count, trip_s = told.times or 0, told.duration_s or 0.0
+    share = min(_MOST_SHARE, trip_s / step_s)
+    if share > 0.05:
+        sentence = _(
+            "{place}: Python waits for the GPU {count} times in each step (.item(), .cpu(), a tensor as a condition), "
+            "and the GPU then for Python: {share} of the step at least. Keep what is computed on the GPU, and read it "
+            "after many steps.",
+            place=place,
+            count=count,
             share=percent(share),
         )
         yield _of_launches(place, sentence, count, share)

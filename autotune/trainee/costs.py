@@ -18,6 +18,7 @@ from autotune.trainee.observer import Observer
 
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<")
 _OURS = os.path.dirname(__file__)
+NOWHERE = "?"  # the place of what no line of the trainer's has led to
 _EVERY_S = 0.1  # of one kind and place; the first ones are told at once
 _FIRST = 3
 
@@ -158,7 +159,7 @@ def place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
     while frame is not None and not _is_own(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
-        return name or (code.co_name if code is not None else "?")
+        return name or (code.co_name if code is not None else NOWHERE)
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {name or frame.f_code.co_name}"
 
 

@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 from importlib import import_module
 from typing import Any, Callable, Optional
 
-from autotune.trainee.costs import place_of
+from autotune.trainee.costs import NOWHERE, place_of
 from autotune.trainee.observer import Observer
 
 _COUNTED, _COUNTED_S = 20_000, 1.0  # of TensorFlow
@@ -49,11 +50,12 @@ class TensorFlowOperations(Observer):
 
 
 class TorchOperations(Observer):
-    """Operations of a few updates, and what launching so many takes at least."""
+    """Operations of a few updates: what launching so many takes at least, and how often they wait for the GPU."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._places: Counter[str] = Counter()
+        self._waits: Counter[str] = Counter()
         self._thread: Optional[int] = None
         self._updates = 0
         self._mode: Optional[Any] = None
@@ -82,16 +84,25 @@ class TorchOperations(Observer):
             self._mode.__exit__(None, None, None)
             self._tell()
 
-    def _launched(self, _function: Any, make: Callable[[], Any]) -> Any:
+    def _launched(self, operation: partial[Any]) -> Any:
         if self.phased is None or self.phased.is_open:  # else in a fetch
-            self._places[place_of(None)] += 1
-        return make()
+            place = place_of(None)
+            self._places[place] += 1
+            self._waits[place] += waits_for_gpu(operation)
+        return operation()
 
     def _tell(self) -> None:
         torch: Any = sys.modules["torch"]
-        number, times = torch.ones(()), sum(self._places.values()) // _UPDATES
-        launch_s, place = times * _least_s(lambda: torch.add(number, number)), self._places.most_common(1)[0][0]
-        self.loop.report.line("cost", time.monotonic(), cost="launch", place=place, times=times, duration_s=launch_s)
+        number = torch.ones((), device="cuda" if torch.cuda.is_initialized() else "cpu")
+        self._tell_of("launch", self._places, _least_s(lambda: torch.add(number, number)))
+        if sum(self._waits.values()):
+            self._tell_of("wait", self._waits, _least_s(lambda: torch.add(number, number).item()))
+
+    def _tell_of(self, cost: str, places: Counter[str], each_s: float) -> None:
+        times = sum(places.values()) // _UPDATES
+        # Autograd's threads, which launch what is backward on a GPU, come from no line.
+        place = max(places, key=lambda place: (place != NOWHERE, places[place]))
+        self.loop.report.line("cost", time.monotonic(), cost=cost, place=place, times=times, duration_s=times * each_s)
 
 
 def _least_s(launch: Callable[[], object]) -> float:
@@ -105,11 +116,27 @@ def _least_s(launch: Callable[[], object]) -> float:
     return min(found_s)
 
 
-def torch_mode(launch: Callable[[Any, Callable[[], Any]], Any]) -> Any:
-    """Return a mode of PyTorch in which each operation is launched by a function, given it and what makes it."""
+def torch_mode(launch: Callable[[partial[Any]], Any]) -> Any:
+    """Return a mode of PyTorch in which each operation is launched by a function."""
 
     class Mode(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return launch(function, lambda: function(*args, **(kwargs or {})))
+            return launch(partial(function, *args, **(kwargs or {})))
 
     return Mode()
+
+
+def waits_for_gpu(operation: partial[Any]) -> bool:
+    """Return whether an operation of PyTorch returns only when the GPU has done all before it: Python reads from it."""
+    name, args = str(operation.func).split(".")[1], operation.args
+    if name in ("_local_scalar_dense", "nonzero", "masked_select"):
+        return bool(args[0].is_cuda)
+    if name == "index":  # a mask's True ones are counted
+        return any(one is not None and one.is_cuda and str(one.dtype) == "torch.bool" for one in args[1])
+    if name == "_to_copy":
+        to, source, is_blocking = operation.keywords.get("device"), args[0], not operation.keywords.get("non_blocking")
+    elif name == "copy_":
+        to, source, is_blocking = args[0].device, args[1], not (len(args) > 2 and args[2])
+    else:
+        return False
+    return to is not None and is_blocking and to.type == "cpu" and bool(source.is_cuda)

@@ -385,11 +385,11 @@ def _timing(found: Operations, torch: Any) -> Any:
     """Return a mode in which each operation is added with its own time."""
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else bool
 
-    def launch(function: Any, make: Callable[[], Any]) -> Any:
+    def launch(operation: functools.partial[Any]) -> Any:
         begin_s = time.perf_counter()
-        result = make()
+        result = operation()
         wait()
-        found.add(str(function).rpartition(".")[0] or str(function), time.perf_counter() - begin_s)
+        found.add(str(operation.func).rpartition(".")[0] or str(operation.func), time.perf_counter() - begin_s)
         return result
 
     return torch_mode(launch)

@@ -1,7 +1,8 @@
-"""Tests of the devices that operations of TensorFlow and tensors of PyTorch are on."""
+"""Tests of the devices that operations and tensors are on, and of the operations that wait for a GPU."""
 
 import json
 import subprocess
+from typing import Any
 
 from tests.trainee.conftest import interpreter_with
 
@@ -37,13 +38,43 @@ places.add_optimizer(optimizer)
 print(json.dumps(places.rows()))
 """
 
+OF_WAITS = """
+import json
+import torch
+from functools import partial
+from torch._subclasses import FakeTensorMode
+from autotune.trainee.operations import waits_for_gpu
+aten, cpu = torch.ops.aten, torch.device("cpu")
+with FakeTensorMode():
+    there, here = torch.ones(3, device="cuda"), torch.ones(3)
+    mask = there > 0
+print(json.dumps({name: waits_for_gpu(operation) for name, operation in {
+    "item": partial(aten._local_scalar_dense.default, there),
+    "item of the CPU's": partial(aten._local_scalar_dense.default, here),
+    "to the CPU": partial(aten._to_copy.default, there, device=cpu),
+    "to the CPU, not blocking": partial(aten._to_copy.default, there, device=cpu, non_blocking=True),
+    "to another type": partial(aten._to_copy.default, there, dtype=torch.half),
+    "to the GPU": partial(aten._to_copy.default, here, device=torch.device("cuda")),
+    "into one of the CPU's": partial(aten.copy_.default, here, there),
+    "into one of the GPU's": partial(aten.copy_.default, there, here),
+    "by a mask": partial(aten.index.Tensor, there, [mask]),
+    "by indices": partial(aten.index.Tensor, there, [None, torch.ones(1, dtype=torch.long)]),
+    "nonzero": partial(aten.nonzero.default, mask),
+    "sum": partial(aten.add.Tensor, there, there),
+}.items()}))
+"""
 
-def rows(python: str, script: str) -> dict[tuple[str, str], tuple[int, list[str]]]:
-    """Return what a script prints, by kind and device."""
+
+def printed(python: str, script: str) -> Any:
+    """Return what a script prints."""
     done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {(row["what"], row["device"]): (row["count"], row["names"]) for row in found}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def rows(python: str, script: str) -> dict[tuple[str, str], tuple[int, list[str]]]:
+    """Return the rows that a script prints, by kind and device."""
+    return {(row["what"], row["device"]): (row["count"], row["names"]) for row in printed(python, script)}
 
 
 def test_operations_of_tensorflow_are_counted_where_they_run() -> None:
@@ -65,3 +96,15 @@ def test_tensors_of_a_step_are_counted_where_they_lie() -> None:
     assert found["inputs of the model", "cpu"] == (1, ["x"])
     assert found["inputs of the model", "meta"] == (1, ["mask"])
     assert found["state of the optimizer", "cpu"] == (4, ["exp_avg", "exp_avg_sq"])
+
+
+def test_operations_that_read_from_a_gpu_wait_for_it() -> None:
+    """By the devices of their arguments, and unless they are told not to."""
+    waits = printed(interpreter_with("torch"), OF_WAITS)
+    assert {name for name, is_waiting in waits.items() if is_waiting} == {
+        "item",
+        "to the CPU",
+        "into one of the CPU's",
+        "by a mask",
+        "nonzero",
+    }

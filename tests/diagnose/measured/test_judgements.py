@@ -237,6 +237,25 @@ def test_many_short_operations_of_pytorch_are_launches(step_s: float, is_slow: b
         assert issues[0].bound.ratio == pytest.approx(1.33, abs=0.01)
 
 
+@pytest.mark.parametrize(("step_s", "is_slow"), [(0.002, True), (0.02, False)])
+def test_reading_from_the_gpu_again_and_again_is_waiting(step_s: float, is_slow: bool) -> None:
+    """It costs a trip there and back at least, in which neither the GPU nor Python does anything."""
+    told = TraineeEvent(
+        kind="cost",
+        t_s=0.5,
+        stream="7.0",
+        cost="wait",
+        place="/home/me/train.py:15 forward",
+        times=25,
+        duration_s=0.0004,
+    )
+    issues = judge_costs(steps([step_s] * 100), "/home/me", [told]).issues
+    assert len(issues) == is_slow
+    if is_slow:
+        assert "train.py:15 forward: Python waits for the GPU 25 times in each step" in issues[0].sentence
+        assert (issues[0].limit, issues[0].place) == (Limit.HOST, "train.py:15")
+
+
 def test_one_long_step_is_no_stall() -> None:
     """Whatever little ones there are beside it: what recurs takes time without it, too."""
     lengths = {200: 1.5, 100: 0.026, 50: 0.026, 300: 0.026}
