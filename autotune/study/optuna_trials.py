@@ -118,7 +118,8 @@ class OptunaTrials:
         Args:
             own: UUIDs of the claims of this process.
         """
-        self.close_lapsed(own)
+        if self._lapsed(own):
+            self.close_lapsed(own)
         there = [] if claim.is_made is None else self._trials_of(claim.uuid)
         claim.is_made = False
         claim.number = there[0][0] if there else self._create(claim.running_trial())
@@ -148,6 +149,7 @@ class OptunaTrials:
 
     def news(self, own: Collection[str | None]) -> News:
         """Return what others have written since the last call, or since opening."""
+        self.connection.pull()
         with suppress(KeyError):  # unless somebody has begun a further one
             further = next_member(self._name, [study.study_name for study in self._studies])
             self._storage.get_study_id_from_name(further)
@@ -223,15 +225,20 @@ class OptunaTrials:
 
     def close_lapsed(self, own: Collection[str | None]) -> int:
         """Close the trials of others that nobody makes any more; return their number."""
-        lapsed = [
+        self.connection.pull()
+        lapsed = self._lapsed(own)
+        for study, number in lapsed:
+            with suppress(*_GONE):  # somebody may have been quicker
+                study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+        return len(lapsed)
+
+    def _lapsed(self, own: Collection[str | None]) -> list[tuple[optuna.Study, int]]:
+        return [
             (study, trial.number)
             for _, study, trial in self._trials(TrialState.RUNNING)
             if uuid_of(trial) not in own
             and self._leases.has_lapsed(study.study_name, trial.number, trial.user_attrs.get(CLAIM))
         ]
-        for study, number in lapsed:
-            study.tell(number, state=TrialState.FAIL, skip_if_finished=True)  # somebody may have been quicker
-        return len(lapsed)
 
     def renew(self, claims: Iterable[Claim]) -> None:
         """Give a sign of life for each claim, as far as that can be written."""
@@ -260,6 +267,7 @@ class OptunaTrials:
 
     def _known_in(self, place: int) -> Distributions:
         if not self._known[place]:  # others may have begun it meanwhile
+            self.connection.pull()
             for trial in self._studies[place].get_trials(deepcopy=False):
                 self._know(place, trial.distributions)
         return self._known[place]

@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 import sqlalchemy
-from optuna.storages import RDBStorage
+from optuna.storages import BaseStorage, RDBStorage
 from sqlalchemy.engine import make_url
 
 from autotune.clock import Clock
@@ -22,6 +22,7 @@ from autotune.errors import StorageAway, StudyError
 from autotune.files import open_regular
 from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.lock import FileLock
+from autotune.study.storage.server import ServerStorage
 from autotune.study.storage.storage import DAMAGE, SET_ASIDE, Connection, is_member, member_names, next_member
 
 _STATEMENT_S = 15
@@ -97,6 +98,7 @@ class Database:
         self._is_server = address.kind is StorageKind.POSTGRESQL
         self._lock = self._lock_of(creates=True)
         self._reading_lock = self._lock_of(creates=False)
+        self._server: ServerStorage | None = None
 
     def where(self, study: str) -> str:
         """Return the address without its password."""
@@ -118,12 +120,19 @@ class Database:
         with self._expected(reads_only=True):  # what cannot be used gets no lock beside it
             is_made = self._is_server or self._has_tables()
             if is_made:
-                storage = self._optuna
+                storage: BaseStorage = self._optuna
+                if self._is_server:
+                    storage = self._server = ServerStorage(study, self._optuna, self._batches)
         if not is_made:
             with self._expected():
                 storage = self._optuna
-        expected = partial(self._expected, reads_only=reads_only)
-        return Connection(storage=storage, expected=expected, is_remote=self._is_server, close=self.close)
+        return Connection(
+            storage=storage,
+            expected=partial(self._expected, reads_only=reads_only),
+            pull=self._server.pull if self._server else lambda: None,
+            is_remote=self._is_server,
+            close=self.close,
+        )
 
     def attributes(self, name: str) -> list[object]:
         with self._looking() as names:
@@ -147,6 +156,8 @@ class Database:
 
     def close(self) -> None:
         """Close all connections; the next use opens them again."""
+        if self._server is not None:
+            self._server.close()
         if "_optuna" in self.__dict__:
             self._optuna.remove_session()
             self._optuna.engine.dispose()
@@ -190,6 +201,15 @@ class Database:
         if self._is_server:
             sqlalchemy.event.listen(storage.engine, "handle_error", self._raise_if_away)
         return storage
+
+    def _batches(self) -> sqlalchemy.Connection:
+        """Connect so that several statements may go as one text, which the server makes one transaction."""
+        from psycopg import ClientCursor  # of an extra
+
+        connection = self._optuna.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        driver: Any = connection.connection.driver_connection
+        driver.cursor_factory = ClientCursor
+        return connection
 
     def _raise_if_away(self, context: sqlalchemy.engine.ExceptionContext) -> None:
         """Raise `StorageAway` in the place of an error that passes.
@@ -248,6 +268,8 @@ class Database:
         try:
             with self._reading_lock if reads_only else self._lock:
                 yield
+                if self._server is not None:
+                    self._server.flush()
         except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, StorageAway) as error:
             told = error if isinstance(error, StorageAway) else self._error(error)
             if isinstance(told, StorageAway):

@@ -32,12 +32,14 @@ class Connection:
         expected: Returns the context in which each read or write is done. It holds whatever lock that needs, and turns
             what disks, servers and other writers can do into `StudyError`; where the storage cannot be reached for the
             moment, into `StorageAway`.
+        pull: Reads what others have written, where that is kept in memory otherwise.
         is_remote: Whether it may be away for a while, so that what it does not answer is written later.
         lock_probe: Returns the probe of a member, where everything hangs on the locks of a disk; None elsewhere.
     """
 
     storage: BaseStorage
     expected: Callable[[], AbstractContextManager[None]]
+    pull: Callable[[], None] = lambda: None
     is_remote: bool = False
     torn_bytes: int = 0
     close: Callable[[], None] = lambda: None
