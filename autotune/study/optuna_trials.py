@@ -19,7 +19,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.config.keys import first_of
-from autotune.errors import StorageAway, StudyError
+from autotune.errors import StorageAway
 from autotune.records import TrialRecord, Values
 from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, united, uuid_of
 from autotune.study.entry import IMPORTED, RECORD, record_of, utc_text, written_record
@@ -244,7 +244,7 @@ class OptunaTrials:
         """Give a sign of life for each claim, as far as that can be written."""
         for claim in claims:
             claim.renewals += 1
-            with suppress(StudyError), self.connection.expected(), suppress(*_GONE):
+            with suppress(*_GONE):
                 for _, study, trial in self._trials_of(claim.uuid) if claim.is_made else ():
                     trial_id = self._trial_id(study, trial.number)
                     self._storage.set_trial_user_attr(trial_id, CLAIM, claim.attribute())

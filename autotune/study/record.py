@@ -82,6 +82,9 @@ class Study:
         self._thread = StorageThread(f"storage of {name}", self._renew, RENEWAL_S)
         self._away_until_s: float | None = None
         self._why_away = ""
+        self._posted: deque[tuple[Future[Any], FrozenTrial | None]] = deque()  # with what they write
+        self._moved: list[str] = []  # trials whose numbers others have got, not told yet
+        self._caught_up = 0  # trials that the storage had missed, and that it has now, not told yet
         self._leases = LeaseWatch(owner.clock, owner.is_gone)
 
         def opened() -> tuple[OptunaTrials, list[tuple[int, FrozenTrial]], Mapping[str, Any]]:
@@ -154,8 +157,9 @@ class Study:
             left_because: Reason for which it leaves; empty where the study needs no more.
         """
         if self.member is not None:
+            present = partial(self._present, phase=phase, point=point, left_because=left_because)
             with suppress(StudyError):
-                self._call(partial(self._present, phase=phase, point=point, left_because=left_because))
+                self._post(present)
 
     def refresh(self) -> list[TrialRecord]:
         """Read what others have written since the last time; their trials are in `records` from now on.
@@ -230,8 +234,11 @@ class Study:
     # Trials
 
     def begin(self, values: Values, choices: Mapping[str, Sequence[Scalar]], **about: Scalar) -> Claim:
-        """Claim the next trial; it is in the storage when this returns, unless that is away."""
-        self.write_pending()
+        """Claim the next trial.
+
+        It is in the storage when this returns, unless that is away, or is a server that nobody else writes to now.
+        """
+        self._deliver()
         claim = Claim(
             number=max(self._trials.last, *(record.number for record in self._records), -1) + 1,
             values=values,
@@ -240,8 +247,13 @@ class Study:
         )
         self._claims[claim.uuid] = claim
         self._own_uuids.add(claim.uuid)
+        make = partial(self._trials.make, claim, self._own())
+        if self._pending is not None and not self.others():
+            with suppress(StorageAway):
+                self._post(make)
+            return claim
         try:
-            self._call(partial(self._trials.make, claim, self._own()))
+            self._call(make)
         except StorageAway:
             if self._pending is None:
                 raise
@@ -257,7 +269,7 @@ class Study:
     def finish(
         self, claim: Claim, record: TrialRecord, *, score: float | None = None, speeds: Sequence[float] = ()
     ) -> TrialRecord:
-        """Finish a claimed trial; it is on disk when this returns.
+        """Finish a claimed trial; it is on disk when this returns, and soon in the storage, too.
 
         Args:
             score: Its score over the baseline's, 1.0 for the baseline itself; None if it gave no comparable numbers.
@@ -278,8 +290,8 @@ class Study:
             return self._renumbered(written, number)
         self._waiting[claim.uuid] = written
         self._pending.add(finished)  # first: it is kept, whatever becomes of the server and of this process
-        self.write_pending()
-        return self._records[-1]
+        self._deliver()
+        return written
 
     def abandon(self, claim: Claim, *, why: str = "") -> None:
         """Give up a claim on a trial that was interrupted, as far as that can be written.
@@ -308,31 +320,31 @@ class Study:
         return self._insist(lambda: self._call(partial(self._trials.close_lapsed, self._own())))
 
     def write_pending(self) -> None:
-        """Write what waits for the storage, as long as that answers; each `begin` does it first."""
-        if self._pending is None:
-            return
-        missed, moved = 0, []
-        for finished in list(self._pending.trials):
-            uuid, told = uuid_of(finished), finished.number
-            try:
-                number = self._call(partial(self._trials.finish, finished))
-            except StorageAway:
-                break
-            self._pending.remove(finished)
-            self._claims.pop(uuid or "", None)
-            if record := self._waiting.pop(uuid, None):  # else nobody can read it, or it waited twice
-                self._renumbered(record, number)
-                if told not in (-1, number):
-                    moved.append(f"{told} is {number}")
-            missed += uuid in self._missed
-            self._missed.discard(uuid)
-        self._missed.update(self._waiting)
-        if missed:
-            self.remarks.append(f"Trials that the storage had missed are written: {missed}.")
-        if moved:
-            self.remarks.append(
-                f"Others have got numbers of trials that were shown here: trial {', '.join(moved)} from now on."
-            )
+        """Write what waits for the storage, and wait for that, as far as it answers: no search does between trials."""
+        if self._pending is not None and (self._pending.trials or self._posted):
+            self._deliver()
+            with suppress(StorageAway):
+                self._call(lambda: None)  # behind all of these
+
+    def _deliver(self) -> None:
+        """Begin to write what waits for the storage."""
+        on_the_way = {uuid_of(trial) for _, trial in self._posted if trial}
+        for finished in list(self._pending.trials if self._pending else ()):
+            if uuid_of(finished) not in on_the_way:
+                with suppress(StorageAway):
+                    self._post(partial(self._trials.finish, finished), finished)
+
+    def _delivered(self, finished: FrozenTrial, number: int) -> None:
+        assert self._pending is not None
+        uuid, told = uuid_of(finished), finished.number
+        self._pending.remove(finished)
+        self._claims.pop(uuid or "", None)
+        if record := self._waiting.pop(uuid, None):  # else nobody can read it, or it waited twice
+            self._renumbered(record, number)
+            if told not in (-1, number):
+                self._moved.append(f"{told} is {number}")
+        self._caught_up += uuid in self._missed
+        self._missed.discard(uuid)
 
     def keep_rating(self, search: str, rating: Rating) -> None:
         """Keep what each change of a search's answer is worth."""
@@ -398,10 +410,9 @@ class Study:
         expecting = partial(self._trials.expecting, function)
         if not self._connection.is_remote:
             return self._thread.call(expecting)
-        now_s = self._owner.clock.now_s()
-        if self._thread.is_stuck or (self._away_until_s is not None and now_s < self._away_until_s):
-            raise _away(self._why_away, self.where)
-        left_s = self._owner.ends_s - now_s
+        self._settle()
+        self._require_answers()
+        left_s = self._owner.ends_s - self._owner.clock.now_s()
         patience_s = max(0.5, min(_PATIENCE_S, left_s))
         try:
             result = self._thread.call(expecting, patience_s)
@@ -411,11 +422,54 @@ class Study:
         except StorageAway as error:
             away = error
         else:
-            if self._away_until_s is not None:
-                self._away_until_s = None
-                self._leases.resume()
-                self.remarks.append("The storage answers again.")
+            self._note_answer()
+            self._settle()  # what was in front of it is done, too
+            self._tell_of_deliveries()
             return result
+        self._note_away(away)
+        raise away
+
+    def _post(self, function: Callable[[], object], finished: FrozenTrial | None = None) -> None:
+        """Make a call in the storage's thread; of a server, nobody waits for it.
+
+        Args:
+            finished: Trial that it writes, and returns the number of.
+
+        Raises:
+            StorageAway: It is known that the server does not answer.
+        """
+        if not self._connection.is_remote:
+            self._call(function)
+            return
+        self._settle()
+        self._require_answers()
+        self._posted.append((self._thread.post(partial(self._trials.expecting, function)), finished))
+
+    def _settle(self) -> None:
+        """Take the results of posted calls that have ended."""
+        while self._posted and self._posted[0][0].done():
+            future, finished = self._posted.popleft()
+            try:
+                result = future.result()
+            except StorageAway as error:
+                self._note_away(error)
+            else:
+                self._note_answer()
+                if finished is not None:
+                    self._delivered(finished, result)
+
+    def _require_answers(self) -> None:
+        waits = self._away_until_s is not None and self._owner.clock.now_s() < self._away_until_s
+        if self._thread.is_stuck or waits:
+            raise _away(self._why_away, self.where)
+
+    def _note_answer(self) -> None:
+        if self._away_until_s is not None:
+            self._away_until_s = None
+            self._leases.resume()
+            self.remarks.append("The storage answers again.")
+
+    def _note_away(self, away: StorageAway) -> None:
         if self._away_until_s is None:
             self._leases.pause()
             self.remarks.append(
@@ -423,7 +477,15 @@ class Study:
             )
         self._why_away = away.message
         self._away_until_s = self._owner.clock.now_s() + 5.0  # between tries to reach a server that is away
-        raise away
+
+    def _tell_of_deliveries(self) -> None:
+        if self._caught_up:
+            self.remarks.append(f"Trials that the storage had missed are written: {self._caught_up}.")
+        if self._moved:
+            self.remarks.append(
+                f"Others have got numbers of trials that were shown here: trial {', '.join(self._moved)} from now on."
+            )
+        self._caught_up, self._moved = 0, []
 
     def _renumbered(self, record: TrialRecord, number: int) -> TrialRecord:
         if number == record.number:
@@ -438,13 +500,12 @@ class Study:
 
     def _renew(self) -> bool:
         claims = list(self._claims.values())
-        if claims:
-            self._trials.renew(claims)
-        if self.member is None or self.member.has_left:
-            return bool(claims)
-        with suppress(StudyError), self._connection.expected():
-            self._present()
-        return True
+        is_member = self.member is not None and not self.member.has_left
+        if claims or is_member:
+            with suppress(StudyError), self._connection.expected():
+                self._trials.renew(claims)
+                self._present()
+        return bool(claims) or is_member
 
 
 def _away(why: str, where: str) -> StorageAway:
@@ -477,6 +538,23 @@ class StorageThread:
         """True while a call goes on that its caller has given up."""
         return self._given_up is not None and not self._given_up.done()
 
+    def post(self, function: Callable[[], _T]) -> Future[_T]:
+        """Make a call behind those before it, and return its future."""
+        future: Future[_T] = Future()
+
+        def make() -> None:
+            try:
+                future.set_result(function())
+            except BaseException as error:  # noqa: BLE001 -- it is raised where the result is asked for
+                future.set_exception(error)
+
+        with self._lock:
+            self._calls.put(make)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread.start()
+        return future
+
     def call(self, function: Callable[[], _T], patience_s: float | None = None) -> _T:
         """Make a call, wait for its end, and return what it returns.
 
@@ -487,19 +565,7 @@ class StorageThread:
             TimeoutError: It did not end in time; it goes on, and others wait behind it.
             Exception: Whatever it raises.
         """
-        future: Future[_T] = Future()
-
-        def make() -> None:
-            try:
-                future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 -- it is raised in the caller's thread
-                future.set_exception(error)
-
-        with self._lock:
-            self._calls.put(make)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
+        future = self.post(function)
         try:
             return future.result(patience_s)
         except TimeoutError:

@@ -18,7 +18,7 @@ from scripts.bench import (
     windows,
 )
 from scripts.bench.coded import benchmark as code
-from scripts.bench.overhead import choices, gpu_watching, observer, start, storage
+from scripts.bench.overhead import choices, distance, gpu_watching, observer, start, storage
 from scripts.bench.simulation import calibration
 from scripts.bench.staged import benchmark as staged
 from scripts.bench.tables import benchmark as tables
@@ -56,6 +56,7 @@ _BENCHMARKS = (
     gpu_watching.add_collector,
     gpu_watching.add_monitor,
     storage.add_storage,
+    distance.add_distance,
     drift.add_drift,
     windows.add_windows,
     stalls.add_stalls,

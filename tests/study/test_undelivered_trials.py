@@ -143,6 +143,7 @@ def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     finished(study)
     study.abandon(study.begin(VALUES, CHOICES))
     claim = study.begin(VALUES, CHOICES)
+    study.write_pending()
     monkeypatch.setattr(Remote, "away", True)
     assert study.finish(claim, replace(record(), detail="2"), score=1.0, speeds=(59.0, 61.0)).number == 2
     assert [finished(study), finished(study)] == [3, 4]

@@ -42,7 +42,13 @@ _SERVER = {
 _LAST_TABLE = "alembic_version"  # of those that Optuna makes, in three transactions
 _MAKING = int.from_bytes(b"autotune", "big")
 """Key of the lock in a server's database under which tables are made."""
-_SERVER_POOL: Mapping[str, Any] = {"pool_size": 1, "max_overflow": 2, "pool_pre_ping": True, "pool_timeout": 10}
+_SERVER_ENGINE: Mapping[str, Any] = {
+    "pool_size": 1,
+    "max_overflow": 2,
+    "pool_pre_ping": True,
+    "pool_timeout": 10,
+    "use_native_hstore": False,  # it would ask whether there is that type
+}
 
 _NO_ANSWER = (
     sqlalchemy.exc.OperationalError,
@@ -98,7 +104,8 @@ class Database:
         self._is_server = address.kind is StorageKind.POSTGRESQL
         self._lock = self._lock_of(creates=True)
         self._reading_lock = self._lock_of(creates=False)
-        self._server: ServerStorage | None = None
+        self._connected: list[ServerStorage] = []
+        self._is_made = False  # a server's tables
 
     def where(self, study: str) -> str:
         """Return the address without its password."""
@@ -122,14 +129,15 @@ class Database:
             if is_made:
                 storage: BaseStorage = self._optuna
                 if self._is_server:
-                    storage = self._server = ServerStorage(study, self._optuna, self._batches)
+                    storage = ServerStorage(study, self._optuna, self._batches)
+                    self._connected.append(storage)
         if not is_made:
             with self._expected():
                 storage = self._optuna
         return Connection(
             storage=storage,
             expected=partial(self._expected, reads_only=reads_only),
-            pull=self._server.pull if self._server else lambda: None,
+            pull=storage.pull if isinstance(storage, ServerStorage) else lambda: None,
             is_remote=self._is_server,
             close=self.close,
         )
@@ -156,8 +164,8 @@ class Database:
 
     def close(self) -> None:
         """Close all connections; the next use opens them again."""
-        if self._server is not None:
-            self._server.close()
+        for one in self._connected:
+            one.close()
         if "_optuna" in self.__dict__:
             self._optuna.remove_session()
             self._optuna.engine.dispose()
@@ -165,7 +173,7 @@ class Database:
     @contextmanager
     def _looking(self) -> Iterator[list[str]]:
         """Yield the names of all Optuna studies; none where there is nothing, and nothing is made."""
-        with self._expected(reads_only=True), closing(self):
+        with self._expected(reads_only=True), nullcontext() if self._connected else closing(self):
             yield optuna.get_all_study_names(self._optuna) if self._has_tables() else []
 
     def _lock_of(self, *, creates: bool) -> AbstractContextManager[Any]:
@@ -195,9 +203,9 @@ class Database:
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would show statements
         # Without its password: Optuna keeps the URL, fills fields in braces into it, and shows it in its messages.
         url = self._url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
-        pool = _SERVER_POOL if self._is_server else {}
+        kwargs = {**(_SERVER_ENGINE if self._is_server else {}), "connect_args": self._connect_args()}
         with self._making_tables():
-            storage = RDBStorage(url, engine_kwargs={**pool, "connect_args": self._connect_args()})
+            storage = RDBStorage(url, engine_kwargs=kwargs, skip_table_creation=self._is_made)
         if self._is_server:
             sqlalchemy.event.listen(storage.engine, "handle_error", self._raise_if_away)
         return storage
@@ -226,11 +234,11 @@ class Database:
     @contextmanager
     def _making_tables(self) -> Iterator[None]:
         """Let one machine at a time make the tables of a server, if it has none: Optuna fails where two do."""
-        if not self._is_server or self._has_tables(_LAST_TABLE):
+        self._is_made = self._is_server and self._has_tables(_LAST_TABLE)
+        if not self._is_server or self._is_made:
             yield
             return
-        engine = self._one_connection()
-        with engine.begin() as connection:  # at whose end the server frees the lock, whatever ends it
+        with self._one_connection.begin() as connection:  # at whose end the server frees the lock, whatever ends it
             connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_MAKING)))
             yield
 
@@ -249,10 +257,17 @@ class Database:
         return {**ours, **self._address.secrets}
 
     def _has_tables(self, last: str = "studies") -> bool:
-        return self._is_there() and sqlalchemy.inspect(self._one_connection()).has_table(last)
+        if self._is_made or not self._is_there():
+            return self._is_made
+        with self._one_connection.connect() as connection:
+            return sqlalchemy.inspect(connection).has_table(last)
 
+    @cached_property
     def _one_connection(self) -> sqlalchemy.Engine:
-        return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args())
+        hstore = {"use_native_hstore": False} if self._is_server else {}
+        return sqlalchemy.create_engine(
+            self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args(), **hstore
+        )
 
     def _last_start(self, name: str, names: list[str]) -> datetime:
         starts = [
@@ -268,8 +283,8 @@ class Database:
         try:
             with self._reading_lock if reads_only else self._lock:
                 yield
-                if self._server is not None:
-                    self._server.flush()
+                for one in self._connected:
+                    one.flush()
         except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, StorageAway) as error:
             told = error if isinstance(error, StorageAway) else self._error(error)
             if isinstance(told, StorageAway):

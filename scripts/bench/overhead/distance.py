@@ -1,0 +1,185 @@
+"""What the distance to a server costs: searches over a proxy on loopback that lets each answer wait.
+
+The trainer only sleeps, so that the machine is idle. The server is what AUTOTUNE_STORAGE names; its studies stay there.
+A round trip is counted where the search sends after it has received: the server, and its answer, are waited for.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from autotune.environment import STORAGE_VARIABLE
+from scripts.bench.results import Commands, markdown_table
+
+_TRAINER = """\
+import sys, time
+import yaml
+from autotune.trainee import step
+values = yaml.safe_load(open(sys.argv[1]))
+batch, workers = values["batch_size"], values["num_workers"]
+load_s, compute_s = 0.004 * batch / max(1, workers), 0.01 + 0.0005 * batch
+while True:
+    time.sleep(max(load_s, compute_s) if workers else load_s + compute_s)
+    step(samples=batch)
+"""
+
+
+class DelayingProxy:
+    """Proxy on loopback that hands on each piece of what either side says after half of a delay.
+
+    Args:
+        delay_s: What a round trip takes longer through it.
+
+    Attributes:
+        port: Where it listens.
+        round_trips: Times that a client has sent something after it had received.
+    """
+
+    def __init__(self, host: str, port: int, delay_s: float) -> None:
+        self._server = host, port
+        self._half_s = delay_s / 2.0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.round_trips = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._server)
+                for one in (client, server):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                has_received = threading.Event()
+                has_received.set()
+                self._relay(client, server, lambda heard=has_received: self._asked(heard))
+                self._relay(server, client, has_received.set)
+
+    def _asked(self, heard: threading.Event) -> None:
+        self.round_trips += heard.is_set()
+        heard.clear()
+
+    def _relay(self, source: socket.socket, sink: socket.socket, note: object) -> None:
+        pieces: deque[tuple[float, bytes]] = deque()
+        there = threading.Semaphore(0)
+
+        def read() -> None:
+            data = b"-"
+            while data:
+                try:
+                    data = source.recv(1 << 16)
+                except OSError:
+                    data = b""
+                if data and callable(note):
+                    note()
+                pieces.append((time.monotonic() + self._half_s, data))
+                there.release()
+
+        def write() -> None:
+            data = b"-"
+            with suppress(OSError):
+                while data:
+                    there.acquire()
+                    due_s, data = pieces.popleft()
+                    time.sleep(max(0.0, due_s - time.monotonic()))
+                    sink.sendall(data)
+            with suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
+
+        for target in (read, write):
+            threading.Thread(target=target, daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listener.close()
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    rows = [_search("journal", None, arguments.budget)]
+    for delay_ms in arguments.delays:
+        rows.append(_search(f"server, {delay_ms:g} ms", delay_ms / 1e3, arguments.budget))
+    heads = ["storage", "trials", "verdict", "told", "round trips to open", "a trial"]
+    print(markdown_table(heads, rows))
+
+
+def _search(name: str, delay_s: float | None, budget: str) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder, _storage(delay_s) as (address, proxy):
+        config = _config(Path(folder))
+        command = [
+            sys.executable,
+            "-m",
+            "autotune",
+            "search",
+            "--config",
+            str(config),
+            "--budget",
+            budget,
+            "--no-apply",
+        ]
+        env = {**os.environ, STORAGE_VARIABLE: address or f"journal:{folder}/studies"}
+        with subprocess.Popen([*command, "--json"], cwd=folder, env=env, stdout=-1, stderr=-1, text=True) as process:
+            assert process.stderr is not None
+            assert process.stdout is not None
+            opened = 0
+            for line in process.stderr:
+                if " study " in line and not opened:
+                    opened = proxy.round_trips if proxy else 0
+            answer = json.loads(process.stdout.read())
+    told = answer.get("speedup")
+    trials = int(answer.get("trials") or 0)
+    each = f"{(proxy.round_trips - opened) / max(1, trials):.1f}" if proxy else ""
+    row = [
+        name,
+        str(trials),
+        answer.get("verdict") or str(answer.get("error")),
+        f"{told['ratio']:.2f}x ({told['low']:.2f} to {told['high']:.2f})" if told else "-",
+        str(opened) if proxy else "",
+        each,
+    ]
+    print(*row, file=sys.stderr, flush=True)
+    return row
+
+
+@contextmanager
+def _storage(delay_s: float | None) -> Iterator[tuple[str | None, DelayingProxy | None]]:
+    if delay_s is None:
+        yield None, None
+        return
+    address = urlsplit(os.environ[STORAGE_VARIABLE])
+    proxy = DelayingProxy(address.hostname or "127.0.0.1", address.port or 5432, delay_s)
+    user = address.netloc.rpartition("@")[0]
+    try:
+        yield urlunsplit(address._replace(netloc=f"{user}@127.0.0.1:{proxy.port}")), proxy
+    finally:
+        proxy.close()
+
+
+def _config(folder: Path) -> Path:
+    (folder / "train.py").write_text(_TRAINER)
+    config = folder / "config.yaml"
+    config.write_text(
+        f"run: {uuid.uuid4().hex}\nbatch_size: 8\nnum_workers: 0\n"
+        f"autotune:\n  command: {sys.executable} train.py {{config}}\n"
+        "  knobs:\n    batch_size: [4, 8, 16, 32]\n    num_workers: [0, 1, 2, 4]\n"
+    )
+    return config
+
+
+def add_distance(commands: Commands) -> None:
+    """Add the parser of ``distance``."""
+    parser = commands.add_parser("distance", help="what the distance to the server of AUTOTUNE_STORAGE costs a search")
+    parser.add_argument("--delays", type=float, nargs="+", default=[0.2, 20, 50, 150], help="of a round trip, in ms")
+    parser.add_argument("--budget", default="3m", help="of each search (default: 3m)")
+    parser.set_defaults(run=_run)
