@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -39,6 +40,13 @@ _OPTIONS = (
     click.option("--image", help="Image with the trainer, the config and autotune, for Kubernetes."),
     click.option(
         "--gpus", type=click.IntRange(0, 64), help="GPUs of a worker, for Kubernetes; 0 for a trainer without [1]."
+    ),
+    click.option(
+        "--template",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Your own batch script of Slurm, or Job, Pod or PodTemplate of Kubernetes: the worker's command is put "
+        "into it, and all else stays. In a script {worker} is its place; else it is the last line.",
     ),
     click.option(
         "--secret", metavar="NAME", help="Secret of Kubernetes with the storage's address [autotune-storage]."
@@ -84,7 +92,8 @@ def command(call: Invocation, /, **options: Any) -> int:
     With --submit, workers are started on other machines; their trainer's command is that of the config's section.
     """
     submission = {
-        name: options.pop(name) for name in ("engine", "count", "image", "gpus", "secret", "reachable", "dry_run")
+        name: options.pop(name)
+        for name in ("engine", "count", "image", "gpus", "template", "secret", "reachable", "dry_run")
     }
     if submission["engine"] is not None:
         with signals_held():

@@ -17,7 +17,7 @@ from autotune.daemon import submission
 from autotune.daemon.submission import WorkerJob, shared_storage
 from autotune.environment import inherited_environment
 from autotune.errors import ConfigError
-from autotune.files import create_private, make_private_folder
+from autotune.files import create_private, make_private_folder, open_regular
 from autotune.study.storage.address import SaidAddress, said_by_environment
 from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
 from autotune.trial.search_child import OWN_COMMAND
@@ -32,6 +32,7 @@ class SubmissionRequest:
         engine: What starts the workers: ``slurm``, ``kubernetes`` or ``ssh``.
         count: Their number; None if it was not said.
         gpus: GPUs of a pod; None if it was not said.
+        template: File of the user's own manifest, or batch script; None for ours.
         secret: Name of the Secret with the storage's address; None if it was not said.
         reachable: Whether other machines reach the storage, though it looks like this machine's own.
         dry_run: True to show what would be submitted, and start nothing.
@@ -46,6 +47,7 @@ class SubmissionRequest:
     count: int | None
     image: str | None
     gpus: int | None
+    template: Path | None
     secret: str | None
     reachable: bool
     dry_run: bool
@@ -103,8 +105,14 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
 def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
     count = request.count or 1
     folder = state.workers / f"{clock.utc():%Y%m%dT%H%M%S}-{os.getpid()}"
-    script, text = folder / "job.sh", submission.job_script(job, count, folder)
-    words = submission.sbatch_words(request.words, script)
+    script, options = folder / "job.sh", request.words
+    if request.template is None:
+        text = submission.job_script(job, count, folder)
+    else:
+        template = _text_of(request.template)
+        text = submission.job_script_from(template, job)
+        options = (*submission.options_beside(template, count, folder), *options)
+    words = submission.sbatch_words(options, script)
     if request.dry_run:
         say(text)
         say_aside(f"Would be written to {script} and submitted with:\n  {shlex.join(masked(words))}")
@@ -114,7 +122,8 @@ def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock
     create_private(script, text.encode())
     number = submission.submit(words)
     say(
-        f"Submitted job {number}: {f'{count} workers, each' if count > 1 else 'a worker'} on a node of its own.\n"
+        f"Submitted job {number}: {f'{count} workers, each' if count > 1 else 'a worker'} on a node of its own"
+        f"{'' if request.template is None else ', as far as the script asks for it'}.\n"
         f"  script  {script}\n"
         f"  output  {folder}/{number}_*.log\n"
         f"squeue --job {number} shows them, scancel {number} ends them; nothing that they finished is lost."
@@ -132,13 +141,28 @@ def _kubernetes(request: SubmissionRequest, said: SaidAddress | None, clock: Clo
     secret = request.secret or "autotune-storage"
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?", secret):
         raise ConfigError(f"{secret!a} is no name of a Secret", where="--secret", remedy="Use a-z, 0-9, - and dots.")
-    assert request.image is not None, "it was asked for"
-    gpus = 1 if request.gpus is None else request.gpus
-    pods = submission.Pods(count=request.count or 1, image=request.image, gpus=gpus, secret=secret)
+    gpus = 1 if request.gpus is None and request.template is None else request.gpus
+    pods = submission.Pods(count=request.count or 1, image=request.image or "", gpus=gpus, secret=secret)
     options = tuple(_options(request, request.state_dir))
     job = WorkerJob(config=request.config, program=("autotune",), options=options, seed=request.seed, cwd=Path("/"))
-    say(submission.manifest(job, pods, clock.utc()).rstrip("\n"))
+    if request.template is None:
+        text = submission.manifest(job, pods, clock.utc())
+    else:
+        template = _text_of(request.template)
+        text = submission.manifest_from(template, job, pods, clock.utc(), where=str(request.template))
+    say(text.rstrip("\n"))
     return 0
+
+
+def _text_of(template: Path) -> str:
+    try:
+        with open_regular(template) as file:
+            return file.read().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise ConfigError(
+            f"it cannot be read: {why}", where=str(template), remedy="Name another with --template."
+        ) from error
 
 
 def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
@@ -191,12 +215,14 @@ def _options(request: SubmissionRequest, state_dir: Path | None) -> list[str]:
 
 def _require_fitting(request: SubmissionRequest) -> None:
     engine = request.engine
+    if engine == "ssh" and request.template is not None:
+        raise click.UsageError("--template is for --submit slurm and kubernetes.")
     if engine == "ssh" and request.count is not None:
         raise click.UsageError("--submit ssh starts one worker on each host that is named; leave -n out.")
     if engine == "kubernetes":
-        if not request.image:
+        if not request.image and request.template is None:
             raise click.UsageError(
-                "--submit kubernetes needs --image, with the trainer, the config and autotune in it."
+                "--submit kubernetes needs --image, with the trainer, the config and autotune in it, or a --template."
             )
         if request.words:
             raise click.UsageError("--submit kubernetes takes no further words; the config's section has the command.")

@@ -9,18 +9,22 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import yaml
 
 from autotune import __version__
 from autotune.environment import STORAGE_VARIABLE, inherited_environment
 from autotune.errors import CommandError, ConfigError
 from autotune.study.storage.address import SaidAddress, StorageAddress, StorageKind, address_of
+from autotune.trial.error_text import one_line
 from autotune.trial.mounts import file_system
 from autotune.trial.search_child import run_short
 
@@ -76,13 +80,14 @@ class Pods:
     """Pods of a Job, beside what they run.
 
     Attributes:
-        image: Image with the trainer, the config and autotune.
+        image: Image with the trainer, the config and autotune; empty for that of a template.
+        gpus: GPUs of each; None for those of a template.
         secret: Name of the Secret whose key ``url`` is the address of the storage.
     """
 
     count: int
     image: str
-    gpus: int
+    gpus: int | None
     secret: str
 
 
@@ -110,6 +115,62 @@ def manifest(job: WorkerJob, pods: Pods, now: datetime) -> str:
         quoted_secret=_scalar(pods.secret),
         gpus=limits if pods.gpus else "",
     )
+
+
+def manifest_from(template: str, job: WorkerJob, pods: Pods, now: datetime, *, where: str) -> str:
+    """Return the manifest of a user's own Job, Pod or PodTemplate, with what makes it one of workers.
+
+    Its first container gets the command and the storage's address; the Job gets the number of workers, and each a node
+    of its own unless it says otherwise. All else stays: volumes, tolerations, limits, secrets, service accounts.
+
+    Args:
+        where: Place of the template, for errors.
+
+    Raises:
+        ConfigError: It is none of these, or holds no container.
+    """
+    ours: dict[str, Any] = yaml.safe_load(manifest(job, replace(pods, gpus=pods.gpus or 0), now))
+    try:
+        theirs = pod = yaml.safe_load(template)
+        for name in _POD_OF[theirs["kind"]]:
+            pod = pod[name]
+        spec, container = pod["spec"], pod["spec"]["containers"][0]
+        env = [one for one in container.get("env") or () if one["name"] != STORAGE_VARIABLE]
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
+        said = one_line(f"{type(error).__name__}: {error}")
+        raise ConfigError(
+            f"no Job, Pod or PodTemplate of Kubernetes with a container ({said})",
+            where=where,
+            remedy="Give a manifest of one document, as kubectl get job NAME -o yaml prints it.",
+        ) from None
+    of_pods = ours["spec"]["template"]
+    worker = of_pods["spec"]["containers"][0]
+    container.pop("args", None)
+    container |= {"command": worker["command"], "env": [*env, *worker["env"]]}
+    if pods.image:
+        container["image"] = pods.image
+    if pods.gpus is not None:
+        resources = container.setdefault("resources", {})
+        resources["limits"] = {**(resources.get("limits") or {}), "nvidia.com/gpu": str(pods.gpus)}
+    kept = theirs["spec"] if theirs["kind"] == "Job" else {}
+    ours["spec"] = {**kept, **ours["spec"]}
+    ours["spec"]["template"] = {
+        "metadata": _about(pod, of_pods, "labels", "annotations"),
+        "spec": {**of_pods["spec"], **spec, "restartPolicy": "Never"},
+    }
+    ours["metadata"] = _about(theirs, ours, "namespace", "labels", "annotations") | {"name": ours["metadata"]["name"]}
+    head = "".join(f"{line}\n" for line in manifest(job, pods, now).splitlines() if line.startswith("#"))
+    return head + yaml.safe_dump(ours, sort_keys=False, allow_unicode=True)
+
+
+_POD_OF = {"Job": ("spec", "template"), "Pod": (), "PodTemplate": ("template",)}
+"""Kind of a user's template, and the keys on the way to the pod in it."""
+
+
+def _about(theirs: Mapping[str, Any], ours: Mapping[str, Any], *kept: str) -> dict[str, Any]:
+    """Return the metadata of a template as far as they are not the cluster's, with the labels of workers."""
+    about = {name: value for name, value in (theirs.get("metadata") or {}).items() if name in kept}
+    return {**about, "labels": {**(about.get("labels") or {}), **ours["metadata"]["labels"]}}
 
 
 def _filled(file: str, /, **values: object) -> str:
@@ -234,6 +295,33 @@ def job_script(job: WorkerJob, count: int, output: Path) -> str:
         words=shlex.join(job.words),
         seed=job.seed,
     )
+
+
+def job_script_from(template: str, job: WorkerJob) -> str:
+    """Return a user's own batch script, with the worker's command for ``{worker}``, or at its end.
+
+    Nothing of it is changed: its header, its modules, what it exports, and the line that enters a container stay.
+    """
+    command = f'{shlex.join(job.words)} --seed "$(({job.seed} + SLURM_ARRAY_TASK_ID))"'
+    lines = template.splitlines()
+    begin = next((place for place, line in enumerate(lines) if line.strip() and not line.startswith("#")), len(lines))
+    body = "\n".join(lines[begin:])
+    body = body.replace(WORKER, command) if WORKER in body else f"{body}\nexec {command}".lstrip("\n")
+    return "\n".join((*lines[:begin], *job.entering(), body, ""))
+
+
+def options_beside(template: str, count: int, output: Path) -> tuple[str, ...]:
+    """Return the options of sbatch that a user's own script gets: those that make workers of it, and are not in it."""
+    header = " ".join(line for line in template.splitlines() if line.startswith("#SBATCH"))
+    return (
+        f"--array=0-{count - 1}",
+        *(() if "--signal" in header else (f"--signal=B:TERM@{NOTICE_S}",)),
+        *(() if re.search(r"\s(--output|-o)\b", header) else (f"--output={output}/%A_%a.log", "--open-mode=append")),
+    )
+
+
+WORKER = "{worker}"
+"""Place of the worker's command in a user's own batch script."""
 
 
 def sbatch_words(options: Sequence[str], script: Path) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ A round trip is counted where the search sends after it has received: the server
 
 import argparse
 import json
+import math
 import os
 import socket
 import subprocess
@@ -110,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> None:
     rows = [_search("journal", None, arguments.budget)]
     for delay_ms in arguments.delays:
         rows.append(_search(f"server, {delay_ms:g} ms", delay_ms / 1e3, arguments.budget))
-    heads = ["storage", "trials", "verdict", "told", "round trips to open", "a trial"]
+    heads = ["storage", "trials", "a minute", "verdict", "told", "round trips to open", "a trial"]
     print(markdown_table(heads, rows))
 
 
@@ -132,17 +133,19 @@ def _search(name: str, delay_s: float | None, budget: str) -> list[str]:
         with subprocess.Popen([*command, "--json"], cwd=folder, env=env, stdout=-1, stderr=-1, text=True) as process:
             assert process.stderr is not None
             assert process.stdout is not None
-            opened = 0
+            opened, opened_s = 0, math.nan
             for line in process.stderr:
-                if " study " in line and not opened:
-                    opened = proxy.round_trips if proxy else 0
+                if " study " in line and math.isnan(opened_s):
+                    opened, opened_s = proxy.round_trips if proxy else 0, time.monotonic()
             answer = json.loads(process.stdout.read())
+            took_s = time.monotonic() - opened_s
     told = answer.get("speedup")
     trials = int(answer.get("trials") or 0)
     each = f"{(proxy.round_trips - opened) / max(1, trials):.1f}" if proxy else ""
     row = [
         name,
         str(trials),
+        f"{60.0 * trials / took_s:.1f}",
         answer.get("verdict") or str(answer.get("error")),
         f"{told['ratio']:.2f}x ({told['low']:.2f} to {told['high']:.2f})" if told else "-",
         str(opened) if proxy else "",

@@ -31,9 +31,10 @@ def request_of(project: Path) -> Request:
 
     def make(engine: str, *words: str, **changes: Any) -> SubmissionRequest:
         fields: dict[str, Any] = {
-            "engine": engine, "count": None, "image": None, "gpus": None, "secret": None, "reachable": True,
-            "dry_run": False, "config": Path("my config.yaml"), "storage": None, "budget_s": None, "seed": 0,
-            "same_training": False, "batch": None, "allow_busy_gpu": False, "state_dir": None, "words": words,
+            "engine": engine, "count": None, "image": None, "gpus": None, "template": None, "secret": None,
+            "reachable": True, "dry_run": False, "config": Path("my config.yaml"), "storage": None, "budget_s": None,
+            "seed": 0, "same_training": False, "batch": None, "allow_busy_gpu": False, "state_dir": None,
+            "words": words,
         }  # fmt: skip
         return SubmissionRequest(**{**fields, **changes})
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -137,6 +138,72 @@ def test_no_name_breaks_the_manifest(
     ]["containers"]
     assert container["image"] == name
     assert expanded(container["command"][3]) == f"{name}.yaml"
+
+
+THEIRS = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train-xtts, namespace: speech, uid: abc, labels: {team: speech}, annotations: {queue: night}}
+spec:
+  ttlSecondsAfterFinished: 600
+  template:
+    metadata: {labels: {team: speech}}
+    spec:
+      restartPolicy: OnFailure
+      serviceAccountName: trainer
+      tolerations: [{key: gpu, operator: Exists}]
+      volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 8Gi}}]
+      containers:
+        - name: trainer
+          image: registry.lab/xtts:7
+          command: [python, train.py]
+          args: [--epochs, "3"]
+          env: [{name: HF_HOME, value: /cache}, {name: AUTOTUNE_STORAGE, value: postgresql://old}]
+          resources: {requests: {cpu: "8"}, limits: {nvidia.com/gpu: "1"}}
+          volumeMounts: [{name: shm, mountPath: /dev/shm}]
+"""
+
+
+@pytest.mark.parametrize("kind", ["Job", "Pod", "PodTemplate"])
+def test_a_template_of_ones_own_stays_as_it_is(
+    request_of: Request, capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+) -> None:
+    """It gets the command, the address of the storage, labels and the number of workers, and nothing else."""
+    theirs = yaml.safe_load(THEIRS)
+    pod = theirs["spec"]["template"]
+    whole = {"Job": theirs, "Pod": {**theirs, "spec": pod["spec"]}, "PodTemplate": {**theirs, "template": pod}}[kind]
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({**whole, "kind": kind}))
+    request = request_of("kubernetes", template=tmp_path / "job.yaml", count=3)
+    assert submit_workers(request, VirtualClock()) == 0
+    job = yaml.safe_load(capsys.readouterr().out)
+    ours, made = job["spec"]["template"]["spec"], job["spec"]["template"]["spec"]["containers"][0]
+    before = pod["spec"]["containers"][0]
+    assert made["command"][:2] == ["autotune", "worker"]
+    assert "args" not in made
+    assert [one["name"] for one in made["env"]] == ["HF_HOME", "AUTOTUNE_STORAGE"]
+    assert "secretKeyRef" in made["env"][1]["valueFrom"]
+    assert {name: made[name] for name in ("name", "image", "resources", "volumeMounts")} == {
+        name: before[name] for name in ("name", "image", "resources", "volumeMounts")
+    }
+    assert {name: ours[name] for name in ("serviceAccountName", "tolerations", "volumes")} == {
+        name: pod["spec"][name] for name in ("serviceAccountName", "tolerations", "volumes")
+    }
+    assert (ours["restartPolicy"], job["spec"]["completions"], job["kind"]) == ("Never", 3, "Job")
+    assert job["metadata"].keys() == {"namespace", "labels", "annotations", "name"}
+    assert job["metadata"]["name"].startswith("autotune-")
+    assert job["metadata"]["labels"]["team"] == "speech"
+    assert job["spec"].get("ttlSecondsAfterFinished") == (600 if kind == "Job" else None)
+
+
+@pytest.mark.parametrize(
+    "text", ["kind: Job", "- 1", "kind: Service\nspec: {}", "{", "kind: Pod\nspec: {containers: []}"]
+)
+def test_a_template_that_is_none_is_refused(request_of: Request, tmp_path: Path, text: str) -> None:
+    """With its place, before anything is printed."""
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="no Job, Pod or PodTemplate of Kubernetes") as caught:
+        submit_workers(request_of("kubernetes", template=tmp_path / "job.yaml"), VirtualClock())
+    assert caught.value.where == str(tmp_path / "job.yaml")
 
 
 def test_what_pods_cannot_use_is_refused(request_of: Request) -> None:

@@ -60,6 +60,34 @@ def test_a_script_asks_for_whole_nodes_and_a_notice(request_of: Request, capsys:
     assert not Path(".autotune").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "ends"),
+    [
+        ("srun apptainer exec --nv xtts.sif {worker} --budget 1h", "--budget 1h"),
+        ("export X=1", ""),
+    ],
+)
+def test_a_script_of_ones_own_gets_the_command(
+    request_of: Request, capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, ends: str
+) -> None:
+    """In its place, or at the end; its header and its modules stay, and what is not in it comes by options."""
+    (tmp_path / "job.sh").write_text(
+        f"#!/bin/bash\n#SBATCH -A speech --gres=gpu:1\n#SBATCH -o x.log\nmodule load cuda\n{line}\n"
+    )
+    submit(request_of, dry_run=True, count=3, template=tmp_path / "job.sh", storage="postgresql://me@db.lab/s")
+    told = capsys.readouterr()
+    lines = told.out.splitlines()
+    assert lines[:3] == ["#!/bin/bash", "#SBATCH -A speech --gres=gpu:1", "#SBATCH -o x.log"]
+    assert lines[3].startswith("cd -- ")
+    assert lines[4] == "module load cuda"
+    command = " ".join(lines[5:])
+    assert "worker --config" in command
+    assert f'--seed "$((0 + SLURM_ARRAY_TASK_ID))"{ends and " " + ends}' in command
+    assert ("srun apptainer exec --nv xtts.sif " in command) == bool(ends)
+    assert "sbatch --parsable --array=0-2 --signal=B:TERM@30 " in told.err
+    assert "--output" not in told.err
+
+
 def test_a_script_is_a_shell_script_whatever_the_names(
     hostile: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, request_of: Request
 ) -> None:
@@ -105,16 +133,20 @@ def test_without_slurm_the_remedy_is_said(request_of: Request, monkeypatch: pyte
 
 
 @pytest.mark.services
+@pytest.mark.parametrize("template", [None, "#!/bin/bash\n#SBATCH --exclusive --nodes=1\numask 077\nsrun {worker}\n"])
 def test_each_task_works_on_a_node_of_its_own(
     request_of: Request,
     project: Path,
     cluster: Cluster,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    template: str | None,
 ) -> None:
     """Four tasks on two nodes, each with its seed; their output is in the folder that is said."""
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
-    submit(request_of, count=4)
+    if template is not None:
+        (project / "job.sh").write_text(template)
+    submit(request_of, count=4, template=template and Path("job.sh"))
     said = capsys.readouterr().out
     job = re.findall(r"Submitted job (\d+): 4 workers", said)[0]
     wait_until(
