@@ -149,11 +149,22 @@ def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, sp
     """
     trial = claim.running_trial()
     trial.number = claim.number
-    trial.state = TrialState.FAIL if score is None else TrialState.COMPLETE
+    trial.state = _state(record.purpose, score)
     trial.value, trial.datetime_complete = score, datetime.now()
     trial.user_attrs |= {**scalars_of(record, claim.about), RECORD: attributes_of(record)}
     trial.intermediate_values = dict(enumerate(speeds))
     return trial
+
+
+def _state(purpose: object, score: float | None) -> TrialState:
+    """Return the state of a trial as other tools of Optuna take it.
+
+    What measures a point again counts as pruned: in their importances and plots a point that was confirmed a dozen
+    times would drown all others.
+    """
+    if purpose in (Purpose.REPEAT, Purpose.CONFIRM):
+        return TrialState.PRUNED
+    return TrialState.FAIL if score is None else TrialState.COMPLETE
 
 
 def line_object(trial: FrozenTrial) -> dict[str, Any]:
@@ -180,7 +191,7 @@ def trial_of_line(said: Mapping[str, Any]) -> FrozenTrial:
     return FrozenTrial(
         number=-1 if said.get("number") is None else int(said["number"]),
         trial_id=-1,
-        state=TrialState.FAIL if score is None else TrialState.COMPLETE,
+        state=_state(said["attributes"].get("purpose"), score),
         value=score,
         datetime_start=local_time(said["started"]),
         datetime_complete=local_time(said["ended"]),

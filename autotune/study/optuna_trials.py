@@ -189,7 +189,8 @@ class OptunaTrials:
                     self._storage.set_trial_user_attr(trial_id, name, value)
             for step, speed in finished.intermediate_values.items():
                 self._storage.set_trial_intermediate_value(trial_id, step, speed)
-            study.tell(trial.number, finished.value, state=finished.state)
+            score = None if finished.value is None else [finished.value]
+            self._storage.set_trial_state_values(trial_id, finished.state, score)
         except _GONE:
             return False
         return True

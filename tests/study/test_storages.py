@@ -14,7 +14,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.clock import VirtualClock
 from autotune.errors import StudyError
+from autotune.records import Purpose
 from autotune.study.claims import LEASE_S, Owner
+from autotune.study.entry import line_object, trial_of_line
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
 from tests.postgresql import Server
@@ -68,6 +70,18 @@ class StorageContract:
         assert done.duration is not None
         assert (done.user_attrs["samples_per_s"], done.user_attrs["sampler"]) == (60.0, "tpe")
         assert self.study(tmp_path).records() == study.records() == [written]
+
+    def test_a_point_that_is_measured_again_does_not_count_twice(self, tmp_path: Path) -> None:
+        """Optuna's importances and best trial are those of points; to autotune it is a trial as any other."""
+        study = self.study(tmp_path)
+        again = replace(record(), purpose=Purpose.CONFIRM, pair=1)
+        for one in (record(), again):
+            study.finish(study.begin(VALUES, CHOICES, sampler="tpe"), one, score=1.25, speeds=(58.0, 62.0))
+        first, second = self.trials(tmp_path)
+        assert (first.state, second.state) == (TrialState.COMPLETE, TrialState.PRUNED)
+        assert (second.value, second.intermediate_values) == (1.25, {0: 58.0, 1: 62.0})
+        assert trial_of_line(line_object(second)).state is TrialState.PRUNED
+        assert [one.purpose for one in self.study(tmp_path).records()] == [Purpose.EXPLORE, Purpose.CONFIRM]
 
     def test_a_trial_without_a_score_has_failed(self, tmp_path: Path) -> None:
         """It carries no value, and is read back all the same; one that was given up is no record."""
