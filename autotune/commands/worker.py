@@ -32,9 +32,10 @@ _OPTIONS = (
     click.option(
         "--submit",
         "engine",
-        type=click.Choice(["slurm", "kubernetes", "ssh"]),
+        type=click.Choice(["slurm", "kubernetes", "ssh", "gpus"]),
         help="Start workers elsewhere: an array job of Slurm (what stands behind -- goes to sbatch), a Job for "
-        "Kubernetes (printed), or one on each HOST that is named behind it, over ssh.",
+        "Kubernetes (printed), or one on each HOST that is named behind it, over ssh; or one here for each GPU, with "
+        "its share of the cores.",
     ),
     click.option("-n", "--workers", "count", type=click.IntRange(1, 1000), help="Number of workers to submit [1]."),
     click.option("--image", help="Image with the trainer, the config and autotune, for Kubernetes."),

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class SubmissionRequest:
     """Options and arguments of ``autotune worker --submit``.
 
     Attributes:
-        engine: What starts the workers: ``slurm``, ``kubernetes`` or ``ssh``.
+        engine: What starts the workers: ``slurm``, ``kubernetes``, ``ssh``, or ``gpus`` for those of this machine.
         count: Their number; None if it was not said.
         gpus: GPUs of a pod; None if it was not said.
         template: File of the user's own manifest, or batch script; None for ours.
@@ -89,6 +90,11 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
     if not request.dry_run:
         state.create()
+    if request.engine == "gpus":
+        place = request.storage or (None if any(said) else f"journal:{state.studies}")  # else they are told themselves
+        options = (*(("--storage", place) if place else ()), *_options(request, None))
+        job = WorkerJob(config=request.config, program=program, options=options, seed=request.seed, cwd=here)
+        return _gpus(request, job, state, clock)
     storage = shared_storage(said, state.studies, is_reachable=request.reachable, make=not request.dry_run)
     state_dir = state.path if request.state_dir is not None or os.environ.get("AUTOTUNE_DIR") else None
     job = WorkerJob(
@@ -165,31 +171,74 @@ def _text_of(template: Path) -> str:
         ) from error
 
 
+def _gpus(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
+    """Run a worker for each GPU of this machine, each with that GPU and its share of the processor's cores."""
+    from autotune.measure.gpu.devices import look_for_gpus, visible_devices
+
+    inventory = look_for_gpus()
+    visible = visible_devices(inventory.gpus, os.environ) if inventory.gpus else None
+    uuids = visible.uuids if visible else ()
+    cores = sorted(os.sched_getaffinity(0))
+    if len(uuids) < 2 or len(cores) < len(uuids):
+        why = inventory.why_none or (visible and visible.why_none) or f"{len(uuids)} GPU for {len(cores)} cores"
+        raise ConfigError(
+            f"a worker for each GPU needs two GPUs, and a core for each: {why}",
+            where="--submit gpus",
+            remedy="Run it without --submit.",
+        )
+    started = {}
+    for place, uuid in enumerate(uuids):
+        own = state.path / "workers" / uuid
+        words = (*job.words, "--seed", str(job.seed + place), "--state-dir", str(own))
+        # Neighbours in number, which lie in one NUMA node as a rule, as GPUs that are neighbours do.
+        share = cores[place * len(cores) // len(uuids) : (place + 1) * len(cores) // len(uuids)]
+        variables = {**inherited_environment(), "CUDA_VISIBLE_DEVICES": uuid}
+        started[f"GPU {place}"] = _Started(words=words, env=variables, cores=frozenset(share))
+    return _run_group(started, request, clock, leave_s=0.0)
+
+
 def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
-    commands = {
-        host: submission.ssh_words(one, host) for host, one in submission.jobs_by_host(job, request.words).items()
+    jobs = submission.jobs_by_host(job, request.words)
+    if not request.dry_run:
+        submission.require_ssh()
+    started = {
+        host: _Started(words=submission.ssh_words(one, host), env=inherited_environment()) for host, one in jobs.items()
     }
+    return _run_group(started, request, clock, leave_s=15.0)  # a worker gives its trial back within a few seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Started:
+    """Command that is run as one of a group, on all cores unless some are named."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    cores: frozenset[int] = frozenset()
+
+
+def _run_group(started: Mapping[str, _Started], request: SubmissionRequest, clock: Clock, *, leave_s: float) -> int:
     if request.dry_run:
-        for words in commands.values():
-            say(shlex.join(masked(words)))
+        for one in started.values():
+            say(shlex.join(masked(one.words)))
         return 0
-    submission.require_ssh()
-    failed = []
-    with CommandGroup(clock, 15.0) as group:  # a worker gives its trial back within a few seconds
+    failed, all_cores = [], os.sched_getaffinity(0)
+    with CommandGroup(clock, leave_s) as group:
         try:
-            for host, words in commands.items():
-                group.start(host, words, inherited_environment())
-            for one in group.output():
-                _show(one)
-                if isinstance(one, CommandEnd) and one.status != 0:
-                    failed.append(one.name)
+            for name, one in started.items():
+                os.sched_setaffinity(0, one.cores or all_cores)  # which the command inherits
+                group.start(name, one.words, one.env)
+            os.sched_setaffinity(0, all_cores)
+            for told in group.output():
+                _show(told)
+                if isinstance(told, CommandEnd) and told.status != 0:
+                    failed.append(told.name)
         except KeyboardInterrupt:
-            say_aside(f"autotune: telling {len(commands)} workers to leave ...")
-            for one in group.leave():
-                _show(one)
+            say_aside(f"autotune: telling {len(started)} workers to leave ...")
+            for told in group.leave():
+                _show(told)
             raise
     if failed:
-        say_aside(f"autotune: {len(failed)} of {len(commands)} workers failed: {', '.join(failed)}")
+        say_aside(f"autotune: {len(failed)} of {len(started)} workers failed: {', '.join(failed)}")
     return min(len(failed), 100)
 
 
@@ -215,8 +264,10 @@ def _options(request: SubmissionRequest, state_dir: Path | None) -> list[str]:
 
 def _require_fitting(request: SubmissionRequest) -> None:
     engine = request.engine
-    if engine == "ssh" and request.template is not None:
+    if engine in ("ssh", "gpus") and request.template is not None:
         raise click.UsageError("--template is for --submit slurm and kubernetes.")
+    if engine == "gpus" and (request.words or request.count is not None):
+        raise click.UsageError("--submit gpus starts one worker for each GPU; leave -n, and further words, out.")
     if engine == "ssh" and request.count is not None:
         raise click.UsageError("--submit ssh starts one worker on each host that is named; leave -n out.")
     if engine == "kubernetes":

@@ -1,7 +1,8 @@
 """What the distance to a server costs: searches over a proxy on loopback that lets each answer wait.
 
 The trainer only sleeps, so that the machine is idle. The server is what AUTOTUNE_STORAGE names; its studies stay there.
-A round trip is counted where the search sends after it has received: the server, and its answer, are waited for.
+A round trip is counted where the search sends after it has received: the server, and its answer, are waited for. With
+``--workers``, a search and so many workers less one make trials of five seconds of one study.
 """
 
 import argparse
@@ -16,23 +17,28 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from autotune.environment import STORAGE_VARIABLE
+from autotune.study.record import Study
+from autotune.study.storage.address import address_of, said_by_environment
+from autotune.study.storage.journal import open_storage
 from scripts.bench.results import Commands, markdown_table
 
 _TRAINER = """\
-import sys, time
+import random, sys, time
 import yaml
 from autotune.trainee import step
 values = yaml.safe_load(open(sys.argv[1]))
-batch, workers = values["batch_size"], values["num_workers"]
+batch, workers, prefetch = values["batch_size"], values["num_workers"], values["prefetch"]
 load_s, compute_s = 0.004 * batch / max(1, workers), 0.01 + 0.0005 * batch
+step_s = max(load_s, compute_s) + min(load_s, compute_s) / (1 + workers * prefetch)
 while True:
-    time.sleep(max(load_s, compute_s) if workers else load_s + compute_s)
+    time.sleep(step_s * random.lognormvariate(0.0, 0.05))
     step(samples=batch)
 """
 
@@ -108,6 +114,14 @@ class DelayingProxy:
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    if arguments.workers:
+        made = [_together(count, arguments.delays[0], arguments.budget) for count in arguments.workers]
+        rows = [
+            [str(count), str(trials), f"{trials / made[0][0] * arguments.workers[0]:.1f}", *said]
+            for count, (trials, said) in zip(arguments.workers, made, strict=True)
+        ]
+        print(markdown_table(["workers", "trials", "times one worker's", "verdict", "told"], rows))
+        return
     rows = [_search("journal", None, arguments.budget)]
     for delay_ms in arguments.delays:
         rows.append(_search(f"server, {delay_ms:g} ms", delay_ms / 1e3, arguments.budget))
@@ -139,20 +153,51 @@ def _search(name: str, delay_s: float | None, budget: str) -> list[str]:
                     opened, opened_s = proxy.round_trips if proxy else 0, time.monotonic()
             answer = json.loads(process.stdout.read())
             took_s = time.monotonic() - opened_s
-    told = answer.get("speedup")
     trials = int(answer.get("trials") or 0)
     each = f"{(proxy.round_trips - opened) / max(1, trials):.1f}" if proxy else ""
     row = [
         name,
         str(trials),
         f"{60.0 * trials / took_s:.1f}",
-        answer.get("verdict") or str(answer.get("error")),
-        f"{told['ratio']:.2f}x ({told['low']:.2f} to {told['high']:.2f})" if told else "-",
+        *_said(answer),
         str(opened) if proxy else "",
         each,
     ]
     print(*row, file=sys.stderr, flush=True)
     return row
+
+
+def _together(count: int, delay_ms: float, budget: str) -> tuple[int, Sequence[str]]:
+    """Return the trials of a study that so many processes have made, and the answer of the search."""
+    with tempfile.TemporaryDirectory() as folder, _storage(delay_ms / 1e3) as (address, _proxy):
+        config = _config(Path(folder), more="  trial: {min_s: 5}\n")
+        own = [sys.executable, "-m", "autotune"]
+        further = ["--config", str(config), "--budget", budget]
+        commands = [[*own, "search", *further, "--no-apply", "--exhaust", "--json", "--state-dir", f"{folder}/state0"]]
+        for place in range(1, count):
+            commands.append([*own, "worker", *further, "--seed", str(place), "--state-dir", f"{folder}/state{place}"])
+        env = {**os.environ, STORAGE_VARIABLE: str(address), "OMP_NUM_THREADS": "1"}
+        members = [
+            subprocess.Popen(command, cwd=folder, env=env, stdout=-1, stderr=subprocess.DEVNULL, text=True)
+            for command in commands
+        ]
+        answer = json.loads(members[0].communicate()[0] or "{}")
+        for member in members[1:]:
+            member.communicate()
+        storage = open_storage(address_of(said_by_environment(env, Path(folder))), Path(folder))
+        study = Study(str(storage.latest("config-*")), storage)
+        trials = len(study.records())
+        study.close()
+    print(count, trials, *_said(answer), file=sys.stderr, flush=True)
+    return trials, _said(answer)
+
+
+def _said(answer: Mapping[str, Any]) -> tuple[str, str]:
+    told = answer.get("speedup")
+    return (
+        answer.get("verdict") or str(answer.get("error")),
+        f"{told['ratio']:.2f}x ({told['low']:.2f} to {told['high']:.2f})" if told else "-",
+    )
 
 
 @contextmanager
@@ -169,13 +214,14 @@ def _storage(delay_s: float | None) -> Iterator[tuple[str | None, DelayingProxy 
         proxy.close()
 
 
-def _config(folder: Path) -> Path:
+def _config(folder: Path, more: str = "") -> Path:
     (folder / "train.py").write_text(_TRAINER)
     config = folder / "config.yaml"
     config.write_text(
-        f"run: {uuid.uuid4().hex}\nbatch_size: 8\nnum_workers: 0\n"
+        f"run: {uuid.uuid4().hex}\nbatch_size: 8\nnum_workers: 0\nprefetch: 1\n"
         f"autotune:\n  command: {sys.executable} train.py {{config}}\n"
-        "  knobs:\n    batch_size: [4, 8, 16, 32]\n    num_workers: [0, 1, 2, 4]\n"
+        "  knobs:\n    batch_size: [4, 8, 16, 32]\n    num_workers: [0, 1, 2, 3, 4, 6, 8]\n    prefetch: [1, 2, 4, 8]\n"
+        + more
     )
     return config
 
@@ -184,5 +230,6 @@ def add_distance(commands: Commands) -> None:
     """Add the parser of ``distance``."""
     parser = commands.add_parser("distance", help="what the distance to the server of AUTOTUNE_STORAGE costs a search")
     parser.add_argument("--delays", type=float, nargs="+", default=[0.2, 20, 50, 150], help="of a round trip, in ms")
+    parser.add_argument("--workers", type=int, nargs="+", help="numbers of workers of one study, at the first delay")
     parser.add_argument("--budget", default="3m", help="of each search (default: 3m)")
     parser.set_defaults(run=_run)
