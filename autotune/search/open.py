@@ -272,7 +272,7 @@ def open_parts(
         growth = growth_remark(problem, problem.of_this_code(study.records()))
         remark(start.sentence, growth, checkpoints.remark)
         if joins:
-            _join(study, problem, part.role, name, clock, remark)
+            join(study, problem, part.role, name, clock, remark)
         zygotes = ZygoteRunner(guard, clock)
         queues = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
 
@@ -341,7 +341,7 @@ def _open_study(
     return study
 
 
-def _join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, remark: Callable[[str], None]) -> None:
+def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, remark: Callable[[str], None]) -> None:
     """Become a member of the study; say who else is at work on it.
 
     Raises:

@@ -186,6 +186,7 @@ class Harness:
         folder: Folder for all files; must not exist yet.
         method: Name of the method; each gets noise of its own.
         fresh_processes: True if each trial starts a process of its own, instead of a fork of a warm one.
+        clock: Its clock, where others share its time.
 
     Attributes:
         clock: Virtual clock, advanced by the trials only.
@@ -195,7 +196,14 @@ class Harness:
     """
 
     def __init__(
-        self, one: SimulatedTrainer, budget_s: float, folder: Path, *, method: str, fresh_processes: bool = False
+        self,
+        one: SimulatedTrainer,
+        budget_s: float,
+        folder: Path,
+        *,
+        method: str,
+        fresh_processes: bool = False,
+        clock: VirtualClock | None = None,
     ) -> None:
         self._one = one
         self._budget_s = budget_s
@@ -203,7 +211,7 @@ class Harness:
         folder.mkdir(parents=True)
         config = folder / "config.yaml"
         config.write_text(one.config_text, encoding="utf-8")
-        self.clock = VirtualClock()
+        self.clock = clock or VirtualClock()
         self._started_s = self.clock.now_s()
         self._wall_s = self._started_s + budget_s
         noise = random.Random(f"{one.seed} {method}").getrandbits(32)
@@ -225,6 +233,11 @@ class Harness:
         """Record the answer that the method would give from now on."""
         self.answers.append((len(self.runner.plans), values))
         self._answered_s.append(self.clock.now_s() - self._started_s)
+
+    def note(self, event: Event) -> None:
+        """Record the best point so far, as the answer that our tuner would give; a consumer of its events."""
+        if isinstance(event, IncumbentChanged):
+            self.answer(event.values)
 
     def answer_after(self, trials: int) -> Values:
         """Return the answer after so many trials."""
@@ -310,14 +323,9 @@ class Harness:
         Raises:
             AutotuneError: What ended it before its time.
         """
-
-        def note(event: Event) -> None:
-            if isinstance(event, IncumbentChanged):
-                self.answer(event.values)
-
         baseline = self.problem.space.baseline
         with self.tuner(
-            budget, [*consumers, note], sampler=sampler, exhaust=only_explores, confirms=not only_explores
+            budget, [*consumers, self.note], sampler=sampler, exhaust=only_explores, confirms=not only_explores
         ) as tuner:
             try:
                 result = tuner.run()
