@@ -19,6 +19,7 @@ import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -29,6 +30,7 @@ from autotune.study.storage.address import address_of, said_by_environment
 from autotune.study.storage.journal import open_storage
 from scripts.bench.results import Commands, markdown_table
 
+_BEGUN_S, _AT_WORK_S = 6, 24  # from the first end of a trial; then some confirm, and some leave
 _TRAINER = """\
 import random, sys, time
 import yaml
@@ -117,10 +119,10 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.workers:
         made = [_together(count, arguments.delays[0], arguments.budget) for count in arguments.workers]
         rows = [
-            [str(count), str(trials), f"{trials / made[0][0] * arguments.workers[0]:.1f}", *said]
+            [str(count), *map(str, trials), *said]
             for count, (trials, said) in zip(arguments.workers, made, strict=True)
         ]
-        print(markdown_table(["workers", "trials", "times one worker's", "verdict", "told"], rows))
+        print(markdown_table(["workers", "trials", f"in {_AT_WORK_S} s of them", "verdict", "told"], rows))
         return
     rows = [_search("journal", None, arguments.budget)]
     for delay_ms in arguments.delays:
@@ -167,12 +169,12 @@ def _search(name: str, delay_s: float | None, budget: str) -> list[str]:
     return row
 
 
-def _together(count: int, delay_ms: float, budget: str) -> tuple[int, Sequence[str]]:
-    """Return the trials of a study that so many processes have made, and the answer of the search."""
+def _together(count: int, delay_ms: float, budget: str) -> tuple[tuple[int, int], Sequence[str]]:
+    """Search with so many processes; return their trials, those while all were at work, and the search's answer."""
     with tempfile.TemporaryDirectory() as folder, _storage(delay_ms / 1e3) as (address, _proxy):
         config = _config(Path(folder), more="  trial: {min_s: 5}\n")
         own = [sys.executable, "-m", "autotune"]
-        further = ["--config", str(config), "--budget", budget]
+        further = ["--config", str(config), "--budget", budget, "--no-warm-start"]
         commands = [[*own, "search", *further, "--no-apply", "--exhaust", "--json", "--state-dir", f"{folder}/state0"]]
         for place in range(1, count):
             commands.append([*own, "worker", *further, "--seed", str(place), "--state-dir", f"{folder}/state{place}"])
@@ -186,10 +188,11 @@ def _together(count: int, delay_ms: float, budget: str) -> tuple[int, Sequence[s
             member.communicate()
         storage = open_storage(address_of(said_by_environment(env, Path(folder))), Path(folder))
         study = Study(str(storage.latest("config-*")), storage)
-        trials = len(study.records())
+        ends_s = sorted(datetime.fromisoformat(trial.ended_utc).timestamp() for trial in study.records())
         study.close()
-    print(count, trials, *_said(answer), file=sys.stderr, flush=True)
-    return trials, _said(answer)
+    at_work = sum(ends_s[0] + _BEGUN_S < end_s <= ends_s[0] + _BEGUN_S + _AT_WORK_S for end_s in ends_s)
+    print(count, len(ends_s), at_work, *_said(answer), file=sys.stderr, flush=True)
+    return (len(ends_s), at_work), _said(answer)
 
 
 def _said(answer: Mapping[str, Any]) -> tuple[str, str]:
