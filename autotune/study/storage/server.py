@@ -114,6 +114,11 @@ class ServerStorage(BaseStorage):
         self._study_of: dict[int, int] = {}
         self._writes: list[_Statement] = []
 
+    @property
+    def engine(self) -> sqlalchemy.Engine:
+        """Engine over the tables."""
+        return self._tables.engine
+
     def close(self) -> None:
         """Close the connection; the next question opens it again."""
         connection, self._connection = self._connection, None

@@ -41,6 +41,7 @@ from autotune.study.claims import Claim
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFile, JournalFolder
 from autotune.study.storage.lock import FileLock
+from autotune.study.storage.server import ServerStorage
 from autotune.study.storage.storage import Connection, Storage
 
 TRIALS_OF_A_SEARCH = 200
@@ -388,7 +389,7 @@ def _rows(trials: dict[int, FrozenTrial]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _engine(connection: Connection) -> sqlalchemy.Engine:
-    assert isinstance(connection.storage, RDBStorage), "every other storage is a database"
+    assert isinstance(connection.storage, RDBStorage | ServerStorage), "every other storage is a database"
     return connection.storage.engine
 
 
