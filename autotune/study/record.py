@@ -330,9 +330,11 @@ class Study:
         """Begin to write what waits for the storage."""
         on_the_way = {uuid_of(trial) for _, trial in self._posted if trial}
         for finished in list(self._pending.trials if self._pending else ()):
-            if uuid_of(finished) not in on_the_way:
-                with suppress(StorageAway):
+            if (uuid := uuid_of(finished)) not in on_the_way:
+                try:
                     self._post(partial(self._trials.finish, finished), finished)
+                except StorageAway:
+                    self._missed.add(uuid)
 
     def _delivered(self, finished: FrozenTrial, number: int) -> None:
         assert self._pending is not None
@@ -475,6 +477,7 @@ class Study:
             self.remarks.append(
                 f"{away.where}: {away.message}. Finished trials are kept here, and written when it answers."
             )
+        self._missed.update(self._waiting)
         self._why_away = away.message
         self._away_until_s = self._owner.clock.now_s() + 5.0  # between tries to reach a server that is away
 
