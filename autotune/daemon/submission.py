@@ -129,7 +129,8 @@ def manifest_from(template: str, job: WorkerJob, pods: Pods, now: datetime, *, w
     Raises:
         ConfigError: It is none of these, or holds no container.
     """
-    ours: dict[str, Any] = yaml.safe_load(manifest(job, replace(pods, gpus=pods.gpus or 0), now))
+    text = manifest(job, pods, now)
+    ours: dict[str, Any] = yaml.safe_load(text)
     try:
         theirs = pod = yaml.safe_load(template)
         for name in _POD_OF[theirs["kind"]]:
@@ -159,7 +160,7 @@ def manifest_from(template: str, job: WorkerJob, pods: Pods, now: datetime, *, w
         "spec": {**of_pods["spec"], **spec, "restartPolicy": "Never"},
     }
     ours["metadata"] = _about(theirs, ours, "namespace", "labels", "annotations") | {"name": ours["metadata"]["name"]}
-    head = "".join(f"{line}\n" for line in manifest(job, pods, now).splitlines() if line.startswith("#"))
+    head = "".join(f"{line}\n" for line in text.splitlines() if line.startswith("#"))
     return head + yaml.safe_dump(ours, sort_keys=False, allow_unicode=True)
 
 

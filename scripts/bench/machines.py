@@ -84,11 +84,13 @@ def search_together(seed: int, count: int, budget_s: float) -> tuple[float, floa
         for thread in threads:
             thread.join()
     harness, result = found[0]
-    confirmed = result is not None and result.best is not None and result.verdict in CONFIRMED
-    best = scenario(seed).best()[1]
-    values = result.best.values if confirmed and result and result.best else harness.problem.space.baseline
+    if result is not None and result.best is not None and result.verdict in CONFIRMED:
+        values = result.best.values
+    else:
+        values = harness.problem.space.baseline
+    one = scenario(seed)
     close_s = next((since_s for since_s, regret in harness.curve(None).regrets if regret <= 0.05), math.inf)
-    return max(0.0, 1.0 - scenario(seed).speed(values) / best), close_s, result
+    return max(0.0, 1.0 - one.speed(values) / one.best()[1]), close_s, result
 
 
 def _search(
@@ -133,9 +135,7 @@ def _search(
 def _run(arguments: argparse.Namespace) -> None:
     rows = []
     for count in arguments.machines:
-        made = []
-        for seed in arguments.seeds:
-            made.append(search_together(seed, count, arguments.budget))
+        made = [search_together(seed, count, arguments.budget) for seed in arguments.seeds]
         rows.append([str(count), *_row(made)])
         print(*rows[-1], flush=True)
     heads = ["machines", "searches", "better", "regret: mean, median", "within 5 % after, median", "interval, median"]

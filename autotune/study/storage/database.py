@@ -42,12 +42,11 @@ _SERVER = {
 _LAST_TABLE = "alembic_version"  # of those that Optuna makes, in three transactions
 _MAKING = int.from_bytes(b"autotune", "big")
 """Key of the lock in a server's database under which tables are made."""
-_SERVER_ENGINE: Mapping[str, Any] = {
+_SERVER_POOL: Mapping[str, Any] = {
     "pool_size": 1,
     "max_overflow": 2,
     "pool_pre_ping": True,
     "pool_timeout": 10,
-    "use_native_hstore": False,  # it would ask whether there is that type
 }
 
 _NO_ANSWER = (
@@ -203,9 +202,10 @@ class Database:
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would show statements
         # Without its password: Optuna keeps the URL, fills fields in braces into it, and shows it in its messages.
         url = self._url.render_as_string(hide_password=False).replace("{", "{{").replace("}", "}}")
-        kwargs = {**(_SERVER_ENGINE if self._is_server else {}), "connect_args": self._connect_args()}
+        pool = _SERVER_POOL if self._is_server else {}
         with self._making_tables():
-            storage = RDBStorage(url, engine_kwargs=kwargs, skip_table_creation=self._is_made)
+            options = {**pool, **self._engine_options()}
+            storage = RDBStorage(url, engine_kwargs=options, skip_table_creation=self._is_made)
         if self._is_server:
             sqlalchemy.event.listen(storage.engine, "handle_error", self._raise_if_away)
         return storage
@@ -238,7 +238,7 @@ class Database:
         if not self._is_server or self._is_made:
             yield
             return
-        with self._one_connection.begin() as connection:  # at whose end the server frees the lock, whatever ends it
+        with self._looking_engine.begin() as connection:  # at whose end the server frees the lock, whatever ends it
             connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(_MAKING)))
             yield
 
@@ -250,24 +250,23 @@ class Database:
         name.encode()  # a name that is no text: SQLAlchemy refuses it from 2.1 on only
         return sqlalchemy.URL.create("sqlite", database=name)
 
-    def _connect_args(self) -> dict[str, Any]:
+    def _engine_options(self) -> dict[str, Any]:
         if not self._is_server:
-            return {"timeout": _STATEMENT_S}
+            return {"connect_args": {"timeout": _STATEMENT_S}}
         ours = {name: value for name, value in _SERVER.items() if name not in self._url.query}
-        return {**ours, **self._address.secrets}
+        # With its own hstore, SQLAlchemy would ask whether the server has that type.
+        return {"connect_args": {**ours, **self._address.secrets}, "use_native_hstore": False}
 
     def _has_tables(self, last: str = "studies") -> bool:
         if self._is_made or not self._is_there():
             return self._is_made
-        with self._one_connection.connect() as connection:
+        with self._looking_engine.connect() as connection:
             return sqlalchemy.inspect(connection).has_table(last)
 
     @cached_property
-    def _one_connection(self) -> sqlalchemy.Engine:
-        hstore = {"use_native_hstore": False} if self._is_server else {}
-        return sqlalchemy.create_engine(
-            self._url, poolclass=sqlalchemy.NullPool, connect_args=self._connect_args(), **hstore
-        )
+    def _looking_engine(self) -> sqlalchemy.Engine:
+        """Engine for a look before Optuna's own is there: no connection outlives its use."""
+        return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, **self._engine_options())
 
     def _last_start(self, name: str, names: list[str]) -> datetime:
         starts = [

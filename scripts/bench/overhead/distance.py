@@ -17,9 +17,10 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -31,6 +32,7 @@ from autotune.study.storage.journal import open_storage
 from scripts.bench.results import Commands, markdown_table
 
 _BEGUN_S, _AT_WORK_S = 6, 24  # from the first end of a trial; then some confirm, and some leave
+_OWN = (sys.executable, "-m", "autotune")
 _TRAINER = """\
 import random, sys, time
 import yaml
@@ -73,14 +75,14 @@ class DelayingProxy:
                     one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 has_received = threading.Event()
                 has_received.set()
-                self._relay(client, server, lambda heard=has_received: self._asked(heard))
+                self._relay(client, server, partial(self._asked, has_received))
                 self._relay(server, client, has_received.set)
 
     def _asked(self, heard: threading.Event) -> None:
         self.round_trips += heard.is_set()
         heard.clear()
 
-    def _relay(self, source: socket.socket, sink: socket.socket, note: object) -> None:
+    def _relay(self, source: socket.socket, sink: socket.socket, note: Callable[[], None]) -> None:
         pieces: deque[tuple[float, bytes]] = deque()
         there = threading.Semaphore(0)
 
@@ -91,7 +93,7 @@ class DelayingProxy:
                     data = source.recv(1 << 16)
                 except OSError:
                     data = b""
-                if data and callable(note):
+                if data:
                     note()
                 pieces.append((time.monotonic() + self._half_s, data))
                 there.release()
@@ -125,8 +127,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print(markdown_table(["workers", "trials", f"in {_AT_WORK_S} s of them", "verdict", "told"], rows))
         return
     rows = [_search("journal", None, arguments.budget)]
-    for delay_ms in arguments.delays:
-        rows.append(_search(f"server, {delay_ms:g} ms", delay_ms / 1e3, arguments.budget))
+    rows += [_search(f"server, {delay_ms:g} ms", delay_ms / 1e3, arguments.budget) for delay_ms in arguments.delays]
     heads = ["storage", "trials", "a minute", "verdict", "told", "round trips to open", "a trial"]
     print(markdown_table(heads, rows))
 
@@ -134,19 +135,9 @@ def _run(arguments: argparse.Namespace) -> None:
 def _search(name: str, delay_s: float | None, budget: str) -> list[str]:
     with tempfile.TemporaryDirectory() as folder, _storage(delay_s) as (address, proxy):
         config = _config(Path(folder))
-        command = [
-            sys.executable,
-            "-m",
-            "autotune",
-            "search",
-            "--config",
-            str(config),
-            "--budget",
-            budget,
-            "--no-apply",
-        ]
+        command = [*_OWN, "search", *_options(config, budget), "--no-apply", "--json"]
         env = {**os.environ, STORAGE_VARIABLE: address or f"journal:{folder}/studies"}
-        with subprocess.Popen([*command, "--json"], cwd=folder, env=env, stdout=-1, stderr=-1, text=True) as process:
+        with subprocess.Popen(command, cwd=folder, env=env, stdout=-1, stderr=-1, text=True) as process:
             assert process.stderr is not None
             assert process.stdout is not None
             opened, opened_s = 0, math.nan
@@ -173,11 +164,10 @@ def _together(count: int, delay_ms: float, budget: str) -> tuple[tuple[int, int]
     """Search with so many processes; return their trials, those while all were at work, and the search's answer."""
     with tempfile.TemporaryDirectory() as folder, _storage(delay_ms / 1e3) as (address, _proxy):
         config = _config(Path(folder), more="  trial: {min_s: 5}\n")
-        own = [sys.executable, "-m", "autotune"]
-        further = ["--config", str(config), "--budget", budget, "--no-warm-start"]
-        commands = [[*own, "search", *further, "--no-apply", "--exhaust", "--json", "--state-dir", f"{folder}/state0"]]
+        further = _options(config, budget)
+        commands = [[*_OWN, "search", *further, "--no-apply", "--exhaust", "--json", "--state-dir", f"{folder}/state0"]]
         for place in range(1, count):
-            commands.append([*own, "worker", *further, "--seed", str(place), "--state-dir", f"{folder}/state{place}"])
+            commands.append([*_OWN, "worker", *further, "--seed", str(place), "--state-dir", f"{folder}/state{place}"])
         env = {**os.environ, STORAGE_VARIABLE: str(address), "OMP_NUM_THREADS": "1"}
         members = [
             subprocess.Popen(command, cwd=folder, env=env, stdout=-1, stderr=subprocess.DEVNULL, text=True)
@@ -193,6 +183,10 @@ def _together(count: int, delay_ms: float, budget: str) -> tuple[tuple[int, int]
     at_work = sum(ends_s[0] + _BEGUN_S < end_s <= ends_s[0] + _BEGUN_S + _AT_WORK_S for end_s in ends_s)
     print(count, len(ends_s), at_work, *_said(answer), file=sys.stderr, flush=True)
     return (len(ends_s), at_work), _said(answer)
+
+
+def _options(config: Path, budget: str) -> list[str]:
+    return ["--config", str(config), "--budget", budget, "--no-warm-start"]  # other studies are on the same server
 
 
 def _said(answer: Mapping[str, Any]) -> tuple[str, str]:
