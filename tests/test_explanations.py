@@ -77,6 +77,7 @@ def failing(code: int = 0, **of: float) -> Scenario:
     return Scenario(faults=(Fault(function="nvmlInit*", code=code, **of),))
 
 
+REFUSES = "if os.path.exists(work_dir): raise RuntimeError(f'Output directory `{work_dir}` already exists')"
 LITERAL = "work_dir = ast.literal_eval(str(work_dir))"
 TRAINS = ("steps seen, the first", "Written to config.yaml")
 LOOKS = ("monitor", "--for", "1s")
@@ -155,6 +156,10 @@ CASES = {
         section=f"{SECTION}  redirect_except: [work_dir]\n  set: {{work_dir: runs/exp-trials}}\n",
         command=(*SEARCH, "6s"),
         status=0,
+    ),
+    "a trainer that makes its own folder": Case(says=TRAINS, never=BLAMES, code=REFUSES, status=0),
+    "the same, in every trial of a search": Case(
+        says=("1.00x",), never=(*BLAMES, "crashed"), code=REFUSES, section=SECTION, command=(*SEARCH, "6s"), status=0
     ),
     # What ended the trainer
     "an error of the trainer's own": Case(

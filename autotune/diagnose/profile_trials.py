@@ -101,14 +101,12 @@ class ProfileTrials:
         name = f"{self.name}-{request.label}"
         plan = plan_trial(problem.trainer, problem.space.keys(request.values), trial=name)
         plan = replace(plan, env={**plan.env, **request.environment})
-        problem.state.require_space()
         folder = problem.state.trial(problem.study, name)
-        problem.trainer.create_folder(folder)
         with Instruments.of_machine(clock, self.gpus) as instruments:
             instruments.expect(plan.trial_id, trial_gpus(problem, request.values), folder.samples)
             watch = _Watch(clock, request, folder.path, problem.limits.start_timeout_s, instruments)
             limit_s = clock.now_s() + problem.limits.start_timeout_s + request.longest_s
-            trial_exit = self.runner.run(plan, watch, min(limit_s, self.ends_s))
+            trial_exit = problem.trainer.run(self.runner, plan, watch, min(limit_s, self.ends_s))
             window, measurement = request.window_of(folder.path, watch.events), None
             if window is not None:
                 measurement, _ = instruments.measure(

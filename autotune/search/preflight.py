@@ -90,9 +90,8 @@ def run_preflight(
     trainer = problem.trainer
     trainer = replace(trainer, settings=replace(settings or trainer.settings, keeps_section=with_section))
     plan = plan_trial(trainer, problem.space.keys(problem.space.baseline), trial=name)
-    problem.state.require_space()
     folder = problem.state.trial(problem.study, name)
-    trainer.create_folder(folder)
+    folder.create()
     was_read = _made_unread(folder.path / plan.config_name)
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
@@ -105,7 +104,7 @@ def run_preflight(
             folder=folder,
             tell=tell,
         )
-        trial_exit = runner.run(plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
+        trial_exit = trainer.run(runner, plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
     evidence = Evidence(stdout_tail=stdout, why_not_started=watch.why_not_started)

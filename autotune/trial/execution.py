@@ -154,14 +154,12 @@ def execute(
         phase_s=request.phase_s,
         reads_each_loss=request.reads_each_loss,
     )
-    trainer.state.require_space()
     folder = trainer.state.trial(trainer.study, request.name)
-    trainer.create_folder(folder)
-    request.fill_outputs(folder.outputs)
     with instruments:
         instruments.expect(plan.trial_id, request.gpus, folder.samples)
         asked_s = clock.now_s()
-        trial_exit = tools.runner.run(plan, _watch(stop_rule, instruments), policy.deadline_s)
+        watch = _watch(stop_rule, instruments)
+        trial_exit = trainer.run(tools.runner, plan, watch, policy.deadline_s, fill_outputs=request.fill_outputs)
         # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s = clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s)
         return _judged(trial_exit, stop_rule, instruments, folder, request.samples_per_step, duration_s)

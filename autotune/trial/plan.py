@@ -1,15 +1,18 @@
 """Plan of one trial: everything decided before anything is started."""
 
 import os
+import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.config.load import Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
-from autotune.records import EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialPlan, Values
+from autotune.records import EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialExit, TrialPlan, Values
+from autotune.trial.error_text import last_error
 from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, temporary_folder
+from autotune.trial.launch import Runner, Watch
 from autotune.trial.state_folder import StateFolder
 
 
@@ -22,6 +25,7 @@ class Trainer:
         typed_command: The command as typed in place of the config's, placeholders not filled in; None if it was not.
         study: Name of the study, and of the folder of its trials.
         apart: Folders and files that are autotune's own, the state folder among them.
+        makes: Keys of outputs whose folder it makes itself, and refuses where it exists.
     """
 
     config_path: Path
@@ -30,19 +34,43 @@ class Trainer:
     state: StateFolder
     study: str
     apart: tuple[Path, ...]
+    makes: set[str] = field(default_factory=set)
 
-    def create_folder(self, folder: TrialFolder) -> None:
-        """Create a trial's folder, ready for the outputs that are pointed into it.
+    def run(
+        self,
+        runner: Runner,
+        plan: TrialPlan,
+        watch: Watch,
+        deadline_s: float,
+        *,
+        fill_outputs: Callable[[Path], None] = lambda _outputs: None,
+    ) -> TrialExit:
+        """Make the folder of a planned trial, ready for the outputs that are pointed into it, and the trial itself.
 
-        What is a folder outside is one inside as well: many trainers write into one that they do not make.
+        What is a folder outside is one inside as well: many trainers write into one that they do not make. One that
+        refuses it, as its last error says, is started again without it.
+
+        Args:
+            fill_outputs: Puts what training starts from into the folder of the trial's outputs.
 
         Raises:
-            TrialError: It cannot be made.
+            TrialError: The folder cannot be made, or the trainer cannot be started.
         """
+        self.state.require_space()
+        folder = TrialFolder(plan.folder)
         moved = self.settings.moved_outputs(folder.outputs)
-        folders = {key for key, _, path in self.outputs() if os.path.isdir(path)}
-        there = [path for key, path in moved.items() if key in folders]
-        folder.create(output_paths=moved.values(), output_folders=there)
+        folders = {key for key, _, path in self.outputs() if os.path.isdir(path)} - self.makes
+        made = {key: path for key, path in moved.items() if key in folders}
+        folder.create(output_paths=moved.values(), output_folders=made.values())
+        fill_outputs(folder.outputs)
+        trial_exit = runner.run(plan, watch, deadline_s)
+        error = last_error(trial_exit.stderr_tail, folder.stdout_tail()) if trial_exit.exit_code else ""
+        refused = {key for key, path in made.items() if _says_it_exists(error, path)}
+        if not refused:
+            return trial_exit
+        self.makes.update(refused)
+        folder.discard_outputs()
+        return self.run(runner, plan, watch, deadline_s, fill_outputs=fill_outputs)
 
     def outputs(self) -> Iterator[tuple[str, str, Path]]:
         """Yield each key that says where the trainer writes, its text, and the path that it may mean.
@@ -54,6 +82,11 @@ class Trainer:
             for base in (self.settings.folder, self.config_path.absolute().parent):
                 if (path := path_of(os.path.expandvars(text), base)) is not None:
                     yield key, text, path
+
+
+def _says_it_exists(error: str, path: str) -> bool:
+    named = re.search(rf"{re.escape(path.rstrip('/'))}(?![\w.-]|/\w)", error)
+    return named is not None and re.search(r"\bexists?\b|not empty", error, re.IGNORECASE) is not None
 
 
 _COMPILED = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")

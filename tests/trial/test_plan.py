@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.search.problem import open_problem
+from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.folder import TrialFolder
 from autotune.trial.plan import plan_trial
 from tests.search.simulated import CONFIG
@@ -51,7 +53,8 @@ def test_a_folder_that_is_there_for_the_trainer_is_there_for_its_trials(tmp_path
     Path("config.yaml").write_text(OUTPUTS + CONFIG)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    folder = TrialFolder(plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial="r1").folder)
-    problem.trainer.create_folder(folder)
-    assert list((folder.outputs / "ckpt").iterdir()) == []
-    assert sorted(path.name for path in folder.outputs.iterdir()) == ["ckpt"]
+    plan = plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial="r1")
+    problem.trainer.run(SimulatedRunner(VirtualClock(), lambda _: Training()), plan, lambda _: None, 1.0)
+    outputs = TrialFolder(plan.folder).outputs
+    assert list((outputs / "ckpt").iterdir()) == []
+    assert sorted(path.name for path in outputs.iterdir()) == ["ckpt"]

@@ -165,10 +165,9 @@ def _ratios(config: Path, uuids: Sequence[str], *, pairs: int, train_s: float, s
         def speed(trial: str, *, is_watched: bool) -> float:
             plan = plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=trial)
             folder = TrialFolder(plan.folder)
-            problem.trainer.create_folder(folder)
             watch = _Speed(clock, train_s)
             with GpuCollector(guard, uuids, problem.state.path, clock) if is_watched else nullcontext():
-                runner.run(plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
+                problem.trainer.run(runner, plan, watch, clock.now_s() + _LONGEST_START_S + train_s)
             steps_per_s = watch.steps_per_s()
             if steps_per_s is None:
                 raise TrialError("the trial trained for too few steps", where=str(folder.stderr))

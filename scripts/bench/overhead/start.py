@@ -96,10 +96,9 @@ def measure_start(config: Path, *, trials: int, state_dir: Path | None) -> None:
 def _measure(problem: Problem, runner: Runner, clock: Clock, trial: str) -> _Times:
     plan = _stamped(plan_trial(problem.trainer, problem.space.keys(problem.space.baseline), trial=trial))
     folder = TrialFolder(plan.folder)
-    problem.trainer.create_folder(folder)
     watch = _StopAfterSteps(clock)
     asked_s = clock.now_s()
-    ended = runner.run(plan, watch, asked_s + _LONGEST_RUN_S)
+    ended = problem.trainer.run(runner, plan, watch, asked_s + _LONGEST_RUN_S)
     if watch.stopped_s is None:
         raise TrialError(
             f"the trial ended after {len(watch.steps)} steps",
