@@ -42,9 +42,10 @@ _SERVER = re.compile(r"(?:mlflow_)?tracking_ur[il]")
 _TRACKER_MODE = re.compile(r"(?:.*_)?(?:wandb|swanlab|neptune|comet)_mode")
 
 
-# A checkpoint to start from is read, not written.
+# A checkpoint to start from is read, not written; so are the features of a set of data, dumped by a step before.
 _READ = re.compile(
     r"(?:.*_)?(?:finetune|from|init|input|load|pretrain|pretrained|reload|restore|resume|source|teacher|warm)(?:_.*)?"
+    r"|(?:.*_)?(?:train|dev|valid|val|eval|test)_dump_?(?:dir|root|path)"
 )
 
 

@@ -34,6 +34,7 @@ def test_names_of_outputs(name):
         "data_dir: x",
         "catalog_path: x",
         "pretrained_checkpoint_dir: x",
+        "train_dumpdir: dump/train/norm",
         "resume_ckpt_path: x",
         "init: {checkpoint_path: x}",
         "log_dir: null",
