@@ -74,7 +74,9 @@ def run(arguments: argparse.Namespace) -> None:
             with tf.device(placement.model):
                 shares.append(alone_s / _mean_s_of_fit(tf, dataset, step))
             spread_text = f"+- {spread:.0%}" if spread else "even"
-            rows.append([f"{wait_ms:g} ms", spread_text, f"{1e3 * alone_s:.2f} ms", *(f"{share:.1%}" for share in shares)])
+            rows.append(
+                [f"{wait_ms:g} ms", spread_text, f"{1e3 * alone_s:.2f} ms", *(f"{share:.1%}" for share in shares)]
+            )
             print(*rows[-1], flush=True)
     print(markdown_table(("each stage waits", "lengths", "a stage alone", "share of the bound", "by `fit`"), rows))
 
