@@ -10,7 +10,7 @@ among points no slower than the baseline.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from types import MappingProxyType
 
 from autotune.measure.cycles import lacks_cycles
@@ -365,13 +365,14 @@ def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> f
     """Return the half-width, as ln, of what trials do not tell whose window holds too few whole cycles.
 
     Every one of them begins at the same place of its cycle, and holds a stall too many or too few: pairs agree, and are
-    wrong together. A short stall is noise like others.
+    wrong together. A short stall is noise like others, and so is one that the minority of a side's trials have: then
+    pairs differ by it.
     """
     errors = [
         [one.speed_error if lacks_cycles(one.cycles, one.speed_error) else 0.0 for one in side]
         for side in zip(*pairs, strict=True)
     ]
-    return 2.0 * math.sqrt(sum(fmean(error**2 for error in side) for side in errors))
+    return 2.0 * math.sqrt(sum(median(side) ** 2 for side in errors))
 
 
 def _ln_estimated(measurement: Measurement) -> float:

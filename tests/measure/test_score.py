@@ -105,6 +105,8 @@ def test_pairs_that_saw_too_few_cycles_are_wrong_together():
     assert seen.better
     assert not unseen.better
     assert unseen.speed.low < 1.0 < unseen.speed.high
+    some = [*few[:2], *[(measured(100), measured(115))] * 4]  # what most trials do not have is noise like others
+    assert judge(some, prior_variance=1e-4, prior_df=2).better
 
 
 def test_more_pairs_are_needed_for_smaller_gains():
