@@ -10,7 +10,7 @@ among points no slower than the baseline.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import median
 from types import MappingProxyType
 
 from autotune.measure.cycles import lacks_cycles

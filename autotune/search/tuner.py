@@ -52,7 +52,7 @@ from autotune.search.take_back import TakeBack
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validation import Validator
 from autotune.search.worth import rate
-from autotune.study.answer import judged_finalists
+from autotune.study.answer import has_failed, judged_finalists
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
@@ -370,7 +370,11 @@ class Tuner:
             plan, points = replace(plan, arms=3), [*points, alike]
         looked = {0}  # at today's config in the beginning
         speeds: dict[int, list[float]] = {}
-        for done, (pair, arm) in enumerate(pair_order(plan.pairs, self._rng, plan.arms), start=1):
+        done, spoiled = 0, set[int]()  # trials of pairs without one that was not steady; the others
+        for pair, arm in pair_order(2 * plan.pairs, self._rng, plan.arms):
+            if pair in spoiled:
+                continue
+            done += 1
             usual = self.state.goal()
             window_s = max(usual.length_s + plan.longer_s, 0.0 if arm in looked else self.state.finalist_look_s)
             looked.add(arm)
@@ -388,11 +392,16 @@ class Tuner:
                 record = self._trials.make(trial, kept_s=plan.rest_s(done))
             if self._trials.gpu_lost:
                 self._narrator.tell_phase("ending", self._trials.gpu_lost)
+            if record.validity is Validity.NOT_STEADY and not has_failed(record):
+                spoiled.add(pair)
+                done -= 1 + (done - 1) % plan.arms
+                continue
             if not record.comparable:
                 return False
             speeds.setdefault(arm, []).append(record.comparable.speed)
             self._is_far_slower = done == 2 * plan.arms and fmean(speeds[1]) < _FAR_SLOWER * fmean(speeds[0])
-            if self._is_far_slower or self._is_time_to_go_on(done, plan) or self._is_decided(done, plan):
+            is_over = done == plan.arms * plan.pairs
+            if is_over or self._is_far_slower or self._is_time_to_go_on(done, plan) or self._is_decided(done, plan):
                 break
         return True
 

@@ -100,6 +100,7 @@ class StopRule:
         self._until_s: float | None = None
         self._patience_s = 0.0
         self._cut_s: float | None = None
+        self._window: Window | None = None
         self._rounds = -1  # the first is whole when the second begins
         self._is_unphased = False
         self._bad_losses = 0
@@ -171,12 +172,16 @@ class StopRule:
 
     def _wait_for_its_end(self, now_s: float, until_s: float, *, has_news: bool) -> Stop | None:
         """Return the reason to stop a trial that is long enough once what was under way then has ended."""
-        window = self.window() if has_news else None
-        if window is not None and window.t1_s >= until_s:
-            if self.policy.goal.is_met_by(window):
-                return Stop.ENOUGH
-            self._until_s = None  # cycles were found meanwhile, and it holds too few of them
-        return self.cut(now_s) if now_s >= until_s + self._patience_s else None
+        is_over = now_s >= until_s + self._patience_s
+        if is_over:
+            self._cut_s = now_s
+        window = self.window() if has_news or is_over else None
+        if window is not None and self.policy.goal.is_met_by(window) and (is_over or window.t1_s >= until_s):
+            self._window = window  # what comes while it is stopped would move it
+            return Stop.ENOUGH
+        if is_over or (window is not None and window.t1_s >= until_s):
+            self._until_s = self._cut_s = None  # meanwhile more of it was seen to be warm-up, or cycles were found
+        return None
 
     def cut(self, now_s: float) -> Stop:
         """Take it that the trial is ended now, in the middle of a step; return that reason to stop it."""
@@ -260,7 +265,9 @@ class StopRule:
         return self._has_enough_steps and passed_s >= 3.0 * longest_s
 
     def window(self) -> Window | None:
-        """Return the steady window of the steps so far; None if there is none."""
+        """Return the steady window of the steps so far, or the one that was enough; None if there is none."""
+        if self._window is not None:
+            return self._window
         after_s = self._settled_s if self.policy.settles else None
         return steady_window(self.events, after_s=after_s, cut_s=self._cut_s)
 

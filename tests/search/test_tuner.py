@@ -1,7 +1,7 @@
 """Whole searches, in virtual time: real settings, record, statistics and judgement around a simulated trainer."""
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import inf, nan
@@ -434,3 +434,24 @@ def test_one_seed_is_one_search(search: Search, searched: Searched) -> None:
     """The choices of the search can be repeated."""
     other = search(plain, budget_s=300)
     assert [trial.values for trial in searched.trials] == [trial.values for trial in other.trials]
+
+
+def test_a_pair_that_is_not_steady_does_not_end_the_confirmation(search: Search) -> None:
+    """A trainer that ends early twice in a row says nothing of its point: another pair takes the place of that."""
+    made: list[Training] = []
+
+    def short(config: Mapping[str, Any]) -> Training:
+        made.append(plain(config))
+        return replace(made[-1], steps=13) if len(made) in ends_early else made[-1]
+
+    ends_early: Collection[int] = ()
+    usual = search(short, budget_s=300)
+    place = [trial.purpose for trial in usual.trials].index(Purpose.CONFIRM) + 3  # counted from 1
+    made.clear()
+    ends_early = (place, place + 1)
+    searched = search(short, budget_s=300, fresh=True)
+    spoiled = [trial for trial in searched.trials if trial.validity is Validity.NOT_STEADY]
+    assert [trial.purpose for trial in spoiled] == 2 * [Purpose.CONFIRM]
+    assert searched.answer.verdict is Verdict.BETTER
+    of_both = [trial.pair for trial in searched.of(Purpose.CONFIRM) if trial.comparable]
+    assert len(of_both) >= len(usual.of(Purpose.CONFIRM))

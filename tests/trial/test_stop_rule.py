@@ -1,6 +1,7 @@
 """Stop rule, tested at the exact moment."""
 
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -114,6 +115,23 @@ def test_enough_is_when_the_window_is_long_enough(goal_s: float) -> None:
     assert window is not None
     assert goal_s <= window.time_s + 1e-9
     assert trial.clock.now_s() - START_S < 2.0 * goal_s
+
+
+def test_steps_that_move_the_end_of_the_warm_up_do_not_leave_a_window_too_short() -> None:
+    """Steps of real trials, which come in batches: one that was enough at a look is enough in the end."""
+    rng = random.Random(3)
+    goal = replace(GOAL, min_s=0.7, target_s=0.7)
+    for _ in range(300):
+        trial, stop = Watched(goal=goal), None
+        while stop is None:
+            began_s = trial.clock.now_s()
+            trial.clock.wait(0.12)
+            ends_s = [began_s + 0.03 * place + 0.02 * rng.random() ** 4 for place in range(4)]
+            stop = trial.watch([replace(trial.event(), t_s=end_s) for end_s in ends_s])
+        assert stop is Stop.ENOUGH
+        window = trial.watch.window()
+        assert window is not None
+        assert goal.is_met_by(window)
 
 
 def test_when_time_is_up_a_trial_is_stopped_with_what_it_has() -> None:
