@@ -76,11 +76,18 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEnded:
-    """End of a search; its last event."""
+    """End of a search; its last event.
+
+    Attributes:
+        speedup: Speed of its answer, or of what was tried, over today's, by pairs; None where there is none.
+        changes: What that changes.
+    """
 
     verdict: Verdict | None
     trials: int
     elapsed_s: float
+    speedup: float | None = None
+    changes: Values = field(default_factory=dict)
 
 
 Event = (

@@ -47,6 +47,7 @@ class SearchRequest(SearchOptions):
     Attributes:
         apply: Whether to write the best values into the config if they are better; None to ask.
         report: File for the report of the study; None for none.
+        web: True to serve a page that shows it while it goes on.
         dry_run: True to show what would happen, and start nothing.
         state_dir: Folder of all state; None finds the place by the config.
         storage: Where studies are kept, as typed.
@@ -56,6 +57,7 @@ class SearchRequest(SearchOptions):
     config: Path
     apply: bool | None = None
     report: Path | None = None
+    web: bool = False
     dry_run: bool = False
     state_dir: Path | None = None
     storage: str | None = None

@@ -63,7 +63,7 @@ def run(web: bool, web_port: int, web_actions: bool, web_address: str, web_expos
     home = open_home(os.environ)
     page = None
     if web:
-        server = _web_module("server")
+        server = web_module("server")
         page = server.WebServer(home, server.WebOptions(address=web_address, port=web_port, actions=web_actions), clock)
     Service(home, load_daemon_settings(os.environ), clock, note, page).run()
     return 0
@@ -85,7 +85,7 @@ def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
         )
 
 
-def _web_module(name: str) -> ModuleType:
+def web_module(name: str) -> ModuleType:
     """Return a module of `autotune.daemon.web`."""
     try:
         return import_module(f"autotune.daemon.web.{name}")
@@ -132,7 +132,7 @@ def install(now: bool, web: bool, force: bool) -> int:
         "Install autotune into an environment (pip install), and use the `autotune` of that one.",
     )
     if web:
-        _web_module("server")  # what cannot be served is said here, and not in the log of a service
+        web_module("server")  # what cannot be served is said here, and not in the log of a service
         starts = (*starts, "--web")
     if now:
         _require_manager()
@@ -245,7 +245,7 @@ def url() -> int:
     page = ask(home, timeout_s=_ASK_S)["page"]
     if page is None:
         raise AutotuneError("the daemon serves no page", remedy="Start it with `autotune daemon run --web`.")
-    say(_web_module("keys").Keys(home.web_token, SystemClock(), page["run"]).new_address(page["origin"]))
+    say(web_module("keys").Keys(home.web_token, SystemClock(), page["run"]).new_address(page["origin"]))
     return 0
 
 

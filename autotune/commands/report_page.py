@@ -4,14 +4,13 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import changes_to_offer, diff_of
-from autotune.errors import AutotuneError, ConfigError, StudyError
+from autotune.errors import ConfigError, StudyError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.score import disturbed_pairs
 from autotune.measure.window import steady_window
@@ -293,7 +292,7 @@ def report_text(contents: Sequence[StudyContents], clock: Clock, path: Path | No
         path: The file that it is for; one that ends in ``.md`` gets Markdown.
 
     Raises:
-        AutotuneError: What draws the pictures is not installed, or several are to be Markdown.
+        ConfigError: Several are to be Markdown.
     """
     now = f"{clock.utc():%Y-%m-%d %H:%M} UTC"
     if _is_markdown(path):
@@ -304,7 +303,6 @@ def report_text(contents: Sequence[StudyContents], clock: Clock, path: Path | No
                 "several studies side by side are a page", where="--against", remedy="Name an .html file."
             )
         return study_markdown(contents[0], now)
-    _require_pictures()
     from autotune.report.html.page import comparison_page, study_page
 
     return comparison_page(contents, now) if contents[1:] else study_page(contents[0], now)
@@ -314,11 +312,8 @@ def require_report(path: Path) -> None:
     """Raise an error unless a report can be written there.
 
     Raises:
-        AutotuneError: Something else is there, nothing can be written there, or what draws the pictures is not
-            installed.
+        ConfigError: Something else is there, or nothing can be written there.
     """
-    if not _is_markdown(path):
-        _require_pictures()
     if path == STDOUT:
         raise ConfigError("a report is a file here", where="-", remedy="`autotune report -o -` prints it afterwards.")
     folder = next(one for one in path.absolute().parents if one.exists())
@@ -349,11 +344,3 @@ def _is_markdown(path: Path | None) -> bool:
 
 def _is_report(path: Path) -> bool:
     return path.is_file() and b"Written by autotune " in read_beginning(path, _MOST_BYTES)
-
-
-def _require_pictures() -> None:
-    if find_spec("matplotlib") is None:
-        raise AutotuneError(
-            "the report's pictures need matplotlib, which is not installed",
-            remedy="Run, in the clone that autotune was installed from: pip install '.[pictures]'",
-        )

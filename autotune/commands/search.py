@@ -1,5 +1,7 @@
 """``autotune search``: the search itself."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write what was found as one HTML file at the end, as `autotune report` does.",
 )
+@click.option("--web", is_flag=True, help="Serve a page that shows the search, on this machine alone.")
 @dry_run_option
 @json_option
 @state_dir_option
@@ -136,7 +139,8 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     if request.report is not None:
         require_report(request.report)
     try:
-        finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
+        with _page(problem, request, clock, started_s=call.started_s):
+            finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
     except AutotuneError:
         _report(problem, request, watchdog, clock)
         raise
@@ -153,6 +157,21 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     if finished.ended_by:
         call.say_error(finished.ended_by)
     return 1 if finished.ended_by else 0
+
+
+@contextmanager
+def _page(problem: "Problem", request: SearchRequest, clock: Clock, *, started_s: float) -> Iterator[None]:
+    """Serve the page of the search, if that was asked for, for as long as a ``with`` block lasts."""
+    if not request.web:
+        yield
+        return
+    from autotune.commands.daemon import web_module
+    from autotune.commands.output import say_aside
+
+    page = web_module("search_page").SearchPage(problem, clock, budget_s=request.budget_s, started_s=started_s)
+    say_aside(f"Page: {page.address}\n      (the address works once, within two minutes, and signs that browser in)")
+    with page:
+        yield
 
 
 def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock) -> None:

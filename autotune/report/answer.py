@@ -317,7 +317,7 @@ def _time_notes(result: SearchResult, elapsed_s: float | None) -> Iterator[Text]
 # Comparison of today's config with the best, or with the candidate: the table of the final screen.
 
 
-_NOT_MEASURED = "not measured"
+NOT_MEASURED = "not measured"
 
 
 def metrics_table(baseline: Side, other: Side | None, column: str, *, details: bool) -> Table:
@@ -353,7 +353,7 @@ def metrics_rows(baseline: Side, other: Side | None, *, details: bool = True) ->
     of_stalls = [name for name in _OF_STALLS if name in told] if "stall_fraction" in told else []
     if not details:
         is_measured = any(side.gpus is not None for side in sides)
-        busy = _utilization_rows(sides) if is_measured else [_trial_row("gpu_utilization", sides, _NOT_MEASURED)]
+        busy = _utilization_rows(sides) if is_measured else [_trial_row("gpu_utilization", sides, NOT_MEASURED)]
         steady = [_trial_row(name, sides) for name in ("cv", *of_stalls[:1])]
         return [_trial_row("samples_per_s", sides), *busy, *steady]
     of_the_trial = ("cv", *of_stalls, "data_wait_fraction", "step_p95_s", "cpu_cores", "peak_memory_bytes")
@@ -412,7 +412,7 @@ def _row(metric: Metric, values: Sequence[float | None], unknown: str | None = N
 
 def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
     if all(side.gpus is None for side in sides):
-        return [_trial_row("gpu_utilization", sides, _NOT_MEASURED)]
+        return [_trial_row("gpu_utilization", sides, NOT_MEASURED)]
     effective = [side.gpus.effective_utilization if side.gpus else None for side in sides]
     rows = [_row(GPU_METRICS["effective_utilization"], effective, "not known yet"), *_utilization_rows(sides)]
     for name in ("utilization", "idle_fraction", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity"):
@@ -439,7 +439,7 @@ def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
 
 def _verdict(device: PooledGpu | None, *, mark: bool) -> str:
     if device is None:
-        return _NOT_MEASURED
+        return NOT_MEASURED
     text = f"{device.role}: {device.text}" if device.role else device.text
     if device.reference and device.against_reference:
         text += f", {device.against_reference} {_range(device.reference)}"

@@ -240,7 +240,7 @@ def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
 def plan_confirmation(
     better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float, may_be_cut: bool = False
 ) -> ConfirmationPlan | None:
-    """Plan the confirmation of the best point for which there is time.
+    """Plan the confirmation of the best point for which there is time; else two pairs, if these fit.
 
     Args:
         better: Points that are believed to be better than today's, best first.
@@ -250,6 +250,8 @@ def plan_confirmation(
         The plan, with an even number of pairs; None if no point can be confirmed.
     """
     finalist = affordable(better, basis, left_s=left_s)
+    if finalist is None:  # two pairs show a gain now and then, and nothing else is left to do with the time
+        finalist = next((one for one in better if FEWEST_PAIRS * basis.pair_s(one) <= left_s), None)
     if finalist is None:
         return None
     fitting = int(left_s / basis.pair_s(finalist))

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from autotune.clock import Clock
-from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark
+from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchEnded
 from autotune.measure.score import Objective
-from autotune.records import Values
+from autotune.records import SearchResult, Values
 from autotune.sampler.other_samplers import OURS, SamplerChoice
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
@@ -99,6 +99,13 @@ class Narrator:
         """Tell the answer that the study stands by, as it was confirmed; what is faster is best from now on."""
         self._best_name, self._least = name, max(1.0, speedup)
         self.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
+
+    def tell_end(self, result: SearchResult | None, *, trials: int, elapsed_s: float) -> None:
+        """Tell that the search has ended, with the answer that the study stands by."""
+        speedup = result.speedup.ratio if result and result.speedup else None
+        changes = {change.path: change.new for change in result.changes} if result else {}
+        verdict = result.verdict if result else None
+        self.tell(SearchEnded(verdict=verdict, trials=trials, elapsed_s=elapsed_s, speedup=speedup, changes=changes))
 
     def tell_incumbent(self, state: SearchState, objective: Objective) -> None:
         """Tell which point is best, if that is another one than the last that was told."""

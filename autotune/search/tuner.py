@@ -11,7 +11,7 @@ from statistics import fmean
 
 from autotune.clock import format_duration
 from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
-from autotune.events import Event, Remark, SearchEnded, SearchStarted
+from autotune.events import Event, Remark, SearchStarted
 from autotune.limits import expected
 from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.window import WindowGoal
@@ -482,8 +482,7 @@ class Tuner:
             trials_of_all = self.state.records()
             if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
                 self._narrator.tell(Remark(text=said))
-        verdict, elapsed_s = result.verdict if result else None, self._budget.elapsed_s()
-        self._narrator.tell(SearchEnded(verdict=verdict, trials=len(trials), elapsed_s=elapsed_s))
+        self._narrator.tell_end(result, trials=len(trials), elapsed_s=self._budget.elapsed_s())
         if result is None:
             raise self.ended_by or _no_numbers(trials, self._problem.config_path)
         return replace(

@@ -1,8 +1,12 @@
 """The page of a real daemon in a real browser, with a real search of a toy trainer."""
 
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,3 +141,29 @@ def test_a_package_that_is_missing_is_named(
     daemon = Daemon(dict(os.environ), tmp_path)
     until(lambda: "daemon, process" in daemon.said(), "it does not start")
     assert daemon.end() == 143
+
+
+@pytest.mark.services
+def test_the_page_of_one_search(project: Path, browser: Any) -> None:
+    """Its address stands on stderr; nothing of a daemon is there; its end, and what it found, stay on the page."""
+    command = [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "25s", "--web"]
+    with subprocess.Popen(
+        command, cwd=project, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as search:
+        assert search.stderr is not None
+        address = next(line for line in search.stderr if line.startswith("Page: ")).split()[1]
+        browser.get(address)
+        rest = threading.Thread(target=search.stderr.read)
+        rest.start()
+        until(lambda: "best so far" in text_of(browser, "#search"), "no trial is shown")
+        assert not browser.find_element("css selector", "#queue").is_displayed()
+        assert complaints(browser) == []
+        until(lambda: "The search has ended" in text_of(browser, "h1"), "its end is not shown")
+        said = search.stdout.read() if search.stdout else ""
+        rest.join()
+    assert search.returncode == 0
+    told = re.search(r"Better: ([\d.]+x)", said)
+    assert told, said
+    assert f"better than today's config: {told[1]} with " in text_of(browser, "h1")
+    assert "autotune apply --config config.yaml" in text_of(browser, "#search")
+    until(lambda: text_of(browser, "#connection") == "ended", "it does not say that nobody answers")

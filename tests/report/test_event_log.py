@@ -20,7 +20,7 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, trial_ended: MakeEnded) 
     log(trial_ended(detail="two\nlines, é"))
     log(TrialProgress(number=0, elapsed_s=1.0, steps=3))
     clock.wait(1.5)
-    log(SearchEnded(verdict=Verdict.BETTER, trials=1, elapsed_s=2.0))
+    log(SearchEnded(verdict=Verdict.BETTER, trials=1, elapsed_s=2.0, speedup=1.5, changes={"a": 1}))
     ended, last = (json.loads(line) for line in path.read_text().splitlines())
     assert (ended["format"], ended["event"], ended["utc"]) == (2, "TrialEnded", "2030-01-01T00:00:00.000+00:00")
     assert ended["trial"]["values"] == BEST
@@ -33,6 +33,8 @@ def test_each_event_is_one_line_of_json(tmp_path: Path, trial_ended: MakeEnded) 
         "verdict": "better",
         "trials": 1,
         "elapsed_s": 2.0,
+        "speedup": 1.5,
+        "changes": {"a": 1},
     }
 
 

@@ -15,7 +15,7 @@ from autotune.daemon.queue import Entry, Queue
 from autotune.daemon.searches import read_answer
 from autotune.errors import AutotuneError
 from autotune.files import read_beginning
-from autotune.records import NOT_COMPARED, Ending, Purpose
+from autotune.records import CONFIRMED, NOT_COMPARED, Ending, Purpose
 from autotune.report.plain_text import changes_text, plain
 from autotune.trial.state_folder import StateFolder
 from autotune.trial.step_files import LineTail
@@ -54,9 +54,7 @@ class SearchFollower:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._entry: Entry | None = None
-        self._path: Path | None = None
-        self._files: list[tuple[str, LineTail]] = []
-        self._progress = StudyProgress()
+        self._study: StudyFollower | None = None
         self._shown: dict[str, Any] | None = None
 
     def section(self, entries: Sequence[Entry]) -> dict[str, Any] | None:
@@ -68,12 +66,17 @@ class SearchFollower:
             return None
         if entry != self._entry or entry.owner is not None:
             self._turn_to(entry)
-        for search, tail in self._files:
-            for event in events_of(tail):
-                self._progress.add(search, event)
-                self._shown = None
-        if self._shown is None:
-            self._shown = _section(entry, self._progress)
+        if (self._study is not None and self._study.has_news()) or self._shown is None:
+            is_running = entry.owner is not None
+            self._shown = section_of(
+                self._study.progress if self._study else StudyProgress(),
+                entry=entry.number,
+                config=entry.config,
+                is_running=is_running,
+                verdict=entry.answer.verdict if entry.answer and not is_running else None,
+                budget_s=entry.budget_s,
+                used_s=entry.spent_s,
+            )
         return self._shown
 
     def _turn_to(self, entry: Entry) -> None:
@@ -83,11 +86,8 @@ class SearchFollower:
         is_another = self._entry is None or entry.id != self._entry.id
         path = event_file_of(entry) if entry.owner is not None else self._ended(entry)
         self._entry = entry
-        if is_another or (path is not None and path != self._path):
-            self._path, self._files, self._progress, self._shown = path, [], StudyProgress(), None
-        if self._path is not None and not self._files:
-            paths = _of_one_study(self._path)
-            self._files = [(one.name.removesuffix(SUFFIX), LineTail(one, longest_bytes=8 << 20)) for one in paths]
+        if is_another or (path is not None and (self._study is None or path != self._study.path)):
+            self._study, self._shown = StudyFollower(path) if path is not None else None, None
 
     def _ended(self, entry: Entry) -> Path | None:
         paths = (read_answer(self._queue.answer(entry)) or {}).get("paths")
@@ -103,10 +103,39 @@ def event_file_of(entry: Entry) -> Path | None:
     explicit = Path(entry.cwd) / named if named else None
     try:
         folder = StateFolder.locate(Path(entry.config), explicit=explicit, environ=entry.environment)
-        found = folder.searches.glob(f"*-{entry.owner.get('host')}-{entry.owner.get('pid')}{SUFFIX}")
-        return max(found, key=lambda path: path.name, default=None)
+        return event_file_in(folder, entry.owner.get("host"), entry.owner.get("pid"))
     except (AutotuneError, OSError):
         return None
+
+
+def event_file_in(folder: StateFolder, host: object, pid: object) -> Path | None:
+    """Return the event file of the latest search of a process; None if it has none."""
+    return max(folder.searches.glob(f"*-{host}-{pid}{SUFFIX}"), key=lambda path: path.name, default=None)
+
+
+class StudyFollower:
+    """Follower of a study up to one of its searches, by the event files that lie beside each other.
+
+    Args:
+        path: Event file of that search.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.progress = StudyProgress()
+        self._files: list[tuple[str, LineTail]] = []
+
+    def has_news(self) -> bool:
+        """Read what is new; return whether anything is."""
+        if not self._files:
+            paths = _of_one_study(self.path)
+            self._files = [(one.name.removesuffix(SUFFIX), LineTail(one, longest_bytes=8 << 20)) for one in paths]
+        has_news = False
+        for search, tail in self._files:
+            for event in events_of(tail):
+                self.progress.add(search, event)
+                has_news = True
+        return has_news
 
 
 def events_of(tail: LineTail) -> Iterator[Event]:
@@ -145,6 +174,7 @@ class StudyProgress:
         t_s: Search time up to the last event.
         points: By name of a point, its changes as text, and ln speed over today's of its trials.
         today: Name of the point that is today's config.
+        has_ended: Whether its latest search has; its answer has the verdict, which is empty where there is none.
     """
 
     def __init__(self) -> None:
@@ -155,6 +185,7 @@ class StudyProgress:
         self.endings: Counter[str] = Counter()
         self.points: dict[str, tuple[str, list[float]]] = {}
         self.today = ""
+        self.verdict, self.has_ended = "", False
         self.recent: deque[dict[str, Any]] = deque(maxlen=12)
         self.remarks: deque[str] = deque(maxlen=6)
         self._search = ""
@@ -169,6 +200,7 @@ class StudyProgress:
             self.shown |= {"phase": None, "why": None, "now": None}
             self.shown["starts_s"].append(round(self.t_s, 1))
             self.remarks.clear()
+            self.has_ended = False
         self._pass_time(str(event.get("utc")))
         with suppress(KeyError, TypeError, ValueError, AttributeError):
             self._take(event)
@@ -202,7 +234,11 @@ class StudyProgress:
             case "Remark":
                 self.remarks.append(clean(str(event["text"])))
             case "SearchEnded":
-                self.shown["now"] = None
+                self.shown["now"], self.has_ended = None, True
+                self.verdict = clean(str(event["verdict"] or ""), 40)
+                if self.verdict in CONFIRMED and (ratio := number(event["speedup"])):
+                    self.shown["best_changes"] = _changes(event)
+                    self.shown["best"].append((round(self.t_s, 1), ratio))
 
     def _end_trial(self, event: Event, trial: Event) -> None:
         row, changes = _trial(trial), _changes(event)
@@ -252,18 +288,32 @@ def _changes(event: Event) -> str:
     return plain(changes_text(short), 160)
 
 
-def _section(entry: Entry, progress: StudyProgress) -> dict[str, Any]:
-    is_running = entry.owner is not None
+def section_of(
+    progress: StudyProgress,
+    *,
+    entry: int | None,
+    config: str,
+    is_running: bool,
+    verdict: str | None,
+    budget_s: float,
+    used_s: float,
+) -> dict[str, Any]:
+    """Return the section of a search.
+
+    Args:
+        entry: Its number in the queue; None where it is in none.
+        verdict: Of its answer; None as long as there is none.
+    """
     spread = _half_width([values for _, values in progress.points.values() if values])
     return {
         **progress.shown,
         **({} if is_running else {"phase": None, "why": None, "now": None}),
-        "entry": entry.number,
-        "config": clean(entry.config),
+        "entry": entry,
+        "config": clean(config),
         "is_running": is_running,
-        "verdict": entry.answer.verdict if entry.answer and not is_running else None,
-        "budget_s": entry.budget_s,
-        "used_s": round(entry.spent_s),
+        "verdict": verdict,
+        "budget_s": budget_s,
+        "used_s": round(used_s),
         "t_s": round(progress.t_s, 1),
         "starts_s": progress.shown["starts_s"][-50:],
         "trials": len(progress.dots),

@@ -103,6 +103,7 @@ class PageState:
             return {
                 "format": 1,
                 "utc": now.isoformat(timespec="seconds"),  # all that differs if nothing has changed
+                "host": socket.gethostname(),
                 **clean(sections),
                 "search": self._search.section(self._entries),
                 "actions": actions,

@@ -22,7 +22,7 @@ from autotune.records import (
     TrialRecord,
     Verdict,
 )
-from autotune.report.answer import answer_notes, headline, validation_notes
+from autotune.report.answer import NOT_MEASURED, answer_notes, headline, metrics_rows, validation_notes
 from autotune.report.plain_text import changes_text, plain, value_text
 from autotune.report.race_notes import why_it_may_learn_more_slowly
 
@@ -155,6 +155,13 @@ class StudyContents:
         values = self.shown.values if self.shown else {}
         changes = {path: value for path, value in values.items() if baseline.get(path) != value}
         return changes_text(changes) if changes else ""
+
+    @property
+    def figures(self) -> list[list[str]]:
+        """Speed, utilization and steadiness as far as they are measured: name, today's, and that of what is shown."""
+        sides = [side for _, side in self.sides if side.metrics]
+        rows = metrics_rows(sides[0], next(iter(sides[1:]), None), details=False) if sides else []
+        return [[*row, ""][:3] for row in rows if NOT_MEASURED not in row]
 
     @property
     def ratios(self) -> dict[str, Ratio]:

@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from autotune import __version__
 from autotune.clock import format_duration
 from autotune.metrics import METRICS
 from autotune.report import answer, race_notes
-from autotune.report.html import pictures
 from autotune.report.html.contents import StudyContents, quantile
 from autotune.report.plain_text import plain, safe_text, value_text
 
@@ -68,8 +68,26 @@ def _page(template: str, written: str, **shown: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(_FILTERS)
-    environment.globals.update(answer=answer, notes=race_notes, pictures=pictures)
+    environment.globals.update(answer=answer, notes=race_notes, pictures=_pictures())
     return environment.get_template(template).render(version=__version__, written=written, **shown) + "\n"
+
+
+class _NoPictures:
+    """What draws nothing: there is no matplotlib, and the tables of the pictures are shown in their place."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_numbers: None
+
+
+def _pictures() -> Any:
+    if find_spec("matplotlib") is None:
+        return _NoPictures()
+    from autotune.report.html import pictures
+
+    return pictures
 
 
 def _safe(shown: object) -> str:

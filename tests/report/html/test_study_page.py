@@ -34,8 +34,8 @@ from tests.runs import MakeTrial, gpu, on_gpu
 NOW = "2030-01-01 00:00 UTC"
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202egnp.exe\x00&quot;"
 SECTIONS = [
-    *("comparison", "trials", "knobs", "utilization", "steps", "parts", "confirmation", "learning", "advice"),
-    *("remarks", "break-even", "diff", "conditions", "repeat"),
+    *("changes", "comparison", "trials", "utilization", "steps", "parts", "confirmation", "learning", "advice"),
+    *("remarks", "break-even", "conditions", "repeat"),
 ]
 
 
@@ -143,7 +143,7 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
     assert "Cache it." in part(page, "advice")
     assert "1, left out" in part(page, "confirmation")
     assert "The search took 20m" in part(page, "break-even")
-    assert "+ batch_size: 32" in part(page, "diff")
+    assert "+ batch_size: 32" in part(page, "changes")
     assert "autotune apply --config config.yaml" in part(page, "repeat")
 
 
@@ -161,12 +161,12 @@ def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None
     assert "No time is won: in the race, these values memorised" in part(memorised, "break-even")
     likely = replace(contents, result=replace(contents.result, race=None, why_not_raced="the loss was not seen"))
     assert "gets that back" in part(checked(study_page(likely, NOW)), "break-even")
-    assert "asks first" in part(page, "diff")
-    assert "--same-training looks for values that leave the training itself as it is" in part(page, "diff")
+    assert "asks first" in part(page, "changes")
+    assert "--same-training looks for values that leave the training itself as it is" in part(page, "changes")
     assert "--same-training" in part(page, "repeat")
     assert likely.result is not None
     both = replace(likely.result, same_training_confirmed=Ratio(ratio=1.4, low=1.3, high=1.5))
-    changed = part(checked(study_page(replace(contents, result=both), NOW)), "diff")
+    changed = part(checked(study_page(replace(contents, result=both), NOW)), "changes")
     assert "asks first" not in changed  # `apply --all` does not
     assert "Without --all it writes the confirmed values that leave the training itself as it is" in changed
 
@@ -253,6 +253,16 @@ def test_each_picture_has_its_numbers_below(contents: StudyContents) -> None:
     assert followed == ["details"] * len(pictures(page))
 
 
+def test_without_matplotlib_the_numbers_stand_there(contents: StudyContents, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open, in place of the pictures, and the page says what draws them."""
+    monkeypatch.setattr("autotune.report.html.page.find_spec", lambda _: None)
+    for text in (study_page(contents, NOW), comparison_page([contents, contents], NOW)):
+        page = checked(text)
+        assert not pictures(page)
+        assert "need matplotlib" in words(page)
+    assert "1, left out" in part(checked(study_page(contents, NOW)), "confirmation")
+
+
 def test_text_is_readable_by_light_and_by_dark() -> None:
     """A contrast of 4.5 to 1 for all text on each ground that it stands on (WCAG 2.2, 1.4.3)."""
     style = files("autotune.report.html").joinpath("page.css").read_text(encoding="utf-8")
@@ -288,11 +298,11 @@ def test_of_no_change(contents: StudyContents, search_result: MakeResult) -> Non
     result = replace(result, candidate=result.best, best=result.baseline)
     page = checked(study_page(replace(contents, result=result, diff=None), NOW))
     assert "Today's config against the tried" in part(page, "comparison")
-    assert "stays as it is" in part(page, "diff")
-    assert "a gain of that one change alone is not shown." in part(page, "knobs")
+    assert "stays as it is" in part(page, "changes")
+    assert "a gain of that one change alone is not shown." in part(page, "changes")
     confirmed = replace(result, verdict=Verdict.BETTER)
     page = checked(study_page(replace(contents, result=confirmed), NOW))
-    assert "is not shown; that of all together is." in part(page, "knobs")
+    assert "is not shown; that of all together is." in part(page, "changes")
 
 
 def test_ten_thousand_trials_fit(contents: StudyContents, make_trial: MakeTrial) -> None:

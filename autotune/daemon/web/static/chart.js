@@ -48,12 +48,13 @@ export function shape(purpose, x, y) {
   return svg("circle", { class: `mark ${purpose === "repeat" ? "repeat" : "explore"}`, transform: at, r: 3.6 });
 }
 
+const TICKS = [[1], [1, 2, 5], [1, 1.5, 2, 3, 5, 7], [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9], [1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 9, 9.5]];
+
+/** Round numbers between two logarithms, as many as have room. */
 function ticks(from, to) {
-  const steps = [0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100, 200, 500, 1000];
-  const inside = steps.filter((step) => Math.log(step) >= from && Math.log(step) <= to);
-  const every = Math.ceil(inside.length / 6);
-  const one = inside.indexOf(1);
-  return inside.filter((step, place) => (place - Math.max(0, one)) % every === 0);
+  const inside = TICKS.map((digits) => [0.1, 1, 10, 100].flatMap((power) => digits.map((digit) => Number((power * digit).toPrecision(3))))
+    .filter((value) => Math.log(value) >= from && Math.log(value) <= to));
+  return inside.findLast((some) => some.length <= 7) ?? [1];
 }
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800, 604800];

@@ -26,6 +26,10 @@ export function table(caption, columns, rows) {
     el("tbody", { role: "rowgroup" }, rows.map((row) => el("tr", { role: "row" }, row.map(cell))))));
 }
 
+/** A command, with a button that copies it. */
+export const command = (text) => [el("code", {}, text), " ", el("button", { type: "button", class: "copy", "data-key": `copy ${text}`, "aria-label": `copy ${text}`,
+  click: (event) => navigator.clipboard.writeText(text).then(() => { event.target.textContent = "copied"; }) }, "copy")];
+
 /** Content that is folded away; `key` keeps it open, or closed, over changes. */
 export const folded = (key, title, ...children) => el("details", { "data-key": key }, el("summary", { "data-key": `${key} title` }, title), children);
 

@@ -16,6 +16,8 @@ function render(isAll) {
   const sections = { search: () => searchSection(state.search, width), gpus: () => gpusSection(state.gpus), trainings: () => trainingsSection(state.trainings),
     queue: () => queueSection(state.queue, state.actions ? act : null), advice: () => adviceSection(state.advice, state.actions ? act : null), daemon: () => daemonSection(state.daemon) };
   for (const [name, make] of Object.entries(sections)) {
+    place(name).hidden = !(name in state);  // the page of one search has no daemon's
+    if (place(name).hidden) continue;
     const content = JSON.stringify(state[name]);
     if (content === shown[name] && !(isAll && name === "search")) continue;
     shown[name] = content;
@@ -31,25 +33,31 @@ function show(document_) {
   const [tone, text] = headline(state);
   if (place("headline").textContent !== text) place("headline").textContent = text;
   place("headline").className = tone;
-  place("where").textContent = `${state.daemon.host}, ${localTime(state.utc)}`;
+  place("where").textContent = `${state.host}, ${localTime(state.utc)}`;
+  document.body.classList.toggle("alone", !("daemon" in state));
   document.title = `${text} – autotune`;
   render(false);
-  const opened = state.trainings.alarms.filter((alarm) => alarm.is_open);
+  const opened = (state.trainings?.alarms ?? []).filter((alarm) => alarm.is_open);
   const fresh = opened.filter((alarm) => !announced.has(alarm.key));
   announced = new Set(opened.map((alarm) => alarm.key));
   if (fresh.length) place("said").textContent = `Alarm: ${fresh.map((alarm) => alarm.message).join(" ")}`;
 }
 
 function connection(kind, text) {
-  isAway = kind !== "live";
+  isAway = kind === "away";
   document.body.classList.toggle("stale", isAway);
   place("connection").className = kind;
   if (place("connection").textContent !== text) place("connection").textContent = text;
 }
 
+/** Whether this is the page of one search, and that is over: nobody will answer any more. */
+const hasEnded = () => state !== null && !("daemon" in state) && !state.search.is_running;
+
 function away(why) {
   const last = state ? ` What is shown is of ${localTime(state.utc)}.` : "";
-  if (why === "signed out") connection("away", `Signed out: sign in again with \`autotune daemon url\` in a terminal.${last}`);
+  if (hasEnded()) connection("ended", "ended");
+  else if (state && !("daemon" in state)) connection("away", `The search's command was ended.${last}`);
+  else if (why === "signed out") connection("away", `Signed out: sign in again with \`autotune daemon url\` in a terminal.${last}`);
   else connection("away", `The daemon does not answer; trying again.${last}`);
 }
 
@@ -74,6 +82,7 @@ async function lead() {
   for (;;) {
     const why = await load();
     others.postMessage(why ? { why } : { state });
+    if (why && hasEnded()) return;
     if (!why) {
       await new Promise((ended) => {
         const stream = new EventSource("/api/events");

@@ -1,11 +1,11 @@
 // Section of the search: what it has found so far, what runs now, and its trials.
 
 import { bar, intervalMark, searchChart, shape } from "./chart.js";
-import { el, folded, svg, table } from "./dom.js";
+import { command, el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
 const LEGEND = [["baseline", "today's config"], ["explore", "a new point"], ["repeat", "a point once more"], ["take back", "changes taken back"], ["confirm", "confirming pair"], ["failed", "failed"]];
-const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing is better than today's config", no_baseline: "today's config gave no numbers" };
+export const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing is better than today's config", no_baseline: "today's config gave no numbers" };
 
 export const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 export const running = (utc) => el("span", { "data-since": utc }, since(utc));
@@ -41,12 +41,13 @@ export function searchSection(search, width) {
   const verdict = search.is_running ? null : VERDICTS[search.verdict] ?? "no verdict";
   return [
     el("dl", { class: "facts" },
-      fact("config", el("span", { title: search.config }, shortPath(search.config)), ` (queue ${search.entry})`),
+      fact("config", el("span", { title: search.config }, shortPath(search.config)), search.entry === null ? null : ` (queue ${search.entry})`),
       fact("best", search.best.length && search.best_changes ? [el("b", {}, ratio(search.best.at(-1)[1])), ` ${search.best_changes}`] : "nothing better yet"),
       fact("budget", `${duration(search.used_s)} of ${duration(search.budget_s)} `, bar(search.used_s / search.budget_s, `${percent(search.used_s / search.budget_s)} of the budget is used`)),
       fact("trials", `${search.trials.toLocaleString("en")}: ${Object.entries(search.endings).map(([ending, many]) => `${many.toLocaleString("en")} ${ending}`).join(", ") || "none yet"}`),
       search.phase && fact("phase", `${search.phase}: ${search.why}`),
       verdict && fact("answer", verdict),
+      search.entry === null && (search.verdict === "better" || search.verdict === "steadier") && fact("to take it", command(`autotune apply --config ${search.config}`)),
       search.is_running && fact("now", now ? [`trial ${now.number}, ${now.purpose}: ${now.changes}, for `, running(now.started_utc)] : "between two trials")),
     search.trials ? [el("h3", {}, "Speed over today's against search time"), searchChart(search, width), legend(search)]
       : el("p", { class: "empty" }, "No trial has ended yet."),

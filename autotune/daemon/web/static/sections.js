@@ -1,8 +1,8 @@
 // Sections of the page besides the search: GPUs, trainings, queue, advice, and the daemon itself.
 
 import { bar, hourLine } from "./chart.js";
-import { el, folded, table } from "./dom.js";
-import { fact, running } from "./search.js";
+import { command, el, folded, table } from "./dom.js";
+import { fact, running, VERDICTS } from "./search.js";
 import { count, duration, gib, interval, known, localTime, NOT_KNOWN, percent, ratio, shortPath, speed } from "./words.js";
 
 const empty = (...text) => el("p", { class: "empty" }, text);
@@ -108,7 +108,7 @@ function advice(one, act) {
     one.may_learn_more_slowly ? el("p", { class: "trouble" }, "It changes the batch or the precision, and no race has shown that it learns as fast.") : null,
     el("ul", { class: "why" }, one.why.map((sentence) => el("li", {}, sentence))),
     act && one.state === "given" && !one.may_learn_more_slowly ? el("button", { type: "button", "data-key": `apply ${one.id}`, "aria-label": `apply advice ${one.id}`, click: () => act("apply", one.id, `write advice ${one.id} into ${one.config}`, true) }, "apply")
-      : el("p", { class: "muted" }, one.state === "applied" ? "To undo it: " : "To take it: ", el("code", {}, `autotune ${one.state === "applied" ? "revert" : "apply"} --config ${one.config}`)));
+      : el("p", { class: "muted" }, one.state === "applied" ? "To undo it: " : "To take it: ", command(`autotune ${one.state === "applied" ? "revert" : "apply"} --config ${one.config}`)));
 }
 
 export const adviceSection = (advices, act) => (advices.advice.length
@@ -128,14 +128,20 @@ function searchLine(search) {
   return `${begun}${ratio(search.best.at(-1)[1])} today's speed after ${count(search.trials, "trial", "trials")}, with ${search.best_changes}.`;
 }
 
+function endLine(search) {
+  const best = search.best.length && search.best_changes ? `: ${ratio(search.best.at(-1)[1])} with ${search.best_changes}` : "";
+  return `The search has ended, ${VERDICTS[search.verdict] ?? "without a verdict"}${search.verdict === "better" ? best : ""}.`;
+}
+
 /** The headline, as [tone, text]: an alarm before the search that runs, that before what waits, that before what is done. */
 export function headline(state) {
-  const alarms = state.trainings.alarms.filter((one) => one.is_open), trouble = state.daemon.trouble ?? state.queue.trouble;
-  const waiting = state.queue.entries.filter((entry) => ["waiting", "held", "paused"].includes(entry.state));
-  const going = state.trainings.trainings.length, given = state.advice.advice.find((one) => one.state === "given");
+  const alarms = (state.trainings?.alarms ?? []).filter((one) => one.is_open), trouble = state.daemon?.trouble ?? state.queue?.trouble;
+  const waiting = (state.queue?.entries ?? []).filter((entry) => ["waiting", "held", "paused"].includes(entry.state));
+  const going = state.trainings?.trainings.length, given = state.advice?.advice.find((one) => one.state === "given");
   if (alarms.length) return ["alarm", `${alarms[0].message}${alarms.length > 1 ? ` (and ${alarms.length - 1} more)` : ""}`];
   if (trouble) return ["trouble", `Trouble: ${trouble}`];
   if (state.search?.is_running) return ["work", searchLine(state.search)];
+  if (!state.daemon) return ["news", endLine(state.search)];
   if (waiting.length) {
     const why = waiting[0].reason ? `: entry ${waiting[0].number} ${waiting[0].reason}` : "";
     return ["work", `${waiting.length === 1 ? "One search stands" : `${waiting.length} searches stand`} in the queue${why}.`];
