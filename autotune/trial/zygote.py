@@ -44,9 +44,15 @@ LATE_VARIABLES = frozenset(
         *("AUTOTUNE_TRIAL_ID", "AUTOTUNE_TRIAL_DIR", "AUTOTUNE_CACHE_DIR", "TMPDIR"),
         # TensorFlow reads these at the first operation, not at import.
         *("TF_XLA_FLAGS", "XLA_FLAGS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"),
+        # cuBLAS reads the first with its first handle, torch.distributed the others when it connects.
+        *("CUBLAS_WORKSPACE_CONFIG", "MASTER_ADDR", "MASTER_PORT"),
     )
 )
 """Variables that may differ from trial to trial: no import reads them."""
+
+_READ_BY_NO_IMPORT = LATE_VARIABLES | {
+    "PYTHONHASHSEED"
+}  # which Python reads when it starts: trainers set it for others
 
 # Words for a trial's own folders in the values of variables; no real value holds a NUL.
 TRIAL_DIR, TEMPORARY = "\0trial", "\0temporary"
@@ -142,7 +148,7 @@ class Folders:
 
     def environ(self) -> dict[str, str]:
         """Return the environment without the variables that are read late."""
-        environ = {name: value for name, value in os.environ.items() if name not in LATE_VARIABLES}
+        environ = {name: value for name, value in os.environ.items() if name not in _READ_BY_NO_IMPORT}
         for folder, word in self._words:
             environ = {name: value.replace(folder, word) for name, value in environ.items()}
         return environ

@@ -333,6 +333,20 @@ def test_a_trainer_that_sets_it_otherwise_gets_a_fresh_process(other: Project) -
     assert ["FRAMEWORK_MODE is not set as it was" in remark for remark in other.runner.remarks] == [True]
 
 
+def test_what_no_import_reads_may_be_set_otherwise(other: Project) -> None:
+    """As trainers do that seed everything: cuBLAS reads its variable later, Python its own when it starts."""
+    install(other, "framework", READS_ENVIRONMENT)
+    other.write(
+        "train.py",
+        "import os, sys\nos.environ.update(CUBLAS_WORKSPACE_CONFIG=sys.argv[1], PYTHONHASHSEED=sys.argv[2])\n"
+        "import framework\nprint(*map(os.environ.get, ('CUBLAS_WORKSPACE_CONFIG', 'PYTHONHASHSEED')))\n",
+    )
+    for size, seed in ((":16:8", "1"), (":4096:8", "2"), (":4096:8", "3")):
+        assert other.run("train.py", size, seed)[1] == f"{size} {seed}\n"
+    assert isinstance(other.runner, ZygoteRunner)
+    assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)
+
+
 def test_a_variable_that_is_read_late_may_differ(other: Project, guard: Guard) -> None:
     """XLA's flags belong to the trial, not to the import; another variable of the plan means another interpreter."""
     install(other, "framework", READS_ENVIRONMENT)
