@@ -54,6 +54,9 @@ _READ_BY_NO_IMPORT = LATE_VARIABLES | {
     "PYTHONHASHSEED"
 }  # which Python reads when it starts: trainers set it for others
 
+# Imported by others, now here and now there, to look for a version; a trainer's settings are nothing to them.
+_PACKAGING = frozenset(("pkg_resources", "setuptools"))
+
 # Words for a trial's own folders in the values of variables; no real value holds a NUL.
 TRIAL_DIR, TEMPORARY = "\0trial", "\0temporary"
 
@@ -346,7 +349,7 @@ class ParkedModules:
 
     def _hand_out(self, unit: Unit, wanted: str) -> None:
         tops = {_top(name) for name in unit.modules if name not in self._standard}
-        if not tops <= self._tops:  # else the trainer has this package already
+        if not tops <= self._tops and _top(wanted) not in _PACKAGING:  # else the trainer has this package already
             for name in sorted(_changes(unit.before, self._folders.environ()))[:1]:
                 self._give_up(
                     f"when the trainer imports {_top(wanted)}, {name} is not set as it was in the first trial"
