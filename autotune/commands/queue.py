@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from autotune.commands.parameters import (
     state_dir_option,
     storage_option,
 )
+from autotune.config.command import find_script
 from autotune.config.secrets import secrets_of
 from autotune.daemon.control import ask
 from autotune.daemon.home import DaemonHome, open_home
@@ -113,9 +115,13 @@ def add(
     environment = _kept(options, keep, says_storage=limits["storage"] is not None)
     path = Path(os.path.realpath(config))
     _require_new(queue.entries(), path)
+    dropped = os.environ.keys() - environment.keys()
     os.environ.clear()  # what is missing is missed now, and not when nobody is there
     os.environ.update(environment)
     problem, gpus = _opened(config, trainer, **limits)
+    if named := _named(problem, dropped):
+        say_aside(f"Not kept for the search, though the config or the trainer's script names it: {', '.join(named)}.")
+        say_aside(f"To keep it, on disk: --keep-env {named[0]}")
     if not no_check:
         _try_start(problem, budget_s)
     further = tuple(one for one in map(os.path.realpath, problem.settings.paths) if one != str(path))
@@ -423,6 +429,14 @@ def _opened(
     for remark in problem.settings.remarks:
         say_aside(remark)
     return problem, tuple(watched_gpus(problem))
+
+
+def _named(problem: Problem, variables: Iterable[str]) -> list[str]:
+    """Return those variables of the environment that the config or the trainer's script names."""
+    texts = [path.read_text(errors="replace") for path in problem.settings.paths]
+    texts.append(find_script(problem.command, problem.settings.folder).text)
+    words = {word for text in texts for word in re.findall(r"\w{3,}", text)}
+    return sorted(words.intersection(variables))
 
 
 def _try_start(problem: Problem, budget_s: float) -> None:

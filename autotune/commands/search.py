@@ -138,29 +138,31 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         return 0
     if request.report is not None:
         require_report(request.report)
-    try:
-        with _page(problem, request, clock, started_s=call.started_s):
+    with _page(problem, request, watchdog, clock, started_s=call.started_s):
+        try:
             finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
-    except AutotuneError:
+        except AutotuneError:
+            _report(problem, request, watchdog, clock)
+            raise
+        if call.as_json:
+            _apply(problem, finished, request, watchdog)  # first, so that a failure is the one object on stdout
+        asks = not call.as_json and is_question(request, finished)
+        answer.give(finished.result, finished.failures, ended_by=finished.ended_by, without_next=asks)
+        if asks:
+            watchdog.stand_down()  # the answer is given: from here on time does not count
+            ask_to_apply(problem, finished)
+        elif not call.as_json:
+            _apply(problem, finished, request, watchdog)
         _report(problem, request, watchdog, clock)
-        raise
-    if call.as_json:
-        _apply(problem, finished, request, watchdog)  # first, so that a failure is the one object on stdout
-    asks = not call.as_json and is_question(request, finished)
-    answer.give(finished.result, finished.failures, ended_by=finished.ended_by, without_next=asks)
-    if asks:
-        watchdog.stand_down()  # the answer is given: from here on time does not count
-        ask_to_apply(problem, finished)
-    elif not call.as_json:
-        _apply(problem, finished, request, watchdog)
-    _report(problem, request, watchdog, clock)
-    if finished.ended_by:
-        call.say_error(finished.ended_by)
-    return 1 if finished.ended_by else 0
+        if finished.ended_by:
+            call.say_error(finished.ended_by)
+        return 1 if finished.ended_by else 0
 
 
 @contextmanager
-def _page(problem: "Problem", request: SearchRequest, clock: Clock, *, started_s: float) -> Iterator[None]:
+def _page(
+    problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock, *, started_s: float
+) -> Iterator[None]:
     """Serve the page of the search, if that was asked for, for as long as a ``with`` block lasts."""
     if not request.web:
         yield
@@ -172,6 +174,7 @@ def _page(problem: "Problem", request: SearchRequest, clock: Clock, *, started_s
     say_aside(f"Page: {page.address}\n      (the address works once, within two minutes, and signs that browser in)")
     with page:
         yield
+        watchdog.stand_down()  # the answer is given; pages that are open get it, too
 
 
 def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock) -> None:

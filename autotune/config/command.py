@@ -348,6 +348,7 @@ def _takes_a_value(call: ast.Call) -> bool:
     )
 
 
+_SHELL = re.compile("(?:ba|da|k|z)?sh")
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
 
 
@@ -365,7 +366,8 @@ def own_words(words: Sequence[str]) -> int:
 def find_script(words: Sequence[str], cwd: Path) -> Script:
     """Find the script or module that a command starts, and read it.
 
-    Of a shell script, or a target of a Makefile, it is the first that one of its lines starts.
+    Of a shell script, of what is behind ``sh -c``, or of a target of a Makefile, it is the first that one of its lines
+    starts.
     """
     start = own_words(words)
     for path in _candidates(words[start - 1] if words else "", cwd):
@@ -377,7 +379,7 @@ def find_script(words: Sequence[str], cwd: Path) -> Script:
 
 
 def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
-    """Yield the commands of a shell script, or of a target of a Makefile, that a command runs."""
+    """Yield the commands of a shell script, of ``sh -c``, or of a target of a Makefile, that a command runs."""
     name = next((word for word in words if word.endswith((".sh", ".bash"))), None)
     is_make = bool(words) and os.path.basename(words[0]) == "make"
     path = path_of("Makefile" if is_make else name or "", cwd)
@@ -386,6 +388,8 @@ def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
         target = re.escape(next((word for word in words[1:] if word[:1] != "-" and "=" not in word), "")) or "[\\w-]+"
         recipe = re.search(rf"^{target}[ \t]*:(?!=)[^\n]*\n((?:\t[^\n]*(?:\n|\Z))*)", text, re.MULTILINE)
         text = re.sub(r"^\t[@-]*", "", recipe[1], flags=re.MULTILINE) if recipe else ""
+    if len(words) > 2 and _SHELL.fullmatch(os.path.basename(words[0])) and re.fullmatch("-[a-z]*c", words[1]):
+        text = words[2]
     for line in text.replace("\\\n", " ").splitlines():
         with contextlib.suppress(ValueError):  # an open quote: part of something longer
             yield shlex.split(line, comments=True)

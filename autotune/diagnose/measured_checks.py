@@ -62,7 +62,9 @@ def judge_input(
         )
         why_not = _("the trial was too short for it") if bounds.speeds else unseen
         return CheckResult(check="input", why_not=listed("; ", bounds.why_not) or why_not)
-    if gain.low <= _WORTH_TELLING * (made_anew.ratio if made_anew else 1.0):
+    # Where it is most of the gain, that is the limit; what remains of the input is seen without it.
+    is_explained = made_anew is not None and made_anew.ratio >= gain.ratio**0.5
+    if gain.low <= _WORTH_TELLING or is_explained:
         sentence = _("With free data it would be {gain} as fast.", gain=ratio_text(gain))
         if made_anew:
             sentence = _(
@@ -438,7 +440,8 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
                 for before, after, _kinds in pairs
                 if any(before.t_s < t <= after.t_s for t in at)
             ]
-            excess_s = max(took_s, sum(slow) - len(slow) * usual_s)
+            each_s = fmean(slow) - usual_s if slow else 0.0  # some are told of together with the one before
+            excess_s = max(took_s, max(times, len(slow)) * each_s)
             share = min(_MOST_SHARE, excess_s / (end_s - begin_s))
             if share > 0.05:
                 issues.append(_anew(kind, name, times, len(pairs), share, late[-1].text))
@@ -486,7 +489,8 @@ def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float], step_s: flo
             count=a_step,
         )
         with suppress(ValueError):
-            share = a_step * 1e-6 * float(told.text or "") / step_s
+            each_us, between_s = map(float, (told.text or "").split())
+            share = max(a_step * 1e-6 * each_us / step_s, between_s / (told.duration_s or math.inf))
             yield _of_launches(place, sentence, a_step, min(_MOST_SHARE, share))
 
 

@@ -143,7 +143,8 @@ class HostProbe:
     """Probe of the CPU time and memory of all processes of a trial; see `Probe`.
 
     It samples up to 4 times a second from a thread of its own, less often where a sample is so dear that this
-    would take more than 1 % of a core. A process that has ended keeps the CPU time last seen of it.
+    would take more than 1 % of a core. A process that has ended keeps the CPU time last seen of it; of those that come
+    and go between two samples, the accounts of those that have waited for them tell.
 
     Of the processes below this one those are the trial's that carry its id, that are in the session of the one it was
     opened with (the guard gives each trial one), or that began below such a process: the launcher of several training
@@ -202,13 +203,16 @@ class HostProbe:
         for pid, stat in stats.items():
             self._cpu_s[pid, stat.started_s] = stat.cpu_s
             memory_bytes += stat.resident_bytes
+        seen_s, accounts_s = math.fsum(self._cpu_s.values()), _own_s(stats, waited=True)
         with self._lock:
             self._pids |= stats.keys()
-            before = self._samples[-1].peak_memory_bytes if self._samples else 0
+            before, before_s = 0, 0.0
+            if self._samples:
+                before, before_s = self._samples[-1].peak_memory_bytes, self._samples[-1].cpu_s
             self._samples.append(
                 _Sample(
                     t_s=self._clock.now_s(),
-                    cpu_s=math.fsum(self._cpu_s.values()),
+                    cpu_s=max(seen_s, accounts_s, before_s),
                     memory_bytes=memory_bytes,
                     peak_memory_bytes=max(before, memory_bytes),
                 )

@@ -32,6 +32,7 @@ LEAST_SPEED = 0.98
 LEAST_STEADIER = 1.1
 """The ratio of steadiness, or of utilization, that the whole interval must exceed to be worth a change by itself."""
 
+_OF_A_CLASS_SD = 0.02  # of the ln ratio of two points, between machines of a class
 _NO_LESS = 0.95  # what the other of the two has to keep
 _STEADINESS_SD = 0.05  # prior of ln steadiness and ln utilization between trials; counts as two degrees of freedom
 
@@ -193,8 +194,8 @@ class Judgement:
         Args:
             planned_pairs: The most pairs of the confirmation, on each machine.
         """
-        if self.of_machines:  # each of them has to show it
-            return any(one.is_futile(planned_pairs) for one in self.of_machines)
+        if self.of_machines:  # together they may show what one alone does not
+            return all(one.is_futile(planned_pairs) for one in self.of_machines)
         if self.pairs >= planned_pairs:
             return not self.better
         share = self.pairs / planned_pairs
@@ -290,22 +291,29 @@ def disturbed_pairs(pairs: Sequence[tuple[Measurement, Measurement]]) -> list[bo
 
 
 def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
-    """Unite what several machines have shown, each by pairs of its own.
+    """Unite what several machines of one class have shown, each by pairs of its own.
 
-    The ratio is the mean over the machines; the interval reaches from the lowest end to the highest, so that it holds
-    on each of them; and the gain is confirmed where it is on every one (an intersection-union test, whose level is that
-    of the single ones; Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982).
+    Where they agree within their noise their ratios are pooled, each by the width of its interval and by what machines
+    of a class differ (a random-effects model of known variance; DerSimonian and Laird, "Meta-analysis in clinical
+    trials", Controlled Clinical Trials 7, 1986). Where they do not, the ratio is their mean and the interval reaches
+    from the lowest end to the highest, so that a gain is confirmed where it is on every one (an intersection-union
+    test; Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982).
     """
     if len(judgements) == 1:
         return judgements[0]
+    scores = [judgement.score for judgement in judgements]
+    unite = _pooled if _agree(scores) else _on_each
+    speed, score = unite([judgement.speed for judgement in judgements]), unite(scores)
+    steadiness = [one.steadiness for one in judgements if one.steadiness]
+    utilization = [one.utilization for one in judgements if one.utilization]
     return Judgement(
-        speed=_on_each([judgement.speed for judgement in judgements]),
-        score=_on_each([judgement.score for judgement in judgements]),
-        better=all(judgement.better for judgement in judgements),
-        smallest_gain=max(judgement.smallest_gain for judgement in judgements),
+        speed=speed,
+        score=score,
+        better=score.low > LEAST_SCORE_GAIN and speed.low > LEAST_SPEED,
+        smallest_gain=LEAST_SCORE_GAIN * score.ratio / score.low - 1.0,
         pairs=sum(judgement.pairs for judgement in judgements),
-        steadiness=_on_each_known([judgement.steadiness for judgement in judgements]),
-        utilization=_on_each_known([judgement.utilization for judgement in judgements]),
+        steadiness=unite(steadiness) if len(steadiness) == len(judgements) else None,
+        utilization=unite(utilization) if len(utilization) == len(judgements) else None,
         left_out=sum(judgement.left_out for judgement in judgements),
         standard_error=max(judgement.standard_error for judgement in judgements),
         df=min(judgement.df for judgement in judgements),
@@ -313,9 +321,25 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
     )
 
 
-def _on_each_known(ratios: Sequence[Ratio | None]) -> Ratio | None:
-    known = [ratio for ratio in ratios if ratio is not None]
-    return _on_each(known) if len(known) == len(ratios) else None
+def _agree(ratios: Sequence[Ratio]) -> bool:
+    """Return whether machines differ by no more than noise: Cochran's Q, against two standard deviations of it."""
+    pooled, freedom = math.log(_pooled(ratios).ratio), len(ratios) - 1
+    q = math.fsum(4.0 * _weight(ratio) * (math.log(ratio.ratio) - pooled) ** 2 for ratio in ratios)
+    return q <= freedom + 2.0 * math.sqrt(2.0 * freedom)
+
+
+def _pooled(ratios: Sequence[Ratio]) -> Ratio:
+    weights = [_weight(ratio) for ratio in ratios]
+    mean = math.fsum(weight * math.log(ratio.ratio) for weight, ratio in zip(weights, ratios, strict=True)) / sum(
+        weights
+    )
+    half_width = 1.0 / math.sqrt(sum(weights))
+    return Ratio(ratio=math.exp(mean), low=math.exp(mean - half_width), high=math.exp(mean + half_width))
+
+
+def _weight(ratio: Ratio) -> float:
+    """Return the weight of one machine: one over the square of its half-width, as ln, and of what a class differs."""
+    return 1.0 / ((math.log(ratio.high / ratio.low) / 2.0) ** 2 + (2.0 * _OF_A_CLASS_SD) ** 2)
 
 
 def _on_each(ratios: Sequence[Ratio]) -> Ratio:

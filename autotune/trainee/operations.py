@@ -1,6 +1,6 @@
 """Operations that Python launches in the first steps, counted in a trial that is taken through phases: 3 µs each.
 
-Told once, by the line of the trainer's own that launches most of them; then the framework's functions are as before.
+Told at once, by the line of the trainer's own that launches most of them; then the framework's functions are as before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, Callable, Optional
 from autotune.trainee.costs import NOWHERE, place_of
 from autotune.trainee.observer import Observer
 
-_COUNTED, _COUNTED_S = 20_000, 1.0  # of TensorFlow
+_COUNTED, _COUNTED_S, _TOLD = 20_000, 1.0, 2  # of TensorFlow: while the first step is made, and after it
+_LONGEST_BETWEEN_S = 0.005  # that Python takes from one operation of TensorFlow to the next: more is something else
 _UPDATES = 4  # of PyTorch
 _EXECUTE = "TFE_Py_FastPathExecute"
 
@@ -28,25 +29,37 @@ class TensorFlowOperations(Observer):
         super().__init__(*parts)
         self._places: Counter[str] = Counter()
         self._since_s: Optional[float] = None
+        self._ended_s, self._between_s, self._told = -_LONGEST_BETWEEN_S, 0.0, 0
 
     def install(self) -> None:
-        self.around(f"tensorflow.python.pywrap_tfe:{_EXECUTE}", self._launched)
+        self.around(f"tensorflow.python.pywrap_tfe:{_EXECUTE}", self._launched, self._has_ended)
 
-    def _launched(self, args: Any, kwargs: Any) -> None:
+    def _has_ended(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        self._ended_s = time.monotonic()
+
+    def _launched(self, args: Any, kwargs: Any) -> Any:
         report, now_s = self.loop.report, time.monotonic()
         if not report.has_begun or (self.phased is not None and not self.phased.is_open):  # in a fetch
-            return
+            return None
         begin_s = self._since_s = self._since_s or now_s
+        if now_s - self._ended_s < _LONGEST_BETWEEN_S:
+            self._between_s += now_s - self._ended_s
         self._places[place_of(None)] += 1
         total = sum(self._places.values())
         if total == _COUNTED or now_s > begin_s + _COUNTED_S:
-            for owner, name, original, ours in self.instrumentation.replaced:
+            self._told += 1
+            for owner, name, original, ours in self.instrumentation.replaced if self._told == _TOLD else ():
                 if name == _EXECUTE and getattr(owner, name) is ours:
                     setattr(owner, name, original)
+            place, between_s = self._places.most_common(1)[0][0], self._between_s
+            self._places.clear()
+            self._since_s, self._between_s = None, 0.0
             tf: Any = sys.modules["tensorflow"]
-            place, number, took_s = self._places.most_common(1)[0][0], tf.ones(()), now_s - begin_s
+            number = tf.ones(())
             each_us = 1e6 * _least_s(lambda: tf.raw_ops.AddV2(x=number, y=number))
-            report.line("cost", now_s, cost="eager", place=place, times=total, duration_s=took_s, text=f"{each_us:.2f}")
+            took_s, text = now_s - begin_s, f"{each_us:.2f} {between_s:.4f}"
+            report.line("cost", now_s, cost="eager", place=place, times=total, duration_s=took_s, text=text)
+        return True
 
 
 class TorchOperations(Observer):

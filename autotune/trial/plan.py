@@ -86,7 +86,7 @@ class Trainer:
 
 def _says_it_exists(error: str, path: str) -> bool:
     named = re.search(rf"{re.escape(path.rstrip('/'))}(?![\w.-]|/\w)", error)
-    return named is not None and re.search(r"\bexists?\b|not empty", error, re.IGNORECASE) is not None
+    return named is not None and re.search(r"(?<!not )\bexists?\b|not empty", error, re.IGNORECASE) is not None
 
 
 _COMPILED = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")

@@ -28,7 +28,7 @@ from autotune.study.storage.address import address_of, said_by_environment
 from autotune.study.storage.journal import open_storage
 from scripts.bench.harness import OURS, Harness
 from scripts.bench.results import Commands, markdown_table, parse_seeds
-from scripts.bench.simulation.scenarios import scenario
+from scripts.bench.simulation.scenarios import Scenario, null_scenario, scenario
 
 
 class Turns:
@@ -66,7 +66,7 @@ class TurnClock(VirtualClock):
                 self.study.renew()
 
 
-def search_together(seed: int, count: int, budget_s: float) -> tuple[float, float, SearchResult | None]:
+def search_together(one: Scenario, seed: int, count: int, budget_s: float) -> tuple[float, float, SearchResult | None]:
     """Search on several machines at once.
 
     Returns:
@@ -76,7 +76,7 @@ def search_together(seed: int, count: int, budget_s: float) -> tuple[float, floa
     with tempfile.TemporaryDirectory() as folder:
         name = f"machines-{uuid.uuid4().hex[:12]}"
         threads = [
-            threading.Thread(target=_search, args=(turns, place, seed, budget_s, Path(folder), name, found))
+            threading.Thread(target=_search, args=(turns, place, one, seed, budget_s, Path(folder), name, found))
             for place in range(count)
         ]
         for thread in threads:
@@ -88,7 +88,6 @@ def search_together(seed: int, count: int, budget_s: float) -> tuple[float, floa
         values = result.best.values
     else:
         values = harness.problem.space.baseline
-    one = scenario(seed)
     close_s = next((since_s for since_s, regret in harness.curve(None).regrets if regret <= 0.05), math.inf)
     return max(0.0, 1.0 - one.speed(values) / one.best()[1]), close_s, result
 
@@ -96,6 +95,7 @@ def search_together(seed: int, count: int, budget_s: float) -> tuple[float, floa
 def _search(
     turns: Turns,
     place: int,
+    one: Scenario,
     seed: int,
     budget_s: float,
     folder: Path,
@@ -104,7 +104,7 @@ def _search(
 ) -> None:
     try:
         clock = TurnClock(turns, place)
-        harness = Harness(scenario(seed), budget_s, folder / str(place), method=f"{OURS}{place or ''}", clock=clock)
+        harness = Harness(one, budget_s, folder / str(place), method=f"{OURS}{place or ''}", clock=clock)
         machine = replace(harness.problem.machine, name=f"{place:08x}")
         problem = replace(harness.problem, machine=machine)
         storage = open_storage(address_of(said_by_environment(os.environ, folder)), folder / "shared")
@@ -133,9 +133,9 @@ def _search(
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    rows = []
+    rows, make = [], null_scenario if arguments.null else scenario
     for count in arguments.machines:
-        made = [search_together(seed, count, arguments.budget) for seed in arguments.seeds]
+        made = [search_together(make(seed), seed, count, arguments.budget) for seed in arguments.seeds]
         rows.append([str(count), *_row(made)])
         print(*rows[-1], flush=True)
     heads = ["machines", "searches", "better", "regret: mean, median", "within 5 % after, median", "interval, median"]
@@ -160,5 +160,6 @@ def add_machines(commands: Commands) -> None:
     parser = commands.add_parser("machines", help="simulated searches of one machine, and of several together")
     parser.add_argument("--machines", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--seeds", type=parse_seeds, default=range(40))
+    parser.add_argument("--null", action="store_true", help="trainers whose knobs do nothing")
     parser.add_argument("--budget", type=float, default=600.0, help="of each machine, in seconds")
     parser.set_defaults(run=_run)

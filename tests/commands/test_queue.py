@@ -211,6 +211,19 @@ def test_without_a_daemon_it_is_said(autotune: Autotune, home: Path) -> None:
     assert autotune("daemon", "status").returncode == 1
 
 
+@pytest.mark.usefixtures("home")
+def test_a_variable_that_is_not_kept_and_may_be_needed_is_named(project: Path, autotune: Autotune) -> None:
+    """Where the config or the script names it; not one that nothing names, nor one that is kept."""
+    config = project / "config.yaml"
+    config.write_text(f"# the data lie in MY_CORPUS\n{config.read_text()}")
+    add_it, variables = ("queue", "add", "--config", "config.yaml", "--no-check"), {"MY_CORPUS": "/x", "MY_OWN": "y"}
+    said = autotune(*add_it, env=variables).stderr
+    assert "names it: MY_CORPUS." in said
+    assert "MY_OWN" not in said
+    assert autotune("queue", "remove", "1").returncode == 0
+    assert "MY_CORPUS" not in autotune(*add_it, "--keep-env", "MY_CORPUS", env=variables).stderr
+
+
 @pytest.mark.services
 def test_a_daemon_that_hangs_hides_nothing(autotune: Autotune, start: Callable[[], Daemon]) -> None:
     """The queue can be seen and changed; what was changed is said to be, though the daemon has not followed."""

@@ -48,6 +48,8 @@ def test_scripts_and_modules_are_found(tmp_path: Path, file: str, words: tuple[s
     [
         (("bash", "run.sh"), "train.py"),
         (("./run.sh", "config.yaml"), "train.py"),
+        (("sh", "-c", "exec python train.py --config $0", "config.yaml"), "train.py"),
+        (("/bin/bash", "-ec", "echo hi\npython train.py"), "train.py"),
         (("make", "-s", "train"), "train.py"),
         (("make", "lint"), None),
         (("python", "-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py"), "train.py"),

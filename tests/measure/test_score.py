@@ -291,19 +291,30 @@ def test_one_machine_speaks_for_itself():
     assert on_all_machines([judgement(1.2)]) == judgement(1.2)
 
 
-def test_a_gain_has_to_be_shown_on_every_machine():
-    """The interval holds on each of them, and what one of them will hardly show is not waited for on the others."""
+def test_machines_that_differ_have_to_show_a_gain_each():
+    """The interval holds on each of them."""
     good, poor = (
         judgement(1.44, better=True, smallest_gain=0.2, left_out=1, df=3.0),
         judgement(1.0, standard_error=0.01),
     )
     both = on_all_machines([good, poor])
     assert both.score == both.speed == Ratio(ratio=pytest.approx(1.2), low=1.0 / 1.1, high=pytest.approx(1.44 * 1.1))
-    assert (both.better, both.pairs, both.left_out, both.smallest_gain, both.df) == (False, 8, 1, 0.2, 3.0)
-    assert (both.standard_error, both.of_machines) == (0.01, (good, poor))
-    assert on_all_machines([good, good]).better
-    assert both.is_futile(6)
-    assert not on_all_machines([good, good]).is_futile(6)
+    assert (both.better, both.pairs, both.left_out, both.df) == (False, 8, 1, 3.0)
+    assert both.smallest_gain == pytest.approx(1.02 * 1.2 * 1.1 - 1.0)
+    assert (both.standard_error, both.of_machines) == (max(good.standard_error, 0.01), (good, poor))
+
+
+def test_machines_that_agree_show_more_than_each_alone():
+    """Their ratios are pooled, the closer one counts for more; a gain that neither shows alone may be shown."""
+    one, other = judgement(1.1), judgement(1.14)
+    both = on_all_machines([one, other])
+    assert not one.better
+    assert both.better
+    assert one.score.low < both.score.low < both.score.ratio < both.score.high < other.score.high
+    assert both.score.high / both.score.low < one.score.high / one.score.low
+    close = replace(one, score=Ratio(ratio=1.1, low=1.09, high=1.11))
+    assert on_all_machines([close, other]).score.ratio < both.score.ratio
+    assert both.is_futile(6) == (one.is_futile(6) and other.is_futile(6))
 
 
 def test_the_smallest_gain_is_that_of_which_pairs_so_far_apart_just_show_two_percent():

@@ -350,7 +350,9 @@ def test_what_no_import_reads_may_be_set_otherwise(other: Project) -> None:
 def test_packaging_tools_do_not_ask_how_a_trainer_is_set(other: Project) -> None:
     """Who looks for versions imports them on the way, now before and now behind what a trainer sets."""
     install(other, "pkg_resources", "")
-    other.write("train.py", "import os, sys\nos.environ['DEVICES'] = sys.argv[1]\nimport pkg_resources\nprint('done')\n")
+    other.write(
+        "train.py", "import os, sys\nos.environ['DEVICES'] = sys.argv[1]\nimport pkg_resources\nprint('done')\n"
+    )
     assert [other.run("train.py", devices)[1] for devices in "123"] == 3 * ["done\n"]
     assert isinstance(other.runner, ZygoteRunner)
     assert (other.runner.warm_starts, other.runner.fallbacks) == (2, 0)

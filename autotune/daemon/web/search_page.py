@@ -44,8 +44,8 @@ class SearchPage:
         self._server.start()
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self._server.streams:
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        if kind is None and self._server.streams:
             self._clock.wait(_LAST_LOOK_S)
         self._server.close()
 

@@ -35,7 +35,7 @@ RIGHT = {
     "launches": {"host"},
     "workers": {"stalls"},
     "stalls": {"stalls", "outside steps"},
-    "outside": {"outside steps"},
+    "outside": {"outside steps", "stalls"},
     "compute": {"step", "host"},
     "healthy": {"step", "host"},
 }
@@ -145,7 +145,9 @@ def _own_cases() -> Iterator[Case]:
         for kind in RIGHT:
             if kind == "workers" and framework != "torch":
                 continue  # it is a matter of PyTorch's processes
-            for width in (64, 256, 512, 1024) if kind == "healthy" else (1024 if kind == "compute" else 64,):
+            # A step that is quicker than the loader is no healthy one, and nothing overlaps with it.
+            is_large = kind in ("compute", "no_overlap", "outside")
+            for width in (1024, 1280, 1536, 2048) if kind == "healthy" else (1024 if is_large else 64,):
                 config = {
                     "staged": kind,
                     "data": _data(kind, framework),

@@ -207,7 +207,7 @@ def test_operations_that_python_launches_are_told_by_the_step(operations: int, i
         place="/home/me/train.py:41 step",
         times=operations,
         duration_s=0.8,
-        text="12.5",
+        text="12.5 0.01",
     )
     phased = sorted([*events, told], key=lambda one: one.t_s)
     issues = judge_costs(events, "/home/me", phased).issues
