@@ -121,6 +121,31 @@ def test_what_ended_processes_took_is_not_forgotten(probe, trainer):
     assert after.peak_memory_bytes >= before.peak_memory_bytes > 64 * 2**20
 
 
+FORKS = """\
+import os, time
+while True:
+    if os.fork() == 0:
+        while time.process_time() < 0.02:
+            pass
+        os._exit(0)
+    os.wait()
+    print(os.times().children_user + os.times().children_system, flush=True)
+"""
+
+
+def test_processes_that_come_and_go_between_two_samples_count(probe):
+    """As a loader's workers that start anew for each pass: who has waited for them has their time."""
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        probe.open(a_run(process.pid))
+        began_s, before_s = time.monotonic(), float(process.stdout.readline())
+        while (now_s := time.monotonic()) < began_s + 2.0 or probe.between(began_s, now_s).cpu_cores is None:
+            took_s = float(process.stdout.readline()) - before_s
+        use = probe.between(began_s, now_s)
+        process.kill()
+    assert use.cpu_cores * (now_s - began_s) > 0.7 * took_s
+
+
 def test_all_processes_of_a_trial_are_its_own(probe, tmp_path):
     """Whichever of them it is opened with; not those of the guard, nor a sidecar's."""
     told = tmp_path / "pids"

@@ -214,6 +214,11 @@ def test_operations_that_python_launches_are_told_by_the_step(operations: int, i
     assert ["train.py:41 step: Python launches 100 operations" in issue.sentence for issue in issues] == (
         [True] if is_many else []
     )
+    between = replace(told, text="12.5 0.4")  # half of the time passes from one operation to the next
+    phased = sorted([*events, between], key=lambda one: one.t_s)
+    assert [issue.numbers["time_fraction"] for issue in judge_costs(events, "/home/me", phased).issues] == (
+        [0.5] if is_many else []
+    )
 
 
 @pytest.mark.parametrize(("step_s", "is_slow"), [(0.02, True), (0.2, False)])

@@ -19,7 +19,7 @@ function points(search) {
   if (!search.points.length) return null;
   const scale = [Math.log(Math.min(1, ...search.points.map((point) => point.low))), Math.log(Math.max(1, ...search.points.map((point) => point.high)))];
   return [el("h3", {}, "Fastest points"), table("Speed over today's of the fastest points, with the 95 % interval",
-    [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["trials", "number"], ["", "picture"]],
+    [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["trials", "number"], ["picture", "picture"]],
     search.points.map((point) => [point.is_today ? "today's config" : point.changes, ratio(point.ratio), interval(point.low, point.high),
       String(point.trials), intervalMark(point, scale)]))];
 }

@@ -89,7 +89,7 @@ export function queueSection(queue, act) {
   const buttons = (entry) => (ACTIONS[entry.state] ?? []).map((action) => el("button", { type: "button", "data-key": `${action} ${entry.id}`,
     "aria-label": `${action} entry ${entry.number}`, click: () => act(action, entry.id, `${action} entry ${entry.number}, ${shortPath(entry.config)}`, action === "remove") }, action));
   return [trouble, table("The queue: open entries in their order, then the closed ones",
-    [["entry", "number"], ["state", ""], ["config", "wide"], ["used of budget", "number"], ["start", ""], ["gain", "number"], ...(canAct ? [["", "buttons"]] : [])],
+    [["entry", "number"], ["state", ""], ["config", "wide"], ["used of budget", "number"], ["start", ""], ["gain", "number"], ...(canAct ? [["actions", "buttons"]] : [])],
     queue.entries.map((entry) => [String(entry.number), tag(entry.state, STATES[entry.state] ?? entry.state),
       [el("span", { title: entry.config }, shortPath(entry.config)), [entry.reason, entry.note].filter(Boolean).map((text) => el("p", { class: "muted" }, text))],
       `${duration(entry.used_s)} of ${duration(entry.budget_s)}`, entry.start,
