@@ -24,7 +24,6 @@ from autotune.commands.parameters import (
     state_dir_option,
     storage_option,
 )
-from autotune.config.command import find_script
 from autotune.config.secrets import secrets_of
 from autotune.daemon.control import ask
 from autotune.daemon.home import DaemonHome, open_home
@@ -433,6 +432,9 @@ def _opened(
 
 def _named(problem: Problem, variables: Iterable[str]) -> list[str]:
     """Return those variables of the environment that the config or the trainer's script names."""
+    with signals_held():
+        from autotune.config.command import find_script
+
     texts = [path.read_text(errors="replace") for path in problem.settings.paths]
     texts.append(find_script(problem.command, problem.settings.folder).text)
     words = {word for text in texts for word in re.findall(r"\w{3,}", text)}

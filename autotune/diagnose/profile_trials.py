@@ -101,7 +101,7 @@ class ProfileTrials:
         name = f"{self.name}-{request.label}"
         plan = plan_trial(problem.trainer, problem.space.keys(request.values), trial=name)
         plan = replace(plan, env={**plan.env, **request.environment})
-        folder = problem.state.trial(problem.study, name)
+        folder = problem.trainer.make_folder(name)
         with Instruments.of_machine(clock, self.gpus) as instruments:
             instruments.expect(plan.trial_id, trial_gpus(problem, request.values), folder.samples)
             watch = _Watch(clock, request, folder.path, problem.limits.start_timeout_s, instruments)

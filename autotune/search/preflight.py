@@ -90,8 +90,7 @@ def run_preflight(
     trainer = problem.trainer
     trainer = replace(trainer, settings=replace(settings or trainer.settings, keeps_section=with_section))
     plan = plan_trial(trainer, problem.space.keys(problem.space.baseline), trial=name)
-    folder = problem.state.trial(problem.study, name)
-    folder.create()
+    folder = trainer.make_folder(name)
     was_read = _made_unread(folder.path / plan.config_name)
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)

@@ -154,7 +154,7 @@ def execute(
         phase_s=request.phase_s,
         reads_each_loss=request.reads_each_loss,
     )
-    folder = trainer.state.trial(trainer.study, request.name)
+    folder = trainer.make_folder(request.name)
     with instruments:
         instruments.expect(plan.trial_id, request.gpus, folder.samples)
         asked_s = clock.now_s()

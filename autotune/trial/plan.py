@@ -36,6 +36,17 @@ class Trainer:
     apart: tuple[Path, ...]
     makes: set[str] = field(default_factory=set)
 
+    def make_folder(self, trial: str) -> TrialFolder:
+        """Make the folder of a trial, in which its instruments keep what they read.
+
+        Raises:
+            TrialError: It cannot be made, or there is too little room for a trial.
+        """
+        self.state.require_space()
+        folder = self.state.trial(self.study, trial)
+        folder.create()
+        return folder
+
     def run(
         self,
         runner: Runner,
@@ -45,7 +56,7 @@ class Trainer:
         *,
         fill_outputs: Callable[[Path], None] = lambda _outputs: None,
     ) -> TrialExit:
-        """Make the folder of a planned trial, ready for the outputs that are pointed into it, and the trial itself.
+        """Make a planned trial, in its folder with all that is needed for the outputs that are pointed into it.
 
         What is a folder outside is one inside as well: many trainers write into one that they do not make. One that
         refuses it, as its last error says, is started again without it.
@@ -56,7 +67,6 @@ class Trainer:
         Raises:
             TrialError: The folder cannot be made, or the trainer cannot be started.
         """
-        self.state.require_space()
         folder = TrialFolder(plan.folder)
         moved = self.settings.moved_outputs(folder.outputs)
         folders = {key for key, _, path in self.outputs() if os.path.isdir(path)} - self.makes
