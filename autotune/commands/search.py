@@ -170,7 +170,9 @@ def _page(
     from autotune.commands.daemon import web_module
     from autotune.commands.output import say_aside
 
-    page = web_module("search_page").SearchPage(problem, clock, budget_s=request.budget_s, started_s=started_s)
+    page = web_module("server").SearchPage(
+        problem.state, problem.config_path, clock, budget_s=request.budget_s, started_s=started_s
+    )
     say_aside(f"Page: {page.address}\n      (the address works once, within two minutes, and signs that browser in)")
     with page:
         yield

@@ -249,9 +249,9 @@ def plan_confirmation(
     Returns:
         The plan, with an even number of pairs; None if no point can be confirmed.
     """
-    finalist = affordable(better, basis, left_s=left_s)
-    if finalist is None:  # two pairs show a gain now and then, and nothing else is left to do with the time
-        finalist = next((one for one in better if FEWEST_PAIRS * basis.pair_s(one) <= left_s), None)
+    # Two pairs show a gain now and then, and nothing else is left to do with the time.
+    fits_twice = (one for one in better if FEWEST_PAIRS * basis.pair_s(one) <= left_s)
+    finalist = affordable(better, basis, left_s=left_s) or next(fits_twice, None)
     if finalist is None:
         return None
     fitting = int(left_s / basis.pair_s(finalist))

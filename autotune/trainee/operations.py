@@ -1,6 +1,7 @@
 """Operations that Python launches in the first steps, counted in a trial that is taken through phases: 3 µs each.
 
-Told at once, by the line of the trainer's own that launches most of them; then the framework's functions are as before.
+Told by the line of the trainer's own that launches most of them, of TensorFlow twice: while its first step is made, and
+after it. Then the framework's functions are as before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plan of one trial: everything decided before anything is started."""
+"""Trainer of a search's trials, and the plan of one: everything decided before anything is started."""
 
 import os
 import re

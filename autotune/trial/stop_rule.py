@@ -176,11 +176,12 @@ class StopRule:
         if is_over:
             self._cut_s = now_s
         window = self.window() if has_news or is_over else None
-        if window is not None and self.policy.goal.is_met_by(window) and (is_over or window.t1_s >= until_s):
+        if not is_over and (window is None or window.t1_s < until_s):
+            return None
+        if window is not None and self.policy.goal.is_met_by(window):
             self._window = window  # what comes while it is stopped would move it
             return Stop.ENOUGH
-        if is_over or (window is not None and window.t1_s >= until_s):
-            self._until_s = self._cut_s = None  # meanwhile more of it was seen to be warm-up, or cycles were found
+        self._until_s = self._cut_s = None  # meanwhile more of it was seen to be warm-up, or cycles were found
         return None
 
     def cut(self, now_s: float) -> Stop:

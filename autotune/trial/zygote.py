@@ -50,9 +50,8 @@ LATE_VARIABLES = frozenset(
 )
 """Variables that may differ from trial to trial: no import reads them."""
 
-_READ_BY_NO_IMPORT = LATE_VARIABLES | {
-    "PYTHONHASHSEED"
-}  # which Python reads when it starts: trainers set it for others
+# Python reads the seed of its hashes when it starts: a trainer sets it for other processes, a plan for its own.
+_READ_BY_NO_IMPORT = LATE_VARIABLES | {"PYTHONHASHSEED"}
 
 # Imported by others, now here and now there, to look for a version; a trainer's settings are nothing to them.
 _PACKAGING = frozenset(("pkg_resources", "setuptools"))

@@ -1,4 +1,4 @@
-"""Server of the daemon's page and metrics, in threads that the daemon's loop neither waits for nor keeps waiting."""
+"""Servers of the daemon's page and metrics, and of one search's page, each in threads that keep nobody waiting."""
 
 import asyncio
 import logging
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import uvicorn
 
@@ -23,12 +24,16 @@ from autotune.daemon.web.connections import BoundedProtocol, Visitors
 from autotune.daemon.web.gpus import GpuPoller
 from autotune.daemon.web.keys import Keys
 from autotune.daemon.web.metrics import Metrics, TrialEndings
+from autotune.daemon.web.search_section import StudyFollower, event_file_in, section_of
 from autotune.daemon.web.state import PageState, View
 from autotune.errors import AutotuneError
 from autotune.measure.processes import descendants
+from autotune.trial.state_folder import StateFolder
 
 _BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second
 _AT_ONCE = 8  # accepted in one turn of the loop: the oldest strangers are cut before many more have a file open
+
+_LAST_LOOK_S = 1.5  # in which pages of a search that are open get what came last
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +124,64 @@ class WebServer:
     def _act(self, request: object) -> None:
         act(self._queue, self._advices, request)
         self._on_action()
+
+
+class SearchPage:
+    """Page of the search that this process makes; a context manager that serves it.
+
+    Args:
+        state: Its state folder, with the events of its searches.
+        config: The config, as typed.
+        started_s: When the search began, on the clock's monotonic time.
+
+    Attributes:
+        address: Address that signs one browser in, once, within two minutes.
+
+    Raises:
+        AutotuneError: It cannot be served.
+    """
+
+    def __init__(self, state: StateFolder, config: Path, clock: Clock, *, budget_s: float, started_s: float) -> None:
+        self._state, self._config, self._clock = state, config, clock
+        self._budget_s, self._started_s = budget_s, started_s
+        self._study: StudyFollower | None = None
+        self._lock = threading.Lock()
+        state.create()
+        keys = Keys(state.path / "web-token", clock, secrets.token_hex(8))
+        content = Content(document=lambda _csrf: self._document(), metrics=lambda: (b"# EOF\n", "text/plain"))
+        self._server = HttpServer("127.0.0.1", 0, keys, content)
+        self.address = keys.new_address(self._server.origin)
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        if kind is None and self._server.streams:
+            self._clock.wait(_LAST_LOOK_S)
+        self._server.close()
+
+    def _document(self) -> dict[str, Any] | None:
+        """Return the state that the page shows, of which the sections of a daemon are absent; None before it begins."""
+        with self._lock:
+            if self._study is None:
+                path = event_file_in(self._state, socket.gethostname(), os.getpid())
+                self._study = StudyFollower(path) if path is not None else None
+            if self._study is None:
+                return None
+            self._study.has_news()
+            progress = self._study.progress
+            search = section_of(
+                progress,
+                entry=None,
+                config=str(self._config),
+                is_running=not progress.has_ended,
+                verdict=progress.verdict or None,
+                budget_s=self._budget_s,
+                used_s=min(self._budget_s, self._clock.now_s() - self._started_s),
+            )
+        utc = self._clock.utc().isoformat(timespec="seconds")
+        return {"format": 1, "utc": utc, "host": socket.gethostname(), "search": search, "actions": False, "csrf": None}
 
 
 class HttpServer:

@@ -35,7 +35,7 @@ RIGHT = {
     "launches": {"host"},
     "workers": {"stalls"},
     "stalls": {"stalls", "outside steps"},
-    "outside": {"outside steps", "stalls"},
+    "outside": {"outside steps"},
     "compute": {"step", "host"},
     "healthy": {"step", "host"},
 }
