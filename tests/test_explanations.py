@@ -337,8 +337,8 @@ OUTAGES = {
         never=("cannot be reached", "no more time"),
     ),
     "a budget that ends while it is slow": Outage(
-        budget_s=10,
-        freezes_at=r"^\[ *([6-9]|1\d)\.\d",
+        budget_s=7,
+        freezes_at="baseline",
         says=("the storage has not answered within ", " s, and the budget leaves no more time to wait"),
         never=("cannot be reached", "does not answer", "within 5 s"),
     ),
