@@ -10,6 +10,7 @@ from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import changes_to_offer, diff_of
+from autotune.diagnose.findings import Severity
 from autotune.errors import ConfigError, StudyError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.score import disturbed_pairs
@@ -139,6 +140,7 @@ def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Dia
         ValueError, LookupError, TypeError, AttributeError: They are no such objects.
     """
     issues = [issue for check in document["checks"] for issue in check["issues"]]
+    issues.sort(key=lambda one: (list(Severity).index(one["severity"]), -(one["bound"] or {"low": 0.0})["low"]))
     return Diagnosed(
         verdict=str(document["verdict"]["sentence"]),
         issues=[(str(one["severity"]), " ".join(filter(None, (one["sentence"], one["place"])))) for one in issues],
@@ -148,10 +150,12 @@ def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Dia
 
 
 def _advice(document: Mapping[str, Any]) -> Advice:
-    gain, words = document["gain"], ""
+    gain, words, sentence = document["gain"], "", str(document["sentence"])
     if gain is not None:
         words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {document['evidence']}"
-    return Advice(sentence=str(document["sentence"]), values=changes_text(document["values"]), gain=words)
+    if any(path not in sentence for path in document["values"]):
+        sentence = f"{changes_text(document['values'])} ({sentence})"
+    return Advice(sentence=sentence, gain=words)
 
 
 def _step_part(phase: Mapping[str, Any]) -> StepPart:

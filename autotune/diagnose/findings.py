@@ -136,15 +136,22 @@ class Diagnosis:
 
     @property
     def issues(self) -> tuple[Issue, ...]:
-        """All issues, in the order of the checks."""
-        return tuple(issue for result in self.results for issue in result.issues)
+        """All issues: the gravest first, of these what costs most, else in the order of the checks."""
+        found = [issue for result in self.results for issue in result.issues]
+        rank = list(Severity)
+        return tuple(sorted(found, key=lambda one: (rank.index(one.severity), -(one.bound.low if one.bound else 0.0))))
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """All recommendations: measured ones by the lower end of their gain, then the bounded ones, then the others."""
+        """All recommendations: measured ones by the lower end of their gain, then the bounded ones, then the others.
+
+        Of several that write the same values it is the first.
+        """
+        rank = list(Evidence)
         found = [one for issue in self.issues for one in issue.recommendations]
-        rank = {Evidence.MEASURED: 0, Evidence.BOUNDED: 1, Evidence.NOT_TRIED: 2}
-        return tuple(sorted(found, key=lambda one: (rank[one.evidence], -(one.gain.low if one.gain else 0.0))))
+        found.sort(key=lambda one: (rank.index(one.evidence), -(one.gain.low if one.gain else 0.0)))
+        written = [one.values for one in found]
+        return tuple(one for n, one in enumerate(found) if not one.values or one.values not in written[:n])
 
     @property
     def changes(self) -> dict[str, Recommendation]:

@@ -16,7 +16,8 @@ from typing import Any, Optional
 
 from autotune.trainee.observer import Observer
 
-_LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<")
+# of a file that AutoGraph has made only its traces know: what stands for it is the line that had it made
+_LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<", "__autograph_generated_file")
 _OURS = os.path.dirname(__file__)
 NOWHERE = "?"  # the place of what no line of the trainer's has led to
 _EVERY_S = 0.1  # of one kind and place; the first ones are told at once
@@ -55,12 +56,14 @@ class TensorFlowCosts(Costs):
         super().__init__(*parts)
         self._tracing: set[int] = set()  # threads: what is traced within is part of it
         self._types: dict[str, dict[str, str]] = {}
+        self._places: dict[Any, str] = {}  # of Python in graphs, by the name that the graph has for it
 
     def install(self) -> None:
         compilation = "tensorflow.python.eager.polymorphic_function.tracing_compilation"
         self.around(f"{compilation}:_create_concrete_function", self._trace_begins, self._trace_ends)
-        called = "tensorflow.python.ops.script_ops:FuncRegistry.__call__"
-        self.around(called, lambda args, _kwargs: (*args[:2], time.monotonic()), self._python_ends)
+        registry = "tensorflow.python.ops.script_ops:FuncRegistry"
+        self.around(f"{registry}.insert", lambda args, _kwargs: args[1], self._python_comes)
+        self.around(f"{registry}.__call__", lambda args, _kwargs: (args[1], time.monotonic()), self._python_ends)
 
     def _trace_begins(self, args: Any, kwargs: Any) -> Any:
         thread = threading.get_ident()
@@ -85,11 +88,12 @@ class TensorFlowCosts(Costs):
             why = ", ".join(changed) or "a new function each time"
         self.add("trace", place, took_s, why)
 
+    def _python_comes(self, function: Any, name: Any, error: Optional[BaseException]) -> None:
+        self._places[name] = place_of(_code_of(getattr(function, "_func", function)))
+
     def _python_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        registry, name, begin_s = token
-        took_s = time.monotonic() - begin_s
-        function = registry.get(name)
-        self.add("python", place_of(_code_of(getattr(function, "_func", function))), took_s)
+        name, begin_s = token
+        self.add("python", self._places.get(name, NOWHERE), time.monotonic() - begin_s)
 
 
 class TorchCosts(Costs):

@@ -1,5 +1,7 @@
 """Tests of the verdict, and of the condition for continuous integration."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.commands.diagnose_run import fixing
@@ -106,10 +108,11 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
 
 
 def test_recommendations_are_ordered_by_their_certain_gain() -> None:
-    """Measured ones by the lower end first, then those with a bound, then those that were not tried."""
+    """Measured ones by the lower end first, then those with a bound, then those that were not tried otherwise."""
     bounded = Recommendation(sentence="b", gain=Ratio(ratio=9.0, low=8.0, high=9.9), evidence=Evidence.BOUNDED)
-    untried = Recommendation(sentence="u")
-    found = issue(Limit.HOST, 1.4, recommendations=(untried, bounded, measured(1.2), measured(1.4)))
+    untried, other = Recommendation(sentence="u"), replace(measured(1.2), values={"b": 2})
+    known = Recommendation(sentence="k", values=other.values)
+    found = issue(Limit.HOST, 1.4, recommendations=(untried, bounded, other, measured(1.4), known))
     ordered = Diagnosis(verdict=Verdict(sentence=""), results=(result(found),)).recommendations
     assert [one.gain.ratio if one.gain else None for one in ordered] == [1.4, 1.2, 9.0, None]
 

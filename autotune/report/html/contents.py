@@ -36,7 +36,6 @@ class Advice:
     """
 
     sentence: str
-    values: str
     gain: str
 
 

@@ -122,7 +122,7 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
         commands={verb: f"autotune {verb} --config config.yaml" for verb in ("search", "apply", "diagnose", "report")}
         | {"same training": "autotune search --config config.yaml --same-training"},
         conditions=[("machine", "box"), ("CPU", "AMD EPYC, 2 cores")],
-        advice=[Advice(sentence="Cache it.", values="cache=memory", gain="2.1x (1.7 to 2.5), measured")],
+        advice=[Advice(sentence="Cache it.", gain="2.1x (1.7 to 2.5), measured")],
         verdict_of_diagnosis="Input-bound: the step waits.",
     )
 
@@ -196,7 +196,7 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         trials=odd,
         diff=f"+{HOSTILE}\n",
         conditions=[(HOSTILE, HOSTILE)],
-        advice=[Advice(sentence=HOSTILE, values=HOSTILE, gain=HOSTILE)],
+        advice=[Advice(sentence=HOSTILE, gain=HOSTILE)],
         state=HOSTILE,
         commands={"apply": HOSTILE},
     )
