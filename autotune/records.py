@@ -169,6 +169,9 @@ CODE_VARIABLE = "AUTOTUNE_CODE"
 CALLS_MADE = "calls.made"
 """File in a trial's folder with the names of the values of `CODE_VARIABLE` that a call was made with."""
 
+CONFIGS_VARIABLE = "AUTOTUNE_CONFIGS"
+"""Environment variable of a trial whose trainer opens its configs by itself: its copies, by the user's files."""
+
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 """Variable that has the observer read the loss of each step, where that does not wait for an accelerator."""
 

@@ -286,7 +286,8 @@ class Script:
         """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
 
         They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
-        of click. An option that is declared in several ways is left out.
+        of click. One that has no long name gets that which its help begins with, ``help="batch size for the loader"``,
+        or its own letters. An option that is declared in several ways is left out.
         """
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
@@ -295,7 +296,9 @@ class Script:
             names = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
             long = next((name for name in names if _LONG.fullmatch(name)), None)
             for short in filter(_SHORT.fullmatch, names):
-                found.setdefault(short, set()).add(long if long and _takes_a_value(node) else "")
+                is_option = long or getattr(node.func, "attr", "") == "add_argument"
+                name = long or _named_by_help(node) or f"-{short}"
+                found.setdefault(short, set()).add(name if is_option and _takes_a_value(node) else "")
         return {short: long for short, (long, *more) in found.items() if long and not more}
 
     @cached_property
@@ -336,6 +339,17 @@ class Script:
     def imports(self, package: str) -> bool:
         """Return whether the text imports a package, or something out of it."""
         return any(name.partition(".")[0] == package for name in self.imported.values())
+
+
+_HELP = re.compile(r"(?:the )?(?:(?P<batch>(?:mini-?)?batch[ -]?size)|(?:number of |num )?(?:data )?workers)\b", re.I)
+_NOT_TRAINED = re.compile("test|val|eval|infer", re.I)
+
+
+def _named_by_help(call: ast.Call) -> str:
+    """Return the long name of a known knob that an option's help begins with; empty if it begins with none."""
+    text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
+    match = _HELP.match(text) if isinstance(text, str) and not _NOT_TRAINED.search(text) else None
+    return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
 
 
 def _takes_a_value(call: ast.Call) -> bool:

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from autotune.config.code import CodeArgument, calls_of_trial, find_arguments, place_of
-from autotune.config.command import fill_command, find_script, own_words, split_command
+from autotune.config.command import fill_command, find_script, own_words, split_command, takes_values
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.hydra import (
     RUN_FOLDERS,
@@ -38,6 +38,7 @@ from autotune.config.schema import (
     variable_value,
     why_unfit,
 )
+from autotune.config.sources import names_file
 from autotune.config.splice import Splice, check_editable, new_scalar, plan_splices, splice, without_key, write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import project_folder
@@ -103,6 +104,10 @@ def load_settings(
         outputs=outputs,
         remarks=(remark,) if remark else (),
         code=find_arguments(words, cwd, document.scalars.values()) if words and section.code else {},
+        are_opened_by_name=bool(words)
+        and composition is None
+        and not takes_values(words)
+        and all(names_file(words, cwd, path) for path in files.values()),
     )
     for path in section.fixed:
         _check_key(settings, path, "set")
@@ -212,6 +217,8 @@ class Settings:
         remarks: Sentences for the user on what the section leaves open.
         keeps_section: Whether the trials' copies hold the section too, to try whether the trainer takes it.
         code: Values that stand in the trainer's code, by their names.
+        are_opened_by_name: Whether the command names no config and no value of one, and the trainer's source does: in
+            trials it opens copies in their place (`autotune.trainee.config_copy`).
     """
 
     path: Path
@@ -225,6 +232,7 @@ class Settings:
     remarks: tuple[str, ...] = ()
     keeps_section: bool = False
     code: Mapping[str, CodeArgument] = field(default_factory=dict)
+    are_opened_by_name: bool = False
 
     @cached_property
     def trial_document(self) -> JoinedDocument:
@@ -435,7 +443,9 @@ class Settings:
             trial_config=trial_config,
             where=where,
             quote=hydra_text if hydra else None,
-            needs_values=not composed and not self.section.varies_environment_alone and not self.code,
+            needs_values=not (
+                composed or self.section.varies_environment_alone or self.code or self.are_opened_by_name
+            ),
             further=paths,
         )
         argv = with_overrides(argv, added) if added else argv

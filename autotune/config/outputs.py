@@ -29,7 +29,7 @@ _QUOTED = re.compile(r"""(?P<quote>['"])(?P<path>[^'"\\]+)(?P=quote)""")
 _READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
 # `project: runs` is YOLO's; what trackers call so is no path
 _OUTPUT_ALONE = re.compile(
-    "artifacts|checkpoints|ckpts|logs|out|outputs?|project|results|runs|save|snapshots|tensorboard"
+    "artifacts|checkpoints|ckpts|logs|out|outputs?|project|results|runs|save|save_data|save_model|snapshots|tensorboard"
 )
 _MODEL_FILE = re.compile(r"[\w.-]+\.(?:bin|ckpt|h5|keras|npz|onnx|pickle|pkl|pt|pth|safetensors)")
 _BUILT_ON = re.compile(r"\$\{(?P<key>[\w.]+)\}/[^$]+")

@@ -39,6 +39,12 @@ def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
     return tuple(sorted(files, key=lambda path: path != script.path))
 
 
+def names_file(words: Sequence[str], cwd: Path, file: Path) -> bool:
+    """Return whether a text in the trainer's source ends in a file's name: one that opens it by itself has such."""
+    name = re.compile(rb"""['"](?:[^'"\n]*/)?""" + re.escape(os.fsencode(file.name)) + rb"""['"]""")
+    return any(name.search(read_beginning(path, _MOST_BYTES)) for path in trainer_files(words, cwd))
+
+
 def _imported_files(script: Script, cwd: Path) -> list[Path]:
     if script.path is None:
         return []

@@ -21,6 +21,7 @@ from autotune.config.load import separate_path
 from autotune.config.outputs import exists
 from autotune.config.schema import SECTION
 from autotune.config.section import ListedKnob, OfferedVariable, section_lines
+from autotune.config.sources import names_file
 from autotune.config.splice import with_section
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning
@@ -198,7 +199,9 @@ def _edit(
         trial_config=document,
         where="command line",
         further=further,
-        needs_values=has_keys and compose(config, document, command, Path.cwd()) is None,
+        needs_values=has_keys
+        and compose(config, document, command, Path.cwd()) is None
+        and not names_file(command, Path.cwd(), config),
     )
     resolve_executable(argv[0], Path.cwd(), env.get("PATH") if has_keys else environ.get("PATH"))
     found = _opened(config, texts, state_dir)

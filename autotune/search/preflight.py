@@ -196,7 +196,7 @@ def _made_unread(path: Path) -> Callable[[], bool | None]:
 
 
 def _reached(problem: Problem, was_read: Callable[[], bool | None]) -> Reached:
-    if not names_config(problem.command):
+    if not (names_config(problem.command) or problem.settings.are_opened_by_name):
         alone = problem.settings.section.varies_environment_alone
         by_code = problem.settings.code and not takes_values(problem.command)
         return Reached.IN_THE_ENVIRONMENT if alone or by_code else Reached.ON_THE_COMMAND_LINE

@@ -101,7 +101,7 @@ class Tuner:
         self._racer = Racer(parts, self.state, self._trials, self._narrator)
         self._rng = random.Random(parts.seed)
         self._others = OtherMachines(parts, self.state, self._narrator.tell)
-        self._is_far_slower = False
+        self._is_no_better = False
         self._had_enough = False  # of exploring, before it was seen what comes of it
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
@@ -126,7 +126,7 @@ class Tuner:
             if alone := self.state.leave_alone(self.state.baseline_point):
                 self._narrator.tell_phase("exploring", alone)
             why = self._explore()
-            while self._confirm(why) and (self._is_far_slower or self._breaks() or self._is_in_vain(why)):
+            while self._confirm(why) and (self._is_no_better or self._breaks() or self._is_in_vain(why)):
                 why = self._explore()  # around what is left: the next best has its turn
             self._race()
             self._others.wait_for_their_confirmations()
@@ -321,7 +321,7 @@ class Tuner:
         """Measure the best point against today's config again, in turn, in trials that did not choose it.
 
         Returns:
-            Whether all of them could be compared.
+            Whether all of them could be compared, or none is left that is believed to be better, and time is.
         """
         better: Sequence[Candidate] = self.state.better()
         if not self._others.why_exploring_ends():
@@ -329,8 +329,10 @@ class Tuner:
         better = self._others.to_be_confirmed(better or self.state.contender_alone())
         left_s = self._budget.left_s() - self.state.finalist_look_s
         if not better or self._trials.gpu_lost:
-            why = "no time is left for another trial" if why == FOR_CONFIRMATION else why
-            self._narrator.tell_phase("ending", why)
+            self._is_no_better = why == FOR_CONFIRMATION and expected_trial_s(self.state.trials) < left_s
+            if self._is_no_better and not self._trials.gpu_lost:
+                return True  # the time that was kept for it is there again
+            self._narrator.tell_phase("ending", "no time is left for another trial" if why == FOR_CONFIRMATION else why)
             return False
         basis = self._confirmation_basis()
         afterwards_s = self._afterwards_s()
@@ -359,7 +361,7 @@ class Tuner:
         return sorted(self.state.better(), key=lambda candidate: candidate.observation.name != name)
 
     def _make_pairs(self, plan: ConfirmationPlan) -> bool:
-        self._is_far_slower, contender = False, self.state.contender()
+        self._is_no_better, contender = False, self.state.contender()
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         points = [self._baseline.values, plan.candidate.observation.values]
         if contender is None or self.state.is_standing(plan.candidate):
@@ -399,9 +401,9 @@ class Tuner:
             if not record.comparable:
                 return False
             speeds.setdefault(arm, []).append(record.comparable.speed)
-            self._is_far_slower = done == 2 * plan.arms and fmean(speeds[1]) < _FAR_SLOWER * fmean(speeds[0])
+            self._is_no_better = done == 2 * plan.arms and fmean(speeds[1]) < _FAR_SLOWER * fmean(speeds[0])
             is_over = done == plan.arms * plan.pairs
-            if is_over or self._is_far_slower or self._is_time_to_go_on(done, plan) or self._is_decided(done, plan):
+            if is_over or self._is_no_better or self._is_time_to_go_on(done, plan) or self._is_decided(done, plan):
                 break
         return True
 

@@ -66,6 +66,8 @@ def install() -> None:
     report = Report(process_stream)
     loop, instrumentation = Loop(report), Instrumentation(report.note)
     code = import_module(f"{__package__}.code_values") if folder and "AUTOTUNE_CODE" in os.environ else None
+    if folder and "AUTOTUNE_CONFIGS" in os.environ:
+        instrumentation.attempt("open", part("config_copy.install"), instrumentation)
     phased: list[Any] = []  # the loop that is taken through phases, if there is one
 
     def add(observer: str) -> None:

@@ -196,7 +196,7 @@ class CheckpointBackups:
         self._tell(
             back,
             f"while {what} went on, written over or taken away: {{}}; put back from a copy, as after every trial. If "
-            "a key of the config says where the trainer writes, name it under redirect:",
+            "a key of the config says where the trainer writes, name it in the section: redirect: [KEY]",
         )
 
     def _leave_to_others(self, files: Sequence[KeptFile]) -> None:

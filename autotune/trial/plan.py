@@ -1,5 +1,6 @@
 """Trainer of a search's trials, and the plan of one: everything decided before anything is started."""
 
+import json
 import os
 import re
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from autotune.config.load import Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
-from autotune.records import EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialExit, TrialPlan, Values
+from autotune.records import CONFIGS_VARIABLE, EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialExit, TrialPlan, Values
 from autotune.trial.error_text import last_error
 from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, temporary_folder
 from autotune.trial.launch import Runner, Watch
@@ -127,6 +128,8 @@ def plan_trial(
         further=further,
         added=trainer.settings.overrides(keys, folder.outputs),
     )
+    files = {**trainer.settings.files, "": trainer.config_path}
+    opened = {os.path.abspath(files[prefix]): str(one.path) for prefix, one in {"": copy, **further}.items()}
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",
         folder=folder.path,
@@ -136,6 +139,7 @@ def plan_trial(
             **_environment(trainer, keys, folder),
             **({} if phase_s is None else {PHASE_VARIABLE: f"{phase_s:g}"}),
             **({EACH_LOSS_VARIABLE: "1"} if reads_each_loss else {}),
+            **({CONFIGS_VARIABLE: json.dumps(opened)} if trainer.settings.are_opened_by_name else {}),
         },
         config_text=copy.text,
         config_name=copy.path.name,

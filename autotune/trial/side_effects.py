@@ -73,7 +73,7 @@ class SideEffects:
             names = names_of(cache, self._cwd)
             said += f"; {names} is taken for a cache, so that trial is not compared with later ones"
         if len(cache) < len(traces.new) + len(traces.changed):
-            said += "; where a key says where it goes, name that key under redirect:"
+            said += "; where a key says where it goes, name that key in the section: redirect: [KEY]"
         if traces.unseen:
             said += f" (only {MOST_ENTRIES:,} files were looked at, not all below {names_of(traces.unseen, self._cwd)})"
         return said

@@ -1,5 +1,6 @@
 """``autotune init`` as its user has it: real processes, real trainers, and a terminal that answers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -122,6 +123,27 @@ def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(
         assert "the command does not name config.yaml, so the trainer cannot be tried" in done.stdout
         assert config.read_text() == CONFIG
         (project / "config.autotune.yaml").unlink()
+
+
+def test_a_trainer_that_opens_its_config_by_name_has_copies_in_trials(
+    project: Path, config: Path, autotune: Autotune
+) -> None:
+    """Nothing of its command or its code has to change; what is found goes into the file that it opens."""
+    by_name = TRAINER.read_text().replace("sys.argv[1]", "os.path.join(os.path.dirname(__file__), 'config.yaml')")
+    (project / "train.py").write_text(by_name)
+    done = autotune(*INIT, "--yes", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "steps seen, the first" in done.stderr
+    assert config.read_text() == CONFIG
+    found = autotune("search", "--config", "config.yaml", "--budget", "60s", "--no-apply", "--json")
+    assert json.loads(found.stdout)["verdict"] == "better", found.stderr
+    assert config.read_text() == CONFIG
+    (project / "train.py").write_text(by_name.replace("config.yaml", "other.yaml") + "# not 'config.yaml'\n")
+    (project / "other.yaml").write_text(CONFIG)
+    (project / "config.autotune.yaml").unlink()
+    done = autotune(*INIT, "--yes", "--", sys.executable, "train.py")
+    assert done.returncode == 1
+    assert "nobody read the trial's own copy of the config" in done.stderr
 
 
 def test_without_a_preflight_the_section_goes_where_it_was_asked_to(

@@ -220,7 +220,8 @@ parser.add_argument("--workers", "-j", choices=sorted(names()), action="store")
 parser.add_argument('-lr', '--learning-rate', type=lambda text: float(text))
 parser.add_argument('-v', '--verbose', action='store_true')
 parser.add_argument('-s', '--sizes', nargs='+')
-parser.add_argument('-q')
+parser.add_argument('-q', type=int, help="the batch size for the dataloader")
+parser.add_argument('-t', type=int, help="batch size for testing")
 parser.add_argument('-p', '--print-freq'); other.add_argument('-p', '--port')
 click.option("-n", "--num-layers", is_flag=False)
 """
@@ -228,12 +229,20 @@ click.option("-n", "--num-layers", is_flag=False)
 
 def test_short_flags_get_the_long_names_that_the_trainers_source_tells(tmp_path: Path):
     """As they were typed, apart or in one word; the values go back into their places."""
-    words = ("python", "train.py", "data", "-b", "256", "-j4", "-lr", "1e-1", "-n", "2", "--epochs", "3")
+    words = ("python", "train.py", "data", "-b", "256", "-j4", "-lr", "1e-1", "-n", "2", "--epochs", "3", "-t", "5")
     flags, document, filled = read(*words, script=script(tmp_path, OPTIONS))
-    assert document.data == {"batch_size": 256, "workers": 4, "learning_rate": 1e-1, "num_layers": 2, "epochs": 3}
+    assert document.data == {
+        "batch_size": 256,
+        "workers": 4,
+        "learning_rate": 1e-1,
+        "num_layers": 2,
+        "epochs": 3,
+        "t": 5,
+    }
     assert flags.command[3:6] == ("-b", "{batch_size}", "-j{workers}")
     assert filled == words
     assert not flags.left
+    assert read("t.py", "-q", "8", script=script(tmp_path, OPTIONS))[1].data == {"batch_size": 8}
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ def test_names_that_are_none(line):
         ("output: output\n", "output"),
         ("checkpoints: saved/here\n", "checkpoints"),
         ("save: model.pt\n", "save"),
+        ("save_model: toy/run/model\n", "save_model"),
         ("paths: {logs: /var/log/mine}\n", "paths.logs"),
     ],
 )

@@ -39,7 +39,7 @@ def test_what_is_written_where_one_works_is_named(project: Path) -> None:
     assert found is not None
     assert found.sentence == (
         "while trial 0 went on, outside its folder: new: train.log. autotune takes nothing away there; "
-        "where a key says where it goes, name that key under redirect:"
+        "where a key says where it goes, name that key in the section: redirect: [KEY]"
     )
     assert not found.fills_a_cache
     assert around.of_the_trial(1) is None
