@@ -111,7 +111,8 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
 def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
     count = request.count or 1
     folder = state.workers / f"{clock.utc():%Y%m%dT%H%M%S}-{os.getpid()}"
-    script, options = folder / "job.sh", request.words
+    waits = not {"--wait", "-W"}.isdisjoint(request.words)
+    script, options = folder / "job.sh", tuple(word for word in request.words if word not in ("--wait", "-W"))
     if request.template is None:
         text = submission.job_script(job, count, folder)
     else:
@@ -134,6 +135,9 @@ def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock
         f"  output  {folder}/{number}_*.log\n"
         f"squeue --job {number} shows them, scancel {number} ends them; nothing that they finished is lost."
     )
+    if waits:  # sbatch would say the number only in the end
+        submission.wait_for(number, clock)
+        say(f"Job {number} has ended.")
     return 0
 
 

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from autotune import __version__
+from autotune.clock import Clock
 from autotune.environment import STORAGE_VARIABLE, inherited_environment
 from autotune.errors import CommandError, ConfigError
 from autotune.study.storage.address import SaidAddress, StorageAddress, StorageKind, address_of
@@ -361,6 +362,15 @@ def submit(words: Sequence[str]) -> str:
             remedy="Options of sbatch stand behind --, for example: -- --partition=gpu --time=1:00:00 --gres=gpu:1",
         )
     return numbers[-1]
+
+
+def wait_for(number: str, clock: Clock) -> None:
+    """Wait until no task of a job waits or runs any more; a controller that does not answer is asked again."""
+    while True:
+        asked = run_short(["squeue", "--noheader", "--job", number], 60.0, env=inherited_environment())
+        if "Invalid job id" in asked.text or (asked.status == 0 and not asked.text):
+            return
+        clock.wait(5.0)
 
 
 def _pattern(output: Path) -> str:
