@@ -74,8 +74,9 @@ def command_line() -> None:
     """Finds the config values that make training fast, measures that they do, and writes them into your YAML.
 
     \b
-    Start with:  autotune init --config config.yaml -- python train.py --config config.yaml
-    and then:    autotune search --config config.yaml --budget 30m
+    Start with these two:
+      autotune init --config config.yaml -- python train.py --config config.yaml
+      autotune search --config config.yaml --budget 30m
     """  # noqa: D301 -- click's own mark for "do not rewrap"
 
 

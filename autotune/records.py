@@ -172,6 +172,9 @@ CALLS_MADE = "calls.made"
 CONFIGS_VARIABLE = "AUTOTUNE_CONFIGS"
 """Environment variable of a trial whose trainer opens its configs by itself: its copies, by the user's files."""
 
+CONFIGS_OPENED = "configs.opened"
+"""File in a trial's folder that is there once one of the copies of `CONFIGS_VARIABLE` was opened."""
+
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 """Variable that has the observer read the loss of each step, where that does not wait for an accelerator."""
 

@@ -317,8 +317,8 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
         why = f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})"
     elif preflight.reached is Reached.NOT_READ:
         why = "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count"
-        remedy = "See that {config} stands where the command takes the path of its config, and that nothing else "
-        remedy += "decides which file is read."
+        remedy = "See that {config} stands where the command takes the path of its config, or that its code opens the "
+        remedy += "file by its name, and that nothing else decides which file is read."
     else:
         return None
     return TrialError(why, where=str(preflight.folder.path), remedy=f"{remedy}{_go_on(without)}")
@@ -345,7 +345,8 @@ def _tried_elsewhere(
         return trouble
     if not tried.trial.steps:
         return TrialError(
-            f"{trouble.message}. With {tried} no step came either: {_why_no_step(tried.trial)}",
+            f"{trouble.message}. With {tried} no step came either"
+            f"{'' if tried.trial.detail == first.detail else f': {_why_no_step(tried.trial)}'}",
             where=trouble.where,
             remedy=trouble.remedy,
         )

@@ -16,8 +16,8 @@ from autotune.files import read_beginning, replace_durably
 from autotune.measure.score import disturbed_pairs
 from autotune.measure.window import steady_window
 from autotune.records import Purpose, SearchResult, TrialRecord
+from autotune.report.diagnosis import change_text
 from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
-from autotune.report.plain_text import changes_text
 from autotune.search.answer import Study
 from autotune.search.problem import Problem, open_problem
 from autotune.study.answer import Pair, finalists
@@ -140,7 +140,8 @@ def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Dia
         ValueError, LookupError, TypeError, AttributeError: They are no such objects.
     """
     issues = [issue for check in document["checks"] for issue in check["issues"]]
-    issues.sort(key=lambda one: (list(Severity).index(one["severity"]), -(one["bound"] or {"low": 0.0})["low"]))
+    rank = {severity.value: place for place, severity in enumerate(Severity)}
+    issues.sort(key=lambda one: (rank.get(one["severity"], len(rank)), -(one["bound"] or {"low": 0.0})["low"]))
     return Diagnosed(
         verdict=str(document["verdict"]["sentence"]),
         issues=[(str(one["severity"]), " ".join(filter(None, (one["sentence"], one["place"])))) for one in issues],
@@ -150,12 +151,10 @@ def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Dia
 
 
 def _advice(document: Mapping[str, Any]) -> Advice:
-    gain, words, sentence = document["gain"], "", str(document["sentence"])
+    gain, words = document["gain"], ""
     if gain is not None:
         words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {document['evidence']}"
-    if any(path not in sentence for path in document["values"]):
-        sentence = f"{changes_text(document['values'])} ({sentence})"
-    return Advice(sentence=sentence, gain=words)
+    return Advice(sentence=change_text(document["values"], str(document["sentence"])), gain=words)
 
 
 def _step_part(phase: Mapping[str, Any]) -> StepPart:

@@ -142,8 +142,8 @@ def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> Sea
     try:
         with display:
             return search.run()
-    except AutotuneError:
-        print_failures(console, failures(search.tuner.failures, search.tuner.outcomes))
+    except AutotuneError as error:
+        print_failures(console, failures(search.tuner.failures, search.tuner.outcomes), said=error.remedy or "")
         raise
 
 

@@ -111,8 +111,7 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
 def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
     count = request.count or 1
     folder = state.workers / f"{clock.utc():%Y%m%dT%H%M%S}-{os.getpid()}"
-    waits = not {"--wait", "-W"}.isdisjoint(request.words)
-    script, options = folder / "job.sh", tuple(word for word in request.words if word not in ("--wait", "-W"))
+    script, options = folder / "job.sh", request.words
     if request.template is None:
         text = submission.job_script(job, count, folder)
     else:
@@ -127,7 +126,12 @@ def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock
     submission.require_sbatch()
     make_private_folder(folder)
     create_private(script, text.encode())
-    number = submission.submit(words)
+    if waits := submission.is_waited_for(words, text):
+        say_aside("sbatch was asked to wait until the last worker has ended; squeue shows the job meanwhile.")
+    number, status = submission.submit(words, waits=waits)
+    if waits:
+        say(f"Job {number} has ended with exit status {status}.\n  output  {folder}/{number}_*.log")
+        return 1 if status else 0
     say(
         f"Submitted job {number}: {f'{count} workers, each' if count > 1 else 'a worker'} on a node of its own"
         f"{'' if request.template is None else ', as far as the script asks for it'}.\n"
@@ -135,9 +139,6 @@ def _slurm(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock
         f"  output  {folder}/{number}_*.log\n"
         f"squeue --job {number} shows them, scancel {number} ends them; nothing that they finished is lost."
     )
-    if waits:  # sbatch would say the number only in the end
-        submission.wait_for(number, clock)
-        say(f"Job {number} has ended.")
     return 0
 
 

@@ -286,8 +286,8 @@ class Script:
         """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
 
         They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
-        of click. One that has no long name gets that which its help begins with, ``help="batch size for the loader"``,
-        or its own letters. An option that is declared in several ways is left out.
+        of click. One of argparse that has no long name gets that which its help begins with, ``help="batch size for
+        the loader"``, or its own letters. An option that is declared in several ways is left out.
         """
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
@@ -341,14 +341,17 @@ class Script:
         return any(name.partition(".")[0] == package for name in self.imported.values())
 
 
-_HELP = re.compile(r"(?:the )?(?:(?P<batch>(?:mini-?)?batch[ -]?size)|(?:number of |num )?(?:data )?workers)\b", re.I)
-_NOT_TRAINED = re.compile("test|val|eval|infer", re.I)
+_HELP = re.compile(
+    r"(?:the )?(?:(?P<batch>(?:mini-?)?batch[ -]?size)|num(?:ber of)? (?:data(?:[ -]?load(?:er|ing))? )?workers)"
+    r"(?= *$| *[(,;:=]| for (?:the )?(?:data|load|train))",
+    re.I,
+)
 
 
 def _named_by_help(call: ast.Call) -> str:
     """Return the long name of a known knob that an option's help begins with; empty if it begins with none."""
     text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
-    match = _HELP.match(text) if isinstance(text, str) and not _NOT_TRAINED.search(text) else None
+    match = _HELP.match(text) if isinstance(text, str) else None
     return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
 
 

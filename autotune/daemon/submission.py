@@ -21,7 +21,6 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from autotune import __version__
-from autotune.clock import Clock
 from autotune.environment import STORAGE_VARIABLE, inherited_environment
 from autotune.errors import CommandError, ConfigError
 from autotune.study.storage.address import SaidAddress, StorageAddress, StorageKind, address_of
@@ -346,31 +345,28 @@ def require_sbatch() -> None:
         )
 
 
-def submit(words: Sequence[str]) -> str:
-    """Submit a job; return its number.
+def is_waited_for(words: Sequence[str], script: str) -> bool:
+    """Return whether sbatch returns when the job has ended, as its command line, the script or its variable says."""
+    in_script = re.search(r"^#SBATCH[ \t](?:.*[ \t])?(?:--wait|-W)\b", script, re.M)
+    return not {"--wait", "-W"}.isdisjoint(words) or in_script is not None or "SBATCH_WAIT" in os.environ
+
+
+def submit(words: Sequence[str], *, waits: bool) -> tuple[str, int]:
+    """Submit a job; return its number and, of one that is waited for, its exit status.
 
     Raises:
         CommandError: Slurm does not take it.
     """
-    answered = run_short(words, 60.0, env=inherited_environment())
+    answered = run_short(words, None if waits else 60.0, env=inherited_environment())
     lines = answered.text.splitlines()
     numbers = [match[1] for line in lines if (match := _JOB.fullmatch(line.strip()))]
-    if answered.status != 0 or not numbers:
+    if not numbers or answered.status is None or (answered.status != 0 and not waits):
         raise CommandError(
             f"Slurm did not take the job: {answered.text or f'status {answered.status}'}",
             where="sbatch",
             remedy="Options of sbatch stand behind --, for example: -- --partition=gpu --time=1:00:00 --gres=gpu:1",
         )
-    return numbers[-1]
-
-
-def wait_for(number: str, clock: Clock) -> None:
-    """Wait until no task of a job waits or runs any more; a controller that does not answer is asked again."""
-    while True:
-        asked = run_short(["squeue", "--noheader", "--job", number], 60.0, env=inherited_environment())
-        if "Invalid job id" in asked.text or (asked.status == 0 and not asked.text):
-            return
-        clock.wait(5.0)
+    return numbers[-1], answered.status
 
 
 def _pattern(output: Path) -> str:

@@ -150,8 +150,8 @@ class Diagnosis:
         rank = list(Evidence)
         found = [one for issue in self.issues for one in issue.recommendations]
         found.sort(key=lambda one: (rank.index(one.evidence), -(one.gain.low if one.gain else 0.0)))
-        written = [one.values for one in found]
-        return tuple(one for n, one in enumerate(found) if not one.values or one.values not in written[:n])
+        written = [(one.values, one.label) for one in found]
+        return tuple(one for n, one in enumerate(found) if not one.values or written[n] not in written[:n])
 
     @property
     def changes(self) -> dict[str, Recommendation]:

@@ -149,8 +149,12 @@ def _print_both(console: Console, result: SearchResult, alike: str, whole: str) 
         )
 
 
-def print_failures(console: Console, failures: Sequence[Failure]) -> None:
-    """Print the output of the failed trials: the first of each kind."""
+def print_failures(console: Console, failures: Sequence[Failure], *, said: str = "") -> None:
+    """Print the output of the failed trials: the first of each kind.
+
+    Args:
+        said: A remedy that is told besides.
+    """
     for failure in failures:
         times = f"{failure.count} trials" if failure.count > 1 else "1 trial"
         lines = [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]
@@ -161,7 +165,8 @@ def print_failures(console: Console, failures: Sequence[Failure]) -> None:
             console.print(Text(f"  {plain(failure.trial.detail)}"), soft_wrap=True)
         for line in lines:
             console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
-        console.print(Text(f"  {failure.remedy} Logs: {failure.folder}"), soft_wrap=True)
+        remedy = "" if failure.remedy == said else f"{failure.remedy} "
+        console.print(Text(f"  {remedy}Logs: {failure.folder}"), soft_wrap=True)
 
 
 def headline(result: SearchResult) -> Text:

@@ -22,7 +22,7 @@ from autotune.diagnose.findings import (
 )
 from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
 from autotune.messages import Language, Message, _, translated
-from autotune.records import Gpu
+from autotune.records import Gpu, Values
 from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import plain, value_text
 from autotune.space.knob import Label
@@ -75,12 +75,15 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language =
     if looked:
         console.print()
         say(_("Looked at as well"), "bold")
+    outcomes: dict[str, list[str]] = {}
     for result in looked:
         question = _question(result)
         outcome = result.sentence or _("{question} Nothing was found.", question=question)
         if result.why_not:
             outcome = _("not seen: {why}", why=result.why_not)
-        say(_("  {check}: {outcome}", check=result.check, outcome=outcome), "dim")
+        outcomes.setdefault(outcome, []).append(result.check)
+    for outcome, checks in outcomes.items():
+        say(_("  {check}: {outcome}", check=", ".join(checks), outcome=outcome), "dim")
 
 
 def _question(result: CheckResult) -> str:
@@ -106,7 +109,7 @@ def _table(recommendations: tuple[Recommendation, ...]) -> Table:
     table.add_column(training, no_wrap=True)
     table.add_column(cost, overflow="fold")
     for one in recommendations:
-        table.add_row(Text(_change(one)), Text(_gain(one)), Text(one.label), Text(one.cost))
+        table.add_row(Text(change_text(one.values, one.sentence)), Text(_gain(one)), Text(one.label), Text(one.cost))
     return table
 
 
@@ -114,7 +117,7 @@ def _print_one_by_one(console: Console, recommendations: tuple[Recommendation, .
     """Print recommendations as sentences: columns of a table would change places in a line of mixed directions."""
     gain, training, cost = _COLUMNS[1:]
     for one in recommendations:
-        parts = [_change(one), _("{name}: {text}", name=gain, text=_gain(one))]
+        parts = [change_text(one.values, one.sentence), _("{name}: {text}", name=gain, text=_gain(one))]
         parts.append(_("{name}: {text}", name=training, text=_LABELS[one.label]))
         if one.cost:
             parts.append(_("{name}: {text}", name=cost, text=one.cost))
@@ -135,11 +138,10 @@ def yaml_lines(diagnosis: Diagnosis) -> list[str]:
     return [f"{line:{width}}# {gain}" if gain else line for line, gain in lines]
 
 
-def _change(one: Recommendation) -> str:
-    values = ", ".join(f"{path}: {value_text(value)}" for path, value in one.values.items())
-    if not values or values in one.sentence:
-        return one.sentence
-    return _("{values} ({sentence})", values=values, sentence=one.sentence)
+def change_text(values: Values, sentence: str) -> str:
+    """Return what to do as a sentence that has the values in it."""
+    written = ", ".join(f"{path}: {value_text(value)}" for path, value in values.items())
+    return sentence if written in sentence else _("{values} ({sentence})", values=written, sentence=sentence)
 
 
 def _gain(one: Recommendation) -> Message:

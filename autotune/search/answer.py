@@ -74,6 +74,8 @@ class Study:
         result = answer_of_study(problem, self.current, self._ratings, excluded=excluded)
         if not result:
             why = "no trial of this config has given numbers yet"
+            if self.current and (last := self.current[-1]).detail:
+                why += f": the last one {last.ending.value} ({last.detail})"
             if self.why_not_current:
                 why = f"no trial of the trainer as it is now has given numbers: {self.why_not_current}"
             elif self.trials and all(trial.purpose is Purpose.DIAGNOSE for trial in self.trials):

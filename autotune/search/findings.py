@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from autotune.clock import Clock
+from autotune.config.schema import ENV
 from autotune.files import read_beginning
 from autotune.measure.statistics import Series
-from autotune.records import CALLS_MADE, CODE, Purpose, Scalar, TrialRecord, Values
+from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
@@ -89,9 +90,13 @@ class Findings:
             self._compare_with_config(record.values, samples)
         self._printed.append((record.values, printed_values(_beginning(stdout), space)))
         made = _beginning(stdout.with_name(CALLS_MADE)).splitlines()
+        settings = self._problem.settings
+        has_copy = not settings.are_opened_by_name or stdout.with_name(CONFIGS_OPENED).exists()
         for path in space.changes(record.values):
             if path.startswith(CODE) and path not in made:
                 self._unmade[path] = f"trial {record.number} trained without that call"
+            elif not (has_copy or path.startswith((CODE, ENV))):
+                self._unmade[path] = f"trial {record.number} trained without opening {settings.path.name}"
 
     def find_inert(
         self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float

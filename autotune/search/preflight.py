@@ -19,7 +19,7 @@ from autotune.config.outputs import path_of, unquoted, written_like
 from autotune.errors import TrialError
 from autotune.files import create_private
 from autotune.measure.probe import TrialGpus
-from autotune.records import Ending, Stop, TraineeEvent
+from autotune.records import CONFIGS_OPENED, Ending, Stop, TraineeEvent
 from autotune.search.problem import Problem
 from autotune.trial.deletion import delete_tree
 from autotune.trial.error_text import one_line, quoted_output
@@ -112,7 +112,7 @@ def run_preflight(
     return Preflight(
         steps=len(steps),
         first_step_s=steps[0].t_s - trial_exit.started_s if steps else None,
-        reached=_reached(problem, was_read),
+        reached=_reached(problem, folder, was_read),
         ending=ending,
         detail=detail,
         stderr_tail=quoted_output(trial_exit.stderr_tail, stdout),
@@ -195,9 +195,11 @@ def _made_unread(path: Path) -> Callable[[], bool | None]:
     return was_read
 
 
-def _reached(problem: Problem, was_read: Callable[[], bool | None]) -> Reached:
-    if not (names_config(problem.command) or problem.settings.are_opened_by_name):
-        alone = problem.settings.section.varies_environment_alone
+def _reached(problem: Problem, folder: TrialFolder, was_read: Callable[[], bool | None]) -> Reached:
+    alone = problem.settings.section.varies_environment_alone
+    if problem.settings.are_opened_by_name and not alone:
+        return Reached.READ if (folder.path / CONFIGS_OPENED).exists() else Reached.NOT_READ
+    if not names_config(problem.command):
         by_code = problem.settings.code and not takes_values(problem.command)
         return Reached.IN_THE_ENVIRONMENT if alone or by_code else Reached.ON_THE_COMMAND_LINE
     return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[was_read()]

@@ -377,8 +377,8 @@ def open_problem(
     typed_command = with_further(command, settings.further, Path.cwd()) if command else None
     used = typed_command or settings.command
     values = settings.scalars
-    is_composed = isinstance(settings.document, ComposedDocument)
-    if used and settings.code and not is_composed and not takes_values(used):  # no other value would reach the trainer
+    is_read = isinstance(settings.document, ComposedDocument) or settings.are_opened_by_name
+    if used and settings.code and not is_read and not takes_values(used):  # no other value would reach the trainer
         values = {path: value for path, value in values.items() if path.startswith((ENV, CODE))}
     refused = {
         **of_other_sections(values, [word for part in used or () for word in part.split("=")]),

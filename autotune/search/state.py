@@ -146,8 +146,11 @@ class SearchState:
 
     def observed_name(self, values: Values) -> str:
         """Return the name of a point as observations have it: points that differ in inert knobs only are one."""
+        return self._problem.space.name(self._without_inert(values))
+
+    def _without_inert(self, values: Values) -> Values:
         baseline, inert = self._problem.space.baseline, self._findings.inert
-        return self._problem.space.name({**values, **{path: baseline[path] for path in inert}})
+        return {**values, **{path: baseline[path] for path in inert}}
 
     def leave_alone(self, point: str) -> str:
         """Leave those knobs alone that cannot matter yet, by what phases of a point have shown.
@@ -272,7 +275,8 @@ class SearchState:
             pending=[values for values in self._pending if self.space.contains(values)],
         )
         first = self._warm_start.among(heuristic_values, self.space, self._observations, feasible.is_doubtful)
-        outposts = (values for values in self._outposts if self.observed_name(values) not in self._observations)
+        further = map(self._without_inert, self._outposts)  # they may have been found inert since
+        outposts = (one for one in further if self._problem.space.name(one) not in self._observations)
         possible = next((values for values in chain(outposts, first) if why_not(values) is None), None)
         return self._acquisition.next_trial(
             self.baseline_point, possible, why_not, longest_s, design_points, feasible.is_doubtful

@@ -102,6 +102,7 @@ class Tuner:
         self._rng = random.Random(parts.seed)
         self._others = OtherMachines(parts, self.state, self._narrator.tell)
         self._is_no_better = False
+        self._seen = 0  # trials, when there was nothing to confirm
         self._had_enough = False  # of exploring, before it was seen what comes of it
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
@@ -321,7 +322,7 @@ class Tuner:
         """Measure the best point against today's config again, in turn, in trials that did not choose it.
 
         Returns:
-            Whether all of them could be compared, or none is left that is believed to be better, and time is.
+            Whether all of them could be compared, or there was nothing to confirm and there may be more to try.
         """
         better: Sequence[Candidate] = self.state.better()
         if not self._others.why_exploring_ends():
@@ -329,8 +330,9 @@ class Tuner:
         better = self._others.to_be_confirmed(better or self.state.contender_alone())
         left_s = self._budget.left_s() - self.state.finalist_look_s
         if not better or self._trials.gpu_lost:
-            self._is_no_better = why == FOR_CONFIRMATION and expected_trial_s(self.state.trials) < left_s
-            if self._is_no_better and not self._trials.gpu_lost:
+            has_more, self._seen = len(self.state.trials) > self._seen, len(self.state.trials)
+            self._is_no_better = has_more and why == FOR_CONFIRMATION and not self._trials.gpu_lost
+            if self._is_no_better:
                 return True  # the time that was kept for it is there again
             self._narrator.tell_phase("ending", "no time is left for another trial" if why == FOR_CONFIRMATION else why)
             return False

@@ -41,7 +41,7 @@ AT_START: frozenset[str] = globals().get("AT_START", frozenset())
 LATE_VARIABLES = frozenset(
     (
         # Of each trial; the zygote itself keeps to the system's place for temporary files, which outlives the trials.
-        *("AUTOTUNE_TRIAL_ID", "AUTOTUNE_TRIAL_DIR", "AUTOTUNE_CACHE_DIR", "TMPDIR"),
+        *("AUTOTUNE_TRIAL_ID", "AUTOTUNE_TRIAL_DIR", "AUTOTUNE_CACHE_DIR", "AUTOTUNE_CONFIGS", "TMPDIR"),
         # TensorFlow reads these at the first operation, not at import.
         *("TF_XLA_FLAGS", "XLA_FLAGS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS"),
         # cuBLAS reads the first with its first handle, torch.distributed the others when it connects.

@@ -129,11 +129,14 @@ def test_a_trainer_that_opens_its_config_by_name_has_copies_in_trials(
     project: Path, config: Path, autotune: Autotune
 ) -> None:
     """Nothing of its command or its code has to change; what is found goes into the file that it opens."""
+    loads = "if len(sys.argv) > 9:\n    import torch\n    torch.utils.data.DataLoader([1])\n"  # a value of its code
     by_name = TRAINER.read_text().replace("sys.argv[1]", "os.path.join(os.path.dirname(__file__), 'config.yaml')")
+    by_name = by_name.replace("def main", f"{loads}\n\ndef main")
     (project / "train.py").write_text(by_name)
     done = autotune(*INIT, "--yes", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
     assert "steps seen, the first" in done.stderr
+    assert "DataLoader.num_workers" in done.stdout
     assert config.read_text() == CONFIG
     found = autotune("search", "--config", "config.yaml", "--budget", "60s", "--no-apply", "--json")
     assert json.loads(found.stdout)["verdict"] == "better", found.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.records import CONFIGS_VARIABLE
+from autotune.records import CONFIGS_OPENED, CONFIGS_VARIABLE
 from autotune.trainee import config_copy
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE
 from autotune.trial.folder import copy_observer
@@ -21,6 +21,7 @@ READS = (
     "codecs.open('config.yaml').read()",
     "open('linked.yaml').read()",
     "Holder().opened('config.yaml').read()",
+    "pickle.loads(pickle.dumps(open))(file='config.yaml', mode='r').read()",
 )
 
 
@@ -40,24 +41,32 @@ def run(folder: Path, text: str) -> str:
 
 @pytest.mark.parametrize("read", READS)
 def test_the_copy_is_read_in_its_place(tmp_path: Path, read: str) -> None:
-    """By any path that leads to the user's file."""
-    text = f"import codecs, io, os, pathlib\nclass Holder: opened = open\nprint({read})\n"
+    """By any path that leads to the user's file; that it was is noted."""
+    text = f"import codecs, copy, io, os, pathlib, pickle\nclass Holder: opened = copy.deepcopy(open)\nprint({read})\n"
     assert run(tmp_path, text) == "the copy"
+    assert (tmp_path / CONFIGS_OPENED).exists()
 
 
-def test_other_files_and_what_is_written_stay(tmp_path: Path) -> None:
-    """One of that name elsewhere, a descriptor, and the user's file where it is written to."""
+def test_other_files_stay(tmp_path: Path) -> None:
+    """One of that name elsewhere, and a descriptor; what `open` refuses it still refuses."""
     text = (
         "import os\n"
         "os.mkdir('other')\n"
         "open('other/config.yaml', 'w').write('another')\n"
         "print(open('other/config.yaml').read(), open(os.open('train.py', os.O_RDONLY)).readline())\n"
-        "open('config.yaml', 'a').write(', longer')\n"
+        "try: open('config.yaml', 'no mode')\n"
+        "except ValueError: pass\n"
     )
     assert run(tmp_path, text) == "another import os"
-    assert (tmp_path / "config.yaml").read_text() == "the user's, longer"
+
+
+def test_what_is_written_there_is_in_the_copy(tmp_path: Path) -> None:
+    """A trainer that reads its config and writes it back would leave a trial's values in the user's."""
+    assert run(tmp_path, "text = open('config.yaml').read()\nopen('config.yaml', 'w').write(text + ', longer')\n") == ""
+    assert (tmp_path / "config.yaml").read_text() == "the user's"
+    assert (tmp_path / "copy.yaml").read_text() == "the copy, longer"
 
 
 def test_both_sides_know_the_same_names() -> None:
     """What runs in a trainer imports nothing of the host."""
-    assert config_copy.VARIABLE == CONFIGS_VARIABLE
+    assert (config_copy.VARIABLE, config_copy.OPENED) == (CONFIGS_VARIABLE, CONFIGS_OPENED)
