@@ -344,9 +344,9 @@ def _tried_elsewhere(
     if tried is None:
         return trouble
     if not tried.trial.steps:
+        why = "" if tried.trial.detail == first.detail else f": {_why_no_step(tried.trial)}"
         return TrialError(
-            f"{trouble.message}. With {tried} no step came either"
-            f"{'' if tried.trial.detail == first.detail else f': {_why_no_step(tried.trial)}'}",
+            f"{trouble.message}. With {tried} no step came either{why}",
             where=trouble.where,
             remedy=trouble.remedy,
         )

@@ -10,14 +10,14 @@ from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import changes_to_offer, diff_of
-from autotune.diagnose.findings import Severity
+from autotune.diagnose.findings import rank_of
 from autotune.errors import ConfigError, StudyError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.score import disturbed_pairs
 from autotune.measure.window import steady_window
 from autotune.records import Purpose, SearchResult, TrialRecord
-from autotune.report.diagnosis import change_text
 from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
+from autotune.report.plain_text import change_text
 from autotune.search.answer import Study
 from autotune.search.problem import Problem, open_problem
 from autotune.study.answer import Pair, finalists
@@ -140,8 +140,7 @@ def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Dia
         ValueError, LookupError, TypeError, AttributeError: They are no such objects.
     """
     issues = [issue for check in document["checks"] for issue in check["issues"]]
-    rank = {severity.value: place for place, severity in enumerate(Severity)}
-    issues.sort(key=lambda one: (rank.get(one["severity"], len(rank)), -(one["bound"] or {"low": 0.0})["low"]))
+    issues.sort(key=lambda one: rank_of(one["severity"], one["bound"]["low"] if one["bound"] else 0.0))
     return Diagnosed(
         verdict=str(document["verdict"]["sentence"]),
         issues=[(str(one["severity"]), " ".join(filter(None, (one["sentence"], one["place"])))) for one in issues],

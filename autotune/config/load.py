@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from autotune.config.code import CodeArgument, calls_of_trial, find_arguments, place_of
-from autotune.config.command import fill_command, find_script, own_words, split_command, takes_values
+from autotune.config.command import fill_command, find_script, own_words, split_command
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.hydra import (
     RUN_FOLDERS,
@@ -38,7 +38,7 @@ from autotune.config.schema import (
     variable_value,
     why_unfit,
 )
-from autotune.config.sources import names_file
+from autotune.config.sources import opens_by_name
 from autotune.config.splice import Splice, check_editable, new_scalar, plan_splices, splice, without_key, write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import project_folder
@@ -104,10 +104,7 @@ def load_settings(
         outputs=outputs,
         remarks=(remark,) if remark else (),
         code=find_arguments(words, cwd, document.scalars.values()) if words and section.code else {},
-        are_opened_by_name=bool(words)
-        and composition is None
-        and not takes_values(words)
-        and all(names_file(words, cwd, path) for path in files.values()),
+        are_opened_by_name=composition is None and opens_by_name(words, cwd, files.values()),
     )
     for path in section.fixed:
         _check_key(settings, path, "set")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.config.code_source import LiveCode, SourceFile, parse
-from autotune.config.command import Script, find_script
+from autotune.config.command import Script, find_script, takes_values
 from autotune.files import read_beginning
 from autotune.messages import _
 from autotune.records import Scalar
@@ -39,10 +39,17 @@ def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
     return tuple(sorted(files, key=lambda path: path != script.path))
 
 
-def names_file(words: Sequence[str], cwd: Path, file: Path) -> bool:
-    """Return whether a text in the trainer's source ends in a file's name: one that opens it by itself has such."""
-    name = re.compile(rb"""['"](?:[^'"\n]*/)?""" + re.escape(os.fsencode(file.name)) + rb"""['"]""")
-    return any(name.search(read_beginning(path, _MOST_BYTES)) for path in trainer_files(words, cwd))
+def opens_by_name(words: Sequence[str], cwd: Path, configs: Iterable[Path]) -> bool:
+    """Return whether a trainer opens its configs by itself, as far as one sees: its command names none, its source all.
+
+    Args:
+        words: The command, placeholders not filled in.
+    """
+    if takes_values(words):
+        return False
+    texts = [read_beginning(path, _MOST_BYTES) for path in trainer_files(words, cwd)]
+    ends = (re.escape(os.fsencode(config.name)) for config in configs)
+    return all(any(re.search(rb"""['"](?:[^'"\n]*/)?%b['"]""" % end, text) for text in texts) for end in ends)
 
 
 def _imported_files(script: Script, cwd: Path) -> list[Path]:

@@ -138,8 +138,7 @@ class Diagnosis:
     def issues(self) -> tuple[Issue, ...]:
         """All issues: the gravest first, of these what costs most, else in the order of the checks."""
         found = [issue for result in self.results for issue in result.issues]
-        rank = list(Severity)
-        return tuple(sorted(found, key=lambda one: (rank.index(one.severity), -(one.bound.low if one.bound else 0.0))))
+        return tuple(sorted(found, key=lambda one: rank_of(one.severity, one.bound.low if one.bound else 0.0)))
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:
@@ -158,6 +157,12 @@ class Diagnosis:
         """What leaves the training as it is, by the key that it writes: of several for one key the first."""
         same = [one for one in self.recommendations if one.label == "same training"]
         return {path: one for one in reversed(same) for path in one.values if not path.startswith(CODE)}
+
+
+def rank_of(severity: str, bound: float) -> tuple[int, float]:
+    """Return what issues are sorted by: the gravest first, of these what costs most; an unknown severity last."""
+    known = [one.value for one in Severity]
+    return known.index(severity) if severity in known else len(known), -bound
 
 
 def issue(

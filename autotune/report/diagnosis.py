@@ -22,9 +22,9 @@ from autotune.diagnose.findings import (
 )
 from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
 from autotune.messages import Language, Message, _, translated
-from autotune.records import Gpu, Values
+from autotune.records import Gpu
 from autotune.report.json_answer import FORMAT
-from autotune.report.plain_text import plain, value_text
+from autotune.report.plain_text import change_text, plain, value_text
 from autotune.space.knob import Label
 
 _SEVERITIES = {
@@ -136,12 +136,6 @@ def yaml_lines(diagnosis: Diagnosis) -> list[str]:
         above = sections
     width = max(len(line) for line, gain in lines if gain) + 2
     return [f"{line:{width}}# {gain}" if gain else line for line, gain in lines]
-
-
-def change_text(values: Values, sentence: str) -> str:
-    """Return what to do as a sentence that has the values in it."""
-    written = ", ".join(f"{path}: {value_text(value)}" for path, value in values.items())
-    return sentence if written in sentence else _("{values} ({sentence})", values=written, sentence=sentence)
 
 
 def _gain(one: Recommendation) -> Message:

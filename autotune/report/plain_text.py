@@ -7,6 +7,8 @@ import unicodedata
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from autotune.messages import _
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -42,6 +44,12 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
     last = {path: path.rpartition(".")[2] for path in paths}
     count = Counter(last.values())
     return {path: name if count[name] == 1 else path for path, name in last.items()}
+
+
+def change_text(values: Values, sentence: str) -> str:
+    """Return what to do as a sentence that has the values in it."""
+    written = ", ".join(f"{path}: {value_text(value)}" for path, value in values.items())
+    return sentence if written in sentence else _("{values} ({sentence})", values=written, sentence=sentence)
 
 
 # Text without control characters, made of any text.

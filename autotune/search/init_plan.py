@@ -21,7 +21,7 @@ from autotune.config.load import separate_path
 from autotune.config.outputs import exists
 from autotune.config.schema import SECTION
 from autotune.config.section import ListedKnob, OfferedVariable, section_lines
-from autotune.config.sources import names_file
+from autotune.config.sources import opens_by_name
 from autotune.config.splice import with_section
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning
@@ -201,7 +201,7 @@ def _edit(
         further=further,
         needs_values=has_keys
         and compose(config, document, command, Path.cwd()) is None
-        and not names_file(command, Path.cwd(), config),
+        and not opens_by_name(command, Path.cwd(), (config, *(further or {}).values())),
     )
     resolve_executable(argv[0], Path.cwd(), env.get("PATH") if has_keys else environ.get("PATH"))
     found = _opened(config, texts, state_dir)

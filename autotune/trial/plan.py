@@ -4,11 +4,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.config.load import Settings
+from autotune.config.load import Copy, Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
 from autotune.records import CONFIGS_VARIABLE, EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialExit, TrialPlan, Values
 from autotune.trial.error_text import last_error
@@ -128,8 +128,7 @@ def plan_trial(
         further=further,
         added=trainer.settings.overrides(keys, folder.outputs),
     )
-    files = {**trainer.settings.files, "": trainer.config_path}
-    opened = {os.path.abspath(files[prefix]): str(one.path) for prefix, one in {"": copy, **further}.items()}
+    copies = {"": copy, **further} if trainer.settings.are_opened_by_name else {}
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",
         folder=folder.path,
@@ -139,12 +138,18 @@ def plan_trial(
             **_environment(trainer, keys, folder),
             **({} if phase_s is None else {PHASE_VARIABLE: f"{phase_s:g}"}),
             **({EACH_LOSS_VARIABLE: "1"} if reads_each_loss else {}),
-            **({CONFIGS_VARIABLE: json.dumps(opened)} if trainer.settings.are_opened_by_name else {}),
+            **({CONFIGS_VARIABLE: _by_file(trainer, copies)} if copies else {}),
         },
         config_text=copy.text,
         config_name=copy.path.name,
         further_configs={one.path.name: one.text for one in further.values()},
     )
+
+
+def _by_file(trainer: Trainer, copies: Mapping[str, Copy]) -> str:
+    """Return the paths of copies as JSON, by those of the user's files."""
+    files = {**trainer.settings.files, "": trainer.config_path}
+    return json.dumps({os.path.abspath(files[prefix]): str(one.path) for prefix, one in copies.items()})
 
 
 def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[str, str]:
