@@ -165,6 +165,7 @@ def tensorflow_workouts() -> dict[str, Workout]:
         "Saver.save": save,
         "tensorflow.python.eager.polymorphic_function.tracing_compilation._create_concrete_function": traces,
         "FuncRegistry.__call__": python,
+        "FuncRegistry.insert": python,
         "BaseSession.run": lambda: session.run(train, {fed: [1.0, 2.0]}),
         "Model.train_on_batch": lambda: model.train_on_batch(*rows),
         "Model.evaluate": lambda: model.evaluate(*rows, verbose=0),
