@@ -1,9 +1,9 @@
 """Events that a search emits while it goes on. The storage is the truth, events are a view of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autotune.records import GpuRole, Purpose, TrialRecord, Values, Verdict
+from autotune.records import GpuRole, Purpose, Ratio, Scalar, TrialRecord, Values, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,19 @@ class Remark:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnobsRated:
+    """What each knob does by itself, by a model of all trials of a search; told once, before its end.
+
+    Attributes:
+        around: The answer, or today's values where nothing is better.
+        effects: For each knob the values that were tried, with the speed over that of `around` if it alone is changed.
+    """
+
+    around: Values
+    effects: Mapping[str, Sequence[tuple[Scalar, Ratio]]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchEnded:
     """End of a search; its last event.
 
@@ -91,5 +104,13 @@ class SearchEnded:
 
 
 Event = (
-    SearchStarted | TrialStarted | TrialProgress | TrialEnded | IncumbentChanged | PhaseChanged | Remark | SearchEnded
+    SearchStarted
+    | TrialStarted
+    | TrialProgress
+    | TrialEnded
+    | IncumbentChanged
+    | PhaseChanged
+    | Remark
+    | KnobsRated
+    | SearchEnded
 )

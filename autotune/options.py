@@ -48,6 +48,8 @@ class SearchRequest(SearchOptions):
         apply: Whether to write the best values into the config if they are better; None to ask.
         report: File for the report of the study; None for none.
         web: True to serve a page that shows it while it goes on.
+        gpus: Numbers of the GPUs that search together, each with its share of the cores; empty for all, None for one
+            search with whatever the trainer uses.
         dry_run: True to show what would happen, and start nothing.
         state_dir: Folder of all state; None finds the place by the config.
         storage: Where studies are kept, as typed.
@@ -58,6 +60,7 @@ class SearchRequest(SearchOptions):
     apply: bool | None = None
     report: Path | None = None
     web: bool = False
+    gpus: tuple[int, ...] | None = None
     dry_run: bool = False
     state_dir: Path | None = None
     storage: str | None = None

@@ -112,6 +112,9 @@ OUTSIDE = "outside_answer"
 MACHINE = "machine"
 """Condition of a trial that names the machine it was made on."""
 
+ALONE = "alone"
+"""Condition of a trial where others train on this machine's other GPUs: whether they waited meanwhile."""
+
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
 """Something else interfered: such a trial says nothing about its point, and is worth repeating."""
 

@@ -72,8 +72,18 @@ def _checked_batch_limit(text: str) -> str:
     return text
 
 
+def _gpu_numbers(text: str) -> tuple[int, ...]:
+    numbers = () if text.strip().lower() == "all" else tuple(text.split(","))
+    if not all(number.strip().isdecimal() for number in numbers):
+        raise ValueError(f"{text!r} is neither all nor numbers with commas between, such as 0,1,3")
+    return tuple(map(int, numbers))
+
+
 DURATION = Parsed("duration", parse_duration_s)
 """Duration such as ``90s``, ``30m`` or ``1h30m``, in seconds."""
+
+GPU_NUMBERS = Parsed("numbers", _gpu_numbers)
+"""Numbers of GPUs such as ``0,1,3``, as a tuple; empty for ``all``."""
 
 BATCH_LIMIT = Parsed("limit", _checked_batch_limit)
 """Limit of the batch such as ``4x``, ``same`` or ``free``, as text."""

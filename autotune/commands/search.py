@@ -12,6 +12,7 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
+    GPU_NUMBERS,
     ShortHelp,
     config_option,
     dry_run_option,
@@ -90,6 +91,12 @@ if TYPE_CHECKING:
     help="Write what was found as one HTML file at the end, as `autotune report` does.",
 )
 @click.option("--web", is_flag=True, help="Serve a page that shows the search, on this machine alone.")
+@click.option(
+    "--gpus",
+    type=GPU_NUMBERS,
+    metavar="[all|0,1,...]",
+    help="Search on so many GPUs of this machine at once, each trial on one of them with its share of the cores.",
+)
 @dry_run_option
 @json_option
 @state_dir_option
@@ -130,8 +137,10 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         from autotune.commands.report_page import require_report
         from autotune.commands.search_plan import show_dry_run
         from autotune.commands.search_run import ask_to_apply, is_question, open_requested, search_with_display
+        from autotune.commands.worker_submission import share_for_search
         from autotune.report.console import text_console
 
+    along = share_for_search(request, clock)
     problem = open_requested(request)
     if request.dry_run:
         show_dry_run(text_console(), problem, request, clock)
@@ -140,7 +149,7 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         require_report(request.report)
     with _page(problem, request, watchdog, clock, started_s=call.started_s):
         try:
-            finished = search_with_display(problem, request, answer, clock, started_s=call.started_s)
+            finished = search_with_display(problem, request, answer, clock, started_s=call.started_s, along=along)
         except AutotuneError:
             _report(problem, request, watchdog, clock)
             raise

@@ -1,5 +1,6 @@
 """Steps of ``autotune search``: opening the problem, searching with a live display, and applying the answer."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -83,13 +84,20 @@ def open_requested(request: SearchRequest) -> Problem:
 
 
 def search_with_display(
-    problem: Problem, request: SearchRequest, answer: SearchAnswer, clock: Clock, *, started_s: float
+    problem: Problem,
+    request: SearchRequest,
+    answer: SearchAnswer,
+    clock: Clock,
+    *,
+    started_s: float,
+    along: AbstractContextManager[None],
 ) -> Finished:
     """Show what a search is about to do, and search, with a live display on stderr.
 
     Args:
         answer: Told of the search as soon as it has a record, so that whatever ends it early can answer from that.
         started_s: When the process started, on the clock's monotonic time; the budget counts from there.
+        along: Entered as soon as the search has a record that others can join, and left with its end.
 
     Raises:
         AutotuneError: The search cannot begin, or no trial gave numbers.
@@ -101,7 +109,8 @@ def search_with_display(
     with open_search(problem, request, part, clock, display) as search:
         answer.begin(problem, search)
         answer.clear = display.close
-        result = _result(search, display, progress)
+        with along:
+            result = _result(search, display, progress)
     if problem.config_changed():
         progress.print(
             f"{request.config} was changed during the search; the answer is for the file as it was at the start.",

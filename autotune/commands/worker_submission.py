@@ -4,21 +4,24 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from autotune.clock import Clock
+from autotune.commands.gpu_shares import Started, gpu_shares, start_all, workers_on, working_along
 from autotune.commands.output import say, say_aside
 from autotune.config.command_line import TypedOptions
 from autotune.config.load import Settings, load_settings
 from autotune.config.secrets import masked
 from autotune.daemon import submission
 from autotune.daemon.submission import WorkerJob, shared_storage
-from autotune.environment import inherited_environment
+from autotune.environment import STORAGE_VARIABLE, inherited_environment
 from autotune.errors import ConfigError
 from autotune.files import create_private, make_private_folder, open_regular
+from autotune.options import SearchRequest
 from autotune.study.storage.address import SaidAddress, said_by_environment
 from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
 from autotune.trial.search_child import OWN_COMMAND
@@ -178,28 +181,35 @@ def _text_of(template: Path) -> str:
 
 def _gpus(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
     """Run a worker for each GPU of this machine, each with that GPU and its share of the processor's cores."""
-    from autotune.measure.gpu.devices import look_for_gpus, visible_devices
+    shares = gpu_shares(state, "--submit gpus")
+    if not request.dry_run:
+        make_private_folder(state.workers)
+        make_private_folder(shares[0].turns)
+    return _run_group(workers_on(shares, job.words, state, seed=job.seed), request, clock, leave_s=0.0)
 
-    inventory = look_for_gpus()
-    visible = visible_devices(inventory.gpus, os.environ) if inventory.gpus else None
-    uuids = visible.uuids if visible else ()
-    cores = sorted(os.sched_getaffinity(0))
-    if len(uuids) < 2 or len(cores) < len(uuids):
-        why = inventory.why_none or (visible and visible.why_none) or f"{len(uuids)} GPU for {len(cores)} cores"
-        raise ConfigError(
-            f"a worker for each GPU needs two GPUs, and a core for each: {why}",
-            where="--submit gpus",
-            remedy="Run it without --submit.",
-        )
-    started = {}
-    for place, uuid in enumerate(uuids):
-        own = state.path / "workers" / uuid
-        words = (*job.words, "--seed", str(job.seed + place), "--state-dir", str(own))
-        # Neighbours in number, which lie in one NUMA node as a rule, as GPUs that are neighbours do.
-        share = cores[place * len(cores) // len(uuids) : (place + 1) * len(cores) // len(uuids)]
-        variables = {**inherited_environment(), "CUDA_VISIBLE_DEVICES": uuid}
-        started[f"GPU {place}"] = _Started(words=words, env=variables, cores=frozenset(share))
-    return _run_group(started, request, clock, leave_s=0.0)
+
+def share_for_search(request: SearchRequest, clock: Clock) -> AbstractContextManager[None]:
+    """Make this process one of the first GPU of those that search together; return the workers on the others.
+
+    Returns:
+        Has them at work for as long as a ``with`` block lasts; nobody where no GPUs were named.
+
+    Raises:
+        click.UsageError: The search's sampler is one that workers do not have.
+        ConfigError: There are not that many GPUs, or cores.
+    """
+    if request.gpus is None:
+        return nullcontext()
+    if request.sampler is not None:
+        raise click.UsageError("--gpus and --sampler exclude each other: name the sampler in the section.")
+    state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
+    own, *others = gpu_shares(state, "--gpus", request.gpus)
+    place = request.storage or (None if os.environ.get(STORAGE_VARIABLE) else f"journal:{state.studies}")
+    words = (*OWN_COMMAND, "worker", "--config", str(request.config), *(("--storage", place) if place else ()))
+    words = (*words, *_options(request, None))
+    started = workers_on(others, words, state, seed=request.seed + 1, behind=request.trainer)
+    own.take()
+    return working_along(started, state, clock)
 
 
 def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
@@ -207,32 +217,20 @@ def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
     if not request.dry_run:
         submission.require_ssh()
     started = {
-        host: _Started(words=submission.ssh_words(one, host), env=inherited_environment()) for host, one in jobs.items()
+        host: Started(words=submission.ssh_words(one, host), env=inherited_environment()) for host, one in jobs.items()
     }
     return _run_group(started, request, clock, leave_s=15.0)  # a worker gives its trial back within a few seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Started:
-    """Command that is run as one of a group, on all cores unless some are named."""
-
-    words: tuple[str, ...]
-    env: Mapping[str, str]
-    cores: frozenset[int] = frozenset()
-
-
-def _run_group(started: Mapping[str, _Started], request: SubmissionRequest, clock: Clock, *, leave_s: float) -> int:
+def _run_group(started: Mapping[str, Started], request: SubmissionRequest, clock: Clock, *, leave_s: float) -> int:
     if request.dry_run:
         for one in started.values():
-            say(shlex.join(masked(one.words)))
+            say(shlex.join(one.shown))
         return 0
-    failed, all_cores = [], os.sched_getaffinity(0)
+    failed = []
     with CommandGroup(clock, leave_s) as group:
         try:
-            for name, one in started.items():
-                os.sched_setaffinity(0, one.cores or all_cores)  # which the command inherits
-                group.start(name, one.words, one.env)
-            os.sched_setaffinity(0, all_cores)
+            start_all(group, started)
             for told in group.output():
                 _show(told)
                 if isinstance(told, CommandEnd) and told.status != 0:
@@ -256,7 +254,7 @@ def _show(one: OutputLine | CommandEnd) -> None:
         say_aside(f"{one.name}: left" + (f" with status {one.status}" if one.status else ", nothing more to do"))
 
 
-def _options(request: SubmissionRequest, state_dir: Path | None) -> list[str]:
+def _options(request: SubmissionRequest | SearchRequest, state_dir: Path | None) -> list[str]:
     """Return the options of ``autotune worker`` that all of them get."""
     options = ["--allow-busy-gpu"] if request.allow_busy_gpu else []
     options += ["--same-training"] if request.same_training else []

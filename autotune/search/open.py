@@ -19,6 +19,7 @@ from autotune.options import SearchOptions
 from autotune.records import SearchResult
 from autotune.sampler.other_samplers import OURS, SamplerChoice, require_sampler
 from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
+from autotune.search.neighbours import Neighbours
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem, growth_remark, limited, open_problem
 from autotune.search.schedule import Budget, why_no_time
@@ -273,7 +274,7 @@ def open_parts(
         remark(start.sentence, growth, checkpoints.remark)
         if joins:
             join(study, problem, part.role, name, clock, remark)
-        zygotes = ZygoteRunner(guard, clock)
+        zygotes, neighbours = ZygoteRunner(guard, clock), Neighbours.of_environment()
         queues = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
 
         def tell_remarks(_event: Event | None = None) -> None:
@@ -295,6 +296,7 @@ def open_parts(
             exhaust=options.exhaust,
             lifeline=part.lifeline,
             warm_start=start,
+            neighbours=neighbours,
             instruments=lambda: Instruments.of_machine(clock, collector),
         )
         consumers = (tell, checkpoints.after, tell_remarks)
@@ -302,6 +304,7 @@ def open_parts(
             yield OpenParts(parts=parts, consumers=consumers, checkpoints=checkpoints, tell=tell)
         finally:
             study.close()
+            neighbours.close()
             tell_remarks()
 
 

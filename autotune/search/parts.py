@@ -9,6 +9,7 @@ from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, Searc
 from autotune.measure.score import Objective
 from autotune.records import SearchResult, Values
 from autotune.sampler.other_samplers import OURS, SamplerChoice
+from autotune.search.neighbours import Neighbours
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
 from autotune.search.state import SearchState
@@ -32,6 +33,7 @@ class SearchParts:
         confirms: Whether time is kept for the confirmation; False for a benchmark of the exploring alone.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         warm_start: Points of other studies that it begins with.
+        neighbours: Those who train on this machine's other GPUs.
         instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
     """
 
@@ -49,6 +51,7 @@ class SearchParts:
     confirms: bool = True
     lifeline: Lifeline | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)
+    neighbours: Neighbours = field(default_factory=Neighbours)
     instruments: Callable[[], Instruments] | None = None
 
     @property

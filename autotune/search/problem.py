@@ -6,7 +6,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -229,12 +229,22 @@ class Problem:
         """The study to report and apply: this one, else the latest that differs in the command alone.
 
         So what was found with a command typed behind ``--`` can be applied without typing it again. Where the config
-        has no command, the versions of the frameworks are not known either, and those of the latest study count.
+        has no command, the versions of the frameworks are not known either, and those of the latest study count. Else
+        the study of a part of this machine, one GPU with its share of the cores.
         """
-        if self.storage.latest(glob.escape(self.study)):
-            return self.study
-        same, frameworks, _ = self.study.rsplit("-", 2)
-        return self._latest_study(f"{same}-{frameworks if self.command else _HASH}")
+        for name in (self.study, *self._studies_of_parts()):
+            if self.storage.latest(glob.escape(name)):
+                return name
+            same, frameworks, _ = name.rsplit("-", 2)
+            if known := self._latest_study(f"{same}-{frameworks if self.command else _HASH}"):
+                return known
+        return None
+
+    def _studies_of_parts(self) -> Iterator[str]:
+        machine = self.machine
+        for parts in range(2, len(machine.gpus) + 1):
+            part = replace(machine, cpu_cores=machine.cpu_cores // parts, gpus=machine.gpus[:1])
+            yield replace(self.identity, machine=part).name
 
     def study_of_other_frameworks(self) -> str | None:
         """The latest study that differs in the versions of the frameworks, and perhaps in the command."""
@@ -477,20 +487,25 @@ def this_machine(
         domains: Choices of the user's own knobs by path; one may be a variable that chooses GPUs.
     """
     facts = machine_facts()
+    gpus = _seen_by_trials(found, environment, domains)
     return Machine(
         cpu_cores=facts.cores,
         cpu_model=facts.cpu_model,
         memory_bytes=facts.memory_bytes,
         cpu_bfloat16=facts.cpu_bfloat16,
-        gpus=_seen_by_trials(found, environment, domains),
-        name=_name(facts),
+        gpus=gpus,
+        name=_name(facts, gpus),
     )
 
 
-def _name(facts: MachineFacts) -> str:
-    """Return a name that two hosts do not share, also if somebody called them the same, nor two nodes of one host."""
+def _name(facts: MachineFacts, gpus: Sequence[Gpu]) -> str:
+    """Return a name that two hosts do not share, also if somebody called them the same, nor two nodes of one host.
+
+    Nor two that each have GPUs of their own on one host: pairs are made on one of them.
+    """
     node = os.environ.get("SLURMD_NODENAME", "")  # a cluster for tests has several on one host
-    return hashlib.sha256(f"{facts.hostname}\n{facts.boot_id}\n{node}".encode()).hexdigest()[:8]
+    said = [facts.hostname, facts.boot_id, node, *(gpu.uuid for gpu in gpus)]
+    return hashlib.sha256("\n".join(map(str, said)).encode()).hexdigest()[:8]
 
 
 def _seen_by_trials(

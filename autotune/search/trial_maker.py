@@ -12,6 +12,7 @@ from autotune.measure.phases import bounds_as_conditions, bounds_of, phased_tria
 from autotune.measure.window import WindowGoal
 from autotune.records import (
     ALLOWED,
+    ALONE,
     CHANGES,
     DISTURBED,
     DOCUMENT,
@@ -84,6 +85,7 @@ class PlannedTrial:
         ends_s: When it is killed if it still runs, before the wall; on the clock's monotonic time.
         limit_s: Length after which it is stopped with whatever it has shown.
         goal: How long to measure; None for what the study's noise makes worthwhile.
+        alone: Whether nobody trains on this machine's other GPUs meanwhile.
         warms_up: Whether it only warms the machine up, and is not compared with others.
         validate_s: Longest training of a validation trial; None for the others.
         phases: Phases that it is taken through; None for the others.
@@ -101,6 +103,7 @@ class PlannedTrial:
     ends_s: float = math.inf
     limit_s: float = math.inf
     goal: WindowGoal | None = None
+    alone: bool = False
     warms_up: bool = False
     validate_s: float | None = None
     judge: Callable[[Execution], Validation | None] = lambda _done: None
@@ -186,26 +189,28 @@ class TrialMaker:
             raise Terminated
         study = self._parts.study
         changes = {**self._state.space.changes(trial.values), **trial.tried_keys}
-        claim = study.begin(
-            trial.values,
-            self._parts.problem.space.choices,
-            search=self._parts.search,
-            purpose=trial.purpose.value,
-            sampler=sampler_name(self._parts.sampler),
-            machine=self._parts.problem.machine.name,
-        )
-        if trial.purpose is Purpose.EXPLORE and study.others() and study.is_taken(claim):
-            study.abandon(claim)
-            raise PointTaken
-        try:
-            self._narrator.tell(
-                TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
+        until_s = min(self._parts.budget.wall_s, trial.ends_s)
+        with self._parts.neighbours.turn(self._parts.clock, alone=trial.alone, until_s=until_s):
+            claim = study.begin(
+                trial.values,
+                self._parts.problem.space.choices,
+                search=self._parts.search,
+                purpose=trial.purpose.value,
+                sampler=sampler_name(self._parts.sampler),
+                machine=self._parts.problem.machine.name,
             )
-            code = self._parts.problem.code.digests()
-            done = self._execute(trial, claim.number, self._parts.clock.now_s())
-        except BaseException:
-            study.abandon(claim, why=lifeline.why if lifeline is not None else "")
-            raise
+            if trial.purpose is Purpose.EXPLORE and study.others() and study.is_taken(claim):
+                study.abandon(claim)
+                raise PointTaken
+            try:
+                self._narrator.tell(
+                    TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
+                )
+                code = self._parts.problem.code.digests()
+                done = self._execute(trial, claim.number, self._parts.clock.now_s())
+            except BaseException:
+                study.abandon(claim, why=lifeline.why if lifeline is not None else "")
+                raise
         self.latest = done
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
@@ -337,6 +342,7 @@ class TrialMaker:
             OUTSIDE: state.outside,
             LEFT_OUT: None if state.outside else state.left_out,
             PAIRS_PLANNED: trial.planned_pairs,
+            ALONE: self._parts.neighbours.waited,
         }
         bounds = bounds_of(phased_trial(done.events), done.cpu_cores) if trial.phases else None
         return {

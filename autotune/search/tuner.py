@@ -11,7 +11,7 @@ from statistics import fmean
 
 from autotune.clock import format_duration
 from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
-from autotune.events import Event, Remark, SearchStarted
+from autotune.events import Event, KnobsRated, Remark, SearchStarted
 from autotune.limits import expected
 from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.window import WindowGoal
@@ -51,8 +51,9 @@ from autotune.search.state import SearchState
 from autotune.search.take_back import TakeBack
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validation import Validator
-from autotune.search.worth import rate
+from autotune.search.worth import knob_effects, rate
 from autotune.study.answer import has_failed, judged_finalists
+from autotune.study.members import on_one_scale
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
@@ -123,6 +124,7 @@ class Tuner:
             if self._budget.budget_s >= WARM_UP_FROM_S:
                 self._trials.make_once(replace(self._baseline, goal=_WARM_UP, warms_up=True))
             self._measure_baseline()
+            self._others.look_at_neighbours(self._trials, self._baseline)
             self._try_standing_answer()
             if alone := self.state.leave_alone(self.state.baseline_point):
                 self._narrator.tell_phase("exploring", alone)
@@ -374,6 +376,7 @@ class Tuner:
             plan, points = replace(plan, arms=3), [*points, alike]
         looked = {0}  # at today's config in the beginning
         speeds: dict[int, list[float]] = {}
+        alone = self._others.take_turns
         done, spoiled = 0, set[int]()  # trials of pairs without one that was not steady; the others
         for pair, arm in pair_order(2 * plan.pairs, self._rng, plan.arms):
             if pair in spoiled:
@@ -388,6 +391,7 @@ class Tuner:
                 values=points[arm],
                 purpose=Purpose.CONFIRM,
                 pair=first_pair + pair,
+                alone=alone,
                 planned_pairs=plan.pairs if plan.sequential else None,
                 goal=replace(usual, target_s=window_s, most_s=min(usual.most_s, max(window_s, fair_s))),
             )
@@ -520,6 +524,10 @@ class Tuner:
         if own and rating:
             with suppress(StudyError):  # then others do not see it
                 self._parts.study.keep_rating(own.search, rating)
+        if own and own.baseline:
+            around = own.best.values if own.verdict in CONFIRMED and own.best else own.baseline.values
+            effects = knob_effects(on_one_scale(self.state.trials), around, self._problem.space, sd=self.state.sd)
+            self._narrator.tell(KnobsRated(around=around, effects=effects))
 
     def _summary(self) -> SearchResult | None:
         """Return the answer that this search's own trials give."""

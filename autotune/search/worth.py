@@ -247,6 +247,33 @@ def _differing(one: Values, other: Values) -> Values:
     return {path: one[path] for path in one if path in other and not same_scalar(one[path], other[path])}
 
 
+def knob_effects(
+    records: Sequence[TrialRecord], around: Values, space: Space, *, sd: float
+) -> dict[str, list[tuple[Scalar, Ratio]]]:
+    """Return what each knob that was turned does by itself: slices through a point, by a model of all trials.
+
+    Args:
+        records: Trials measured under like conditions; those of other spaces are left out.
+        around: The point; each value's speed is one over its speed.
+        sd: Standard deviation of ln throughput between trials of one point.
+
+    Returns:
+        By knob its values that were tried; knobs with one value are left out.
+    """
+    trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
+    trials = [(values, speed) for values, speed in trials if set(values) == set(around) and _can_be_told(values)]
+    if not trials or not _can_be_told(around):
+        return {}
+    tried = _tried_space(around, [values for values, _ in trials], space)
+    slices = [(knob.path, choice) for knob in tried.knobs if len(knob.choices) > 1 for choice in knob.choices]
+    others = [{**around, path: choice} for path, choice in slices]
+    effects: dict[str, list[tuple[Scalar, Ratio]]] = {}
+    for (path, choice), gain in zip(slices, speed_ratios(trials, around, others, tried, sd=sd), strict=True):
+        inverse = Ratio(ratio=1.0 / gain.ratio, low=1.0 / gain.high, high=1.0 / gain.low)
+        effects.setdefault(path, []).append((choice, inverse))
+    return effects
+
+
 def _can_be_told(values: Values) -> bool:
     return all(same_scalar(value, value) for value in values.values())
 

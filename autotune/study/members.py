@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from autotune.records import TrialRecord
+from autotune.records import ALONE, TrialRecord
 from autotune.sampler.observations import TYPICAL_CV
 
 ATTRIBUTE = "member."
@@ -157,7 +157,12 @@ def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -
     if len(offsets) < 2:
         return records
     unit = offsets.get(reference or "", next(iter(offsets.values())))
-    return [_scaled(trial, math.exp(unit - offsets.get(trial.machine, unit))) for trial in records]
+    return [_scaled(trial, math.exp(unit - offsets.get(_scale(trial), unit))) for trial in records]
+
+
+def _scale(trial: TrialRecord) -> str:
+    """Return the name of what a trial's speed depends on: a machine, another one while the others on it wait."""
+    return f"{trial.machine} alone" if trial.conditions.get(ALONE) else trial.machine
 
 
 def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
@@ -165,7 +170,7 @@ def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
     speeds: dict[tuple[str, str], list[float]] = {}
     for trial in records:
         if measured := trial.comparable:
-            speeds.setdefault((trial.machine, trial.point), []).append(math.log(measured.speed))
+            speeds.setdefault((_scale(trial), trial.point), []).append(math.log(measured.speed))
     offsets = dict.fromkeys((machine for machine, _ in speeds), 0.0)
     if len(offsets) < 2:
         return offsets

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from autotune.records import Machine, Ratio, Scalar, TrialRecord, Values
-from autotune.search.worth import changes_worth
+from autotune.search.worth import changes_worth, knob_effects
 from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -37,6 +37,22 @@ def _everything(make_trial: MakeTrial, noise: float = 0.0) -> list[TrialRecord]:
     rng = random.Random(1)
     points = [dict(zip(BASELINE, choices, strict=True)) for choices in product(*(knob.choices for knob in SPACE.knobs))]
     return [make_trial(values, _speed(values) * math.exp(rng.gauss(0.0, noise))) for values in points * 2]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.08])
+def test_slices_through_a_point_have_the_true_speeds(make_trial: MakeTrial, noise: float) -> None:
+    """Each value over the one that the point holds, which is 1.00; a knob that was never turned is left out."""
+    space = Space(knobs=(*SPACE.knobs, knob("seed", 1, 2)))
+    trials = [make_trial({**trial.values, "seed": 1}, _speed(trial.values)) for trial in _everything(make_trial, noise)]
+    effects = knob_effects(trials, {**BEST, "seed": 1}, space, sd=0.08)
+    assert list(effects) == ["data.batch", "data.workers", "train.xla"]
+    for path, slice_ in effects.items():
+        kept = WORTH[path, BEST[path]]
+        for value, ratio in slice_:
+            truth = WORTH.get((path, value), 1.0) / kept
+            assert ratio.ratio == pytest.approx(truth, rel=0.05)
+            assert ratio.low <= truth * 1.001
+            assert ratio.high >= truth * 0.999
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.08])

@@ -19,7 +19,14 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,6 +34,7 @@ from autotune.daemon.advice import Advices, AdviceState, why_not_permitted
 from autotune.daemon.queue import ALL_SCOPES, CHANGES, Queue, accepted
 from autotune.daemon.web.connections import MOST_BODY_BYTES
 from autotune.daemon.web.keys import COOKIE_S, Keys
+from autotune.daemon.web.without_script import plain_html
 from autotune.errors import AutotuneError
 
 MOST_STREAMS = 40
@@ -59,8 +67,13 @@ def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Itera
     """
     static = {file.name: file.read_bytes() for file in files(__package__).joinpath("static").iterdir()}
 
+    async def page(_request: Request) -> Response:
+        text = await broadcast.text()
+        state = plain_html(json.loads(text)) if text else "It has only just begun."
+        return HTMLResponse(static["index.html"].decode().replace("$state", state, 1))
+
     def file(request: Request) -> Response:
-        name = request.path_params.get("name", "index.html")
+        name = request.path_params["name"]
         if name not in static:
             return PlainTextResponse("There is no such file.\n", 404)
         return Response(static[name], media_type=_TYPES[name[name.rindex(".") :]])
@@ -106,7 +119,7 @@ def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Itera
         return Response(text, headers={"content-type": kind})
 
     routes = [
-        Route("/", file),
+        Route("/", page),
         Route("/login", sign_in, methods=["GET"]),
         Route("/static/{name}", file),
         Route("/api/state", state),

@@ -13,10 +13,11 @@ from typing import Any
 from autotune.daemon.home import json_object
 from autotune.daemon.queue import Entry, Queue
 from autotune.daemon.searches import read_answer
+from autotune.daemon.web.step_series import step_series
 from autotune.errors import AutotuneError
 from autotune.files import read_beginning
 from autotune.records import CONFIRMED, NOT_COMPARED, Ending, Purpose
-from autotune.report.plain_text import changes_text, plain
+from autotune.report.plain_text import changes_text, plain, value_text
 from autotune.trial.state_folder import StateFolder
 from autotune.trial.step_files import LineTail
 
@@ -69,7 +70,7 @@ class SearchFollower:
         if (self._study is not None and self._study.has_news()) or self._shown is None:
             is_running = entry.owner is not None
             self._shown = section_of(
-                self._study.progress if self._study else StudyProgress(),
+                self._study,
                 entry=entry.number,
                 config=entry.config,
                 is_running=is_running,
@@ -124,6 +125,7 @@ class StudyFollower:
         self.path = path
         self.progress = StudyProgress()
         self._files: list[tuple[str, LineTail]] = []
+        self._series: dict[str, dict[str, Any] | None] = {}
 
     def has_news(self) -> bool:
         """Read what is new; return whether anything is."""
@@ -136,6 +138,20 @@ class StudyFollower:
                 self.progress.add(search, event)
                 has_news = True
         return has_news
+
+    def minutes(self) -> list[dict[str, Any]]:
+        """Return the last minute of today's config and of the best point, as far as their trials are kept."""
+        progress, state = self.progress, StateFolder(self.path.parent.parent)
+        changes = progress.shown["best_changes"]
+        best = next((point for point, (text, _) in progress.points.items() if text == changes), "")
+        sides = [("today's config", progress.today), (changes, best)]
+        named = [(name, progress.trial_of[point]) for name, point in sides if point in progress.trial_of]
+        with suppress(ValueError):  # no name for a folder
+            for _, trial in named:
+                if trial not in self._series:
+                    self._series[trial] = step_series(state.trial(progress.shown["study"], trial).path)
+        known = [(name, series) for name, trial in named if (series := self._series.get(trial))]
+        return [{"name": name, **series} for name, series in known] if len(known) == 2 else []
 
 
 def events_of(tail: LineTail) -> Iterator[Event]:
@@ -173,17 +189,19 @@ class StudyProgress:
             incumbent over today's, with the search times from which it was the best.
         t_s: Search time up to the last event.
         points: By name of a point, its changes as text, and ln speed over today's of its trials.
+        trial_of: By name of a point, the folder of its latest trial that can be compared.
         today: Name of the point that is today's config.
         has_ended: Whether its latest search has; its answer has the verdict, which is empty where there is none.
     """
 
     def __init__(self) -> None:
-        absent = dict.fromkeys(("phase", "why", "now", "combinations", "best_changes"))
+        absent = dict.fromkeys(("phase", "why", "now", "combinations", "best_changes", "knobs"))
         self.shown: dict[str, Any] = {"study": "", "measures": "", **absent, "starts_s": [], "best": []}
         self.t_s = 0.0
         self.dots: list[Dot] = []
         self.endings: Counter[str] = Counter()
         self.points: dict[str, tuple[str, list[float]]] = {}
+        self.trial_of: dict[str, str] = {}
         self.today = ""
         self.verdict, self.has_ended = "", False
         self.recent: deque[dict[str, Any]] = deque(maxlen=12)
@@ -231,6 +249,8 @@ class StudyProgress:
                     self.shown["best"].append((round(self.t_s, 1), ratio))
             case "PhaseChanged":
                 self.shown |= {"phase": clean(str(event["phase"]), 40), "why": clean(str(event["why"]))}
+            case "KnobsRated":
+                self.shown["knobs"] = _effects(event["around"], event["effects"])
             case "Remark":
                 self.remarks.append(clean(str(event["text"])))
             case "SearchEnded":
@@ -269,11 +289,29 @@ class StudyProgress:
         logarithms = self.points.setdefault(point, (changes, []))[1]
         if ratio:
             logarithms.append(math.log(ratio))
+            self.trial_of[point] = f"{self._search}-{row['number']:03d}"
         if purpose == Purpose.BASELINE:
             self.today = self.today or point
             if ratio and not self._has_unit:
                 self._has_unit = True
                 self.shown["best"].append((round(self.t_s, 1), 1.0))
+
+
+def _effects(around: Event, effects: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the knobs that do most, with the speed at each value over that of the point that they are seen around."""
+    knobs = []
+    for path, slice_ in effects.items():
+        values = [
+            {
+                "value": value_text(value)[:24],
+                "is_kept": value == around[path],
+                **{name: number(ratio[name]) or 1.0 for name in ("ratio", "low", "high")},
+            }
+            for value, ratio in slice_[:12]
+        ]
+        spread = max(one["ratio"] for one in values) / min(one["ratio"] for one in values)
+        knobs.append({"knob": plain(str(path), 80), "spread": round(spread, 3), "values": clean(values)})
+    return sorted(knobs, key=lambda one: -one["spread"])[:12]
 
 
 def _trial(trial: Event) -> dict[str, Any]:
@@ -289,7 +327,7 @@ def _changes(event: Event) -> str:
 
 
 def section_of(
-    progress: StudyProgress,
+    study: StudyFollower | None,
     *,
     entry: int | None,
     config: str,
@@ -304,6 +342,7 @@ def section_of(
         entry: Its number in the queue; None where it is in none.
         verdict: Of its answer; None as long as there is none.
     """
+    progress = study.progress if study else StudyProgress()
     spread = _half_width([values for _, values in progress.points.values() if values])
     return {
         **progress.shown,
@@ -322,6 +361,7 @@ def section_of(
         "dots": _thinned(progress.dots),
         "spread": round(spread, 4) if progress.dots else None,
         "points": _points(progress, spread),
+        "minutes": study.minutes() if study else [],
         "recent": list(reversed(progress.recent)),
         "remarks": list(progress.remarks),
     }

@@ -172,7 +172,7 @@ class SearchPage:
             self._study.has_news()
             progress = self._study.progress
             search = section_of(
-                progress,
+                self._study,
                 entry=None,
                 config=str(self._config),
                 is_running=not progress.has_ended,

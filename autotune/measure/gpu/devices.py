@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from autotune.errors import GpuError
@@ -62,6 +63,17 @@ def in_time(question: Callable[[], Answer]) -> Answer | None:
     if error is not None:
         raise error
     return answer
+
+
+def cores_near(gpu: GpuFacts) -> frozenset[int]:
+    """Return the cores of the processor that a GPU is next to, as the kernel says it; empty where it does not."""
+    domain, _, rest = gpu.pci_bus_id.lower().partition(":")
+    try:
+        said = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/local_cpulist").read_text()
+        ranges = [[int(end) for end in part.split("-")] for part in said.strip().split(",") if part]
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset(core for ends in ranges for core in range(ends[0], ends[-1] + 1))
 
 
 _NUMBER = re.compile(r"[+-]?\d+")

@@ -17,8 +17,17 @@ from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
 from autotune.daemon.trainings import Trainings, WatchedTraining
 from autotune.daemon.web.gpus import Sample
 from autotune.daemon.web.state import PageState, View
-from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchStarted, TrialEnded, TrialStarted
-from autotune.records import Ending, Purpose, Scalar, TrialRecord, Validity, Values
+from autotune.events import (
+    Event,
+    IncumbentChanged,
+    KnobsRated,
+    PhaseChanged,
+    Remark,
+    SearchStarted,
+    TrialEnded,
+    TrialStarted,
+)
+from autotune.records import Ending, Purpose, Ratio, Scalar, TrialRecord, Validity, Values
 from autotune.search.open import EventLog
 from autotune.space.space import point_name
 from autotune.trial.process_identity import this_process
@@ -213,6 +222,10 @@ class BusyDaemon:
         )
         searching.trial(next(numbers), 1.83, Purpose.REPEAT, **{"data.num_workers": 8, "data.batch_size": 64})
         searching.tell(PhaseChanged(phase="confirming", why="nothing left can pay"))
+        kept: dict[str, Scalar] = {**BASELINE, "data.num_workers": 8, "data.batch_size": 64}
+        as_fast, slower = Ratio(ratio=1.0, low=0.9, high=1.1), Ratio(ratio=0.7, low=0.6, high=0.8)
+        changed = {path: [(BASELINE[path], slower), (kept[path], as_fast)] for path in list(kept)[:2]}
+        searching.tell(KnobsRated(around=kept, effects={"training.xla": [(False, as_fast)], **changed}))
         for pair in range(3):
             searching.trial(next(numbers), 0.99, Purpose.CONFIRM, pair=pair)
             best: dict[str, Scalar] = {"data.num_workers": 8, "data.batch_size": 64}

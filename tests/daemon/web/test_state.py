@@ -15,6 +15,7 @@ from autotune.daemon.web.search_section import MOST_DOTS
 from autotune.events import IncumbentChanged
 from autotune.records import Purpose
 from tests.daemon.web.busy_daemon import BusyDaemon, Searching
+from tests.daemon.web.test_step_series import write_steps
 
 
 @pytest.fixture
@@ -102,6 +103,27 @@ def test_the_search_is_followed_as_it_writes(daemon: BusyDaemon) -> None:
         search = document(daemon)["search"]
         assert search is not None
         assert (search["trials"], search["best_changes"]) == (2, "num_workers=2")
+
+
+def test_what_matters_and_the_last_minutes_are_shown(daemon: BusyDaemon) -> None:
+    """Knobs with what their values do, the one that does most first; steps of today's config and of the best point."""
+    daemon.add_running()
+    daemon.search()
+    search = document(daemon)["search"]
+    assert [one["knob"] for one in search["knobs"]][-1] == "training.xla"
+    first = search["knobs"][0]["values"]
+    assert [(one["ratio"], one["is_kept"]) for one in first] == [(0.7, False), (1.0, True)]
+    assert search["minutes"] == []  # no folder of a trial is there
+    daemon.searching.trial(30, 1.0, Purpose.BASELINE)
+    daemon.searching.trial(31, 1.9, **{"data.num_workers": 2, "data.batch_size": 8})
+    trials = daemon.project / ".autotune" / "trials" / daemon.searching.study
+    name = daemon.searching.path.name.removesuffix(".events.jsonl")
+    write_steps(trials / f"{name}-030", (100.0, 0.0), (100.2, 0.1), (100.4, 0.1))
+    write_steps(trials / f"{name}-031", (100.0, 0.0), (100.1, 0.1), (100.2, 0.1))
+    today, best = document(daemon)["search"]["minutes"]
+    assert (today["name"], today["step_ms"]) == ("today's config", [200.0] * 4)
+    assert "batch_size=8" in best["name"]
+    assert best["step_ms"] == [100.0, 100.0]
 
 
 def test_a_search_that_was_resumed_shows_the_whole_study(daemon: BusyDaemon) -> None:

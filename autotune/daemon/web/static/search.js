@@ -1,6 +1,6 @@
 // Section of the search: what it has found so far, what runs now, and its trials.
 
-import { bar, intervalMark, searchChart, shape } from "./chart.js";
+import { bar, intervalMark, knobSlice, minuteLine, searchChart, shape } from "./chart.js";
 import { command, el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
@@ -22,6 +22,34 @@ function points(search) {
     [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["trials", "number"], ["picture", "picture"]],
     search.points.map((point) => [point.is_today ? "today's config" : point.changes, ratio(point.ratio), interval(point.low, point.high),
       String(point.trials), intervalMark(point, scale)]))];
+}
+
+function knobs(search) {
+  if (!search.knobs?.length) return null;
+  const all = search.knobs.flatMap((knob) => knob.values);
+  const scale = [Math.log(Math.min(1, ...all.map((one) => one.low))), Math.log(Math.max(1, ...all.map((one) => one.high)))];
+  const said = (knob) => knob.values.map((one) => `${one.value} ${one.is_kept ? "(kept)" : ratio(one.ratio)}`).join(", ");
+  return [el("h3", {}, "What matters"), table("What each knob does by itself, by a model of all trials: speed with each value over that with the value that is kept",
+    [["knob", ""], ["differs by", "number"], ["values", "wide"], ["picture", "picture"]],
+    search.knobs.map((knob) => [knob.knob, ratio(knob.spread), said(knob), knobSlice(knob.values, scale)]))];
+}
+
+const QUANTITIES = [["step_ms", "step", (value) => `${Number(value.toPrecision(3))} ms`], ["wait_ms", "wait for data", (value) => `${Number(value.toPrecision(3))} ms`], ["gpu", "GPU", percent]];
+
+/** Today's config and the best point, side by side: the last minute of a trial of each, on the same axes. */
+function minutes(search) {
+  if (search.minutes?.length !== 2) return null;
+  const length = Math.max(...search.minutes.map((one) => one.step_ms.length));
+  const sorted = (values) => values.filter((value) => value !== null).sort((one, other) => one - other);
+  const slow = (values) => values[Math.floor(0.98 * (values.length - 1))] ?? 0;
+  const most = (name) => (name === "gpu" ? 1 : Math.max(1e-9, ...search.minutes.map((one) => 1.1 * slow(sorted(one.step_ms)))));
+  const shown = QUANTITIES.filter(([name]) => search.minutes.some((one) => sorted(one[name]).length));
+  return [el("h3", {}, `Today against best: the last ${duration(length / 10)} of a trial of each`),
+    el("div", { class: "sides" }, search.minutes.map((one) => el("div", {}, el("strong", {}, one.name), shown.map(([name, title, text]) => {
+      const known = sorted(one[name]), middle = known.length ? text(known[known.length >> 1]) : "not known";
+      const said = known.length ? `${title} ${middle} (to ${text(known.at(-1))})` : `${title} not known`;
+      return [el("small", { class: "below" }, said), minuteLine(one[name], most(name), length, `${one.name}: ${said}`)];
+    }))))];
 }
 
 function trialRow(trial) {
@@ -52,6 +80,8 @@ export function searchSection(search, width) {
     search.trials ? [el("h3", {}, "Speed over today's against search time"), searchChart(search, width), legend(search)]
       : el("p", { class: "empty" }, "No trial has ended yet."),
     points(search),
+    knobs(search),
+    minutes(search),
     search.best.length ? folded("best steps", "Best speed over time, as a table", table("Best speed over today's by search time",
       [["search time", "number"], ["best so far", "number"]], search.best.map(([t, value]) => [duration(t), ratio(value)]))) : null,
     search.recent.length ? [el("h3", {}, "Last trials"), table("The last trials, newest first",
