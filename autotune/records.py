@@ -115,6 +115,9 @@ MACHINE = "machine"
 ALONE = "alone"
 """Condition of a trial where others train on this machine's other GPUs: whether they waited meanwhile."""
 
+UNHEEDED = "unheeded"
+"""Condition of a trial: knobs that it did not come by, so that their values had no effect in it; one a line."""
+
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
 """Something else interfered: such a trial says nothing about its point, and is worth repeating."""
 
@@ -974,6 +977,8 @@ class SearchResult:
         trials: Number of trials of this search.
         outcomes: How often each ending came in this search.
         changes: What the best (or candidate) changes.
+        budget_enough_s: Budget that is probably enough to confirm what looks better; null where nothing does, or where
+            the answer was read from the record.
         gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.
             0.02; None if that is not known (the answer was read from the record).
         objective: What was searched for, as the config names it: the score is made of that.
@@ -1002,6 +1007,7 @@ class SearchResult:
     outcomes: Mapping[str, int]
     changes: Sequence[Change]
     gain_of_ten_minutes: float | None = None
+    budget_enough_s: float | None = None
     objective: str = "effective_utilization"
     why_no_gpu: str | None = None
     validation: Validation | None = None

@@ -204,7 +204,8 @@ def share_for_search(request: SearchRequest, clock: Clock) -> AbstractContextMan
         raise click.UsageError("--gpus and --sampler exclude each other: name the sampler in the section.")
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
     own, *others = gpu_shares(state, "--gpus", request.gpus)
-    place = request.storage or (None if os.environ.get(STORAGE_VARIABLE) else f"journal:{state.studies}")
+    is_said = os.environ.get(STORAGE_VARIABLE) or load_settings(request.config).section.storage
+    place = request.storage or (None if is_said else f"journal:{state.studies}")
     words = (*OWN_COMMAND, "worker", "--config", str(request.config), *(("--storage", place) if place else ()))
     words = (*words, *_options(request, None))
     started = workers_on(others, words, state, seed=request.seed + 1, behind=request.trainer)

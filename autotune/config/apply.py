@@ -432,7 +432,8 @@ def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit
     raise ConfigError(
         "no apply or init is left to be undone here",
         where=str(paths[0]),
-        remedy=f"Backups of every earlier state are kept in {backups_folder}.{_on_separate(paths[0])}",
+        remedy=f"Backups of every earlier state are kept in {backups_folder}.{_on_separate(paths[0])} A file that init "
+        "made new, for a trainer with flags, is deleted by hand.",
     )
 
 

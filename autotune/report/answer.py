@@ -130,7 +130,8 @@ def print_next_step(
     elif result.verdict is Verdict.NO_BASELINE:
         say, command = "Next:  ", typed.command("apply", "--force")
     elif result.candidate is not None and result.speedup is None:
-        say = "Next:  run the same command again with more time, it goes on where it stopped."
+        more = f"--budget {math.ceil(result.budget_enough_s / 60.0)}m" if result.budget_enough_s else "more time"
+        say = f"Next:  run the same command again with {more}, it goes on where it stopped."
     elif _is_undecided(result):
         say += " With nothing else at work on this machine, or with more time, the same command may tell."
     console.print(Text.assemble(say, (command, "bold")), soft_wrap=True)

@@ -15,12 +15,13 @@ from autotune.clock import Clock
 from autotune.config.schema import ENV
 from autotune.files import read_beginning
 from autotune.measure.statistics import Series
-from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Purpose, Scalar, TrialRecord, Values
+from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, UNHEEDED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import batch_count, is_global, is_per_device
 from autotune.space.space import Space
+from autotune.trial.folder import TrialFolder
 from autotune.trial.outcome import Losses
 from autotune.trial.side_effects import TRIALS_LOOKED_AROUND, SideEffects
 
@@ -82,6 +83,7 @@ class Findings:
         if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
             self.say(_NO_LOSS)
+        self._unmade |= unheeded([record], space)
         if not record.comparable:
             return
         if record.purpose is Purpose.BASELINE and self.baseline_losses is None:
@@ -89,14 +91,22 @@ class Findings:
         if samples is not None:
             self._compare_with_config(record.values, samples)
         self._printed.append((record.values, printed_values(_beginning(stdout), space)))
-        made = _beginning(stdout.with_name(CALLS_MADE)).splitlines()
-        settings = self._problem.settings
-        has_copy = not settings.are_opened_by_name or stdout.with_name(CONFIGS_OPENED).exists()
-        for path in space.changes(record.values):
-            if path.startswith(CODE) and path not in made:
-                self._unmade[path] = f"trial {record.number} trained without that call"
-            elif not (has_copy or path.startswith((CODE, ENV))):
-                self._unmade[path] = f"trial {record.number} trained without opening {settings.path.name}"
+
+    def recall(self, records: Iterable[TrialRecord], space: Space) -> None:
+        """Leave alone what earlier trials of this code have not heeded, or failed by."""
+        self._unmade |= unheeded(records, space)
+        self.inert |= self._unmade
+
+    def not_come_by(self, values: Values, folder: TrialFolder, space: Space) -> str | None:
+        """Return the knobs of a trial that trained without the call, or the config, that they stand in: `UNHEEDED`."""
+        made = _beginning(folder.stdout.with_name(CALLS_MADE)).splitlines()
+        has_copy = not self._problem.settings.are_opened_by_name or folder.stdout.with_name(CONFIGS_OPENED).exists()
+        paths = [
+            path
+            for path in space.changes(values)
+            if (path.startswith(CODE) and path not in made) or not (has_copy or path.startswith((CODE, ENV)))
+        ]
+        return "\n".join(paths) or None
 
     def find_inert(
         self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float
@@ -141,6 +151,22 @@ class Findings:
         if sentence not in self._said:
             self._said.append(sentence)
             self.remarks.append(sentence)
+
+
+def unheeded(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
+    """Return the knobs that cannot be turned as they stand, with what shows it.
+
+    Those that a trial did not come by, and arguments of calls in the code that its error names.
+    """
+    found = {}
+    for record in records:
+        for path in filter(None, str(record.conditions.get(UNHEEDED) or "").split("\n")):
+            without = "that call" if path.startswith(CODE) else "opening the config"
+            found[path] = f"trial {record.number} trained without {without}"
+        for path in space.changes(record.values) if record.ending is Ending.CRASHED else ():
+            if path.startswith(CODE) and path.rpartition(".")[2] in record.detail:
+                found[path] = f"trial {record.number} failed with it: {record.detail}"
+    return found
 
 
 def _beginning(path: Path) -> str:

@@ -501,11 +501,12 @@ def this_machine(
 def _name(facts: MachineFacts, gpus: Sequence[Gpu]) -> str:
     """Return a name that two hosts do not share, also if somebody called them the same, nor two nodes of one host.
 
-    Nor two that each have GPUs of their own on one host: pairs are made on one of them.
+    Behind a hyphen it names the GPUs: the pairs of a confirmation are made on one of several parts of a host.
     """
     node = os.environ.get("SLURMD_NODENAME", "")  # a cluster for tests has several on one host
-    said = [facts.hostname, facts.boot_id, node, *(gpu.uuid for gpu in gpus)]
-    return hashlib.sha256("\n".join(map(str, said)).encode()).hexdigest()[:8]
+    host = hashlib.sha256(f"{facts.hostname}\n{facts.boot_id}\n{node}".encode()).hexdigest()[:8]
+    part = hashlib.sha256("\n".join(gpu.uuid for gpu in gpus).encode()).hexdigest()[:4]
+    return f"{host}-{part}" if gpus else host
 
 
 def _seen_by_trials(

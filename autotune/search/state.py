@@ -91,6 +91,7 @@ class SearchState:
         self.filling = False
         self.trials: list[TrialRecord] = []
         self._is_of_this_code: dict[frozenset[tuple[str, str]], bool] = {}
+        findings.recall(of_space(self.records(), problem.space), problem.space)
         self.standing = standing_answer(self.records(), problem.objective, excluded=problem.excluded)
         self.search_in(problem.space)
 

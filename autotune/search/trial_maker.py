@@ -20,6 +20,7 @@ from autotune.records import (
     NOT_COMPARED,
     OUTSIDE,
     PAIRS_PLANNED,
+    UNHEEDED,
     VALIDATION_ASKED,
     Ending,
     Purpose,
@@ -344,6 +345,8 @@ class TrialMaker:
             PAIRS_PLANNED: trial.planned_pairs,
             ALONE: self._parts.neighbours.waited,
         }
+        if done.measurement:
+            said[UNHEEDED] = self._findings.not_come_by(trial.values, done.folder, problem.space)
         bounds = bounds_of(phased_trial(done.events), done.cpu_cores) if trial.phases else None
         return {
             **{name: value for name, value in said.items() if value is not None},

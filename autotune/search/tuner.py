@@ -36,6 +36,7 @@ from autotune.search.race import Racer
 from autotune.search.schedule import (
     CAUTION,
     FOR_CONFIRMATION,
+    MOST_FOR_CONFIRMING,
     NOTHING_BETTER,
     baseline_cache_time_limit_s,
     design_points,
@@ -496,9 +497,16 @@ class Tuner:
         return replace(
             result,
             gain_of_ten_minutes=self.state.gain_of_ten_minutes(),
+            budget_enough_s=self._budget_enough_s() if result.candidate and result.speedup is None else None,
             why_not_raced=result.why_not_raced and (self._racer.why_not or result.why_not_raced),
             cautions=(*result.cautions, *self._cautions()),
         )
+
+    def _budget_enough_s(self) -> float | None:
+        """Return the budget of which the shortest full confirmation of the best point takes the share that it may."""
+        better, basis = self.state.better(), self._confirmation_basis()
+        needed_s = CAUTION * LEAST_PAIRS * basis.pair_s(better[0]) / MOST_FOR_CONFIRMING if better else 0.0
+        return max(needed_s, 1.5 * self._budget.budget_s) if better else None
 
     def answer_so_far(self) -> SearchResult | None:
         """Return the answer of the study with what this search has measured so far; None without numbers of it.

@@ -30,6 +30,7 @@ from autotune.records import (
     CONFIRMED,
     LEFT_OUT,
     OUTSIDE,
+    UNHEEDED,
     VALIDATION_ASKED,
     BrokenPoint,
     Change,
@@ -531,13 +532,22 @@ def _same_training(searched: _Searched) -> tuple[Side, float] | None:
     alike = {
         trial.point: trial
         for trial in good
-        if trial.point != baseline.point and searched.space.is_same_training(trial.values, baseline.values)
+        if trial.point != baseline.point
+        and searched.space.is_same_training(trial.values, baseline.values)
+        and not _was_not_heeded(trial, baseline)
     }
     confirmed = [point for point, trial in alike.items() if any(map(_confirms, searched.of(point)))]
     best = max(confirmed or alike, key=lambda point: means[point], default=None)
     if best is None or means[best] <= means[baseline.point]:
         return None
     return searched.side(alike[best]), speed_over(searched.of(best), searched.of(baseline.point))
+
+
+def _was_not_heeded(trial: TrialRecord, baseline: TrialRecord) -> bool:
+    """Return whether nothing that a trial changes can have had an effect in it."""
+    unheeded = set(str(trial.conditions.get(UNHEEDED) or "").split("\n"))
+    changed = {path for path, value in trial.values.items() if not same_scalar(value, baseline.values.get(path))}
+    return changed <= unheeded
 
 
 def _confirms(trial: TrialRecord) -> bool:

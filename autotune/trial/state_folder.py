@@ -104,7 +104,8 @@ class StateFolder:
 
     def search_lock(self, study: str, machine: str) -> Path:
         """Return the file that the one search of a study holds on a machine; others may share the folder."""
-        return self.studies / f"{study}.{machine}.search"
+        host = machine.partition("-")[0]  # whichever of its GPUs it is for
+        return self.studies / f"{study}.{host}.search"
 
     def pending(self, study: str) -> Path:
         """Return the file of the trials that a server has not taken yet."""

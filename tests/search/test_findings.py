@@ -1,18 +1,21 @@
 """Findings that a search makes on the way, and says once."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.records import CALLS_MADE, Purpose, Scalar, TrialRecord
-from autotune.search.findings import Findings
+from autotune.records import CALLS_MADE, UNHEEDED, Ending, Purpose, Scalar, TrialRecord
+from autotune.search.findings import Findings, unheeded
 from autotune.search.problem import Problem, open_problem
+from autotune.space.space import Space
+from autotune.trial.folder import TrialFolder
 from autotune.trial.outcome import Losses
 from autotune.trial.side_effects import TRIALS_LOOKED_AROUND
-from tests.runs import MakeTrial
+from tests.runs import MakeTrial, knob
 from tests.search.simulated import CONFIG
 
 Learn = Callable[..., TrialRecord]
@@ -119,12 +122,36 @@ def test_a_call_that_is_never_made(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert problem.space.baseline[loader] == 0
     findings = Findings(problem, SystemClock())
     trials = [make_trial({**problem.space.baseline, loader: workers}, speed) for workers, speed in ((0, 1.0), (2, 9.0))]
-    (tmp_path / "stdout.log").write_text("")
+    folder = TrialFolder(tmp_path)
+    folder.stdout.write_text("")
+    assert findings.not_come_by(trials[0].values, folder, problem.space) is None
+    unheeded_there = findings.not_come_by(trials[1].values, folder, problem.space)
+    assert unheeded_there == loader
+    trials[1] = replace(trials[1], conditions={UNHEEDED: unheeded_there})
     for trial in trials:
-        findings.learn(trial, Losses(), tmp_path / "stdout.log", samples=None, space=problem.space)
+        findings.learn(trial, Losses(), folder.stdout, samples=None, space=problem.space)
     assert findings.find_inert(trials, {}, space=problem.space, sd=0.08)
     assert "trained without that call" in findings.inert[loader]
     (tmp_path / CALLS_MADE).write_text(f"{loader}\n")
-    made = Findings(problem, SystemClock())
-    made.learn(trials[1], Losses(), tmp_path / "stdout.log", samples=None, space=problem.space)
-    assert not made.find_inert(trials, {}, space=problem.space, sd=0.08)
+    assert findings.not_come_by(trials[1].values, folder, problem.space) is None
+    later = Findings(problem, SystemClock())
+    later.recall(trials, problem.space)
+    assert list(later.inert) == [loader]
+
+
+def test_what_a_trial_did_not_come_by_or_failed_by_is_known_from_the_record(make_trial: MakeTrial) -> None:
+    """Of arguments of calls alone: an error that names a key of the config speaks of that value."""
+    workers, together = "code:train.py:4 DataLoader.num_workers", "code:train.py:9 Model.fit.steps_per_execution"
+    space = Space(knobs=(knob(workers, 0, 2), knob(together, 1, 4), knob("batch_size", 8, 16)))
+    today = space.baseline
+    failed = {
+        "ending": Ending.CRASHED,
+        "detail": "ValueError: with steps_per_execution, batch_size has to be known",
+    }
+    trials = [
+        make_trial({**today, workers: 2}, 50.0, conditions={UNHEEDED: workers}),
+        make_trial({**today, "batch_size": 16}, None, **failed),
+    ]
+    assert list(unheeded(trials, space)) == [workers]
+    trials.append(make_trial({**today, "batch_size": 16, together: 4}, None, **failed))
+    assert "trial 2 failed with it: ValueError" in unheeded(trials, space)[together]
