@@ -32,6 +32,7 @@ _SLOW = math.log(0.5)  # of the others' median: two of a class that differ by 20
 _TRIALS_OF_SLOW = 2  # of today's config, before a machine counts as slow
 _REST_OF_ABBA = (True, True, False)  # whether today's config is tried alone, after a first trial beside the others
 _MOST_FOR_NEIGHBOURS = 0.1  # of the budget, for these
+_MANY = 3  # trials of others under way: what they tell is worth waiting for
 _LOOK_S = 2.0  # between looks at what others do
 
 
@@ -100,6 +101,21 @@ class OtherMachines:
         behind = self._ln_behind()
         if self._baseline_trials >= _TRIALS_OF_SLOW and behind < _SLOW:
             raise LeftOut(f"today's config runs at {math.exp(behind):.0%} of its speed on {named}")
+
+    def wait_for_their_trials(self, most_s: float) -> None:
+        """Wait for the trials that many others have under way, so that who confirms first has not seen the least.
+
+        Args:
+            most_s: Time that there is for it.
+        """
+        clock, over_s = self._parts.clock, self._parts.clock.now_s() + most_s
+        under_way, known = len(self._study.trials_elsewhere()), len(self._study.records())
+        if under_way < _MANY or self._confirming_in_time():
+            return
+        while clock.now_s() < over_s and len(self._study.records()) < known + under_way:
+            clock.wait(min(_LOOK_S, max(0.0, over_s - clock.now_s())))
+            self._study.refresh()
+        self.take_in()
 
     def to_be_confirmed(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the points that this machine may confirm: the one that another confirms, where there is one.

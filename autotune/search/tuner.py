@@ -328,6 +328,10 @@ class Tuner:
             Whether all of them could be compared, or there was nothing to confirm and there may be more to try.
         """
         better: Sequence[Candidate] = self.state.better()
+        if better:
+            spare_s = self._budget.left_s() - least_needed_s(better, self._confirmation_basis())
+            self._others.wait_for_their_trials(min(expected_trial_s(self.state.trials), spare_s))
+            better = self.state.better()
         if not self._others.why_exploring_ends():
             better = self._smallest(better)
         better = self._others.to_be_confirmed(better or self.state.contender_alone())
