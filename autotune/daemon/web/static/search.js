@@ -28,7 +28,7 @@ function knobs(search) {
   if (!search.knobs?.length) return null;
   const all = search.knobs.flatMap((knob) => knob.values);
   const scale = [Math.log(Math.min(1, ...all.map((one) => one.low))), Math.log(Math.max(1, ...all.map((one) => one.high)))];
-  const said = (knob) => knob.values.map((one) => `${one.value} ${one.is_kept ? "(kept)" : ratio(one.ratio)}`).join(", ");
+  const said = (knob) => knob.values.map((one) => (one.is_kept ? `${one.value} (kept)` : `${one.value}: ${ratio(one.ratio)}`)).join(", ");
   return [el("h3", {}, "What matters"), table("What each knob does by itself, by a model of all trials: speed with each value over that with the value that is kept",
     [["knob", ""], ["differs by", "number"], ["values", "wide"], ["picture", "picture"]],
     search.knobs.map((knob) => [knob.knob, ratio(knob.spread), said(knob), knobSlice(knob.values, scale)]))];
