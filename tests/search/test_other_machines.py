@@ -1,11 +1,12 @@
 """Searches beside other machines on the same study, in virtual time: what is left to them, and when one leaves."""
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.events import Event, TrialEnded
-from autotune.records import MACHINE, Purpose, TrialRecord, Values
+from autotune.records import MACHINE, Purpose, TrialRecord, Values, Verdict
 from autotune.search.problem import Problem
 from autotune.study.claims import Claim, Owner
 from autotune.study.members import Member, Phase, Role
@@ -145,6 +146,23 @@ def test_a_point_that_another_confirms_is_confirmed_here_too(search: Search, mak
     confirmed = [trial.values for trial in searched.of(Purpose.CONFIRM)]
     assert GOOD in confirmed
     assert BEST not in confirmed
+
+
+def test_who_confirms_first_waits_for_what_many_others_have_under_way(search: Search, make_trial: MakeTrial) -> None:
+    """A trial's length at most: others that do not come back keep nobody."""
+    others = [Other(name, make_trial) for name in "abc"]
+
+    def begin() -> None:
+        for workers, other in enumerate(others):
+            other.begins({"data.batch_size": 8, "data.num_workers": workers, "data.cache": "memory"})
+
+    searched = search(plain, budget_s=300, joins=joining(*others), told=after(9, begin))
+    trials = searched.trials
+    first = next(place for place, trial in enumerate(trials) if trial.purpose in (Purpose.TAKE_BACK, Purpose.CONFIRM))
+    before, ended = (datetime.fromisoformat(trial.ended_utc) for trial in trials[first - 1 : first + 1])
+    waited_s = (ended - before).total_seconds() - trials[first].duration_s
+    assert 2.0 < waited_s < 30.0, (first, len(trials), waited_s)
+    assert searched.answer.verdict is Verdict.BETTER, searched.answer.why
 
 
 def test_a_third_machine_does_not_confirm(search: Search, make_trial: MakeTrial) -> None:
