@@ -595,6 +595,11 @@ class TrialRecord:
         return all(other.code.get(name, digest) == digest for name, digest in self.code.items())
 
     @property
+    def unheeded(self) -> frozenset[str]:
+        """Knobs that it did not come by, see `UNHEEDED`."""
+        return frozenset(filter(None, str(self.conditions.get(UNHEEDED) or "").split("\n")))
+
+    @property
     def machine(self) -> str:
         """Name of the machine that it was made on: the host's where an earlier version wrote no other."""
         return str(self.conditions.get(MACHINE) or self.conditions.get("host") or "")

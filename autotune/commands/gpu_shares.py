@@ -11,7 +11,6 @@ from autotune.commands.output import say_aside
 from autotune.config.secrets import masked
 from autotune.environment import inherited_environment
 from autotune.errors import ConfigError
-from autotune.files import make_private_folder
 from autotune.measure.gpu.devices import cores_near, look_for_gpus, visible_devices
 from autotune.search.neighbours import FOLDER_VARIABLE
 from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
@@ -141,33 +140,17 @@ def workers_on(
     }
 
 
-def start_all(group: CommandGroup, started: Mapping[str, Started]) -> None:
-    """Start the commands of a group.
-
-    Raises:
-        CommandError: One of them cannot be started.
-    """
-    own = os.sched_getaffinity(0)
-    try:
-        for name, one in started.items():
-            os.sched_setaffinity(0, one.cores or own)  # which the command inherits
-            group.start(name, one.words, one.env)
-    finally:
-        os.sched_setaffinity(0, own)
-
-
 @contextmanager
-def working_along(started: Mapping[str, Started], state: StateFolder, clock: Clock) -> Iterator[None]:
+def working_along(started: Mapping[str, Started], clock: Clock) -> Iterator[None]:
     """Have workers at work for as long as a ``with`` block lasts; say which of them failed, and what they said last.
 
     Raises:
         CommandError: One of them cannot be started.
     """
-    make_private_folder(state.workers)
-    make_private_folder(state.workers / "turns")
     said = dict.fromkeys(started, "")
     with CommandGroup(clock, leave_s=0.0) as group:
-        start_all(group, started)
+        for name, one in started.items():
+            group.start(name, one.words, one.env, one.cores)
         try:
             yield
         finally:

@@ -1,7 +1,7 @@
 """``autotune search``: the search itself."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,10 +137,9 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         from autotune.commands.report_page import require_report
         from autotune.commands.search_plan import show_dry_run
         from autotune.commands.search_run import ask_to_apply, is_question, open_requested, search_with_display
-        from autotune.commands.worker_submission import share_for_search
         from autotune.report.console import text_console
 
-    along = share_for_search(request, clock)
+    along = nullcontext() if request.gpus is None else _along(request, request.gpus, clock)
     problem = open_requested(request)
     if request.dry_run:
         show_dry_run(text_console(), problem, request, clock)
@@ -166,6 +165,13 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         if finished.ended_by:
             call.say_error(finished.ended_by)
         return 1 if finished.ended_by else 0
+
+
+def _along(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
+    with signals_held():
+        from autotune.commands.worker_submission import share_for_search
+
+    return share_for_search(request, gpus, clock)
 
 
 @contextmanager

@@ -3,15 +3,15 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from autotune.clock import Clock
-from autotune.commands.gpu_shares import Started, gpu_shares, start_all, workers_on, working_along
+from autotune.commands.gpu_shares import Started, gpu_shares, workers_on, working_along
 from autotune.commands.output import say, say_aside
 from autotune.config.command_line import TypedOptions
 from autotune.config.load import Settings, load_settings
@@ -94,10 +94,7 @@ def submit_workers(request: SubmissionRequest, clock: Clock, *, program: tuple[s
     if not request.dry_run:
         state.create()
     if request.engine == "gpus":
-        place = request.storage or (None if any(said) else f"journal:{state.studies}")  # else they are told themselves
-        options = (*(("--storage", place) if place else ()), *_options(request, None))
-        job = WorkerJob(config=request.config, program=program, options=options, seed=request.seed, cwd=here)
-        return _gpus(request, job, state, clock)
+        return _gpus(request, _job_here(request, settings, state, program), state, clock)
     storage = shared_storage(said, state.studies, is_reachable=request.reachable, make=not request.dry_run)
     state_dir = state.path if request.state_dir is not None or os.environ.get("AUTOTUNE_DIR") else None
     job = WorkerJob(
@@ -179,38 +176,43 @@ def _text_of(template: Path) -> str:
         ) from error
 
 
+def _job_here(
+    request: SubmissionRequest | SearchRequest, settings: Settings, state: StateFolder, program: tuple[str, ...]
+) -> WorkerJob:
+    """Return workers on this machine: they are told of the storage where they would not see themselves what it is."""
+    is_seen = os.environ.get(STORAGE_VARIABLE) or settings.section.storage
+    place = request.storage or (None if is_seen else f"journal:{state.studies}")
+    options = (*(("--storage", place) if place else ()), *_options(request, None))
+    return WorkerJob(config=request.config, program=program, options=options, seed=request.seed, cwd=Path.cwd())
+
+
 def _gpus(request: SubmissionRequest, job: WorkerJob, state: StateFolder, clock: Clock) -> int:
     """Run a worker for each GPU of this machine, each with that GPU and its share of the processor's cores."""
     shares = gpu_shares(state, "--submit gpus")
-    if not request.dry_run:
-        make_private_folder(state.workers)
-        make_private_folder(shares[0].turns)
     return _run_group(workers_on(shares, job.words, state, seed=job.seed), request, clock, leave_s=0.0)
 
 
-def share_for_search(request: SearchRequest, clock: Clock) -> AbstractContextManager[None]:
+def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
     """Make this process one of the first GPU of those that search together; return the workers on the others.
 
+    Args:
+        gpus: Their numbers; empty for all.
+
     Returns:
-        Has them at work for as long as a ``with`` block lasts; nobody where no GPUs were named.
+        Has them at work for as long as a ``with`` block lasts.
 
     Raises:
         click.UsageError: The search's sampler is one that workers do not have.
         ConfigError: There are not that many GPUs, or cores.
     """
-    if request.gpus is None:
-        return nullcontext()
     if request.sampler is not None:
         raise click.UsageError("--gpus and --sampler exclude each other: name the sampler in the section.")
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
-    own, *others = gpu_shares(state, "--gpus", request.gpus)
-    is_said = os.environ.get(STORAGE_VARIABLE) or load_settings(request.config).section.storage
-    place = request.storage or (None if is_said else f"journal:{state.studies}")
-    words = (*OWN_COMMAND, "worker", "--config", str(request.config), *(("--storage", place) if place else ()))
-    words = (*words, *_options(request, None))
-    started = workers_on(others, words, state, seed=request.seed + 1, behind=request.trainer)
+    own, *others = gpu_shares(state, "--gpus", gpus)
+    job = _job_here(request, load_settings(request.config), state, OWN_COMMAND)
+    started = workers_on(others, job.words, state, seed=job.seed + 1, behind=request.trainer)
     own.take()
-    return working_along(started, state, clock)
+    return working_along(started, clock)
 
 
 def _ssh(request: SubmissionRequest, job: WorkerJob, clock: Clock) -> int:
@@ -231,7 +233,8 @@ def _run_group(started: Mapping[str, Started], request: SubmissionRequest, clock
     failed = []
     with CommandGroup(clock, leave_s) as group:
         try:
-            start_all(group, started)
+            for name, one in started.items():
+                group.start(name, one.words, one.env, one.cores)
             for told in group.output():
                 _show(told)
                 if isinstance(told, CommandEnd) and told.status != 0:

@@ -15,7 +15,7 @@ from autotune.clock import Clock
 from autotune.config.schema import ENV
 from autotune.files import read_beginning
 from autotune.measure.statistics import Series
-from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, UNHEEDED, Ending, Purpose, Scalar, TrialRecord, Values
+from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
@@ -160,7 +160,7 @@ def unheeded(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
     """
     found = {}
     for record in records:
-        for path in filter(None, str(record.conditions.get(UNHEEDED) or "").split("\n")):
+        for path in sorted(record.unheeded):
             without = "that call" if path.startswith(CODE) else "opening the config"
             found[path] = f"trial {record.number} trained without {without}"
         for path in space.changes(record.values) if record.ending is Ending.CRASHED else ():

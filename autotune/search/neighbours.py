@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autotune.clock import Clock
-from autotune.files import open_regular
+from autotune.files import make_private_folder, open_regular
 from autotune.measure.score import FEWEST_PAIRS, Objective, judge
 from autotune.records import ALONE, Purpose, Ratio, TrialRecord
 from autotune.study.noise import pair_noise
@@ -89,6 +89,7 @@ class Neighbours:
 
     def _open(self, name: str) -> BinaryIO:
         assert self._folder is not None, "there are others"
+        make_private_folder(self._folder)
         return open_regular(self._folder / f"{name}.lock", append=True, create=True)
 
 
@@ -119,12 +120,11 @@ def speed_beside(records: Sequence[TrialRecord], search: str, host: str, objecti
     Returns:
         None before the check has been made.
     """
-    checked = [
-        trial
-        for trial in records
-        if (trial.search, trial.purpose, trial.conditions.get("host")) == (search, Purpose.BASELINE, host)
-        and trial.comparable
-    ]
+
+    def is_todays(trial: TrialRecord) -> bool:
+        return (trial.search, trial.purpose, trial.conditions.get("host")) == (search, Purpose.BASELINE, host)
+
+    checked = [trial for trial in records if is_todays(trial) and trial.comparable]
     machine = next((trial.machine for trial in checked if trial.conditions.get(ALONE)), None)
     alone, beside = (
         [one.comparable for one in checked if one.machine == machine and one.conditions.get(ALONE) is how]
@@ -133,6 +133,6 @@ def speed_beside(records: Sequence[TrialRecord], search: str, host: str, objecti
     pairs = [(one, other) for one, other in zip(alone, beside, strict=False) if one and other]
     if len(pairs) < FEWEST_PAIRS:
         return None
-    rest = [trial for trial in records if trial not in checked]
+    rest = [trial for trial in records if not is_todays(trial)]
     variance, df = pair_noise(rest, search, objective, pairs=len(pairs))
     return judge(pairs, prior_variance=variance, prior_df=df).speed

@@ -163,8 +163,10 @@ class OtherMachines:
     @property
     def take_turns(self) -> bool:
         """Whether pairs are made while the others on this machine wait: if they are not shown to be as fast beside."""
-        speed = self._speed_beside() if self._parts.neighbours else None
-        return bool(self._parts.neighbours) and (speed is None or speed.low < AS_FAST)
+        if not self._parts.neighbours:
+            return False
+        speed = self._speed_beside()
+        return speed is None or speed.low < AS_FAST
 
     def _speed_beside(self) -> Ratio | None:
         problem = self._parts.problem

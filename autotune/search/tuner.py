@@ -11,7 +11,7 @@ from statistics import fmean
 
 from autotune.clock import format_duration
 from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
-from autotune.events import Event, KnobsRated, Remark, SearchStarted
+from autotune.events import Event, Remark, SearchStarted
 from autotune.limits import expected
 from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.window import WindowGoal
@@ -52,9 +52,8 @@ from autotune.search.state import SearchState
 from autotune.search.take_back import TakeBack
 from autotune.search.trial_maker import Failed, PlannedTrial, PointTaken, TrialMaker
 from autotune.search.validation import Validator
-from autotune.search.worth import knob_effects, rate
+from autotune.search.worth import rate, rate_knobs
 from autotune.study.answer import has_failed, judged_finalists
-from autotune.study.members import on_one_scale
 from autotune.trial.explanations import EXPLANATIONS
 
 WARM_UP_FROM_S = 120.0
@@ -508,9 +507,10 @@ class Tuner:
 
     def _budget_enough_s(self) -> float | None:
         """Return the budget of which the shortest full confirmation of the best point takes the share that it may."""
-        better, basis = self.state.better(), self._confirmation_basis()
-        needed_s = CAUTION * LEAST_PAIRS * basis.pair_s(better[0]) / MOST_FOR_CONFIRMING if better else 0.0
-        return max(needed_s, 1.5 * self._budget.budget_s) if better else None
+        if not (better := self.state.better()):
+            return None
+        needed_s = CAUTION * LEAST_PAIRS * self._confirmation_basis().pair_s(better[0]) / MOST_FOR_CONFIRMING
+        return max(needed_s, 1.5 * self._budget.budget_s)
 
     def answer_so_far(self) -> SearchResult | None:
         """Return the answer of the study with what this search has measured so far; None without numbers of it.
@@ -532,14 +532,13 @@ class Tuner:
     def _rate(self) -> None:
         """Find what each change is worth, and keep it with the study: nobody else fits a model for it."""
         own = self._summary()
-        rating = own and rate(own, self.state.records(), self._problem.space, self._problem.objective)
+        known = self.state.records(), self._problem.space, self._problem.objective
+        rating = own and rate(own, *known)
         if own and rating:
             with suppress(StudyError):  # then others do not see it
                 self._parts.study.keep_rating(own.search, rating)
-        if own and own.baseline:
-            around = own.best.values if own.verdict in CONFIRMED and own.best else own.baseline.values
-            effects = knob_effects(on_one_scale(self.state.trials), around, self._problem.space, sd=self.state.sd)
-            self._narrator.tell(KnobsRated(around=around, effects=effects))
+        if own and (knobs := rate_knobs(own, *known)):
+            self._narrator.tell(knobs)
 
     def _summary(self) -> SearchResult | None:
         """Return the answer that this search's own trials give."""

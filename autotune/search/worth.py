@@ -6,6 +6,7 @@ from statistics import fmean, median_high
 
 import numpy as np
 
+from autotune.events import KnobsRated
 from autotune.measure.score import THROUGHPUT, Objective
 from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, student_t_quantile
 from autotune.records import CONFIRMED, Purpose, Ratio, Scalar, SearchResult, Side, TrialRecord, Values, Verdict
@@ -32,9 +33,7 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
     shown = result.best if result.verdict in CONFIRMED else result.candidate
     if result.verdict is Verdict.NO_BASELINE or result.baseline is None or shown is None:
         return None
-    trials = [
-        trial for trial in on_one_scale(until_the_end_of(result.search, records)) if trial.search == result.search
-    ]
+    trials = _of_search(result.search, records)
     good = comparable_trials(trials, objective)
     changes = changes_worth(
         trials,
@@ -47,6 +46,23 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
         parts=_measured_parts(result.baseline.values, shown, records, result.search, objective),
     )
     return Rating(point=shown.point, trials=len(trials), changes=changes)
+
+
+def rate_knobs(
+    result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective
+) -> KnobsRated | None:
+    """Rate each knob by itself, around the answer, or around today's config where that is none; see `rate`."""
+    if result.baseline is None:
+        return None
+    around = result.best if result.verdict in CONFIRMED and result.best else result.baseline
+    trials = _of_search(result.search, records)
+    sd = expected_sd_of(comparable_trials(trials, objective), THROUGHPUT)
+    return KnobsRated(around=around.values, effects=knob_effects(trials, around.values, space, sd=sd))
+
+
+def _of_search(search: str, records: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the trials of a search, of all its machines, on one scale."""
+    return [trial for trial in on_one_scale(until_the_end_of(search, records)) if trial.search == search]
 
 
 Part = tuple[Values, Ratio]
@@ -102,8 +118,7 @@ def changes_worth(
     """
     changed = list(_differing(point, baseline))
     known = TakenBack(records, baseline, point, noise)
-    trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
-    trials = [(values, speed) for values, speed in trials if set(values) == set(baseline) and _can_be_told(values)]
+    trials = _told(records, baseline)
     if not (_can_be_told(baseline) and _can_be_told(point)):
         trials = []
     groups: dict[tuple[bool, ...], list[str]] = {}
@@ -260,8 +275,7 @@ def knob_effects(
     Returns:
         By knob its values that were tried; knobs with one value are left out.
     """
-    trials = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
-    trials = [(values, speed) for values, speed in trials if set(values) == set(around) and _can_be_told(values)]
+    trials = _told(records, around)
     if not trials or not _can_be_told(around):
         return {}
     tried = _tried_space(around, [values for values, _ in trials], space)
@@ -272,6 +286,12 @@ def knob_effects(
         inverse = Ratio(ratio=1.0 / gain.ratio, low=1.0 / gain.high, high=1.0 / gain.low)
         effects.setdefault(path, []).append((choice, inverse))
     return effects
+
+
+def _told(records: Sequence[TrialRecord], like: Values) -> list[tuple[Values, float]]:
+    """Return the values and ln speeds of the trials that can be compared, of the same knobs as a point."""
+    told = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
+    return [(values, speed) for values, speed in told if set(values) == set(like) and _can_be_told(values)]
 
 
 def _can_be_told(values: Values) -> bool:

@@ -30,7 +30,6 @@ from autotune.records import (
     CONFIRMED,
     LEFT_OUT,
     OUTSIDE,
-    UNHEEDED,
     VALIDATION_ASKED,
     BrokenPoint,
     Change,
@@ -545,9 +544,8 @@ def _same_training(searched: _Searched) -> tuple[Side, float] | None:
 
 def _was_not_heeded(trial: TrialRecord, baseline: TrialRecord) -> bool:
     """Return whether nothing that a trial changes can have had an effect in it."""
-    unheeded = set(str(trial.conditions.get(UNHEEDED) or "").split("\n"))
     changed = {path for path, value in trial.values.items() if not same_scalar(value, baseline.values.get(path))}
-    return changed <= unheeded
+    return changed <= trial.unheeded
 
 
 def _confirms(trial: TrialRecord) -> bool:

@@ -1,6 +1,7 @@
 """Commands that run side by side until each has ended; the end of its input tells a command to leave."""
 
 import contextlib
+import os
 import queue
 import signal
 import subprocess
@@ -61,13 +62,17 @@ class CommandGroup:
         for _unread in self.leave():
             pass
 
-    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start a command in a session of its own.
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], cores: frozenset[int] = frozenset()
+    ) -> None:
+        """Start a command in a session of its own, on these cores; on those of this process where none are named.
 
         Raises:
             CommandError: It cannot be started.
         """
+        own = os.sched_getaffinity(0)
         try:
+            os.sched_setaffinity(0, cores or own)  # which the command inherits
             process = subprocess.Popen(
                 list(argv),
                 env=dict(env),
@@ -81,6 +86,8 @@ class CommandGroup:
             raise CommandError(
                 f"{argv[0]} cannot be started: {words}", where=name, remedy="Is it installed?"
             ) from error
+        finally:
+            os.sched_setaffinity(0, own)
         assert process.stdout is not None, "it was asked for"
         reader = threading.Thread(target=self._read, args=(name, process.stdout), daemon=True)
         self._processes[name], self._readers[name], self._running[name] = process, reader, None
