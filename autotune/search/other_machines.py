@@ -31,6 +31,7 @@ _FAILURES_IN_A_ROW = 2  # after which today's config is tried again: is it the m
 _SLOW = math.log(0.5)  # of the others' median: two of a class that differ by 20 %, and noise, come to 0.63
 _TRIALS_OF_SLOW = 2  # of today's config, before a machine counts as slow
 _REST_OF_ABBA = (True, True, False)  # whether today's config is tried alone, after a first trial beside the others
+_MORE = (False, True)  # where one of these gave no number, or none of the others was training
 _MOST_FOR_NEIGHBOURS = 0.1  # of the budget, for these
 _MANY = 3  # trials of others under way: what they tell is worth waiting for
 _LOOK_S = 2.0  # between looks at what others do
@@ -145,10 +146,10 @@ class OtherMachines:
         if not tried or not self._parts.neighbours.is_first():
             return
         start_s = tried[-1].duration_s - (tried[-1].measurement.window_s if tried[-1].measurement else 0.0)
-        if len(_REST_OF_ABBA) * (start_s + self._state.goal().length_s) > _MOST_FOR_NEIGHBOURS * budget_s:
-            return
-        for alone in _REST_OF_ABBA:
-            trials.make(replace(baseline, alone=alone))
+        most = int(_MOST_FOR_NEIGHBOURS * budget_s / (start_s + self._state.goal().length_s))
+        for alone in (*_REST_OF_ABBA, *_MORE)[:most] if most >= len(_REST_OF_ABBA) else ():
+            if not self._speed_beside():
+                trials.make(replace(baseline, alone=alone))
 
     def _tell_of_neighbours(self) -> None:
         """Say, once, whether those on this machine slow each other down, and what follows for the pairs."""

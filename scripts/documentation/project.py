@@ -74,7 +74,7 @@ class Project:
             printed = _printed(waiting, (ours, process.stderr.fileno()))
             status = process.wait(_LONGEST_S)
         os.close(ours)
-        return status, _STYLES.sub("", printed.decode()).replace("\r\n", "\n")
+        return status, _STYLES.sub("", printed.decode()).replace("\r", "")  # ends of lines, and lines cleared
 
     def start(self, command: str) -> None:
         """Start a command that runs until `stop`."""

@@ -92,15 +92,20 @@ def test_a_search_on_several_gpus_sees_that_they_disturb_each_other(gpu_project:
     """
     project = gpu_project(machine_with(2), config_of(0.6))
     (project.folder / "train.py").write_text(TRAINER)
-    done = project.search(120, "--gpus", "0,1", "--no-apply")
+    done = project.search(180, "--gpus", "0,1", "--no-apply")
     assert done.returncode == 0, done.said + done.complained[-4000:]
     assert done.answer["verdict"] == "better"
     said = next(line for line in done.complained.splitlines() if "Beside this machine's other GPUs" in line)
-    assert 0.5 < float(said.split("config has ")[1].split("x")[0]) < 0.8, said
-    assert "pairs are made while these wait" in said
+    assert "pairs are made while these wait" in said  # so it is, too, where the check has not ended by then
     results = project.folder.glob(".autotune/**/trials/*/*/result.json")
     trials = [json.loads(one.read_text()) for one in sorted(results)]
     assert len({one["conditions"]["machine"] for one in trials}) == 2
+    todays = [one for one in trials if one["purpose"] == "baseline"]
+    alone, beside = (
+        [one["measurement"]["samples_per_s"] for one in todays if one["conditions"].get("alone") is how]
+        for how in (True, False)
+    )
+    assert min(alone) > 1.3 * min(beside), (alone, beside)
     pairs = [one for one in trials if one["purpose"] == "confirm"]
     assert {one["conditions"]["alone"] for one in pairs} == {True}
     assert len(places(project.folder)[0]) == 2
