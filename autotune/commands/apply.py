@@ -64,6 +64,7 @@ def command(
             proposed_rate,
         )
         from autotune.records import Verdict
+        from autotune.report.answer import verdict
         from autotune.report.console import text_console
         from autotune.report.race_notes import why_it_may_learn_more_slowly
         from autotune.search.answer import Study
@@ -79,7 +80,7 @@ def command(
     if trial is not None:
         new = changes_of_trial(study, result, trial, problem.typed, force=force)
     elif result.verdict is Verdict.NO_CHANGE:
-        console.print(f"No change: {result.why}.", soft_wrap=True)
+        console.print(*verdict(result), sep="\n", soft_wrap=True)
         return 0
     else:
         new = changes_of_answer(study, result, config, force=force)

@@ -66,7 +66,7 @@ def gpu_shares(state: StateFolder, where: str, chosen: Sequence[int] = ()) -> li
         raise ConfigError(
             f"there is no GPU {beyond[0]}: {inventory.why_none or f'there are {len(uuids)}, numbered from 0'}",
             where=where,
-            remedy="Name those that are there, or all.",
+            remedy="Run it without this option." if inventory.why_none else "Name those that are there, or all.",
         )
     numbers = list(dict.fromkeys(chosen)) or range(len(uuids))
     cores = sorted(os.sched_getaffinity(0))

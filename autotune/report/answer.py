@@ -74,7 +74,7 @@ def print_answer(
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     column = "best" if shown is result.best else "tried"
-    parts: list[Text | Table] = [headline(result), Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")]
+    parts: list[Text | Table] = [*verdict(result)]
     if result.same_training is not None and result.same_training_confirmed is not None:
         changes = changes_text(_changed(result, result.same_training[0]))
         said = f"{ratio_text(result.same_training_confirmed)} with {changes}, in the same pairs."
@@ -168,6 +168,11 @@ def print_failures(console: Console, failures: Sequence[Failure], *, said: str =
             console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
         remedy = "" if failure.remedy == said else f"{failure.remedy} "
         console.print(Text(f"  {remedy}Logs: {failure.folder}"), soft_wrap=True)
+
+
+def verdict(result: SearchResult) -> tuple[Text, Text]:
+    """Return the answer in a sentence, and its reason."""
+    return headline(result), Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")
 
 
 def headline(result: SearchResult) -> Text:

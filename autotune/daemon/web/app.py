@@ -67,10 +67,10 @@ def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Itera
     """
     static = {file.name: file.read_bytes() for file in files(__package__).joinpath("static").iterdir()}
 
-    async def page(_request: Request) -> Response:
+    async def plain(_request: Request) -> Response:
         text = await broadcast.text()
         state = plain_html(json.loads(text)) if text else "It has only just begun."
-        return HTMLResponse(static["index.html"].decode().replace("$state", state, 1))
+        return HTMLResponse(static["plain.html"].decode().replace("$state", state, 1))
 
     def file(request: Request) -> Response:
         name = request.path_params["name"]
@@ -119,7 +119,8 @@ def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Itera
         return Response(text, headers={"content-type": kind})
 
     routes = [
-        Route("/", page),
+        Route("/", lambda _request: HTMLResponse(static["index.html"])),
+        Route("/plain", plain),
         Route("/login", sign_in, methods=["GET"]),
         Route("/static/{name}", file),
         Route("/api/state", state),

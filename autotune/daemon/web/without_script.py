@@ -1,4 +1,4 @@
-"""The page's state as plain HTML, for browsers without JavaScript, and for whoever reads the page's source."""
+"""The page's state as plain HTML, for browsers without JavaScript."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Part = Mapping[str, Any]
 
 
 def plain_html(state: Part) -> str:
-    """Return the body of the state, for ``noscript``: what to do, the search, what the daemon watches."""
+    """Return the body of the state: what to do, the search, what the daemon watches."""
     parts = [
         f"<p>{escape(str(state.get('host')))}, {escape(str(state.get('utc')))}; loaded anew every few seconds.</p>"
     ]

@@ -21,7 +21,7 @@ from tests.daemon.conftest import until
 from tests.daemon.web.client import Client
 from tests.daemon.web.page_server import PageServer
 
-PATHS = ("/", "/static/page.js", "/static/nothing", "/api/state", "/api/events", "/metrics", "/health", "/nothing")
+PATHS = ("/", "/plain", "/static/page.js", "/static/nothing", "/api/state", "/api/events", "/metrics", "/health", "/nothing")
 PAUSE = {"action": "pause", "id": "0123456789abcdef"}
 
 
@@ -41,7 +41,7 @@ def client(served: PageServer) -> Client:
 
 def test_who_has_signed_in_is_served(client: Client) -> None:
     """The page, its files, the state and its own health."""
-    for path in ("/", "/static/page.js", "/static/style.css", "/api/state", "/health", "/metrics"):
+    for path in ("/", "/plain", "/static/page.js", "/static/style.css", "/api/state", "/health", "/metrics"):
         assert client.ask(path).status == 200, path
     assert client.ask("/api/state").json["headline"]["text"] == "Nothing runs."
 
