@@ -982,8 +982,8 @@ class SearchResult:
         trials: Number of trials of this search.
         outcomes: How often each ending came in this search.
         changes: What the best (or candidate) changes.
-        budget_enough_s: Budget that is probably enough to confirm what looks better; null where nothing does, or where
-            the answer was read from the record.
+        budget_enough_s: Budget that is probably enough to confirm what looks better, or to tell; null where nothing is
+            open, or where the answer was read from the record.
         gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.
             0.02; None if that is not known (the answer was read from the record).
         objective: What was searched for, as the config names it: the score is made of that.

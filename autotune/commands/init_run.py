@@ -24,7 +24,7 @@ from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_
 from autotune.search.preflight import Preflight, Reached, run_preflight, try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.study.storage.lock import sole_search
-from autotune.trial.checkpoint_backups import CheckpointBackups
+from autotune.trial.checkpoint_backups import CheckpointBackups, is_called_a_checkpoint
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.guard import Guard
 from autotune.trial.launch import Runner
@@ -256,7 +256,7 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
     name = _name(clock)
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
     with _prepared(problem, clock, name) as (runner, checkpoints):
-        side_effects = SideEffects(problem.trainer, clock)
+        side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         with _waiting(console):
             first = run_preflight(
                 problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)
@@ -276,7 +276,7 @@ def _make(console: Console, plan: InitPlan) -> _Trials:
                 with _waiting(console):
                     second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
                 loss = checkpoints.loss("the preflight's second trial")
-        left = side_effects.of_the_trial(None)
+        left = side_effects.since_then("the preflight trial")
     for remark in (*checkpoints.remarks, *([left.sentence] if left is not None else [])):
         console.print(plain(remark, longest=1000), soft_wrap=True)
     return _Trials(first=first, second=second, trouble=trouble, loss=loss, left_files=left is not None)

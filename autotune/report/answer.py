@@ -15,6 +15,7 @@ from autotune.measure.oscillation import LEAST_PERIOD_S
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import (
+    CODE,
     CONFIRMED,
     Change,
     Learning,
@@ -120,20 +121,26 @@ def print_next_step(
 ) -> None:
     """Print the next command to type, or both where there are two answers; see `print_answer`."""
     command, say = "", "Nothing to apply."
+    more = f"--budget {math.ceil(result.budget_enough_s / 60.0)}m" if result.budget_enough_s else "more time"
+    is_code = bool(result.changes) and all(change.path.startswith(CODE) for change in result.changes)
     if applied:
         say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
     elif result.verdict in CONFIRMED:
-        say, command = "Next:  ", typed.command("apply", *(["--answer", answer] if answer else []))
+        say, command = (
+            "Next:  ",
+            typed.command("apply", *(["--code"] if is_code else []), *(["--answer", answer] if answer else [])),
+        )
         if result.applies_same_training and not answer:
             _print_both(console, result, command, typed.command("apply", "--all"))
             return
     elif result.verdict is Verdict.NO_BASELINE:
         say, command = "Next:  ", typed.command("apply", "--force")
     elif result.candidate is not None and result.speedup is None:
-        more = f"--budget {math.ceil(result.budget_enough_s / 60.0)}m" if result.budget_enough_s else "more time"
         say = f"Next:  run the same command again with {more}, it goes on where it stopped."
     elif _is_undecided(result):
-        say += " With nothing else at work on this machine, or with more time, the same command may tell."
+        say += f" With nothing else at work on this machine, or with {more}, the same command may tell."
+    elif result.budget_enough_s and not result.candidate:
+        say += f" There was no time to confirm anything: with {more} the same command goes on where it stopped."
     console.print(Text.assemble(say, (command, "bold")), soft_wrap=True)
 
 

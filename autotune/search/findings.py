@@ -21,6 +21,7 @@ from autotune.sampler.observations import Observation
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import batch_count, is_global, is_per_device
 from autotune.space.space import Space
+from autotune.trial.checkpoint_backups import is_called_a_checkpoint
 from autotune.trial.folder import TrialFolder
 from autotune.trial.outcome import Losses
 from autotune.trial.side_effects import TRIALS_LOOKED_AROUND, SideEffects
@@ -43,7 +44,7 @@ class Findings:
 
     def __init__(self, problem: Problem, clock: Clock) -> None:
         self._problem = problem
-        self._side_effects = SideEffects(problem.trainer, clock)
+        self._side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         self._looks = 0
         self._samples_differ = False
         self._said: list[str] = []
@@ -68,11 +69,18 @@ class Findings:
         if self._looks >= TRIALS_LOOKED_AROUND:
             return False
         self._looks += 1
-        side_effect = self._side_effects.of_the_trial(number)
+        side_effect = self._side_effects.since_then(f"trial {number}")
         if side_effect is None:
             return False
         self.say(side_effect.sentence)
         return side_effect.fills_a_cache
+
+    def look_back(self) -> None:
+        """Look for what the later trials left outside their folders, such as what is written with a best model."""
+        if self._looks < TRIALS_LOOKED_AROUND:
+            return
+        if seen := self._side_effects.since_then("the later trials", looks_for_cache=False):
+            self.say(seen.sentence)
 
     def learn(self, record: TrialRecord, losses: Losses, stdout: Path, *, samples: Series | None, space: Space) -> None:
         """Take one more trial; see `find_inert` for what all of them show together.

@@ -104,6 +104,7 @@ class Tuner:
         self._others = OtherMachines(parts, self.state, self._narrator.tell)
         self._is_no_better = False
         self._seen = 0  # trials, when there was nothing to confirm
+        self._lacks_time = False  # for a confirmation
         self._had_enough = False  # of exploring, before it was seen what comes of it
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
@@ -353,6 +354,7 @@ class Tuner:
             another = "another point" if self._validator.has_broken else "a point"
             why = "the budget is used up" if why == FOR_CONFIRMATION else why
             self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
+            self._lacks_time = True
             return False
         self._narrator.tell_phase("confirming", why)
         with self._others.confirming(plan.candidate.observation.name):
@@ -489,6 +491,7 @@ class Tuner:
             AutotuneError: No trial gave numbers; what ended the search, if something did.
         """
         self._rate()
+        self._findings.look_back()
         trials, result = self.state.trials, self.answer_so_far()
         if result and result.verdict in CONFIRMED and result.best and not self.state.left_out:
             trials_of_all = self.state.records()
@@ -500,17 +503,22 @@ class Tuner:
         return replace(
             result,
             gain_of_ten_minutes=self.state.gain_of_ten_minutes(),
-            budget_enough_s=self._budget_enough_s() if result.candidate and result.speedup is None else None,
+            budget_enough_s=self._budget_enough_s(result),
             why_not_raced=result.why_not_raced and (self._racer.why_not or result.why_not_raced),
             cautions=(*result.cautions, *self._cautions()),
         )
 
-    def _budget_enough_s(self) -> float | None:
-        """Return the budget of which the shortest full confirmation of the best point takes the share that it may."""
-        if not (better := self.state.better()):
+    def _budget_enough_s(self, result: SearchResult) -> float | None:
+        """Return the budget of which the shortest full confirmation of the best point takes the share that it may.
+
+        Where pairs did not tell, it is twice as long as today's; None where more time would not tell more.
+        """
+        if result.verdict is not Verdict.NO_CHANGE or not (result.candidate or self._lacks_time):
             return None
-        needed_s = CAUTION * LEAST_PAIRS * self._confirmation_basis().pair_s(better[0]) / MOST_FOR_CONFIRMING
-        return max(needed_s, 1.5 * self._budget.budget_s)
+        if (better := self.state.better()) and result.speedup is None:
+            needed_s = CAUTION * LEAST_PAIRS * self._confirmation_basis().pair_s(better[0]) / MOST_FOR_CONFIRMING
+            return max(needed_s, 1.5 * self._budget.budget_s)
+        return 2.0 * self._budget.budget_s
 
     def answer_so_far(self) -> SearchResult | None:
         """Return the answer of the study with what this search has measured so far; None without numbers of it.

@@ -205,8 +205,9 @@ class TakenBack:
 
     def __init__(self, records: Iterable[TrialRecord], baseline: Values, point: Values, noise: Noise) -> None:
         changed, records = _differing(point, baseline), list(records)
-        without = [_differing(point, record.values).keys() for record in records if has_failed(record)]
-        self.needed = {path for paths in without if len(paths) == 1 for path in paths}
+        failed = ((record.values, _differing(point, record.values)) for record in records if has_failed(record))
+        single = ((path, values[path]) for values, paths in failed if len(paths) == 1 for path in paths)
+        self.needed = {path for path, value in single if same_scalar(value, baseline[path])}
         made = [
             (record.values, math.log(record.comparable.speed))
             for record in records

@@ -124,6 +124,12 @@ class Loop:
         if is_synced or end_s >= self.digest_due_s:
             self.digest()
 
+    def called(self, begin_s: float, end_s: float, thread: int) -> None:
+        """Record a call of a compiled function that trains on nothing: many of them may be an evaluation."""
+        self.recorded.append((StepMaker.called, begin_s, end_s, thread))
+        if end_s >= self.digest_due_s:
+            self.digest()
+
     def ran_out_of_memory(self, error: str) -> None:
         """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite."""
         now_s = time.monotonic()

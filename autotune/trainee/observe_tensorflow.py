@@ -147,6 +147,8 @@ class TensorFlowObserver(Observer):
         elif not known.trains:
             if known.fetches:
                 self.loop.aggregated.skip(now_s)
+            else:
+                self.loop.called(begin_s, now_s, thread)
         else:
             if now_s >= self.loop.report.loss_due_s:
                 self._see_loss(now_s, result)

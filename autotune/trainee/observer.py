@@ -31,6 +31,7 @@ class Observer:
     | is an optimizer's step | `Loop.recorded`, with `StepMaker.updated` |
     | is a compiled step whose calls no Python sees | `Loop.always_trains`, when it is traced |
     | evaluates, or writes a checkpoint | `pause` |
+    | is compiled and takes no gradient | `Loop.called` after it |
     | waits for the accelerator | `Loop.sync`, once it is known that there is one |
     | holds the loss where that need not be waited for | `Loop.saw_loss`, when `Report.loss_due_s` has come |
     | is raised where memory runs out | `around`; `Loop.ran_out_of_memory` |

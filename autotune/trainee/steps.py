@@ -10,6 +10,7 @@ step or the next. `StepMaker` is in one of three states:
     TRAINING  A fetched batch is being trained on.
               fetched, exhausted → LOOKING; the step ends there, with its samples and the time that it waited
               worked → TRAINING; if more batches wait, gradients are accumulated: a step ends, and the next begins
+              called → TRAINING; many calls that train on nothing, in a step unlike the one before, are a pause
     OWN       A step of a loop that makes its own batches is open; it is made of the work alone.
               worked → OWN; the step ends with its work, unless this is further work of the same step
               fetched → LOOKING; from here on there are fetches
@@ -29,6 +30,7 @@ from autotune.trainee.batch import Sizer
 from autotune.trainee.report import Report
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
+_MANY_CALLS = 5  # that train on nothing, in one step: an evaluation, where the step before had less than half of them
 
 
 class State(Enum):
@@ -137,26 +139,37 @@ class StepMaker:
         self._trained_s = 0.0
         self._pause_begin_s: Optional[float] = None
         self._pause_end_s: Optional[float] = None  # None: where the step begins
+        self._calls, self._calls_before = 0, 0  # that train on nothing, in this step and the one before
+        self._call_begin_s, self._call_end_s = 0.0, 0.0  # of the first and the last of them
 
     def take(self, recorded: Sequence[tuple[Any, ...]]) -> None:
         """Process recorded events: functions of this class with their arguments."""
         fetched, worked, updated, held = StepMaker.fetched, StepMaker.worked, StepMaker.updated, self._report.held
+        called = StepMaker.called
         for event in recorded:
             happened, source, is_training = event[0], self._source, self.state is _TRAINING
             if not self._is_steady:
                 happened(self, *event[1:])
             elif happened is updated:
                 self._has_optimizer = self._is_updated = True
+            elif happened is called:
+                called(self, *event[1:])
             elif happened is worked and is_training:
                 self._trained_s = event[3]
             elif happened is worked and source.fresh == 1:
                 source.fresh = 0
                 self._begin_s, self._wait_s, self._samples = source.begin_s, source.wait_s, source.waiting.popleft()
                 self.state, self._trained_s = _TRAINING, event[3]
-            elif happened is fetched and is_training and event[1] is source and event[5] == self._fetching_thread:
+            elif (
+                happened is fetched
+                and is_training
+                and event[1] is source
+                and event[5] == self._fetching_thread
+                and not self._calls
+            ):
                 step = event[2], self._wait_s, self._samples
                 held.append(step if self._is_updated or not self._has_optimizer else (*step, False))
-                self.state, self._is_updated = _LOOKING, False
+                self.state, self._is_updated, self._calls_before = _LOOKING, False, 0
                 source.begin_s, source.wait_s, source.fresh = event[2], event[3] - event[2], 1
                 source.waiting.append(event[4])
             else:
@@ -232,6 +245,13 @@ class StepMaker:
             self._key = None
         self._trained_s = end_s
 
+    def called(self, begin_s: float, end_s: float, thread: int) -> None:
+        """Process a call of a compiled function that trains on nothing."""
+        if self.state is _TRAINING and thread == self._fetching_thread:
+            if not self._calls:
+                self._call_begin_s = begin_s
+            self._calls, self._call_end_s = self._calls + 1, end_s
+
     def updated(self) -> None:
         """Process a step of an optimizer, in frameworks where all of them are seen."""
         self._has_optimizer = self._is_updated = True
@@ -283,6 +303,9 @@ class StepMaker:
         self.is_fetching = self._has_trained = True
         self._surprises = 0
         self._samples = source.with_surplus(self._samples)
+        if self._calls >= max(_MANY_CALLS, 2 * self._calls_before + 1):
+            self._pass_over(self._call_begin_s, self._call_end_s)
+        self._calls, self._calls_before = 0, self._calls
         self._step(t_s)
         self._latest = source
         is_even = not (source.waiting or source.ahead or source.is_joint)
@@ -291,7 +314,7 @@ class StepMaker:
         )
 
     def _pass_over(self, begins_s: Optional[float], end_s: Optional[float] = None) -> None:
-        """Take the time since then for a pause, unless it is None: batches that are not trained on were fetched."""
+        """Take the time since then for a pause, unless it is None: what is not trained on was fetched, or computed."""
         if begins_s is not None and self._has_trained and self._pause_begin_s is None:
             self._pause_begin_s, self._pause_end_s = begins_s, end_s
 

@@ -41,15 +41,16 @@ MOST_BYTES = 1 << 30
 MOST_S = 10.0
 """Time limit after which no further copy is begun."""
 
+_PACKED = r"(?:\.(?:bak|bz2|gz|old|tar|tgz|xz|zip|zst))*"  # `model_best.pth.tar`
 _CHECKPOINT = re.compile(
     r".*(?:ckpt|checkpoint).*"
-    r"|.*\.(?:data-\d+-of-\d+|distcp|gguf|keras|onnx|pdopt|pdparams|pth|safetensors|tflite|weights)",
+    r"|.*\.(?:data-\d+-of-\d+|distcp|gguf|keras|onnx|pdopt|pdparams|pth|safetensors|tflite|weights)" + _PACKED,
     re.IGNORECASE,
 )
 
 
 # Data have these suffixes too, so a word in the name of the file or its folder must mark it as a checkpoint.
-_OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pkl|pt)", re.IGNORECASE)
+_OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pkl|pt|tar|tgz)" + _PACKED, re.IGNORECASE)
 _WORD = re.compile(
     r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from autotune.records import Values
 from autotune.trial.plan import Trainer
 
 TRIALS_LOOKED_AROUND = 2
-"""Number of trials of a search that are checked for side effects: the baseline's first, and the one after it."""
+"""Trials of a search after each of which is looked for side effects: the baseline's first, and the one after it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,40 +35,45 @@ class SideEffect:
 
 
 class SideEffects:
-    """Detector of side effects of the first trials of a search; made before the first of them.
+    """Detector of side effects of the trials of a search; made before the first of them.
 
     Args:
         trainer: Tells where a trial can be expected to write.
         clock: Limits the time of a look.
+        is_restored: Whether a file, by its name, is put back by others where a trial changes it: see
+            `checkpoint_backups`.
     """
 
-    def __init__(self, trainer: Trainer, clock: Clock) -> None:
+    def __init__(self, trainer: Trainer, clock: Clock, is_restored: Callable[[Path], bool]) -> None:
+        self._is_restored = is_restored
         self._cwd = trainer.settings.folder
         self._told: set[Path] = set()  # paths that were reported are not reported again
         self._data = _data_folders(trainer)
         self._snapshot = Snapshot(folders_looked_at(trainer), trainer.apart, clock)
 
-    def of_the_trial(self, number: int | None) -> SideEffect | None:
+    def since_then(self, what: str, *, looks_for_cache: bool = True) -> SideEffect | None:
         """Return the side effect since the last look; None if there is none.
 
         Args:
-            number: Number of the trial that has just ended; None for the preflight of `autotune init`.
+            what: What went on meanwhile, such as ``trial 3``.
+            looks_for_cache: Whether new files among the data are taken for a cache.
         """
-        traces = self._snapshot.traces().beyond(self._told)
+        seen = self._snapshot.traces().beyond(self._told)
+        changed, gone = (tuple(one for one in some if not self._is_restored(one)) for some in (seen.changed, seen.gone))
+        traces = replace(seen, changed=changed, gone=gone)
         if not traces.any:
             return None
         self._told.update(traces.new, traces.changed, traces.gone)
-        cache = [path for path in traces.new if is_below(path, set(self._data))]
-        return SideEffect(sentence=self._sentence(traces, cache, number), fills_a_cache=bool(cache))
+        cache = [path for path in traces.new if looks_for_cache and is_below(path, set(self._data))]
+        return SideEffect(sentence=self._sentence(traces, cache, what), fills_a_cache=bool(cache))
 
-    def _sentence(self, traces: SnapshotChanges, cache: Sequence[Path], number: int | None) -> str:
+    def _sentence(self, traces: SnapshotChanges, cache: Sequence[Path], what: str) -> str:
         parts = [
-            f"{what} {names_of(paths, self._cwd)}"
-            for what, paths in (("new:", traces.new), ("changed:", traces.changed), ("gone:", traces.gone))
+            f"{how} {names_of(paths, self._cwd)}"
+            for how, paths in (("new:", traces.new), ("changed:", traces.changed), ("gone:", traces.gone))
             if paths
         ]
-        trial = "the preflight trial" if number is None else f"trial {number}"
-        said = f"while {trial} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
+        said = f"while {what} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
         if cache:
             names = names_of(cache, self._cwd)
             said += f"; {names} is taken for a cache, so that trial is not compared with later ones"

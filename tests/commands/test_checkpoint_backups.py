@@ -61,6 +61,37 @@ def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     assert [path for path in project.glob(".autotune/kept/*") if path.is_dir()] == []
 
 
+LATER = """\
+import sys, time
+from pathlib import Path
+import yaml
+from autotune.trainee import step
+values, started = yaml.safe_load(open(sys.argv[1])), Path("started")
+started.open("a").write("x")
+for number in range(10_000):
+    time.sleep(0.02 / values["workers"])
+    step(samples=8)
+    if number == 5 and len(started.read_text()) > 4:
+        Path("model_best.pth.tar").write_text("a few steps")
+        Path("scores.txt").write_text("0.1")
+"""
+
+
+def test_what_only_later_trials_write_over_is_put_back_or_named(project: Path, autotune: Autotune) -> None:
+    """A best model is put back whenever it was written over; another file is named at the end, in the answer too."""
+    (project / "train.py").write_text(LATER)
+    section = f"{{command: '{sys.executable} train.py {{config}}', folder: ., knobs: {{workers: [1, 2, 4]}}}}"
+    (project / "config.yaml").write_text(f"workers: 1\nautotune: {section}\n")
+    (project / "model_best.pth.tar").write_bytes(TWO_WEEKS)
+    (project / "scores.txt").write_text("0.9")
+    done = autotune("search", "--config", "config.yaml", "--budget", "20s", "--json", "--no-apply")
+    assert done.returncode == 0, done.stderr
+    assert (project / "model_best.pth.tar").read_bytes() == TWO_WEEKS
+    assert "written over or taken away: model_best.pth.tar; put back from a copy" in done.stderr
+    (named,) = [said for said in json.loads(done.stdout)["cautions"] if "scores.txt" in said]
+    assert "while the later trials went on, outside its folder: changed: scores.txt" in named
+
+
 def test_a_checkpoint_that_an_interrupted_trial_has_written_over_is_put_back(project: Path, checkpoint: Path) -> None:
     """^C at any moment costs no checkpoint."""
     goes_on(project)

@@ -140,3 +140,9 @@ def test_a_change_without_which_training_fails_is_needed(taken, make_trial: Make
     known = TakenBack([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE)
     assert known.needed == {"a"}
     assert set(known) == {"b"}
+
+
+def test_what_failed_with_a_value_that_is_not_todays_makes_none_needed(taken, make_trial: MakeTrial) -> None:
+    """Today's may well run."""
+    failed = make_trial({**POINT, "a": 99}, None, purpose=Purpose.EXPLORE, ending=Ending.CRASHED)
+    assert TakenBack([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE).needed == set()

@@ -40,6 +40,11 @@ class Trainer:
         begin_s = self.loop.fetch_begins()
         self.loop.worked(key, begin_s, samples, is_whole=True, thread=threading.get_ident())
 
+    def call(self) -> None:
+        """Calls a compiled function that does not train."""
+        now_s = self.loop.fetch_begins()
+        self.loop.called(now_s, now_s, threading.get_ident())
+
     def update(self) -> None:
         """Steps an optimizer."""
         self.loop.recorded.append((StepMaker.updated,))
@@ -94,6 +99,19 @@ def test_batches_that_are_not_trained_on_are_a_pause(trainer: Trainer) -> None:
         "step",
         "epoch_end",
     ]
+
+
+def test_many_calls_that_train_on_nothing_are_a_pause_where_they_come_now_and_then(trainer: Trainer) -> None:
+    """An evaluation of what no iterator fetched; averages of weights, which each step computes, are parts of it."""
+    for number in range(12):
+        trainer.fetch()
+        trainer.train()
+        for _ in range(60 if number in (3, 7) else 6):
+            trainer.call()
+    events = trainer.seen()
+    evals = [place for place, kind in enumerate(kinds(events)) if kind == "eval"]
+    assert [kinds(events)[:place].count("step") for place in evals] == [0, 3, 7]  # nothing is known of the first
+    assert kinds(events).count("step") == 12
 
 
 def test_a_loop_that_fetches_ahead_loses_no_step(trainer: Trainer) -> None:

@@ -14,7 +14,7 @@ from autotune.records import Purpose
 from autotune.search.problem import open_problem
 from autotune.trial import checkpoint_backups
 from autotune.trial import checkpoint_backups as checkpoints
-from autotune.trial.checkpoint_backups import CheckpointBackups, KeptFile
+from autotune.trial.checkpoint_backups import CheckpointBackups, KeptFile, is_called_a_checkpoint
 from tests.search.simulated import CONFIG
 
 
@@ -70,6 +70,23 @@ def test_what_a_trial_has_taken_is_put_back(
     )
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["best.pth", "other.pth"]
     assert list(Path(".autotune/kept").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("model_best.pth.tar", True),
+        ("model.h5.gz", True),
+        ("best_model.tar", True),
+        ("weights.pt.bak", True),
+        ("images.tar", False),
+        ("data.npz.gz", False),
+        ("train.py.old", False),
+    ],
+)
+def test_checkpoints_are_known_by_their_names(name: str, is_one: bool) -> None:
+    """Packed ones, too; archives of data are none."""
+    assert is_called_a_checkpoint(Path("run", name)) is is_one
 
 
 def test_what_stands_in_its_place_is_replaced_and_not_followed(

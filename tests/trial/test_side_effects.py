@@ -6,6 +6,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.search.problem import open_problem
+from autotune.trial.checkpoint_backups import is_called_a_checkpoint
 from autotune.trial.side_effects import SideEffects, folders_named
 from tests.search.simulated import CONFIG
 
@@ -25,7 +26,7 @@ def watched(project: Path, text: str = "") -> SideEffects:
     (project / "config.yaml").write_text(text + CONFIG)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    return SideEffects(problem.trainer, SystemClock())
+    return SideEffects(problem.trainer, SystemClock(), is_called_a_checkpoint)
 
 
 DATA = "folder: corpus/train\nlog_dir: logs\n"
@@ -35,14 +36,14 @@ def test_what_is_written_where_one_works_is_named(project: Path) -> None:
     """With the remedy, once, and without blaming the trial."""
     around = watched(project, DATA)
     (project / "train.log").write_text("x")
-    found = around.of_the_trial(0)
+    found = around.since_then("trial 0")
     assert found is not None
     assert found.sentence == (
         "while trial 0 went on, outside its folder: new: train.log. autotune takes nothing away there; "
         "where a key says where it goes, name that key in the section: redirect: [KEY]"
     )
     assert not found.fills_a_cache
-    assert around.of_the_trial(1) is None
+    assert around.since_then("trial 1") is None
     assert (project / "train.log").read_text() == "x"
 
 
@@ -51,17 +52,17 @@ def test_what_is_named_once_is_not_named_again(project: Path) -> None:
     around = watched(project, DATA)
     (project / "trials").mkdir()
     (project / "train.log").write_text("x")
-    assert around.of_the_trial(0) is not None
+    assert around.since_then("trial 0") is not None
     (project / "trials" / "1.log").touch()
     (project / "train.log").write_text("xx")
-    assert around.of_the_trial(1) is None
+    assert around.since_then("trial 1") is None
 
 
 def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
     """The data are where the config says."""
     around = watched(project, DATA)
     (project / "corpus" / "train" / "features.npy").touch()
-    found = around.of_the_trial(3)
+    found = around.since_then("trial 3")
     assert found is not None
     assert found.fills_a_cache
     assert "corpus/train/features.npy is taken for a cache, so that trial is not compared" in found.sentence

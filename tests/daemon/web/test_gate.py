@@ -21,7 +21,17 @@ from tests.daemon.conftest import until
 from tests.daemon.web.client import Client
 from tests.daemon.web.page_server import PageServer
 
-PATHS = ("/", "/plain", "/static/page.js", "/static/nothing", "/api/state", "/api/events", "/metrics", "/health", "/nothing")
+PATHS = (
+    "/",
+    "/plain",
+    "/static/page.js",
+    "/static/nothing",
+    "/api/state",
+    "/api/events",
+    "/metrics",
+    "/health",
+    "/nothing",
+)
 PAUSE = {"action": "pause", "id": "0123456789abcdef"}
 
 
