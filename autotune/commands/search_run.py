@@ -16,8 +16,8 @@ from autotune.commands.search_plan import failures, show_plan
 from autotune.config.command_line import typed_tokens
 from autotune.errors import AutotuneError, Terminated
 from autotune.options import SearchRequest
-from autotune.records import CODE, ChangeSet, SearchResult
-from autotune.report.answer import Failure, print_failures, print_next_step
+from autotune.records import ChangeSet, SearchResult
+from autotune.report.answer import Failure, is_in_code, print_failures, print_next_step
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.report.race_notes import why_it_may_learn_more_slowly
@@ -182,7 +182,7 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
         forget_typed()
         why = f"{why_it_may_learn_more_slowly(result)} " if result.may_learn_more_slowly else ""
         what = "these values" if result is finished.result else "what leaves the training itself unchanged"
-        is_code = all(change.path.startswith(CODE) for change in result.changes)
+        is_code = is_in_code(result)
         if ask(f"{why}{f'Write {what} as a patch of the code' if is_code else f'Apply {what} to {config}'}?"):
             apply_if_better(problem, finished, is_accepted=True)
             is_applied = not is_code

@@ -122,13 +122,14 @@ def print_next_step(
     """Print the next command to type, or both where there are two answers; see `print_answer`."""
     command, say = "", "Nothing to apply."
     more = f"--budget {math.ceil(result.budget_enough_s / 60.0)}m" if result.budget_enough_s else "more time"
-    is_code = bool(result.changes) and all(change.path.startswith(CODE) for change in result.changes)
     if applied:
         say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
     elif result.verdict in CONFIRMED:
         say, command = (
             "Next:  ",
-            typed.command("apply", *(["--code"] if is_code else []), *(["--answer", answer] if answer else [])),
+            typed.command(
+                "apply", *(["--code"] if is_in_code(result) else []), *(["--answer", answer] if answer else [])
+            ),
         )
         if result.applies_same_training and not answer:
             _print_both(console, result, command, typed.command("apply", "--all"))
@@ -142,6 +143,11 @@ def print_next_step(
     elif result.budget_enough_s and not result.candidate:
         say += f" There was no time to confirm anything: with {more} the same command goes on where it stopped."
     console.print(Text.assemble(say, (command, "bold")), soft_wrap=True)
+
+
+def is_in_code(result: SearchResult) -> bool:
+    """Return whether all that an answer changes stands in the trainer's code."""
+    return bool(result.changes) and all(change.path.startswith(CODE) for change in result.changes)
 
 
 def _print_both(console: Console, result: SearchResult, alike: str, whole: str) -> None:
@@ -307,10 +313,12 @@ def answer_notes(result: SearchResult) -> list[Text]:
                 advice = "" if is_scaled else f" {scaling}"
                 notes.append(Text(f"{change.effective_batch}: that is another training.{advice}"))
     changes_training = any(change.label != "same training" for change in result.changes)
-    if result.same_training is not None and changes_training and result.same_training_confirmed is None:
+    is_told = result.verdict is Verdict.NO_CHANGE or result.same_training_confirmed is not None
+    if result.same_training is not None and changes_training and not is_told:
         side, ratio = result.same_training
         changes = changes_text(_changed(result, side))
-        notes.append(Text(f"Without changing the training itself: about {ratio:.2f}x with {changes}."))
+        said = f"about {ratio:.2f}x with {changes}; that was not confirmed."
+        notes.append(Text(f"Without changing the training itself: {said}"))
     return notes
 
 
