@@ -281,7 +281,8 @@ def _tab(soak: Soak, seconds: float) -> Iterator[Result]:
             daemon.note(0.5 + 0.4 * (number % 7) / 7)
             state = _state(daemon)
             page.execute_script(tell, state)
-        until(lambda: state["headline"]["text"] in page.title, "the page does not show the last change")
+        trials = str(state["search"]["trials"])
+        until(lambda: trials in text_of(page, "#search"), "the page does not show the last change")
 
 
 def _busy(folder: Path) -> BusyDaemon:
