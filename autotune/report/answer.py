@@ -125,12 +125,8 @@ def print_next_step(
     if applied:
         say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
     elif result.verdict in CONFIRMED:
-        say, command = (
-            "Next:  ",
-            typed.command(
-                "apply", *(["--code"] if is_in_code(result) else []), *(["--answer", answer] if answer else [])
-            ),
-        )
+        options = [*(["--code"] if is_in_code(result) else []), *(["--answer", answer] if answer else [])]
+        say, command = "Next:  ", typed.command("apply", *options)
         if result.applies_same_training and not answer:
             _print_both(console, result, command, typed.command("apply", "--all"))
             return

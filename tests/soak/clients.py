@@ -238,7 +238,7 @@ def _daemon_cores(soak: Soak, pages: int, seconds: float) -> Iterator[Result]:
     process = psutil.Process(daemon.pid)
     client = Client(urlsplit(said("daemon", "url")).port or 0).sign_in(said("daemon", "url"))
     for many in (0, pages):
-        streams = [_followed(client)[0] for _ in range(many)]
+        streams = [_followed(client) for _ in range(many)]
         time.sleep(5.0)  # it warms up
         sent, cpu_s, began_s = sum(map(sum, streams)), sum(process.cpu_times()[:2]), time.monotonic()
         time.sleep(seconds)
@@ -298,12 +298,11 @@ def _state(daemon: BusyDaemon) -> dict[str, Any]:
     return dict(document)
 
 
-def _followed(client: Client) -> tuple[list[int], socket.socket]:
-    """Follow the page's stream in a thread; return the bytes of each part, as they come, and the connection."""
+def _followed(client: Client) -> list[int]:
+    """Follow the page's stream in a thread; return the bytes of each part, as they come."""
     sent: list[int] = []
     connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
     connection.request("GET", "/api/events", headers={"Cookie": client.cookie})
-    own = connection.sock  # which it forgets once it has an answer
 
     def read() -> None:
         with contextlib.suppress(OSError, http.client.HTTPException), connection.getresponse() as stream:
@@ -311,4 +310,4 @@ def _followed(client: Client) -> tuple[list[int], socket.socket]:
                 sent.append(len(part))
 
     threading.Thread(target=read, daemon=True).start()
-    return sent, own
+    return sent
