@@ -10,6 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,6 +21,9 @@ from autotune.commands.lazy_group import LazyGroup
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.trial.termination import end_by_force_with
+
+if TYPE_CHECKING:
+    from autotune.trial.instruments import Simulator
 
 _COMMANDS = {
     "Commands": {
@@ -80,12 +84,13 @@ def command_line() -> None:
     """  # noqa: D301 -- click's own mark for "do not rewrap"
 
 
-def run(arguments: Sequence[str], *, started_s: float | None = None) -> int:
+def run(arguments: Sequence[str], *, started_s: float | None = None, simulator: "Simulator | None" = None) -> int:
     """Runs one command.
 
     Args:
         arguments: What was typed after ``autotune``.
         started_s: When the process started, on the monotonic clock; None takes now.
+        simulator: Runs the trials of a search in virtual time, on its own clock; None starts processes.
 
     Returns:
         The exit code.
@@ -94,7 +99,8 @@ def run(arguments: Sequence[str], *, started_s: float | None = None) -> int:
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- for the whole process
         getattr(sys, name).reconfigure(errors="backslashreplace")  # a path may hold what this locale cannot print
-    call = Invocation(arguments, SystemClock().now_s() if started_s is None else started_s)
+    clock = simulator.clock if simulator else SystemClock()
+    call = Invocation(arguments, clock.now_s() if started_s is None else started_s, clock, simulator)
     end_by_force_with(call.interrupted)
     try:
         code = _run(arguments, call)
@@ -110,7 +116,8 @@ def run(arguments: Sequence[str], *, started_s: float | None = None) -> int:
 
 def interrupted(arguments: Sequence[str], interrupt: KeyboardInterrupt) -> int:
     """Says that the process was interrupted before, or after, a command ran; returns the exit code."""
-    return Invocation(arguments, SystemClock().now_s()).interrupted(interrupt)
+    clock = SystemClock()
+    return Invocation(arguments, clock.now_s(), clock).interrupted(interrupt)
 
 
 def _run(arguments: Sequence[str], call: Invocation) -> int:

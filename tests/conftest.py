@@ -26,6 +26,8 @@ sys.dont_write_bytecode = False
 pytest_plugins = [
     "tests.fake_nvml.plugin",
     "tests.runs",
+    "tests.command_line",
+    "tests.recorded.recording",
     "tests.search.simulated",
     "tests.diagnose.measured.simulated",
 ]

@@ -3,13 +3,17 @@
 import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from autotune.clock import Clock
 from autotune.commands.output import say, say_aside, say_object
 from autotune.errors import AutotuneError, how_it_ended
 from autotune.trial.termination import signals_held
+
+if TYPE_CHECKING:
+    from autotune.trial.instruments import Simulator
 
 
 class Invocation:
@@ -20,15 +24,21 @@ class Invocation:
 
     Args:
         arguments: What was typed after ``autotune``.
-        started_s: When the process started, on the monotonic clock.
+        started_s: When the process started, on the clock's monotonic time.
+        clock: Clock of the command.
+        simulator: Runs the trials of a search in virtual time; None for processes.
 
     Attributes:
         as_json: Whether the answer, or the error, is wanted as an object on stdout.
     """
 
-    def __init__(self, arguments: Sequence[str], started_s: float) -> None:
+    def __init__(
+        self, arguments: Sequence[str], started_s: float, clock: Clock, simulator: "Simulator | None" = None
+    ) -> None:
         self._arguments = tuple(arguments)
         self.started_s = started_s
+        self.clock = clock
+        self.simulator = simulator
         own = self._arguments[: self._arguments.index("--") if "--" in self._arguments else None]
         self.as_json = "--json" in own
         self._right = [object()]  # to take the last one off a list is one step, also for a signal's handler

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.clock import Clock, SystemClock
+from autotune.clock import Clock
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
     BATCH_LIMIT,
@@ -121,7 +121,7 @@ def command(call: Invocation, /, **options: Any) -> int:
 
         if lacking := why_no_time(request):
             raise click.UsageError(f"--{lacking[0]}: {lacking[1]}.")
-    clock = SystemClock()
+    clock = call.clock
     answer = SearchAnswer(call, request.config, request.budget_s, clock)
     end_by_force_with(answer.interrupted)
     with Watchdog(request.ends_s(call.started_s), answer.by_force, clock) as watchdog:
@@ -148,7 +148,7 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         require_report(request.report)
     with _page(problem, request, watchdog, clock, started_s=call.started_s):
         try:
-            finished = search_with_display(problem, request, answer, clock, started_s=call.started_s, along=along)
+            finished = search_with_display(problem, request, answer, call, along=along)
         except AutotuneError:
             _report(problem, request, watchdog, clock)
             raise

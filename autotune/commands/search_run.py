@@ -8,8 +8,8 @@ from typing import Self
 import click
 from rich.console import Console
 
-from autotune.clock import Clock
 from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer
+from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, forget_typed, is_attended
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_plan import failures, show_plan
@@ -87,16 +87,15 @@ def search_with_display(
     problem: Problem,
     request: SearchRequest,
     answer: SearchAnswer,
-    clock: Clock,
+    call: Invocation,
     *,
-    started_s: float,
     along: AbstractContextManager[None],
 ) -> Finished:
     """Show what a search is about to do, and search, with a live display on stderr.
 
     Args:
         answer: Told of the search as soon as it has a record, so that whatever ends it early can answer from that.
-        started_s: When the process started, on the clock's monotonic time; the budget counts from there.
+        call: Call of the command; the budget counts from its start.
         along: Entered as soon as the search has a record that others can join, and left with its end.
 
     Raises:
@@ -104,9 +103,9 @@ def search_with_display(
     """
     progress = text_console(stderr=True)
     show_plan(progress, problem, request)
-    part = Part(started_s=started_s, lifeline=Lifeline.of_environment())
-    display = SearchDisplay(progress, clock, started_s=started_s, budget_s=request.budget_s)
-    with open_search(problem, request, part, clock, display) as search:
+    part = Part(started_s=call.started_s, lifeline=Lifeline.of_environment())
+    display = SearchDisplay(progress, call.clock, started_s=call.started_s, budget_s=request.budget_s)
+    with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:
         answer.begin(problem, search)
         answer.clear = display.close
         with along:

@@ -35,8 +35,7 @@ from autotune.trial.checkpoint_backups import CheckpointBackups
 from autotune.trial.folder import delete_left
 from autotune.trial.gpu_collector import gpu_collector
 from autotune.trial.guard import Guard
-from autotune.trial.instruments import Instruments
-from autotune.trial.launch import Runner
+from autotune.trial.instruments import Instruments, Simulator
 from autotune.trial.orphans import end_orphans
 from autotune.trial.process_identity import is_gone, same_boot, this_process
 from autotune.trial.search_child import Lifeline
@@ -196,13 +195,13 @@ def open_search(
     clock: Clock,
     on_event: OnEvent,
     *,
-    runner: Runner | None = None,
+    simulator: Simulator | None = None,
 ) -> Iterator[OpenSearch]:
     """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
 
     Arguments and errors are those of `open_parts`.
     """
-    with open_parts(problem, options, part, clock, on_event, runner=runner, joins=True) as opened:
+    with open_parts(problem, options, part, clock, on_event, simulator=simulator, joins=True) as opened:
         parts, study = opened.parts, opened.parts.study
         tuner = Tuner(parts, opened.consumers)
 
@@ -228,14 +227,14 @@ def open_parts(
     clock: Clock,
     on_event: OnEvent,
     *,
-    runner: Runner | None = None,
+    simulator: Simulator | None = None,
     joins: bool = False,
 ) -> Iterator[OpenParts]:
     """Put the parts together that trials of a study are made with, for as long as a ``with`` block lasts.
 
     Args:
         on_event: Told everything that happens, remarks included.
-        runner: Makes the trials; None to fork them from a warm interpreter, or start them.
+        simulator: Runs the trials in virtual time; None forks them from a warm interpreter, or starts them.
         joins: Whether this process becomes a member of the study, with which others share a search.
 
     Raises:
@@ -287,7 +286,7 @@ def open_parts(
             seed=options.seed,
             problem=problem,
             study=study,
-            runner=runner or zygotes,
+            runner=simulator or zygotes,
             budget=_budget(study, options, part, clock),
             clock=clock,
             sampler=sampler,
@@ -297,7 +296,7 @@ def open_parts(
             lifeline=part.lifeline,
             warm_start=start,
             neighbours=neighbours,
-            instruments=lambda: Instruments.of_machine(clock, collector),
+            instruments=simulator.instruments if simulator else lambda: Instruments.of_machine(clock, collector),
         )
         consumers = (tell, checkpoints.after, tell_remarks)
         try:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 
@@ -207,7 +208,7 @@ class TrialMaker:
                 self._narrator.tell(
                     TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
                 )
-                code = self._parts.problem.code.digests()
+                code, start = self._parts.problem.code.digests(), self._parts.clock.utc()
                 done = self._execute(trial, claim.number, self._parts.clock.now_s())
             except BaseException:
                 study.abandon(claim, why=lifeline.why if lifeline is not None else "")
@@ -215,7 +216,7 @@ class TrialMaker:
         self.latest = done
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
-        record = self._record(trial, claim.number, done, validity, code)
+        record = self._record(trial, claim.number, done, validity, code, start)
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
         record = study.finish(claim, record, score=self._state.score(record), speeds=speeds)
         # Its outputs are deleted within half a second beyond the wall, or beyond its own end: it may ignore SIGTERM.
@@ -308,7 +309,13 @@ class TrialMaker:
         return validity
 
     def _record(
-        self, trial: PlannedTrial, number: int, done: Execution, validity: Validity, code: Mapping[str, str]
+        self,
+        trial: PlannedTrial,
+        number: int,
+        done: Execution,
+        validity: Validity,
+        code: Mapping[str, str],
+        start: datetime,
     ) -> TrialRecord:
         problem = self._parts.problem
         loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
@@ -328,7 +335,8 @@ class TrialMaker:
             conditions={**problem.conditions, **done.conditions, **self._conditions(trial, done)},
             validation=trial.judge(done),
             race=trial.judge_leg(done),
-            code={**problem.code.digests(loaded), **code},  # as it was when the trial began, as far as that was known
+            # As it was when the trial began, for the files that were known then.
+            code={**problem.code.digests(loaded, before_s=start.timestamp()), **code},
         )
 
     def _conditions(self, trial: PlannedTrial, done: Execution) -> dict[str, Scalar]:

@@ -22,6 +22,7 @@ from autotune.clock import VirtualClock
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus, TrialProcesses
 from autotune.records import PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
 from autotune.trial.folder import TrialFolder
+from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Watch
 
 LOOK_S = 0.25
@@ -209,13 +210,14 @@ class SimulatedRunner:
         drift: Drift of the machine.
 
     Attributes:
+        clock: The virtual clock.
         plans: Plans of the started trials, in order.
         training: Training of the latest trial; None before the first.
         begun_phases: Phases of the latest trial, each with the time at which it began.
     """
 
     def __init__(self, clock: VirtualClock, trainer: Trainer, *, seed: int = 0, drift: Drift | None = None) -> None:
-        self._clock = clock
+        self.clock = clock
         self._trainer = trainer
         self._seed = seed
         self._drift = _DriftPath(drift, clock.now_s(), seed) if drift else None
@@ -223,8 +225,12 @@ class SimulatedRunner:
         self.training: Training | None = None
         self.begun_phases: list[tuple[float, TrialPhase]] = []
 
+    def instruments(self) -> Instruments:
+        """Return the instruments for one trial: the simulated host, and no GPU."""
+        return Instruments(SimulatedHostProbe(self))
+
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        started_s = self._clock.now_s()
+        started_s = self.clock.now_s()
         if started_s >= deadline_s:
             return TrialExit(started_s=started_s, ended_s=started_s, exit_code=None, stop=Stop.DEADLINE)
         TrialFolder(plan.folder).create()
@@ -238,17 +244,17 @@ class SimulatedRunner:
         stop: Stop | None = None
         while stop is None:
             # An end of its own, and the deadline, come when they come, and not at the next look.
-            due_s = min(self._clock.now_s() + LOOK_S, deadline_s)
+            due_s = min(self.clock.now_s() + LOOK_S, deadline_s)
             due = []
             while coming is not None and coming.t_s <= due_s:
                 due.append(coming)
                 coming = next(events, None)
             has_ended = coming is None
-            self._clock.wait((due[-1].t_s if has_ended and due else due_s) - self._clock.now_s())
+            self.clock.wait((due[-1].t_s if has_ended and due else due_s) - self.clock.now_s())
             stop = watch(due)
             if has_ended:
                 return self._exit(started_s, training, exit_code=training.exit_code)
-            if stop is None and self._clock.now_s() >= deadline_s:
+            if stop is None and self.clock.now_s() >= deadline_s:
                 stop = Stop.DEADLINE
         return self._exit(started_s, training, stop=stop)
 
@@ -257,11 +263,11 @@ class SimulatedRunner:
     ) -> TrialExit:
         return TrialExit(
             started_s=started_s,
-            ended_s=self._clock.now_s(),
+            ended_s=self.clock.now_s(),
             exit_code=exit_code,
             stop=stop,
             stderr_tail=training.stderr,
-            cpu_s=training.cpu_cores * (self._clock.now_s() - started_s),
+            cpu_s=training.cpu_cores * (self.clock.now_s() - started_s),
             peak_memory_bytes=training.memory_bytes,
             oom_killed=False,
         )

@@ -194,22 +194,37 @@ def _header(source: str, devices: Optional[Iterable[str]]) -> str:
 
 
 def _own_files() -> Iterator[list[str]]:
-    """Yield the files of the loaded modules that are not installed: those of the trainer's project."""
-    library = os.path.dirname(os.__file__) + os.sep
+    """Yield the files of the loaded modules that are not installed: those of the trainer's project.
+
+    Code that a framework generated is not the project's, wherever its cache is: its module's name begins with that of
+    an installed package (``torch._inductor.runtime.compile_tasks...``).
+    """
     waiting: list[str] = []
-    for module in list(sys.modules.values()):
-        with contextlib.suppress(Exception):
-            # Not by getattr: a module that is loaded late would be loaded now.
-            path = object.__getattribute__(module, "__dict__").get("__file__")
-            if isinstance(path, str) and not path.startswith((library, "<")):
-                path = os.path.abspath(path)
-                if not {"site-packages", "dist-packages", "_autotune_trainee"} & set(path.split(os.sep)):
-                    waiting.append(path)
+    for name, module in list(sys.modules.items()):
+        path = _file_of(module)
+        if path and not _is_installed(path):
+            package = _file_of(sys.modules.get(name.partition(".")[0]))
+            if not (package and _is_installed(package)):
+                waiting.append(path)
         if sum(map(len, waiting)) > 4096:  # of one line: readers take 16 KiB
             yield waiting
             waiting = []
     if waiting:
         yield waiting
+
+
+def _file_of(module: object) -> Optional[str]:
+    with contextlib.suppress(Exception):
+        # Not by getattr: a module that is loaded late would be loaded now.
+        path = object.__getattribute__(module, "__dict__").get("__file__")
+        return os.path.abspath(path) if isinstance(path, str) and not path.startswith("<") else None
+    return None
+
+
+def _is_installed(path: str) -> bool:
+    if path.startswith(os.path.dirname(os.path.abspath(os.__file__)) + os.sep):
+        return True
+    return not {"site-packages", "dist-packages", "_autotune_trainee"}.isdisjoint(path.split(os.sep))
 
 
 # All other fields are numbers.

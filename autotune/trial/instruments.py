@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from autotune.clock import Clock
 from autotune.measure.host import HostProbe
@@ -13,6 +13,7 @@ from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, 
 from autotune.measure.window import Window, measure_trial
 from autotune.records import GpuRole, Measurement, TraineeEvent, TrialExit
 from autotune.stage_times import PipelineTimes
+from autotune.trial.launch import Runner
 
 _MEMORY_READINGS = 24  # over a window, to see whether a GPU fills up
 _FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
@@ -158,3 +159,16 @@ class Instruments:
             stages=stages,
         )
         return measurement, gpu or GpuUsage()
+
+
+class Simulator(Runner, Protocol):
+    """Runner in virtual time, which supplies its own clock and instruments."""
+
+    @property
+    def clock(self) -> Clock:
+        """Virtual clock that the runner advances."""
+        ...
+
+    def instruments(self) -> Instruments:
+        """Return the instruments for one trial."""
+        ...

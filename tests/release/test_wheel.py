@@ -48,7 +48,7 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
-    """The package, its types and the manual page; no tests, no benchmarks, no pages, nothing compiled."""
+    """The package and its types; no tests, no benchmarks, no pages, nothing compiled."""
     names = zipfile.ZipFile(wheel).namelist()
     assert wheel.name.endswith("-py3-none-any.whl")
     assert wheel.stat().st_size < _LARGEST_BYTES
@@ -57,7 +57,6 @@ def test_a_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
     assert {"autotune/__main__.py", "autotune/py.typed"} <= set(names)
     read = ("locale/fa/LC_MESSAGES/autotune.mo", "report/html/page.html.jinja", "diagnose/tables.toml")
     assert {f"autotune/{name}" for name in read} <= set(names)
-    assert any(name.endswith("share/man/man1/autotune.1") for name in names)
     assert [name for name in names if "scripts/bench/" in name or "test_" in name or name.endswith(".so")] == []
 
 
@@ -65,22 +64,11 @@ def test_a_source_distribution_has_what_a_wheel_is_made_of(sdist: Path) -> None:
     """No tests and no benchmarks either."""
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "hatch_build.py", "README.md", "CHANGELOG.md", "LICENSE", "autotune/cli.py"} <= names
+    assert {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "autotune/cli.py"} <= names
     assert [name for name in names if name.startswith(("tests/", "scripts/bench/", "docs/", "."))] in (
         [],
         [".gitignore"],
     )
-
-
-def test_the_manual_page_has_every_command(wheel: Path) -> None:
-    """Each command and option is in it, and nothing that man(7) would take for a request."""
-    archive = zipfile.ZipFile(wheel)
-    name = next(name for name in archive.namelist() if name.endswith("autotune.1"))
-    page = archive.read(name).decode()
-    for words in ("autotune search", "autotune study export", "autotune queue add", "\\-\\-same\\-training"):
-        assert words in page
-    requests = {line.split(" ")[0] for line in page.splitlines() if line.startswith((".", "'"))}
-    assert requests <= {".TH", ".SH", ".SS", ".TP", ".PP", ".B", ".nf", ".fi"}
 
 
 @pytest.mark.services

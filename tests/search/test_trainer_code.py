@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,31 @@ def test_files_that_a_trial_reports_count_if_they_are_the_projects(here: Path, t
     assert code(here).changed(digests) == ()
     own.write_text("x = 2\n")
     assert code(here).changed(digests) == ("unrelated.py",)
+
+
+@pytest.mark.parametrize("place", [".", "tmp", "tmp/autotune-0-1", "build", ".cache", "__pycache__", "kept", "conda"])
+def test_files_that_a_trial_generates_are_not_the_trainers_code(
+    here: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those in TMPDIR, caches, build folders and environments never; elsewhere those newer than the trial's start."""
+    monkeypatch.setattr(tempfile, "tempdir", str(here / "tmp"))
+    (here / "kept").mkdir()
+    (here / "kept" / "CACHEDIR.TAG").touch()
+    (here / "conda" / "conda-meta").mkdir(parents=True)
+    path = here / place / "generated.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x = 1\n")
+    written_s = path.stat().st_mtime
+    assert set(code(here).digests([str(path)], before_s=written_s)) == set(NAMES)
+    is_own = place == "."
+    assert ("generated.py" in code(here).digests([str(path)], before_s=written_s + 1)) is is_own
+
+
+def test_a_project_below_the_temporary_folder_has_its_code(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own files count, also where the command runs in the temporary folder itself."""
+    for temporary in (here.parent, here):
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        assert set(code(here).digests([str(here / "unrelated.py")])) == {*NAMES, "unrelated.py"}
 
 
 def test_names_from_elsewhere_are_looked_up_in_the_project_only(here: Path, tmp_path: Path) -> None:

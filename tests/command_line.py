@@ -1,0 +1,112 @@
+"""The command line in this process: whole commands in milliseconds, and searches in virtual time.
+
+Verdicts, budgets, intervals, wording and exit codes of commands are tested through this: the trainer is simulated, and
+everything else is what a user has. What needs a process, a terminal or a signal is in `tests/end_to_end`.
+"""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autotune import cli
+from autotune.clock import VirtualClock
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+
+Trainer = Callable[[Mapping[str, Any]], Training]
+
+CONFIG = """\
+# How the toy is trained.
+data:
+    batch_size: 4      # samples per step
+    num_workers: 1   # loaders
+
+out: {log_dir: logs}   # not the user's, in trials
+
+autotune:
+    command: "{python} train.py {config}"
+    knobs:
+        data.batch_size: [4, 16, 64]
+        data.num_workers: [1, 2]
+    trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
+    folder: '.'
+"""
+
+
+def toy(config: Mapping[str, Any]) -> Training:
+    """Train so that a second worker doubles the speed, and larger batches pay."""
+    data = config["data"]
+    step_s = (0.004 + 0.002 * data["batch_size"]) / min(data["num_workers"], 2)
+    return Training(samples=data["batch_size"], step_s=step_s, noise=0.03, epoch=200)
+
+
+@dataclass(frozen=True)
+class Done:
+    """Outcome of a command: its exit code, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Object that ``--json`` printed."""
+        read: dict[str, Any] = json.loads(self.stdout)
+        return read
+
+
+class CommandLine:
+    """Commands typed in one project, with a simulated trainer behind its searches.
+
+    Args:
+        folder: Folder that the commands are typed in.
+        trainer: The trainer, by its config.
+
+    Attributes:
+        clock: Virtual clock of the searches; it goes on from one command to the next.
+        simulator: Runs the trials, and keeps their plans.
+    """
+
+    def __init__(self, folder: Path, trainer: Trainer = toy, *, seed: int = 0) -> None:
+        self.folder = folder
+        self.clock = VirtualClock()
+        self.simulator = SimulatedRunner(self.clock, lambda text: trainer(yaml.load(text, yaml.CSafeLoader)), seed=seed)
+
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
+        """Run one command; without a terminal, as in a script."""
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+            patch.chdir(self.folder)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            code = cli.run(arguments, simulator=self.simulator)
+        printed = [stream.buffer.getvalue().decode() for stream in streams]  # type: ignore[attr-defined]
+        return Done(code, *printed)
+
+    def search(self, *options: str, config: str = "config.yaml", budget: str = "30m") -> Done:
+        """Search, without a question at its end."""
+        return self("search", "--config", config, "--budget", budget, *options)
+
+
+@pytest.fixture
+def simulated(tmp_path: Path) -> CommandLine:
+    """Project with a config and a simulated trainer, in a folder that is hard to quote."""
+    return project_in(tmp_path / 'it\'s a "project"')
+
+
+def project_in(folder: Path, trainer: Trainer = toy, config: str = CONFIG) -> CommandLine:
+    """Make a project with a config and a simulated trainer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(config)
+    (folder / "train.py").write_text('"""Simulated: never run."""\n')
+    os.makedirs(folder / ".autotune", mode=0o700, exist_ok=True)
+    return CommandLine(folder, trainer)
