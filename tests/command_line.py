@@ -13,6 +13,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch as patched
 
 import pytest
 import yaml
@@ -63,6 +64,17 @@ class Done:
         return read
 
 
+class _Typed(io.TextIOWrapper):
+    """Stream of what is typed on a terminal; None for no terminal."""
+
+    def __init__(self, answers: str | None) -> None:
+        super().__init__(io.BytesIO((answers or "").encode()))
+        self._is_terminal = answers is not None
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
 class CommandLine:
     """Commands typed in one project, with a simulated trainer behind its searches.
 
@@ -80,15 +92,20 @@ class CommandLine:
         self.clock = VirtualClock()
         self.simulator = SimulatedRunner(self.clock, lambda text: trainer(yaml.load(text, yaml.CSafeLoader)), seed=seed)
 
-    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> Done:
-        """Run one command; without a terminal, as in a script."""
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None, answers: str | None = None) -> Done:
+        """Run one command; without a terminal, as in a script, unless it is to be answered.
+
+        Args:
+            arguments: What is typed after ``autotune``.
+            env: Variables of its environment, besides those of the tests.
+            answers: What is typed on the terminal, a line for each question.
+        """
         streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(streams[0]), redirect_stderr(streams[1]):
             patch.chdir(self.folder)
-            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-            for name, value in (env or {}).items():
-                patch.setenv(name, value)
-            code = cli.run(arguments, simulator=self.simulator)
+            patch.setattr(sys, "stdin", _Typed(answers))
+            with patched.dict(os.environ, env or {}):
+                code = cli.run(arguments, simulator=self.simulator)
         printed = [stream.buffer.getvalue().decode() for stream in streams]  # type: ignore[attr-defined]
         return Done(code, *printed)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.clock import Clock, SystemClock
+from autotune.clock import Clock
 from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import (
     DURATION,
@@ -89,7 +89,7 @@ def command(call: Invocation, /, **options: Any) -> int:
     if shows_gpus:
         say_gpus(request)
         return 0
-    clock = SystemClock()
+    clock = call.clock
     makes_trials = request.config is not None and not request.static
     ends_s = call.started_s + request.budget_s if makes_trials else float("inf")
     with Watchdog(ends_s, lambda: _late(call), clock) as watchdog:
@@ -108,7 +108,7 @@ def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog,
     with signals_held():
         from autotune.commands.diagnose_run import diagnose_with_display, fix, keep_everything, say_diagnosis
 
-    done = diagnose_with_display(request, clock, started_s=call.started_s)
+    done = diagnose_with_display(request, clock, started_s=call.started_s, simulator=call.simulator)
     watchdog.stand_down()
     if request.out is not None:
         keep_everything(request.out, done, clock)

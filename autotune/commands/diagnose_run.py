@@ -31,6 +31,7 @@ from autotune.report.profile_tables import print_pipeline_profile, print_step_pr
 from autotune.search.answer import changes_from_now
 from autotune.search.problem import Problem, open_problem
 from autotune.space.knob import Label
+from autotune.trial.instruments import Simulator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +100,14 @@ class Diagnosed:
     profiles: Profiles | None = None
 
 
-def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s: float) -> Diagnosed:
+def diagnose_with_display(
+    request: DiagnosisRequest, clock: Clock, *, started_s: float, simulator: Simulator | None = None
+) -> Diagnosed:
     """Diagnose, with a live display on stderr where trials are made.
 
     Args:
         started_s: When the process started, on the clock's monotonic time; the budget counts from there.
+        simulator: Runs the trials in virtual time; None for processes.
 
     Raises:
         AutotuneError: The config cannot be used, or no trial can be made.
@@ -129,6 +133,7 @@ def diagnose_with_display(request: DiagnosisRequest, clock: Clock, *, started_s:
                 started_s=started_s,
                 allow_busy_gpu=is_allowed,
                 verifies=request.verify,
+                simulator=simulator,
             )
         if request.out is not None:
             say_aside("profiling the input pipeline and the step")

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from autotune.commands.invocation import Invocation
 from autotune.commands.parameters import config_files_option, state_dir_option
 from autotune.options import InitRequest
 from autotune.trial.termination import signals_held
@@ -17,7 +18,8 @@ from autotune.trial.termination import signals_held
 @click.option("--no-preflight", is_flag=True, help="Do not start the trainer first to see that it can be measured.")
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
-def command(**options: Any) -> int:
+@click.pass_obj
+def command(call: Invocation, /, **options: Any) -> int:
     """Finds the knobs of a config, makes one short trial to see that they can be measured, and adds a section.
 
     Type how training is started behind --. Nothing is started or written before you have said yes. A second trial has
@@ -43,6 +45,6 @@ def command(**options: Any) -> int:
     plan = plan_requested(request)
     show_inventory(console, plan)
     if request.yes or request.may_ask:
-        plan = tried(console, plan, request)
+        plan = tried(console, plan, request, call)
     write_if_wanted(console, plan, request)
     return 0

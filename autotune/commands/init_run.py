@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from autotune.clock import Clock, SystemClock, format_duration
+from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, say_remarks
 from autotune.config.apply import create_file, write_edits
 from autotune.config.command_line import read_typed, refuse_secrets
@@ -79,7 +80,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
         console.print(plain(begins, longest=1000), soft_wrap=True)
 
 
-def tried(console: Console, plan: InitPlan, request: InitRequest) -> InitPlan:
+def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocation) -> InitPlan:
     """Make the preflight, after a yes, which may have been typed as ``--yes``; return the plan to carry out after it.
 
     Returns:
@@ -93,7 +94,7 @@ def tried(console: Console, plan: InitPlan, request: InitRequest) -> InitPlan:
         if plan.changes_config:
             console.print(NOT_TRIED, soft_wrap=True)
         return plan
-    why_separate = show_preflight(plan, may_ask=request.may_ask)
+    why_separate = show_preflight(plan, call, may_ask=request.may_ask)
     if why_separate is None:
         return plan
     console.print(plain(why_separate, longest=1000), soft_wrap=True)
@@ -168,7 +169,7 @@ class _Trials:
     left_files: bool
 
 
-def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
+def show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str | None:
     """Makes a short trial of today's config, then one with the section in it, and says what they showed.
 
     The second is made where the section is to go into the config and the first one worked.
@@ -185,7 +186,7 @@ def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
         click.Abort: The same, and somebody was asked and said no.
     """
     console = text_console(stderr=True)
-    trials = _make(console, plan)
+    trials = _make(console, plan, call)
     trouble = trials.loss or trials.trouble
     if trouble is not None:
         if trials.loss is None:
@@ -201,7 +202,7 @@ def show_preflight(plan: InitPlan, *, may_ask: bool) -> str | None:
     return _why_separate(console, plan, trials) if trials.second else None
 
 
-def try_start(problem: Problem, *, longest_s: float) -> float:
+def try_start(problem: Problem, call: Invocation, *, longest_s: float) -> float:
     """Make one short trial of today's config, and nothing of it.
 
     Args:
@@ -213,9 +214,9 @@ def try_start(problem: Problem, *, longest_s: float) -> float:
     Raises:
         TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
     """
-    clock = SystemClock()
+    clock = call.clock
     name = _name(clock)
-    with _prepared(problem, clock, name) as (runner, checkpoints):
+    with _prepared(problem, call, name) as (runner, checkpoints):
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
         preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
@@ -237,9 +238,10 @@ def _name(clock: Clock) -> str:
 
 
 @contextmanager
-def _prepared(problem: Problem, clock: Clock, name: str) -> Iterator[tuple[Runner, CheckpointBackups]]:
+def _prepared(problem: Problem, call: Invocation, name: str) -> Iterator[tuple[Runner, CheckpointBackups]]:
     """Hold this machine's part of the study, without orphans, and the user's checkpoints, while trials are made."""
     problem.state.create()
+    clock = call.clock
     checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
@@ -247,15 +249,15 @@ def _prepared(problem: Problem, clock: Clock, name: str) -> Iterator[tuple[Runne
         checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        yield ZygoteRunner(guard, clock), checkpoints
+        yield call.simulator or ZygoteRunner(guard, clock), checkpoints
 
 
-def _make(console: Console, plan: InitPlan) -> _Trials:
+def _make(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
     """Make the first trial, and where that shows what it should the second one."""
-    problem, clock, second = plan.problem, SystemClock(), None
+    problem, clock, second = plan.problem, call.clock, None
     name = _name(clock)
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
-    with _prepared(problem, clock, name) as (runner, checkpoints):
+    with _prepared(problem, call, name) as (runner, checkpoints):
         side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         with _waiting(console):
             first = run_preflight(

@@ -122,7 +122,7 @@ def add(
         say_aside(f"Not kept for the search, though the config or the trainer's script names it: {', '.join(named)}.")
         say_aside(f"To keep it, on disk: --keep-env {named[0]}")
     if not no_check:
-        _try_start(problem, budget_s)
+        _try_start(problem, budget_s, call)
     further = tuple(one for one in map(os.path.realpath, problem.settings.paths) if one != str(path))
     utc, id = SystemClock().utc().isoformat(timespec="seconds"), secrets.token_hex(8)
     print_of = fingerprint((path, *map(Path, further)))
@@ -441,18 +441,18 @@ def _named(problem: Problem, variables: Iterable[str]) -> list[str]:
     return sorted(words.intersection(variables))
 
 
-def _try_start(problem: Problem, budget_s: float) -> None:
+def _try_start(problem: Problem, budget_s: float, call: Invocation) -> None:
     """Start the trainer once, unless somebody else is on the GPU."""
     with signals_held():
         from autotune.commands.init_run import try_start
         from autotune.search.gpus import busy_remarks
 
-    if busy := busy_remarks(problem, SystemClock()):
+    if busy := busy_remarks(problem, call.clock):
         say_aside(f"Not tried: {busy[0]}. The trainer is first started when its turn comes.")
         return
     say_aside("Trying one start of the trainer, in the environment that the search will have ...")
     # to the first step, however small the budget: to import a framework takes half of that
-    took_s = try_start(problem, longest_s=max(20.0, budget_s / LEAST_TRIALS))
+    took_s = try_start(problem, call, longest_s=max(20.0, budget_s / LEAST_TRIALS))
     if LEAST_TRIALS * took_s > budget_s:
         raise ConfigError(
             f"a budget of {format_duration(budget_s)} cannot fit: one start of this trainer takes "

@@ -21,6 +21,7 @@ from autotune.messages import _, ngettext, uncapitalized
 from autotune.options import SearchOptions
 from autotune.search.open import Part, open_parts
 from autotune.search.problem import Problem
+from autotune.trial.instruments import Simulator
 
 
 def diagnose_static(problem: Problem | None, clock: Clock) -> Diagnosis:
@@ -42,6 +43,7 @@ def diagnose(
     started_s: float,
     allow_busy_gpu: bool = False,
     verifies: bool = False,
+    simulator: Simulator | None = None,
 ) -> Diagnosis:
     """Diagnose a training: static checks, then short trials of it.
 
@@ -53,13 +55,14 @@ def diagnose(
         allow_busy_gpu: Whether to make trials although somebody else is on the GPU.
         verifies: Whether to look only whether the step is what the config says: traced once, compiled, in its
             precision, on its device.
+        simulator: Runs the trials in virtual time; None for processes.
 
     Raises:
         AutotuneError: Trials cannot be made: the record is held by a search, a GPU is busy, and the like.
     """
     cpu = BusyCpu()
     search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
-    with open_parts(problem, search, Part(started_s=started_s), clock, on_event) as opened:
+    with open_parts(problem, search, Part(started_s=started_s), clock, on_event, simulator=simulator) as opened:
         diagnoser = Diagnoser(opened.parts, opened.consumers, busy_s=cpu.busy_s, cores=cpu.cores)
         if verifies:
             return _verification(check_code(Subject(problem=problem, clock=clock)), diagnoser.verify())
