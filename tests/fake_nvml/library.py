@@ -1,14 +1,17 @@
 """Builds the fake driver, and makes machines of it."""
 
+import ctypes
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +26,15 @@ _FLAGS = ("-std=c11", "-Wall", "-Wextra", "-O2", "-fPIC", "-shared", "-fvisibili
 FROZEN_ORIGIN_S = 1_000.0  # where autotune's VirtualClock starts, and
 FROZEN_EPOCH_S = 1_893_456_000.0  # what it says of the year: 2030-01-01T00:00:00Z
 
-_PRELUDE = """\
+_PRELUDE = f"""\
 import json, os, time
 from pynvml import *
 
 def at(t_s):
     clock = os.environ["AUTOTUNE_FAKE_NVML_CLOCK"]
     with open(clock + ".new", "w") as file:
-        file.write(str(round(({origin_s} + t_s) * 1e9)))
+        file.write(str(round(({FROZEN_ORIGIN_S} + t_s) * 1e9)))
     os.replace(clock + ".new", clock)
-
-def tell(value):
-    print(json.dumps(value))
 
 def code_of(function, *arguments, **options):
     try:
@@ -43,6 +43,18 @@ def code_of(function, *arguments, **options):
         return error.value
     return 0
 """
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(
+    [
+        __name__,
+        "autotune.measure.gpu.collector",
+        "autotune.measure.gpu.occupancy",
+        "autotune.measure.gpu.timeline",
+        "autotune.search.gpus",
+        "autotune.search.problem",
+    ]
+)
 
 
 def build(library: Path, *flags: str) -> None:
@@ -67,6 +79,7 @@ class FakeGpu:
     def __init__(
         self, library: Path, folder: Path, scenario: Scenario, *, at_s: float | None, began_s_ago: float
     ) -> None:
+        self._library = str(library)
         self.tenants = folder / "tenants"
         self._switches = folder / "switches"
         self._switches.mkdir()
@@ -110,24 +123,43 @@ class FakeGpu:
         else:
             (self._switches / name).unlink(missing_ok=True)
 
-    def run(self, code: str, *, timeout_s: float = 60.0) -> Any:
+    def run(self, code: str, *, timeout_s: float = 120.0) -> Any:
         """Runs Python in a process of its own that has this driver, and answers what it tells.
 
         The code finds all of `pynvml`, and ``at(t_s)`` (see `at`), ``tell(value)`` (what `run` answers: the value
         after a trip through JSON; None if nothing is told), ``code_of(function, *arguments, **options)`` (the
-        NVML error that a call raises; 0 if none).
+        NVML error that a call raises; 0 if none). The process is a fork, in which most of autotune is imported already.
         """
-        done = subprocess.run(
-            [sys.executable, "-c", _PRELUDE.format(origin_s=FROZEN_ORIGIN_S) + code],
-            env=self.env,
-            cwd=_REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout) if done.stdout else None
+        told, tells = _FORKS.Pipe(duplex=False)
+        process = _FORKS.Process(target=_play, args=(tells, code, self._library, self.env))
+        process.start()
+        tells.close()
+        try:
+            assert told.poll(timeout_s), f"nothing was told for {timeout_s:g} s"
+            kind, value = told.recv()
+        finally:
+            process.kill()
+            process.join()
+            told.close()
+        assert kind != "failed", value
+        return json.loads(value) if value else None
+
+
+def _play(tells: Connection, code: str, library: str, env: dict[str, str]) -> None:
+    """Be a process with that driver and environment, and run the code; ends without waiting for calls that hang."""
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(_REPOSITORY)
+    ctypes.CDLL(library)  # the bindings find it by its soname
+    said = [""]
+    names = {"tell": lambda value: said.append(json.dumps(value))}
+    try:
+        exec(_PRELUDE, names)
+        exec(compile(code, "played", "exec"), names)
+        tells.send(("told", said[-1]))
+    except BaseException:
+        tells.send(("failed", traceback.format_exc()))
+    os._exit(0)
 
 
 @contextmanager
