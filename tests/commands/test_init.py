@@ -1,16 +1,18 @@
-"""``autotune init`` as its user has it: real processes, real trainers, and a terminal that answers."""
+"""``autotune init`` as its user has it: what it shows, tries, asks and writes; trainers are simulated."""
 
 import json
 import os
-import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from autotune.clock import SystemClock
 from autotune.config.apply import plan_edit, write_edits
-from tests.commands.conftest import TRAINER, Autotune, answered
+from autotune.testing.simulated_runner import SimulatedRunner, Training
+from tests.command_line import CommandLine, Trainer, project_in
 
 FLAG_TRAINER = Path(__file__).parents[1] / "toys" / "flag_trainer.py"
 CONFIG = """\
@@ -21,25 +23,50 @@ data:
 
 out: {log_dir: logs}   # not the user's, in trials
 """
-COMMAND = ("--", sys.executable, str(TRAINER), "config.yaml")
+SECTION = CONFIG + "\nautotune:"
+COMMAND = ("--", sys.executable, "train.py", "config.yaml")
 INIT = ("init", "--config", "config.yaml")
 
 
-@pytest.fixture
-def config(project: Path) -> Path:
-    """Config of the project, without a section."""
-    path = project / "config.yaml"
-    path.write_text(CONFIG)
-    return path
+def trains(_config: object) -> Training:
+    """Train well, whatever the config holds."""
+    return Training()
 
 
-def files(project: Path) -> list[str]:
-    """List the project's files; autotune's own folder is left out."""
-    return sorted(path.name for path in project.iterdir() if path.name != ".autotune")
+def crashes(_config: object) -> Training:
+    """Crash before the first step."""
+    return Training(steps=0, exit_code=1, stderr="ValueError: there is no such layer\n")
 
 
-def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, autotune: Autotune) -> None:
+def ends_at_once(_config: object) -> Training:
+    """Leave before the first step."""
+    return Training(steps=0)
+
+
+def rejects_the_section(config: Mapping[str, Any]) -> Training:
+    """Crash if the config holds a key that is not of the trainer."""
+    said = "TypeError: Config.__init__() got an unexpected keyword argument 'autotune'\n"
+    return Training(steps=0, exit_code=1, stderr=said) if "autotune" in config else Training()
+
+
+def interrupted(_config: object) -> Training:
+    """Get ^C in the middle of a trial."""
+    raise KeyboardInterrupt
+
+
+def project(folder: Path, trainer: Trainer = trains) -> tuple[CommandLine, Path]:
+    """Make a project whose config holds no section; return its command line, and the config."""
+    return project_in(folder / 'it\'s a "project"', trainer, CONFIG), folder / 'it\'s a "project"' / "config.yaml"
+
+
+def files(folder: Path) -> list[str]:
+    """List the project's files; autotune's own folder and the trainer are left out."""
+    return sorted({path.name for path in folder.iterdir()} - {".autotune", "train.py"})
+
+
+def test_init_writes_a_section_that_a_search_takes(tmp_path: Path) -> None:
     """Table, preflight, diff, backup; the old text stays; a dry run shows the same; revert takes the section out."""
+    autotune, config = project(tmp_path)
     done = autotune(*INIT, "--yes", *COMMAND)
     assert done.returncode == 0, done.stderr
     assert "data.batch_size    4       2, 4, 8, 16   batch" in done.stdout
@@ -47,131 +74,67 @@ def test_init_writes_a_section_that_a_search_takes(project: Path, config: Path, 
     assert "steps seen, the first" in done.stderr
     assert "the trial's copy of the config was read" in done.stderr
     assert "With the section in config.yaml it trains as well." in done.stderr
-    assert list(project.glob(".autotune/**/preflight-*")) == []
+    assert list(config.parent.glob(".autotune/**/preflight-*")) == []
     assert "+autotune:" in done.stdout
-    assert config.read_text().startswith(CONFIG + "\nautotune:")
-    assert files(project) == ["config.yaml"]
+    assert config.read_text().startswith(SECTION)
     table = done.stdout.split("into each")[0]
     assert autotune("search", "--config", "config.yaml", "--dry-run").stdout.startswith(table)
     assert autotune("revert", "--config", "config.yaml").returncode == 0
     assert config.read_text() == CONFIG
 
 
-def test_without_a_terminal_and_a_yes_nothing_happens(project: Path, config: Path, autotune: Autotune) -> None:
+def test_without_a_terminal_and_a_yes_nothing_happens(tmp_path: Path) -> None:
     """A script is shown the edit and the way to go on; no trainer was started for that."""
+    autotune, config = project(tmp_path)
     done = autotune(*INIT, *COMMAND)
-    assert done.returncode == 1
+    assert (done.returncode, autotune.simulator.plans) == (1, [])
     assert "+autotune:" in done.stdout
     assert "--yes" in done.stderr
-    assert "Preflight" not in done.stderr
-    assert config.read_text() == CONFIG
-    assert os.listdir(project) == ["config.yaml"]
+    assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.yaml"])
 
 
-STRICT = """\
-import dataclasses, os, sys, time, yaml
-from autotune.trainee import step
-
-@dataclasses.dataclass
-class Config:
-    data: dict
-    out: dict
-
-with open(sys.argv[1]) as file:
-    config = Config(**yaml.safe_load(file))
-os.makedirs(config.out["log_dir"], exist_ok=True)
-open(os.path.join(config.out["log_dir"], "log"), "w").write("trains")
-while True:
-    time.sleep(0.005)
-    step(samples=config.data["batch_size"], wait_s=0.0)
-"""
-
-
-def test_a_trainer_that_rejects_the_section_gets_its_config_back_as_it_was(
-    project: Path, config: Path, autotune: Autotune
-) -> None:
+def test_a_trainer_that_rejects_the_section_gets_its_config_back_as_it_was(tmp_path: Path) -> None:
     """The section goes into a file of its own without being asked to, with the trainer's error as the reason."""
-    (project / "train.py").write_text(STRICT)
-    done = autotune(*INIT, "--yes", "--", sys.executable, "train.py", "config.yaml")
+    autotune, config = project(tmp_path, rejects_the_section)
+    done = autotune(*INIT, "--yes", *COMMAND)
     assert done.returncode == 0, done.stderr
-    assert "steps seen, the first" in done.stderr
     said = " ".join(done.stdout.split())
-    assert (
-        "with the section in config.yaml the trainer fails, and without it trains (exit status 1: TypeError: " in said
-    )
+    assert "with the section in config.yaml the trainer fails, and without it trains (exit status 1: TypeErr" in said
     assert "got an unexpected keyword argument 'autotune'): the section gets a file of its own" in said
     assert "+++ config.autotune.yaml (new)" in done.stdout
-    assert config.read_text() == CONFIG
-    assert files(project) == ["config.autotune.yaml", "config.yaml", "train.py"]
-    shown = autotune("search", "--config", "config.yaml", "--dry-run")
-    assert "data.batch_size" in shown.stdout, shown.stderr
+    assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
+    assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
 
 
-def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(
-    project: Path, config: Path, autotune: Autotune
-) -> None:
+@pytest.mark.parametrize("preflight", [(), ("--no-preflight",)])
+def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(tmp_path: Path, preflight: tuple[str, ...]) -> None:
     """It could only be tried in the user's own file; so the section goes beside it, with or without a preflight."""
-    (project / "train.py").write_text(
-        "import sys, time, yaml\nfrom autotune.trainee import step\n"
-        "assert set(yaml.safe_load(open('config.yaml'))) == {'data', 'out'}\n"
-        "while True:\n    time.sleep(0.005)\n    step(samples=int(sys.argv[1]))\n"
-    )
-    words = ("--", sys.executable, "train.py", "{data.batch_size}")
-    for preflight in ((), ("--no-preflight",)):
-        done = autotune(*INIT, "--yes", *preflight, *words)
-        assert done.returncode == 0, done.stderr
-        assert "the command does not name config.yaml, so the trainer cannot be tried" in done.stdout
-        assert config.read_text() == CONFIG
-        (project / "config.autotune.yaml").unlink()
-
-
-def test_a_trainer_that_opens_its_config_by_name_has_copies_in_trials(
-    project: Path, config: Path, autotune: Autotune
-) -> None:
-    """Nothing of its command or its code has to change; what is found goes into the file that it opens."""
-    loads = "if len(sys.argv) > 9:\n    import torch\n    torch.utils.data.DataLoader([1])\n"  # a value of its code
-    by_name = TRAINER.read_text().replace("sys.argv[1]", "os.path.join(os.path.dirname(__file__), 'config.yaml')")
-    by_name = by_name.replace("def main", f"{loads}\n\ndef main")
-    (project / "train.py").write_text(by_name)
-    done = autotune(*INIT, "--yes", "--", sys.executable, "train.py")
+    autotune, config = project(tmp_path)
+    done = autotune(*INIT, "--yes", *preflight, "--", sys.executable, "train.py", "{data.batch_size}")
     assert done.returncode == 0, done.stderr
-    assert "steps seen, the first" in done.stderr
-    assert "DataLoader.num_workers" in done.stdout
-    assert config.read_text() == CONFIG
-    found = autotune("search", "--config", "config.yaml", "--budget", "60s", "--no-apply", "--json")
-    assert json.loads(found.stdout)["verdict"] == "better", found.stderr
-    assert config.read_text() == CONFIG
-    (project / "train.py").write_text(by_name.replace("config.yaml", "other.yaml") + "# not 'config.yaml'\n")
-    (project / "other.yaml").write_text(CONFIG)
-    (project / "config.autotune.yaml").unlink()
-    done = autotune(*INIT, "--yes", "--", sys.executable, "train.py")
-    assert done.returncode == 1
-    assert "nobody read the trial's own copy of the config" in done.stderr
+    assert "the command does not name config.yaml, so the trainer cannot be tried" in done.stdout
+    assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
 
 
-def test_without_a_preflight_the_section_goes_where_it_was_asked_to(
-    project: Path, config: Path, autotune: Autotune
-) -> None:
+def test_without_a_preflight_the_section_goes_where_it_was_asked_to(tmp_path: Path) -> None:
     """One line says that the trainer was not tried, and what helps if it rejects unknown keys; nothing was started."""
-    (project / "train.py").write_text(STRICT)
-    words = ("--", sys.executable, "train.py", "config.yaml")
-    done = autotune(*INIT, "--yes", "--no-preflight", *words)
+    autotune, config = project(tmp_path, rejects_the_section)
+    done = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
     assert done.returncode == 0, done.stderr
     assert "The trainer was not tried with the section in its config." in done.stdout
     assert "--separate" in done.stdout
-    assert config.read_text().startswith(CONFIG + "\nautotune:")
-    config.write_text(CONFIG)
-    asked = autotune(*INIT, "--yes", "--separate", *words)
-    assert asked.returncode == 0, asked.stderr
-    assert "was not tried" not in asked.stdout
-    assert "With the section" not in asked.stderr
+    assert config.read_text().startswith(SECTION)
+    assert autotune.simulator.plans == []
 
 
-def test_a_section_beside_the_config(project: Path, config: Path, autotune: Autotune) -> None:
-    """The config itself stays as it is, to the byte, with --separate."""
-    assert autotune(*INIT, "--yes", "--no-preflight", "--separate", *COMMAND).returncode == 0
-    assert config.read_text() == CONFIG
-    assert files(project) == ["config.autotune.yaml", "config.yaml"]
+def test_a_section_beside_the_config(tmp_path: Path) -> None:
+    """The config itself stays as it is, to the byte, with --separate, and there is nothing to try it with."""
+    autotune, config = project(tmp_path, rejects_the_section)
+    done = autotune(*INIT, "--yes", "--separate", *COMMAND)
+    assert done.returncode == 0, done.stderr
+    assert "was not tried" not in done.stdout
+    assert "With the section" not in done.stderr
+    assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
     assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
     reverted = autotune("revert", "--config", "config.yaml")
     assert reverted.returncode == 1
@@ -183,78 +146,83 @@ def test_a_section_beside_the_config(project: Path, config: Path, autotune: Auto
 
 
 @pytest.mark.parametrize(
-    ("change", "said", "remedy"),
-    [
-        ("mood: crashes", "there is no such layer", "--no-preflight"),
-        ("mood: ends at once", "no step was seen", "step"),
-    ],
+    ("trainer", "said", "remedy"),
+    [(crashes, "there is no such layer", "--no-preflight"), (ends_at_once, "no step was seen", "step")],
 )
-def test_a_failed_preflight_stops(config: Path, autotune: Autotune, change: str, said: str, remedy: str) -> None:
+def test_a_failed_preflight_stops(tmp_path: Path, trainer: Trainer, said: str, remedy: str) -> None:
     """A script must not go on with a trainer that cannot be measured, also with --yes."""
-    config.write_text(f"{CONFIG}{change}\n")
+    autotune, config = project(tmp_path, trainer)
     done = autotune(*INIT, "--yes", *COMMAND)
     assert done.returncode == 1
     assert said in done.stderr
     assert remedy in done.stderr
-    assert "Traceback" not in done.stderr.split("no step was seen")[-1]
-    assert config.read_text() == f"{CONFIG}{change}\n"
+    assert config.read_text() == CONFIG
 
 
-def test_a_config_that_is_not_read_stops(project: Path, config: Path, autotune: Autotune) -> None:
+def test_a_config_that_is_not_read_stops(tmp_path: Path) -> None:
     """The command names the config, but the trainer reads another file."""
-    other = project / "other.yaml"
-    other.write_text(CONFIG)
-    done = autotune(*INIT, "--yes", "--", sys.executable, str(TRAINER), "other.yaml", "{config}")
+
+    def unread(_config: object) -> Training:
+        for copy in tmp_path.glob("*/.autotune/trials/*/*/config.yaml"):
+            os.utime(copy, (0, 0))
+        return Training()
+
+    autotune, config = project(tmp_path, unread)
+    done = autotune(*INIT, "--yes", *COMMAND)
     assert done.returncode == 1
     assert "nobody read the trial's own copy of the config" in done.stderr
     assert config.read_text() == CONFIG
 
 
-def test_a_terminal_is_asked(project: Path, config: Path) -> None:
+def test_an_interrupted_preflight_leaves_nothing(tmp_path: Path) -> None:
+    """^C while the trainer starts: no section."""
+    autotune, config = project(tmp_path, interrupted)
+    assert autotune(*INIT, "--yes", *COMMAND).returncode == 130
+    assert config.read_text() == CONFIG
+
+
+def test_a_terminal_is_asked(tmp_path: Path) -> None:
     """The question comes after the diff; no is no, yes writes."""
-    question = b"Write this to config.yaml?"
-    status, screen = answered(project, {question: b"n\n"}, *INIT, "--no-preflight", *COMMAND)
-    assert (status, config.read_text()) == (0, CONFIG)
-    assert screen.index("+autotune:") < screen.index("Write this")
-    assert "[y/N]" in screen
-    assert "Nothing was written." in screen
-    status, screen = answered(project, {question: b"y\n"}, *INIT, "--no-preflight", *COMMAND)
-    assert status == 0
-    assert config.read_text().startswith(CONFIG + "\nautotune:")
+    autotune, config = project(tmp_path)
+    done = autotune(*INIT, "--no-preflight", *COMMAND, answers="n\n")
+    assert (done.returncode, config.read_text()) == (0, CONFIG)
+    assert "Write this to config.yaml? [y/N]" in done.stderr
+    assert "Nothing was written." in done.stdout
+    done = autotune(*INIT, *COMMAND, answers="y\ny\n")
+    assert "Start the trainer once, to see that it can be measured?" in done.stderr
+    assert (done.returncode, config.read_text().startswith(SECTION)) == (0, True)
 
 
-def test_a_terminal_decides_on_a_failed_preflight(project: Path, config: Path) -> None:
+def test_a_terminal_decides_on_a_failed_preflight(tmp_path: Path) -> None:
     """The user who knows better goes on; else nothing is written."""
-    config.write_text(CONFIG + "mood: ends at once\n")
-    go_on, start = b"Go on all the same?", {b"Start the trainer once": b"y\n"}
-    status, screen = answered(project, {**start, go_on: b"n\n"}, *INIT, *COMMAND)
-    assert status == 130
-    assert "no step was seen" in screen
-    status, screen = answered(project, {**start, go_on: b"y\n", b"Write this to": b"y\n"}, *INIT, *COMMAND)
-    assert status == 0
-    assert "was not tried with the section" in screen
-    assert "autotune:" in config.read_text()
+    autotune, config = project(tmp_path, ends_at_once)
+    done = autotune(*INIT, *COMMAND, answers="y\nn\n")
+    assert (done.returncode, config.read_text()) == (130, CONFIG)
+    assert "no step was seen" in done.stderr
+    assert "Go on all the same?" in done.stderr
+    done = autotune(*INIT, *COMMAND, answers="y\ny\ny\n")
+    assert (done.returncode, config.read_text().startswith(SECTION)) == (0, True)
+    assert "was not tried with the section" in done.stderr
 
 
-def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
-    """A trainer that reads no YAML: its flags are found, tried, searched, and trained with."""
+def test_flags_become_a_config(tmp_path: Path) -> None:
+    """A trainer that reads no YAML: its flags are found, tried, and searched; the file is not written over."""
+    autotune, _ = project(tmp_path)
     flags = ("--batch_size", "4", "--num-workers=1", "--use_xla", "--lr", "3e-4", "-v")
-    made = ("init", "--from-flags", "--config", "new.yaml")
-    done = autotune(*made, "--yes", "--", "MODE=fast", sys.executable, str(FLAG_TRAINER), *flags)
+    made = ("init", "--from-flags", "--config", "new.yaml", "--yes", "--", "MODE=fast", sys.executable)
+    done = autotune(*made, str(FLAG_TRAINER), *flags)
     assert done.returncode == 0, done.stderr
     assert "not taken: -v: the trainer's source does not tell what this short flag means" in done.stdout
     assert "the values are on its command line" in done.stderr
-    text = (project / "new.yaml").read_text()
+    text = (autotune.folder / "new.yaml").read_text()
     assert "batch_size: 4\nnum_workers: 1\nuse_xla: true\nlr: 3e-4\n" in text
-    dry = autotune("search", "--config", "new.yaml", "--dry-run").stdout
-    assert "use_xla       true" in dry
-    again = autotune(*made, "--yes", "--", sys.executable, str(FLAG_TRAINER), *flags)
+    assert "use_xla       true" in autotune("search", "--config", "new.yaml", "--dry-run").stdout
+    again = autotune(*made, str(FLAG_TRAINER), *flags)
     assert again.returncode == 1
     assert "not overwritten" in again.stderr
-    assert (project / "new.yaml").read_text() == text
+    assert (autotune.folder / "new.yaml").read_text() == text
 
 
-@pytest.mark.usefixtures("config")
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -262,7 +230,7 @@ def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
         (("--separate", "--from-flags", *COMMAND), 2, "--separate"),
         (("--yes", "--", "python train.py {config} | tee log"), 1, "which only a shell understands, and none runs it"),
         (("--yes", "--", "python", "train.py", "{config}", "&&", "ls"), 1, "holds &&"),
-        (("--yes", "--", sys.executable, "train.py"), 1, "names neither {config}"),
+        (("--yes", "--", sys.executable, "nothing.py"), 1, "names neither {config}"),
         (("--yes", "--", sys.executable, "t.py", "{data.batch}", "{config}"), 1, "no such key in config.yaml"),
         (("--yes", "--", "nosuchprogram", "{config}"), 1, "no program nosuchprogram"),
         (("--yes", "--", "WANDB_API_KEY=x", sys.executable, "{config}"), 1, "looks like a secret"),
@@ -271,54 +239,14 @@ def test_flags_become_a_config(project: Path, autotune: Autotune) -> None:
     ],
 )
 def test_commands_that_init_cannot_take_are_refused(
-    project: Path, autotune: Autotune, arguments: tuple[str, ...], code: int, said: str
+    tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     """The message names the reason in a sentence; nothing is written or started."""
+    autotune, config = project(tmp_path)
     done = autotune(*INIT, *arguments)
-    assert (done.returncode, done.stdout) == (code, "")
+    assert (done.returncode, done.stdout, autotune.simulator.plans) == (code, "", [])
     assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert os.listdir(project) == ["config.yaml"]
-
-
-def test_an_interrupted_preflight_leaves_nothing(project: Path, config: Path) -> None:
-    """^C while the trainer starts: no process, no section."""
-    config.write_text(CONFIG + "mood: sleeps for ever\n")
-    with subprocess.Popen(
-        [sys.executable, "-m", "autotune", *INIT, "--yes", *COMMAND],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as init:
-        assert init.stderr is not None
-        while "Preflight" not in init.stderr.readline():
-            pass
-        init.send_signal(2)
-        assert init.wait(timeout=60) == 130
-    assert "autotune" not in config.read_text()
-
-
-HYDRA = """\
-import sys
-import time
-
-import hydra
-
-from autotune.trainee import step
-
-
-@hydra.main(version_base=None, config_path="conf", config_name="config")
-def main(words):
-    print(words, flush=True)
-    while True:
-        time.sleep(0.005)
-        step(samples=4, wait_s=0.0)
-
-
-main(sys.argv[1:])
-"""
+    assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.yaml"])
 
 
 @pytest.mark.parametrize(
@@ -332,50 +260,43 @@ main(sys.argv[1:])
         ("c.toml", "[data]\nbatch_size = 4  # why\nnum_workers = 1\n\n[out]\nlog_dir = 'logs'\n", "num_workers = 2"),
     ],
 )
-def test_json_and_toml_configs(project: Path, autotune: Autotune, name: str, text: str, tuned: str) -> None:
+def test_json_and_toml_configs(tmp_path: Path, name: str, text: str, tuned: str) -> None:
     """The section gets a file of its own; trials read a copy with the suffix; apply and revert keep the rest."""
-    (project / name).write_bytes(text.encode())
-    trainer = project / "train.py"
-    trainer.write_text(
-        "import json, sys, time, tomllib\nfrom autotune.trainee import step\n"
-        "config = {'json': json, 'toml': tomllib}[sys.argv[1][-4:]].load(open(sys.argv[1], 'rb'))\n"
-        "while True:\n    time.sleep(0.005)\n    step(samples=config['data']['batch_size'], wait_s=0.0)\n"
-    )
+    autotune, _ = project(tmp_path)
+    autotune.simulator = SimulatedRunner(autotune.clock, trains)
+    config = autotune.folder / name
+    config.write_bytes(text.encode())
     done = autotune("init", "--config", name, "--yes", "--", sys.executable, "train.py", name)
     assert done.returncode == 0, done.stderr
     assert f"a {name[2:].upper()} config holds no section: it gets a file of its own, c.autotune.yaml" in done.stdout
     assert "the trial's copy of the config was read" in done.stderr
+    assert autotune.simulator.plans[0].config_name == f"config{config.suffix}"
     assert autotune("search", "--config", name, "--dry-run").returncode == 0
-    assert (project / name).read_bytes() == text.encode()
-    edit = plan_edit(project / name, {"data.num_workers": 2})
+    assert config.read_bytes() == text.encode()
+    edit = plan_edit(config, {"data.num_workers": 2})
     assert edit.new == text.replace(tuned[:-1] + "1", tuned)
-    write_edits([edit], project / ".autotune" / "backups", SystemClock())
+    write_edits([edit], config.parent / ".autotune" / "backups", SystemClock())
     assert autotune("revert", "--config", name, "--force").returncode == 0
-    assert (project / name).read_bytes() == text.encode()
-    again = autotune("init", "--config", name, "--yes", "--from-flags", "--", sys.executable, "train.py", "--a=1")
-    assert "there is such a file already" in again.stderr
+    assert config.read_bytes() == text.encode()
 
 
-def test_several_configs_of_one_trainer(project: Path, config: Path, autotune: Autotune) -> None:
+def test_several_configs_of_one_trainer(tmp_path: Path) -> None:
     """The section names the others; apply changes all, revert puts all back; other files are refused."""
-    other = project / "loader.json"
+    autotune, config = project(tmp_path)
+    other = autotune.folder / "loader.json"
     other.write_text('{"num_workers": 1}\n')
-    (project / "train.py").write_text(
-        "import json, sys, time, yaml\nfrom autotune.trainee import step\n"
-        "config, loader = yaml.safe_load(open(sys.argv[1])), json.load(open(sys.argv[2]))\n"
-        "while True:\n    time.sleep(0.01 / loader['num_workers'])\n"
-        "    step(samples=config['data']['batch_size'], wait_s=0.0)\n"
-    )
     both = ("--config", "config.yaml", "--config", "loader.json")
-    done = autotune("init", *both, "--yes", "--", sys.executable, "train.py", "config.yaml", "loader.json")
+    done = autotune("init", *both, "--yes", *COMMAND, "loader.json")
     assert done.returncode == 0, done.stderr
     assert "loader.num_workers" in done.stdout
     assert "train.py {config} {config:loader}" in done.stdout
     assert "files: [loader.json]" in config.read_text()
+    (copy,) = autotune.simulator.plans[0].further_configs.values()
+    assert json.loads(copy) == {"num_workers": 1}
     before = {path: path.read_text() for path in (config, other)}
     assert autotune("search", *both, "--dry-run").returncode == 0
     edits = [plan_edit(config, {"data.batch_size": 8}), plan_edit(other, {"num_workers": 2})]
-    write_edits(edits, project / ".autotune" / "backups", SystemClock())
+    write_edits(edits, autotune.folder / ".autotune" / "backups", SystemClock())
     assert {path: path.read_text() for path in before} == {edit.path: edit.new for edit in edits}
     assert autotune("revert", "--config", "config.yaml", "--force").returncode == 0
     assert {path: path.read_text() for path in before} == before
@@ -383,14 +304,27 @@ def test_several_configs_of_one_trainer(project: Path, config: Path, autotune: A
     assert "train.py is none of the further configs" in refused.stderr
 
 
-def test_a_hydra_config_is_composed(project: Path, autotune: Autotune) -> None:
+HYDRA = """\
+import hydra
+
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(words):
+    pass
+
+
+main()
+"""
+
+
+def test_a_hydra_config_is_composed(tmp_path: Path) -> None:
     """Knobs of group files are found; the section stands beside the config, and trials get overrides."""
-    (project / "hydra.py").write_text("def main(**_):\n    return lambda function: function\n")
-    (project / "train.py").write_text(HYDRA)
-    (project / "conf" / "data").mkdir(parents=True)
-    config = project / "conf" / "config.yaml"
+    autotune, _ = project(tmp_path)
+    (autotune.folder / "train.py").write_text(HYDRA)
+    (autotune.folder / "conf" / "data").mkdir(parents=True)
+    config = autotune.folder / "conf" / "config.yaml"
     config.write_text("defaults:\n  - data: small\n  - _self_\n\nlog_dir: ${root}/logs\nroot: .\n")
-    (project / "conf" / "data" / "small.yaml").write_text("batch_size: 4\nnum_workers: 1\n")
+    (autotune.folder / "conf" / "data" / "small.yaml").write_text("batch_size: 4\nnum_workers: 1\n")
     before = config.read_text()
     done = autotune("init", "--config", "conf/config.yaml", "--yes", "--", sys.executable, "train.py")
     assert done.returncode == 0, done.stderr
@@ -399,5 +333,4 @@ def test_a_hydra_config_is_composed(project: Path, autotune: Autotune) -> None:
     assert "Hydra reads this config itself" in done.stdout
     assert "the values are on its command line" in done.stderr
     assert config.read_text() == before
-    shown = autotune("search", "--config", "conf/config.yaml", "--dry-run")
-    assert "data.num_workers" in shown.stdout, shown.stderr
+    assert "data.num_workers" in autotune("search", "--config", "conf/config.yaml", "--dry-run").stdout
