@@ -119,26 +119,27 @@ class Page:
                 opened = ""
         return found
 
-    def made(self, *, until_timed: bool = False) -> Iterator[tuple[Block, str]]:
+    def made(self, *, runs: bool = True) -> Iterator[tuple[Block, str]]:
         """Run the commands of the page, and yield each block with the text that it should have.
 
         Args:
-            until_timed: Whether to run nothing from the first command that measures on; quoted blocks are still made.
+            runs: Whether to run commands; else only quoted blocks are made, and files up to the first command.
 
         Raises:
             CannotMakeScreen: A command did not end as it should.
         """
         project: Project | None = None
-        ends = False
+        is_as_copied = True
         try:
             for block in self.blocks():
-                ends = ends or (until_timed and block.kind in ("timed", "start"))
-                if ends and block.kind not in ("as in", "tested by"):
+                is_command = block.kind in ("screen", "timed", "start", "stop")
+                is_as_copied = block.kind == "project" or (is_as_copied and not is_command)
+                if not runs and (is_command or (block.kind == "file" and not is_as_copied)):
                     continue
                 if block.kind == "project":
                     if project is not None:
                         project.close()
-                    project = project_of(block.command)
+                    project = project_of(block.command if runs else block.command.removesuffix(" gpu"))
                 elif block.kind == "tested by":
                     yield block, block.text
                 elif block.kind == "as in":

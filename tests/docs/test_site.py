@@ -1,5 +1,7 @@
 """Promises of the documentation site: it builds without a warning, fetches nothing, and its links lead somewhere."""
 
+import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +14,8 @@ import pytest
 
 from scripts.documentation.built import faults_of
 from scripts.documentation.reference import DOCS
-from tests.daemon.web.browser import chromium, complaints, text_of, until
+from tests.daemon.web.browser import chromium, complaints, text_of
+from tests.until import until
 
 ROOT = DOCS.parent
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -20,21 +23,27 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Site, built once for all tests: as a process, for the tools that build it warn of themselves."""
+    """Site, built once for all workers: as a process, for the tools that build it warn of themselves."""
     pytest.importorskip("material", reason="the extra `docs` is not installed")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "scripts.documentation", "--site", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
+    folder = tmp_path_factory.getbasetemp().parent / f"site-{run}"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            command = [sys.executable, "-m", "scripts.documentation", "--site", str(folder)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, "")
     return folder
 
 
+@pytest.mark.services
 def test_it_builds_without_a_warning_and_every_link_leads_somewhere(site: Path) -> None:
     """Warnings end the build; then the pages themselves are read for links, anchors and what a browser would fetch."""
     assert (site / "index.html").exists()
     assert faults_of(site) == []
 
 
+@pytest.mark.services
 def test_pages_opened_as_files_can_be_searched(site: Path) -> None:
     """A word finds pages, English and Persian, without a server; the browser has nothing to complain of."""
     with chromium() as page:
@@ -55,6 +64,7 @@ def _found(page: Any) -> str:
     return "\n".join(links)
 
 
+@pytest.mark.services
 def test_pages_fit_a_telephone(site: Path) -> None:
     """No page is wider than 400 points, but for one of rounding: long lines of code scroll in their own block."""
     with chromium(width=400) as page:
