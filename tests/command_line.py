@@ -8,21 +8,29 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import patch as patched
 
 import pytest
 import yaml
 
 from autotune import cli
+from autotune.__main__ import main
 from autotune.clock import VirtualClock
+from autotune.commands.watchdog import Watchdog
+from autotune.search import problem
+from autotune.study.identity import framework_versions
 from autotune.testing.simulated_runner import SimulatedRunner, Training
 
 Trainer = Callable[[Mapping[str, Any]], Training]
+
+_framework_versions = cache(framework_versions)
 
 CONFIG = """\
 # How the toy is trained.
@@ -104,10 +112,46 @@ class CommandLine:
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(streams[0]), redirect_stderr(streams[1]):
             patch.chdir(self.folder)
             patch.setattr(sys, "stdin", _Typed(answers))
+            if answers is not None:
+                for module in ("search_run", "studies"):
+                    patch.setattr(f"autotune.commands.{module}.is_attended", lambda: True)
+                patch.setattr("autotune.commands.search_run.forget_typed", lambda: None)
+            if problem.framework_versions is framework_versions:
+                patch.setattr(problem, "framework_versions", _framework_versions)
+            patch.setattr(Watchdog, "__enter__", lambda watchdog: watchdog)  # it watches real time
             with patched.dict(os.environ, env or {}):
                 code = cli.run(arguments, simulator=self.simulator)
         printed = [stream.buffer.getvalue().decode() for stream in streams]  # type: ignore[attr-defined]
         return Done(code, *printed)
+
+    def forked(self, *arguments: str) -> Done:
+        """Run one command in a child process, which takes signals as a user's does."""
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as nothing:
+            if (pid := os.fork()) == 0:
+                self.become(arguments, (nothing.fileno(), out.fileno(), err.fileno()))
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            out.seek(0)
+            err.seek(0)
+            return Done(code, out.read(), err.read())
+
+    def become(self, arguments: Sequence[str], streams: Sequence[int] = (0, 1, 2)) -> NoReturn:
+        """Make this forked process one that runs the command with these streams, and end it."""
+        code: object = 3
+        try:
+            for number, given in enumerate(streams):
+                os.dup2(given, number)
+                name = ("stdin", "stdout", "stderr")[number]
+                stream = io.FileIO(number, "w" if number else "r", closefd=False)
+                setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(stream) if number else io.BufferedReader(stream)))
+            os.chdir(self.folder)
+            run, sys.argv = cli.run, ["autotune", *arguments]
+            cli.run = lambda arguments, **_: run(arguments, simulator=self.simulator)
+            main()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            sys.stdout.flush()
+            os._exit(code if isinstance(code, int) else 1)
 
     def search(self, *options: str, config: str = "config.yaml", budget: str = "30m") -> Done:
         """Search, without a question at its end."""

@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.command_line import CommandLine
+from tests.until import DEADLINE_S
 from tests.warm import typed
 
 TRAINER = Path(__file__).parents[1] / "toys" / "toy_trainer.py"
@@ -98,35 +100,60 @@ def start_search(project: Path, budget_s: float, command: str = "search") -> sub
     )
 
 
+Answers = Mapping[bytes, bytes | signal.Signals | Callable[[], object]]
+
+
 def answered(
     project: Path,
-    answers: Mapping[bytes, bytes | signal.Signals | Callable[[], object]],
+    answers: Answers,
     *arguments: str,
     program: tuple[str, ...] = ("-m", "autotune"),
-    hesitation_s: float = 0.0,
-    at_rest: bool = False,
     env: Mapping[str, str] | None = None,
 ) -> tuple[int, str]:
-    """Run a command on a terminal, and type an answer, send a signal, or do something, when its question is seen.
+    """Run a command on a terminal, as a process of its own; see `talked`.
 
     Args:
         project: Directory to run it in.
         answers: What to type, send or do, by what is seen on the screen.
         arguments: Arguments of the command.
         program: Arguments of the interpreter.
-        hesitation_s: Time that the answer takes.
-        at_rest: Whether to answer only when the command does nothing but wait: a signal that comes just before it
-            begins to read from the terminal is noticed when the next line is typed.
         env: Environment; None for the tests' own.
-
-    Returns:
-        The exit status and the screen, without its colours.
     """
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project)
         os.execve(sys.executable, [sys.executable, *program, *arguments], {**(os.environ if env is None else env)})
-    screen, left, end_s = b"", dict(answers), time.monotonic() + 100
+    return talked(pid, terminal, answers)
+
+
+def on_terminal(
+    commands: CommandLine, answers: Answers, *arguments: str, in_background: bool = False
+) -> tuple[int, str]:
+    """Run a command in virtual time on a real terminal, in a fork of this process; see `talked`."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        if in_background and (child := os.fork()):
+            os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        if in_background:
+            os.setpgid(0, 0)
+        commands.become(arguments)
+    return talked(pid, terminal, answers, at_rest=True)
+
+
+def talked(pid: int, terminal: int, answers: Answers, *, at_rest: bool = False) -> tuple[int, str]:
+    """Type an answer, send a signal, or do something, when its question is seen on a terminal, until its process ends.
+
+    Args:
+        pid: The process.
+        terminal: Its terminal.
+        answers: What to type, send or do, by what is seen on the screen.
+        at_rest: Whether to answer only when the command does nothing but wait: a signal that comes just before it
+            begins to read from the terminal is noticed when the next line is typed.
+
+    Returns:
+        The exit status and the screen, without its colours.
+    """
+    screen, left, end_s = b"", dict(answers), time.monotonic() + DEADLINE_S
     waits = not at_rest
     switches = -1
     while time.monotonic() < end_s:
@@ -139,7 +166,6 @@ def answered(
             before, switches = switches, psutil.Process(pid).num_ctx_switches().voluntary
             waits = before == switches and psutil.Process(pid).status() == psutil.STATUS_SLEEPING
         for question in [question for question in left if waits and question in screen]:
-            time.sleep(hesitation_s)
             answer = left.pop(question)
             if isinstance(answer, signal.Signals):
                 os.kill(pid, answer)
@@ -150,3 +176,16 @@ def answered(
     os.close(terminal)
     text = re.sub(r"\x1b\[[0-9;]*m", "", screen.decode(errors="replace").replace("\r\n", "\n"))
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text
+
+
+def left_running(project: Path) -> list[int]:
+    """List the processes that carry a trial of this project in their environment and are not dead."""
+    left = []
+    for process in psutil.process_iter():
+        try:
+            folder = process.environ().get("AUTOTUNE_TRIAL_DIR", "")
+            if folder.startswith(str(project)) and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(process.pid)
+        except psutil.Error:
+            continue
+    return left
