@@ -1,37 +1,17 @@
 """The trainer's command runs in the folder where ``autotune init`` was run, from wherever autotune is called."""
 
-import json
 import os
+import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.search.problem import open_problem
-from tests.commands.test_queue import Daemon, until
-from tests.warm import typed
+from autotune.testing.simulated_runner import Training
+from tests.command_line import CommandLine, Done
 
-_TRAINER = """\
-import os, sys, time
-sys.path.append({checkout!r})
-import yaml
-from autotune.trainee import step
-
-with open(sys.argv[1]) as file:
-    config = yaml.safe_load(file)
-assert os.path.isfile("data/here"), os.getcwd()
-os.makedirs(config["out_dir"], exist_ok=True)
-open(os.path.join(config["out_dir"], "log"), "w").close()
-if os.environ.get("ONLY_SAYS"):
-    print(os.getcwd(), sys.argv[1], sep="|")
-    sys.exit(0)
-while True:
-    time.sleep(0.004 * (2 if config["num_workers"] == 1 else 1))
-    step(samples=config["batch_size"], wait_s=0.0)
-"""
 _CONFIG = "batch_size: 4\nnum_workers: 1\nout_dir: out\n"
 _SECTION = """\
 autotune:
@@ -41,26 +21,23 @@ autotune:
 _COMMAND = '  command: "python train.py {config}"\n'
 _FROM_CONFIGS = "  folder: ..\n"
 
-At = Callable[..., subprocess.CompletedProcess[str]]
 
-
-@pytest.fixture
-def at(monkeypatch: pytest.MonkeyPatch) -> At:
-    """Runs one command in a folder; ``python`` is the interpreter of the tests."""
+@pytest.fixture(autouse=True)
+def python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make ``python`` the interpreter of the tests."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
-    def run(folder: Path, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        return typed(*map(str, arguments), cwd=folder, env={**os.environ, **env})
 
-    return run
+def at(folder: Path) -> CommandLine:
+    """Return the command line in a folder."""
+    return CommandLine(folder, lambda config: Training(step_s=0.01 / config["num_workers"]))
 
 
 def _project(folder: Path) -> Path:
-    """Make a git project with a trainer that needs its data beside it, and a config in a folder of its own."""
-    for name in (".git", "configs", "data"):
-        (folder / name).mkdir(parents=True)
-    (folder / "data" / "here").touch()
-    (folder / "train.py").write_text(_TRAINER.format(checkout=str(Path(__file__).parents[2])))
+    """Make a git project with a trainer, and a config in a folder of its own."""
+    for name in (".git", "configs", ".autotune"):
+        (folder / name).mkdir(parents=True, mode=0o700)
+    (folder / "train.py").touch()
     (folder / "configs" / "c.yaml").write_text(_CONFIG + _SECTION + _FROM_CONFIGS + _COMMAND)
     return folder
 
@@ -72,89 +49,78 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Path]:
+def other(tmp_path: Path) -> Path:
     """Another project, with a trainer of the same name, which must not run."""
     folder = tmp_path / "other"
     (folder / ".git").mkdir(parents=True)
-    (folder / "train.py").write_text("open('ran', 'w').close()\nraise SystemExit('the wrong trainer')\n")
-    yield folder
-    assert not (folder / "ran").exists()
+    (folder / "train.py").touch()
+    return folder
 
 
-def _trained(done: subprocess.CompletedProcess[str]) -> tuple[Path, Path]:
-    """Return the folder that a training ran in, and the config that it was given."""
+def _run(folder: Path, config: Path | str, *typed: str) -> Done:
+    """Ask for what real training would be, from a folder."""
+    return at(folder)("run", "--config", str(config), "--dry-run", *typed)
+
+
+def _trained(folder: Path, config: Path | str, *typed: str) -> tuple[Path, Path]:
+    """Return the folder that training from a folder would run in, and the config that it would be given."""
+    done = _run(folder, config, *typed)
     assert done.returncode == 0, done.stderr
-    folder, config = done.stdout.strip().split("|")
-    return Path(folder), Path(folder, config)
+    words = shlex.split(done.stdout)
+    trains_in = Path(words[1]) if words[0] == "cd" else folder
+    return trains_in, trains_in / words[-1]
 
 
-def test_init_records_where_it_was_run(at: At, project: Path, other: Path) -> None:
+def test_init_records_where_it_was_run(project: Path, other: Path) -> None:
     """One line, relative to the file that holds the section; from anywhere the same trainer is trained with."""
     config = project / "configs" / "c.yaml"
     config.write_text(_CONFIG)
-    command = ("--", "python", "train.py", "configs/c.yaml")
-    done = at(project, "init", "--config", "configs/c.yaml", "--yes", *command)
+    autotune, command = at(project), ("--", "python", "train.py", "configs/c.yaml")
+    done = autotune("init", "--config", "configs/c.yaml", "--yes", *command)
     assert done.returncode == 0, done.stderr
     assert "\n  folder: '..'  # " in config.read_text()
-    assert at(project, "revert", "--config", "configs/c.yaml").returncode == 0
-    done = at(project, "init", "--config", "configs/c.yaml", "--yes", "--separate", "--no-preflight", *command)
+    assert autotune("revert", "--config", "configs/c.yaml").returncode == 0
+    done = autotune("init", "--config", "configs/c.yaml", "--yes", "--separate", "--no-preflight", *command)
     assert done.returncode == 0, done.stderr
     assert "\n  folder: '..'  # " in (project / "configs" / "c.autotune.yaml").read_text()
     for folder in (project, project / "configs", other, Path("/")):
-        assert _trained(at(folder, "run", "--config", config, ONLY_SAYS="1")) == (project, config)
+        assert _trained(folder, config) == (project, config)
 
 
-def test_a_search_from_elsewhere_measures_the_projects_trainer(at: At, project: Path, other: Path) -> None:
-    """It runs where its data are; what it writes is pointed into trials; the study is the one of the project."""
-    config = project / "configs" / "c.yaml"
-    done = at(other, "search", "--config", config, "--budget", "6s", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdict"] in ("better", "no_change")
-    assert "does not say" not in done.stderr
-    assert sorted(os.listdir(project)) == [".autotune", ".git", "configs", "data", "train.py"]
-    assert sorted(os.listdir(other)) == [".git", "train.py"]
-    for folder, name in ((project, "configs/c.yaml"), (project / "configs", "c.yaml"), (Path("/"), config)):
-        found = at(folder, "status", "--config", name, "--json")
-        assert found.returncode == 0, found.stderr
-
-
-def test_the_daemon_trains_in_the_projects_folder(
-    at: At, project: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_search_from_elsewhere_measures_the_projects_trainer(
+    project: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A config that was queued from another project's folder is tried and searched with its own trainer."""
+    """It runs where its data are, also for the daemon; the study is the one of the project."""
+    config, autotune = project / "configs" / "c.yaml", at(other)
+    done = autotune("search", "--config", str(config), "--budget", "5m", "--json")
+    assert done.document["verdict"] == "better", done.stderr
+    assert "does not say" not in done.stderr
     monkeypatch.setenv("AUTOTUNE_DAEMON_DIR", str(tmp_path / "daemon"))
-    added = at(other, "queue", "add", "--config", project / "configs" / "c.yaml", "--when", "now", "--budget", "8s")
-    assert added.returncode == 0, added.stderr
-    daemon = Daemon(dict(os.environ), tmp_path)
-    try:
-        until(lambda: at(tmp_path, "daemon", "status").returncode == 0, daemon.said())
-        assert at(tmp_path, "queue", "wait", "--for", "100s").returncode == 0, daemon.said()
-        (entry,) = json.loads(at(tmp_path, "queue", "list", "--json").stdout)["entries"]
-        assert (entry["state"], entry["answer"]["verdict"] in ("better", "no_change")) == ("done", True), daemon.said()
-    finally:
-        daemon.end()
+    queued = autotune("queue", "add", "--config", str(config))
+    assert queued.returncode == 0, queued.stderr
+    assert {plan.cwd for plan in autotune.simulator.plans} == {project}
+    assert "preflight" in autotune.simulator.plans[-1].trial_id
+    assert sorted(os.listdir(project)) == [".autotune", ".git", "configs", "train.py"]
+    assert sorted(os.listdir(other)) == [".git", "train.py"]
+    for folder, name in ((project, "configs/c.yaml"), (project / "configs", "c.yaml"), (Path("/"), str(config))):
+        assert at(folder)("status", "--config", name, "--json").document["trials"] == done.document["trials"]
 
 
-def test_a_project_may_be_moved_and_linked(at: At, project: Path, other: Path, tmp_path: Path) -> None:
+def test_a_project_may_be_moved_and_linked(project: Path, other: Path, tmp_path: Path) -> None:
     """The folder is relative to the file itself, by whatever name it is reached."""
     (tmp_path / "link").symlink_to(project)
     (project / "c.yaml").symlink_to("configs/c.yaml")
     for name in ("link/configs/c.yaml", "link/c.yaml"):
-        folder, config = _trained(at(other, "run", "--config", tmp_path / name, ONLY_SAYS="1"))
-        assert (folder, config) == (project, tmp_path / name)
+        assert _trained(other, tmp_path / name) == (project, tmp_path / name)
     moved = tmp_path / "moved"
     project.rename(moved)
     _project(project)  # what is at the old place now is another project
-    folder, _ = _trained(at(other, "run", "--config", "../moved/configs/c.yaml", ONLY_SAYS="1"))
-    assert folder == moved
+    assert _trained(other, "../moved/configs/c.yaml")[0] == moved
 
 
-def test_a_folder_that_is_not_there_is_an_error(at: At, project: Path) -> None:
-    """It names the folder, the line of the section, and what to do; what starts nothing works."""
-    config = project / "configs" / "c.yaml"
-    config.write_text(config.read_text().replace("folder: ..", "folder: ../gone"))
-    line = config.read_text().splitlines().index("  folder: ../gone") + 1
-    for command in (
+@pytest.mark.parametrize(
+    "command",
+    [
         ("search", "--budget", "10s"),
         ("search", "--dry-run"),
         ("run",),
@@ -162,38 +128,46 @@ def test_a_folder_that_is_not_there_is_an_error(at: At, project: Path) -> None:
         ("diagnose", "--static"),
         ("profile", "step"),
         ("queue", "add"),
-        ("worker", "--submit", "slurm", "--dry-run", "--reachable"),
-    ):
-        done = at(project, *command, "--config", "configs/c.yaml")
-        assert done.returncode == 1, (command, done.stdout)
-        assert f"configs/c.yaml:{line} (autotune.folder)" in done.stderr, (command, done.stderr)
-        assert f"{project}/gone is no folder" in done.stderr
-        assert "Traceback" not in done.stderr
-    kept = at(project, "status", "--config", "configs/c.yaml")
-    assert "gone" not in kept.stderr
-    typed = ("--", "python", "train.py", "configs/c.yaml")
-    assert at(project, "run", "--config", "configs/c.yaml", *typed, ONLY_SAYS="1").returncode == 0
+    ],
+    ids=" ".join,
+)
+def test_a_folder_that_is_not_there_is_an_error(
+    project: Path, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the folder, the line of the section, and what to do."""
+    monkeypatch.setenv("AUTOTUNE_DAEMON_DIR", str(tmp_path / "daemon"))
+    config = project / "configs" / "c.yaml"
+    config.write_text(config.read_text().replace("folder: ..", "folder: ../gone"))
+    line = config.read_text().splitlines().index("  folder: ../gone") + 1
+    done = at(project)(*command, "--config", "configs/c.yaml")
+    assert done.returncode == 1, done.stdout
+    assert f"configs/c.yaml:{line} (autotune.folder)" in done.stderr
+    assert f"{project}/gone is no folder" in done.stderr
 
 
-def test_a_section_without_the_folder_runs_in_its_project(at: At, project: Path, other: Path, tmp_path: Path) -> None:
+def test_what_starts_nothing_works_without_the_folder(project: Path) -> None:
+    """Also a command that is typed."""
+    config = project / "configs" / "c.yaml"
+    config.write_text(config.read_text().replace("folder: ..", "folder: ../gone"))
+    assert "gone" not in at(project)("status", "--config", "configs/c.yaml").stderr
+    assert _trained(project, "configs/c.yaml", "--", "python", "train.py", "configs/c.yaml")[0] == project
+
+
+def test_a_section_without_the_folder_runs_in_its_project(project: Path, other: Path) -> None:
     """Which folder was taken is said, with the line that settles it; no script of another project runs."""
     config = project / "configs" / "c.yaml"
     config.write_text(_CONFIG + _SECTION + _COMMAND)
     for folder in (project, other, Path("/")):
-        done = at(folder, "run", "--config", config, ONLY_SAYS="1")
-        assert _trained(done)[0] == project
-        assert f"runs in {project}, where train.py is" in done.stderr
-        assert "folder: '..'" in done.stderr
-    shown = at(other, "search", "--config", config, "--dry-run")
-    assert "folder: '..'" in shown.stdout
+        assert _trained(folder, config)[0] == project
+        said = _run(folder, config).stderr
+        assert f"runs in {project}, where train.py is" in said
+        assert "folder: '..'" in said
+    assert "folder: '..'" in at(other)("search", "--config", str(config), "--dry-run").stdout
     (project / "tools").mkdir()
-    for name in ("train.py", "data"):  # it was always run from there
-        (project / name).rename(project / "tools" / name)
-    done = at(project / "tools", "run", "--config", config, ONLY_SAYS="1")
-    assert _trained(done)[0] == project / "tools"
-    assert "folder: ../tools" in done.stderr
-    lost = at(other, "run", "--config", config)
-    assert lost.returncode != 0
+    (project / "train.py").rename(project / "tools" / "train.py")  # it was always run from there
+    assert _trained(project / "tools", config)[0] == project / "tools"
+    assert "folder: ../tools" in _run(project / "tools", config).stderr
+    lost = _run(other, config)
     assert f"runs in {project}, the folder of the config's project; train.py is not there" in lost.stderr
     assert "for the folder that you are in, this line to the section:  folder: ../../other" in lost.stderr
 
@@ -217,23 +191,22 @@ def test_the_folder_is_no_part_of_the_study(project: Path, other: Path, monkeypa
     assert open_problem(moved / "configs" / "c.yaml", command=None, state_dir=None).study == before.study
 
 
-def test_a_typed_command_runs_where_it_was_typed(at: At, project: Path, tmp_path: Path) -> None:
+def test_a_typed_command_runs_where_it_was_typed(project: Path, tmp_path: Path) -> None:
     """As ever: its script and its config are words of that shell."""
     copy = tmp_path / "copy"
     shutil.copytree(project, copy)
     config = project / "configs" / "c.yaml"
     typed = ("--", "python", "train.py", os.path.relpath(config, copy))
-    assert _trained(at(copy, "run", "--config", config, *typed, ONLY_SAYS="1"))[0] == copy
-    done = at(copy, "search", "--config", config, "--dry-run", *typed)
+    assert _trained(copy, config, *typed)[0] == copy
+    done = at(copy)("search", "--config", str(config), "--dry-run", *typed)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_project_that_nothing_marks_is_where_it_was_run(at: At, project: Path, other: Path) -> None:
+def test_a_project_that_nothing_marks_is_where_it_was_run(project: Path, other: Path) -> None:
     """Without git, the folder that holds the config's is as good as ever; another one's script is still none."""
     (project / ".git").rmdir()
     config = project / "configs" / "c.yaml"
     config.write_text(_CONFIG + _SECTION + _COMMAND)
-    done = at(project, "run", "--config", "configs/c.yaml", ONLY_SAYS="1")
-    assert _trained(done)[0] == project
-    assert "folder: '..'" in done.stderr
-    assert at(other, "run", "--config", config).returncode != 0
+    assert _trained(project, "configs/c.yaml")[0] == project
+    assert "folder: '..'" in _run(project, "configs/c.yaml").stderr
+    assert _trained(other, config)[0] != other
