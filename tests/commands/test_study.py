@@ -13,16 +13,24 @@ from autotune.clock import VirtualClock
 from autotune.commands.studies import Studies
 from autotune.errors import StudyBusy
 from autotune.records import Purpose, Scalar
-from autotune.search.problem import Problem, open_problem
+from autotune.search.problem import Problem, open_problem, this_machine
 from autotune.study.claims import Owner
 from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
-from tests.commands.conftest import Autotune
+from autotune.study.storage.lock import sole_search
+from autotune.trial.process_identity import this_process
+from tests.command_line import CommandLine
 from tests.runs import MakeTrial
 from tests.study.storages import OWNER, fill
 
 CHOICES: dict[str, tuple[Scalar, ...]] = {"data.batch_size": (4, 16, 64), "data.num_workers": (1, 2)}
 TODAY = {"data.batch_size": 4, "data.num_workers": 1}
+
+
+@pytest.fixture
+def autotune(project: Path) -> CommandLine:
+    """Command line in the project."""
+    return CommandLine(project)
 
 
 @pytest.fixture
@@ -38,50 +46,47 @@ def study(project: Path, make_trial: MakeTrial) -> str:
     return problem.study
 
 
-def copied(project: Path, to: Path) -> Path:
-    """Return a second machine's checkout of the project, without its studies."""
-    to.mkdir()
-    shutil.copy(project / "config.yaml", to)
-    return to
+def trials_of(autotune: CommandLine, *where: str) -> dict[str, int]:
+    """Return the numbers of trials of the studies that are listed."""
+    return {one["study"]: one["trials"] for one in autotune("study", "list", *where, "--json").document["studies"]}
 
 
 def test_a_study_goes_to_another_checkout_and_back(
-    project: Path, autotune: Autotune, study: str, tmp_path: Path
+    project: Path, autotune: CommandLine, study: str, tmp_path: Path
 ) -> None:
     """Exported here and imported there for the same config, it is the study that is found there, with its trials."""
     file = tmp_path / "my study.jsonl"
     out = autotune("study", "export", str(file), "--config", "config.yaml")
     assert (out.returncode, out.stdout) == (0, f"2 trials of study {study} are in {file}.\n"), out.stderr
-    there = copied(project, tmp_path / "there")
+    there = tmp_path / "there"  # a second machine's checkout of the project
+    there.mkdir()
+    shutil.copy(project / "config.yaml", there)
     where = ("--config", str(there / "config.yaml"), "--state-dir", str(there / "state"))
-    imported = autotune("study", "import", str(file), *where, "--json")
-    assert imported.stderr == ""
-    done = json.loads(imported.stdout)
+    done = autotune("study", "import", str(file), *where, "--json").document
     assert (done["study"], done["added"], done["known"]) == (study, 2, 0)
     again = tmp_path / "again.jsonl"
     assert autotune("study", "export", str(again), *where).returncode == 0
     assert again.read_bytes() == file.read_bytes()
-    assert json.loads(autotune("study", "import", str(again), "--config", "config.yaml", "--json").stdout)["added"] == 0
+    assert autotune("study", "import", str(again), "--config", "config.yaml", "--json").document["added"] == 0
     status = autotune("status", *where)
     assert f"Study {study}: 2 trials" in status.stdout
 
 
-def test_without_a_config_the_file_says_the_study(autotune: Autotune, study: str, tmp_path: Path) -> None:
+def test_without_a_config_the_file_says_the_study(autotune: CommandLine, study: str, tmp_path: Path) -> None:
     """An import into a storage alone takes the name in the file; list and show tell of it."""
     file = tmp_path / "study.jsonl"
     autotune("study", "export", str(file), "--study", study)
     storage = f"sqlite:{tmp_path / 'studies.db'}"
     assert autotune("study", "import", str(file), "--storage", storage).returncode == 0
-    listed = json.loads(autotune("study", "list", "--storage", storage, "--json").stdout)
-    assert [(one["study"], one["trials"]) for one in listed["studies"]] == [(study, 2)]
+    assert trials_of(autotune, "--storage", storage) == {study: 2}
     assert study in autotune("study", "list", "--storage", storage).stdout
     shown = autotune("study", "show", "--storage", storage)
     assert shown.returncode == 0, shown.stderr
     assert "2 trials" in shown.stdout
-    assert json.loads(autotune("study", "show", "--storage", storage, "--json").stdout)["members"] == []
+    assert autotune("study", "show", "--storage", storage, "--json").document["members"] == []
 
 
-def test_a_study_of_another_config_is_refused(project: Path, autotune: Autotune, study: str, tmp_path: Path) -> None:
+def test_a_study_of_another_config_is_refused(project: Path, autotune: CommandLine, study: str, tmp_path: Path) -> None:
     """Another training, other hardware, other frameworks or another command: what differs is said, and what helps."""
     file = tmp_path / "study.jsonl"
     autotune("study", "export", str(file), "--config", "config.yaml")
@@ -103,48 +108,43 @@ def test_a_study_of_another_config_is_refused(project: Path, autotune: Autotune,
         assert "without --config" in done.stderr.lower()
 
 
-def test_a_study_is_deleted_into_the_trash_and_comes_back(project: Path, autotune: Autotune, study: str) -> None:
+def test_a_study_is_deleted_into_the_trash_and_comes_back(project: Path, autotune: CommandLine, study: str) -> None:
     """Without a yes nothing happens; with it the study moves, and the command that is said brings it back."""
     refused = autotune("study", "delete", "--config", "config.yaml")
     assert (refused.returncode, "--yes" in refused.stderr) == (1, True)
-    done = json.loads(autotune("study", "delete", "--config", "config.yaml", "--yes", "--json").stdout)
-    assert json.loads(autotune("study", "list", "--json").stdout)["studies"] == []
+    done = autotune("study", "delete", "--config", "config.yaml", "--yes", "--json").document
+    assert trials_of(autotune) == {}
     assert Path(done["trash"]).is_dir()
     assert os.system(f"cd {json.dumps(str(project))} && {done['to_get_it_back']}") == 0
-    assert [one["trials"] for one in json.loads(autotune("study", "list", "--json").stdout)["studies"]] == [2]
+    assert trials_of(autotune) == {study: 2}
 
 
-def test_a_study_in_a_database_is_exported_before_it_is_deleted(autotune: Autotune, study: str, tmp_path: Path) -> None:
+def test_a_study_in_a_database_is_exported_before_it_is_deleted(
+    autotune: CommandLine, study: str, tmp_path: Path
+) -> None:
     """The trash of a database holds a file that brings the study back."""
     file, storage = tmp_path / "study.jsonl", f"sqlite:{tmp_path / 'studies.db'}"
     autotune("study", "export", str(file), "--config", "config.yaml")
     autotune("study", "import", str(file), "--storage", storage)
-    done = json.loads(autotune("study", "delete", "--storage", storage, "--yes", "--json").stdout)
-    assert json.loads(autotune("study", "list", "--storage", storage, "--json").stdout)["studies"] == []
+    done = autotune("study", "delete", "--storage", storage, "--yes", "--json").document
+    assert trials_of(autotune, "--storage", storage) == {}
     kept = Path(done["trash"]) / f"{study}.jsonl"
     assert kept.read_bytes() == file.read_bytes()
     assert autotune("study", "import", str(kept), "--storage", storage).returncode == 0
 
 
-def test_a_study_that_somebody_works_on_stays(project: Path, autotune: Autotune, study: str) -> None:
+def test_a_study_that_somebody_works_on_stays(project: Path, autotune: CommandLine, study: str) -> None:
     """While a search holds a study on this machine, it is not deleted."""
-    from autotune.search.problem import this_machine
-    from autotune.study.storage.lock import sole_search
-
     state = open_problem(project / "config.yaml", command=None, state_dir=None).state
     with sole_search(state.search_lock(study, this_machine((), {}, {}).name), study):
         done = autotune("study", "delete", "--config", "config.yaml", "--yes")
     assert done.returncode == 1
     assert "another search or worker of this machine is working" in done.stderr
-    assert [one["trials"] for one in json.loads(autotune("study", "list", "--json").stdout)["studies"]] == [2]
+    assert trials_of(autotune) == {study: 2}
 
 
-def test_repair_closes_what_was_left_and_cuts_a_torn_end(project: Path, autotune: Autotune, study: str) -> None:
+def test_repair_closes_what_was_left_and_cuts_a_torn_end(project: Path, autotune: CommandLine, study: str) -> None:
     """A claim of a process that is gone is closed, the torn end is cut, and the numbers are said."""
-    from autotune.study.claims import Owner
-    from autotune.study.record import Study
-    from autotune.trial.process_identity import this_process
-
     problem = open_problem(project / "config.yaml", command=None, state_dir=None)
     gone = Owner(about={**this_process(), "pid": 2**22 + 1}, is_gone=OWNER.is_gone, clock=OWNER.clock)
     record = Study(study, problem.storage, owner=gone)
@@ -152,7 +152,7 @@ def test_repair_closes_what_was_left_and_cuts_a_torn_end(project: Path, autotune
     assert problem.journal is not None
     with open(problem.journal, "ab") as file:
         file.write(b'{"op_code": 4, "wor')
-    done = json.loads(autotune("study", "repair", "--config", "config.yaml", "--json").stdout)
+    done = autotune("study", "repair", "--config", "config.yaml", "--json").document
     assert (done["trials"], done["closed"], done["going_on"], done["interrupted"]) == (2, 1, 0, 1)
     assert done["torn_bytes"] == 19
     assert (done["unread"], done["doubles"]) == ({}, 0)
