@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import inspect
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -14,7 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,11 @@ from typing import Any
 import psutil
 
 from autotune.trial.deletion import delete_tree
-from tests.commands.conftest import CONFIG, TRAINER
-from tests.commands.test_search import left_running
+from tests.command_line import CONFIG
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+TRAINER = REPOSITORY / "tests" / "toys" / "toy_trainer.py"
 AUTOTUNE = (sys.executable, "-m", "autotune")
-_MEMORY = "/dev/shm"
 _PATIENCE_S = 5.0
 
 
@@ -50,7 +48,6 @@ class Check:
         times: Default of ``--times``; None where it makes sense once.
         cases: Names of its cases, which ``--only`` takes.
         options: Defaults of further options; fractions are seconds. A type asks for a value of it, a tuple has choices.
-        in_memory: Whether its files are many and small, and belong into memory.
     """
 
     name: str
@@ -60,7 +57,6 @@ class Check:
     times: int | None = None
     cases: Iterable[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    in_memory: bool = False
 
     def add_to(self, commands: Any) -> None:
         """Add the command with its options."""
@@ -113,16 +109,15 @@ class Soak:
         """Make an empty folder."""
         return Path(tempfile.mkdtemp(prefix=f"{name} ", dir=self.folder))
 
-    def project(self, text: str = CONFIG % TRAINER, **keys: object) -> Path:
+    def project(self, trainer: str = TRAINER.read_text(), text: str = CONFIG, **keys: object) -> Path:
         """Make a project, of the toy trainer if nothing is said, with further keys in its config."""
         folder = self.place()
         more = "".join(f"{key}: {json.dumps(value)}\n" for key, value in keys.items())
         (folder / "config.yaml").write_text(text.replace("out:", f"{more}out:", 1))
+        (folder / "train.py").write_text(trainer)
         return folder
 
-    def autotune(
-        self, cwd: Path, *words: str | bytes, env: Mapping[str, str] = {}, timeout_s: float | None = None
-    ) -> "subprocess.CompletedProcess[str]":
+    def autotune(self, cwd: Path, *words: str, env: Mapping[str, str] = {}) -> "subprocess.CompletedProcess[str]":
         """Run a command to its end, with nobody at its terminal."""
         return subprocess.run(
             [*AUTOTUNE, *words],
@@ -131,8 +126,6 @@ class Soak:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            errors="replace",
-            timeout=timeout_s,
             check=False,
         )
 
@@ -156,9 +149,9 @@ class Soak:
         typed = (command, "--config", "config.yaml", "--budget", f"{budget_s:g}s", *words)
         return self.start(cwd, *inside(*AUTOTUNE, *typed), **how)
 
-    def map(self, make: Callable[[Any], Any], items: Iterable[Any], *, processes: bool = False) -> Iterator[Any]:
+    def map(self, make: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         """Yield what is made of each item, in their order, as many at a time as ``--jobs`` says."""
-        with (ProcessPoolExecutor if processes else ThreadPoolExecutor)(self.options.jobs) as pool:
+        with ThreadPoolExecutor(self.options.jobs) as pool:
             yield from pool.map(make, items)
 
     def end(self) -> None:
@@ -176,38 +169,15 @@ def left(project: Path, patience_s: float = 0.0) -> list[str]:
     """Name the processes that a project's trials have left, or that work in it, after some time for their guard."""
     over_s = time.monotonic() + patience_s
     while True:
-        pids = set(left_running(project))
+        pids = set()
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(project):
+                is_trial = process.environ().get("AUTOTUNE_TRIAL_DIR", "").startswith(str(project))
+                if (is_trial or Path(process.cwd()).is_relative_to(project)) and process.status() != "zombie":
                     pids.add(process.pid)
         if not pids or time.monotonic() > over_s:
             return [f"left running: process {pid}" for pid in sorted(pids)]
         time.sleep(0.05)
-
-
-def json_of(text: str | bytes) -> dict[str, Any]:
-    """Return the object that a text consists of; an empty one if it is anything else."""
-    with contextlib.suppress(ValueError):
-        if isinstance(found := json.loads(text), dict):
-            return found
-    return {}
-
-
-@contextlib.contextmanager
-def forked(work: Callable[..., None], *arguments: object) -> Iterator[tuple[psutil.Process, Any]]:
-    """Let a process of its own work until the block ends; yield it, and what it called its first argument with."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    process = context.Process(target=work, args=(there.send, *arguments), daemon=True)
-    process.start()
-    try:
-        if not here.poll(60):
-            raise RuntimeError(f"{work.__name__} did not begin")
-        yield psutil.Process(process.pid), here.recv()
-    finally:
-        process.kill()
-        process.join()
 
 
 def run(words: Sequence[str], checks: Iterable[Check]) -> int:
@@ -223,8 +193,7 @@ def run(words: Sequence[str], checks: Iterable[Check]) -> int:
         check.add_to(commands)
     options = parser.parse_args(words)
     check, began_s, cases, wrong = table[options.check], time.monotonic(), 0, 0
-    where = _MEMORY if check.in_memory and os.path.isdir(_MEMORY) else None
-    folder = Path(tempfile.mkdtemp(prefix="autotune soak ", dir=where))
+    folder = Path(tempfile.mkdtemp(prefix="autotune soak "))
     soak = Soak(check, options, folder)
     try:
         for result in check.run(soak):

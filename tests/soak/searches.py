@@ -1,13 +1,11 @@
-"""Commands as users type them: over trainers of all kinds and moods, under signals, in projects full of traps."""
+"""Searches as users type them, over trainers that misbehave and trainers of public repositories."""
 
-import random
+import json
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections import Counter
@@ -20,24 +18,26 @@ from typing import Any
 import yaml
 
 from autotune.clock import parse_duration_s
-from tests.commands import test_looking as planting
-from tests.commands.conftest import CONFIG
-from tests.commands.test_json_under_signals import CODES, listens
-from tests.commands.test_styles import tree, with_folders
 from tests.real_trainers import litter
 from tests.real_trainers.outcome import Outcome, number_of
 from tests.real_trainers.programs import Done, environment, run, trained
 from tests.real_trainers.table import TRAINERS
 from tests.real_trainers.trainer import Place, Trainer
 from tests.real_trainers.watching import Watch
-from tests.soak.harness import AUTOTUNE, REPOSITORY, Result, Soak, check, json_of, left
+from tests.soak.harness import AUTOTUNE, REPOSITORY, Result, Soak, check, left
 from tests.soak.moods import MOODS
-from tests.trainers.styles import STYLES
 
-_MOODY = Path(__file__).with_name("moods.py")
+_MOODY = Path(__file__).with_name("moods.py").read_text()
 _MOST_OVERRUN_S = 2.0
 _WEIGHTS = b"the weights of two weeks"
-_CONFIG = ("--config", "config.yaml")
+
+
+def _json_of(text: str | bytes) -> dict[str, Any]:
+    """Return the object that a text consists of; an empty one if it is anything else."""
+    with suppress(ValueError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    return {}
 
 
 @check(cases=MOODS, options={"--budget": 15.0, "--jobs": 2})
@@ -52,7 +52,7 @@ def hostile(soak: Soak) -> Iterator[Result]:
 
 def _searched(soak: Soak, mood: str) -> Result:
     """Search in a project of its own, with a checkpoint and a folder of the user's in it."""
-    project, budget_s = soak.project(CONFIG % _MOODY, mood=mood, features="features"), soak.options.budget
+    project, budget_s = soak.project(_MOODY, mood=mood, features="features"), soak.options.budget
     text, said = (project / "config.yaml").read_bytes(), soak.place()
     (project / "model.ckpt").write_bytes(_WEIGHTS)
     (project / "features").mkdir()
@@ -63,7 +63,7 @@ def _searched(soak: Soak, mood: str) -> Result:
         with suppress(subprocess.TimeoutExpired):
             search.wait(budget_s + 120)
     over_s, code = time.monotonic() - began_s - budget_s, search.poll()
-    document, screen = json_of((said / "out").read_bytes()), (said / "out").read_bytes() + (said / "err").read_bytes()
+    document, screen = _json_of((said / "out").read_bytes()), (said / "out").read_bytes() + (said / "err").read_bytes()
     error = document.get("error", {})
     verdict = document.get("verdict") or f"{error.get('kind')} ({error.get('message', '')[:60]})"
     checkpoint = project / "model.ckpt"
@@ -81,92 +81,6 @@ def _searched(soak: Soak, mood: str) -> Result:
             subprocess.run(["umount", "--lazy", line.split()[1].replace("\\040", " ")], check=False)
     subprocess.run(["chattr", "-R", "-i", str(project)], check=False, capture_output=True)
     return Result(f"{mood:<32} {over_s:+7.2f} s, exit {code}  {verdict}", *wrong)
-
-
-@check(times=100)
-def json_under_signals(soak: Soak) -> Iterator[Result]:
-    """Signals at random moments of search and status with --json: one object, the right code, nothing left running.
-
-    One or two of them; half of the time a second one ends the command by force, at once.
-    """
-    project = soak.project()
-    for number in soak.numbers:
-        rng, is_forced = random.Random(f"{soak.options.seed} {number}"), number % 2 == 1
-        first, insisting_s = rng.choice(list(CODES)), 0.0 if is_forced else 5.0
-        shutil.rmtree(project / ".autotune", ignore_errors=True)
-        words = (
-            ("search", *_CONFIG, "--budget", "6s", "--json") if rng.random() < 0.8 else ("status", *_CONFIG, "--json")
-        )
-        code = (  # a later signal ends it by force after so long
-            "import sys; from autotune.trial import termination; from autotune.__main__ import main; "
-            f"termination.INSISTING_S = {insisting_s}; sys.argv[1:] = {list(words)!r}; main()"
-        )
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        process, pause = soak.start(project, sys.executable, "-c", code, **pipes), threading.Event().wait
-        with suppress(ProcessLookupError, FileNotFoundError):
-            listens(process)
-        pause(rng.choice((0.0, rng.uniform(0.0, 1.5), rng.uniform(1.0, 7.0))))
-        process.send_signal(first)
-        if rng.random() < 0.7:
-            pause(rng.uniform(0.0, 0.25))
-            process.send_signal(rng.choice((signal.SIGINT, signal.SIGTERM)))
-        out, err = process.communicate(timeout=120)
-        document, exits = json_of(out), {0, 1, *(code for code, _ in CODES.values())}
-        said = (document.get("verdict") or "error") if document else "nothing"
-        soak.counts[f"{words[0]}, {'by force' if is_forced else 'in order'}, exit {process.returncode}: {said}"] += 1
-        wrong = [
-            # The second one may come while the first is answered, and ends it by force in the middle of that.
-            not document and (out or not is_forced) and f"no single object: {out[-200:]!r}",
-            "Traceback" in err + out and err[-2000:],
-            process.returncode not in exits and f"exit {process.returncode}",
-            *left(project),
-        ]
-        if any(wrong):
-            yield Result(f"number {number}, {first.name} first", *wrong)
-
-
-@check(cases=STYLES, options={"--budget": 60.0})
-def styles(soak: Soak) -> Iterator[Result]:
-    """Init and search over each trainer of tests/trainers, as it comes from its user.
-
-    Nothing else changes in the project, and what is known of a trainer is found.
-    """
-    for name in soak.cases:
-        style, project = STYLES[name], soak.place()
-        style.lay_out(project)
-        before, wrong = tree(project), []
-        kind = "--from-flags" if style.config is None else "--separate"
-        command = ("--", sys.executable, "train.py", *shlex.split(style.flags))
-        init = ("init", "--yes", kind, *_CONFIG)
-        made = soak.autotune(project, *init, *command)
-        if made.returncode == 1:  # the user's config does not train; whoever wants to search all the same says so
-            made = soak.autotune(project, *init, "--no-preflight", *command)
-        searched = soak.autotune(project, "search", *_CONFIG, "--budget", f"{soak.options.budget:g}s")
-        wrong = [step.returncode and step.stderr for step in (made, searched)]
-        own = {"config.autotune.yaml"} if style.config else {"config.yaml"}
-        after = {path: content for path, content in tree(project).items() if path not in own}
-        differs = {path for path in after.keys() | before.keys() if after.get(path) != before.get(path)}
-        if more := differs - set(with_folders(style.leaves)):
-            wrong.append(f"changed in the project: {', '.join(sorted(more))}")
-        if style.finds and not any(wrong):
-            values = json_of(soak.autotune(project, "status", *_CONFIG, "--json").stdout)["best"]["values"]
-            wrong.append({path: values[path] for path, value in style.finds.items() if values[path] != value})
-        answer = searched.stdout.strip().partition("\n")[0]
-        yield Result(f"{name}: python train.py {style.flags}: {answer}", *wrong, *left(project))
-
-
-@check(cases=(*planting.COMMANDS, *planting.OTHERS))
-def looking(soak: Soak) -> Iterator[Result]:
-    """Commands that only look, in a project full of planted things, none of which runs.
-
-    Prints what each starts.
-    """
-    with planting.planted_project(soak.place()) as planted:
-        yield Result(f"{len(planted.names)} planted things")
-        for name in soak.cases:
-            look = planting.OTHERS.get(name, lambda one, name=name: planting.looked(one, name))
-            programs = look(planted)
-            yield Result(f"{name:28}  {', '.join(programs)}", *planted.fired())
 
 
 class Session:
@@ -220,7 +134,7 @@ class Session:
         kind = "none in time" if searched.code is None else f"no JSON, exit {searched.code}"
         nothing = {"error": {"kind": kind, "message": _last_words(searched)}}
         outcome.answer_s = searched.took_s
-        outcome.take_answer(json_of(searched.out) or nothing)
+        outcome.take_answer(_json_of(searched.out) or nothing)
         state = next(self.project.rglob(".autotune"), self.project / ".autotune")
         outcome.take_events(state)
         outcome.take_counts(trainer, state, watch)

@@ -1,4 +1,4 @@
-"""Studies under harm: processes that are killed, databases that are ill, hosts that are cut off, cancelled tasks.
+"""Studies under harm: processes that are killed, databases that are ill, hosts that are cut off.
 
 Whatever happens, what was finished is on record, once, and nothing is said to go on in the end.
 """
@@ -6,6 +6,7 @@ Whatever happens, what was finished is on record, once, and nothing is said to g
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import threading
@@ -22,13 +23,15 @@ import psutil
 from optuna.trial import TrialState
 
 from autotune.clock import parse_duration_s
-from tests.commands.conftest import CONFIG, TRAINER, config_of_many
+from autotune.study.storage.address import SaidAddress, parse_address
+from autotune.study.storage.journal import open_storage
+from tests.command_line import CONFIG
 from tests.netns import hosts
 from tests.postgresql import PASSWORD, Server, running_server, small_disk
-from tests.slurm import running_cluster
-from tests.soak.harness import Result, Soak, check, left
-from tests.study.test_storages import at
+from tests.soak.harness import TRAINER, Result, Soak, check, left
+from tests.until import until
 
+_MANY = CONFIG.replace("[4, 16, 64]", str([*range(4, 65, 4)])).replace("[1, 2]", str([*range(1, 9)]))
 _LOCAL = "journal:.autotune/studies"
 _TRIAL = r"\] trial \d"
 _wait = threading.Event().wait
@@ -45,7 +48,8 @@ class Tally:
     """
 
     def __init__(self, address: str, folder: Path) -> None:
-        storage, trials = at(address, folder), []
+        said = SaidAddress(text=address, where="", folder=folder, may_hold_password=True)
+        storage, trials = open_storage(parse_address(said), folder), []
         if (name := storage.latest("*")) is not None:
             connection = storage.connect(name)
             trials = optuna.load_study(study_name=name, storage=connection.storage).get_trials()
@@ -67,33 +71,39 @@ class Tally:
         return [f"{count} trials {what}" for what, count in found.items() if count]
 
 
-@check(times=20, cases=("search", "guard", "trial", "zygote", "worker"))
+@check(times=20, cases=("search", "guard", "trial", "zygote", "worker"), options={"--jobs": 1})
 def kill(soak: Soak) -> Iterator[Result]:
     """SIGKILL of the search, the guard, a trial, the warm interpreter or a worker at random moments.
 
-    The same command goes on each time: no finished trial is lost, no process stays.
+    The same command goes on each time: no finished trial is lost, no process stays, the config is as it was.
     """
-    for victim in soak.cases:
-        project, known, lost, stayed = soak.project(CONFIG % "train.py"), set[str](), set[str](), list[str]()
-        (project / "train.py").write_text(f"import numpy\n{TRAINER.read_text()}")  # so that trials are forked
-        for _ in soak.numbers:
-            search = soak.search(project, 6, command="worker" if victim == "worker" else "search")
-            timer = threading.Timer(soak.rng.uniform(0.8, 5.0), _strike, [search.pid, victim])
-            timer.start()
-            search.wait()
-            timer.cancel()
-            stayed += left(project, 5.0)
-            finished = set(Tally(_LOCAL, project).records)
-            lost |= known - finished
-            known |= finished
-        soak.search(project, 6).wait()
-        tally = Tally(_LOCAL, project)
-        wrong = [*stayed, *tally.wrong(), lost and f"{len(lost)} trials lost"]
-        yield Result(f"SIGKILL of the {victim}, {soak.options.times} times: {tally}", *wrong)
+    yield from soak.map(lambda victim: _killed(soak, victim), soak.cases)
+
+
+def _killed(soak: Soak, victim: str) -> Result:
+    project = soak.project(f"import numpy\n{TRAINER.read_text()}")  # so that trials are forked
+    config, rng = (project / "config.yaml").read_bytes(), random.Random(f"{soak.options.seed} {victim}")
+    said, known, lost, stayed = project / "said", set[str](), set[str](), list[str]()
+    for number in range(soak.options.times + 1):
+        with said.open("wb") as file:
+            search = soak.search(project, 300, command="worker" if victim == "worker" else "search", stderr=file)
+        until(lambda search=search: search.poll() is not None or re.search(_TRIAL, said.read_text()), said.read_text)
+        if number < soak.options.times:
+            _wait(rng.uniform(0.0, 2.0))
+            _strike(search.pid, victim)
+        search.terminate()
+        search.wait()
+        stayed += left(project, 30.0)
+        finished = set(Tally(_LOCAL, project).records)
+        lost |= known - finished
+        known |= finished
+    tally, is_changed = Tally(_LOCAL, project), (project / "config.yaml").read_bytes() != config
+    wrong = [*stayed, *tally.wrong(), lost and f"{len(lost)} trials lost", is_changed and "the config was changed"]
+    return Result(f"SIGKILL of the {victim}, {soak.options.times} times: {tally}", *wrong, not known and "no trial")
 
 
 def _strike(search: int, victim: str) -> None:
-    over_s = time.monotonic() + 5
+    over_s = time.monotonic() + 10
     while time.monotonic() < over_s:
         try:
             if victim in ("search", "worker"):
@@ -160,7 +170,7 @@ def outage(soak: Soak) -> Iterator[Result]:
 def _outage(soak: Soak, server: Server, name: str) -> Result:
     """Let a search and its workers, each as on a machine of its own, work while the server is ill."""
     fault, database, budget_s = FAULTS[name], re.sub(r"\W", "_", name), soak.options.budget
-    folder, over = soak.project(config_of_many()), threading.Event()
+    folder, over = soak.project(text=_MANY), threading.Event()
     url = server.new_database(database) + fault.query
     nodes = {"search": "search", **{f"worker{one}": "worker" for one in range(soak.options.workers)}}
 
@@ -228,7 +238,7 @@ def netns(soak: Soak) -> Iterator[Result]:
         for host, command in zip(made, ("search", options.second), strict=True):
             address = urlsplit(url)
             there = address._replace(netloc=address.netloc.replace("127.0.0.1", host.near)).geturl()
-            project, said = soak.project(config_of_many()), soak.folder / f"{host.name}.said"
+            project, said = soak.project(text=_MANY), soak.folder / f"{host.name}.said"
             with said.open("wb") as file:
                 how = {"env": {"AUTOTUNE_STORAGE": there}, "stderr": file}
                 runs.append(soak.search(project, options.budget, command=command, inside=host.command, **how))
@@ -256,40 +266,3 @@ def netns(soak: Soak) -> Iterator[Result]:
         tally = Tally(url, soak.folder)
         line = f"cut from {down_s:.0f} s to {up_s:.0f} s of {options.budget:g} s; in the database: {tally}, of "
         yield Result(line + ", ".join(f"{name} {tally.hosts[name]}" for name in names), *wrong, *tally.wrong(total))
-
-
-@check(options={"--workers": 4, "--budget": 90.0})
-def slurm(soak: Soak) -> Iterator[Result]:
-    """An array of workers finishes a study on a Slurm cluster of two nodes, one task is cancelled.
-
-    The cluster runs on this machine, with a config and keys of its own.
-    """
-    workers, budget_s, project = soak.options.workers, soak.options.budget, soak.project()
-    with running_cluster(2) as cluster:
-        began_s, config = time.monotonic(), ("--config", "config.yaml")
-
-        def output(task: str) -> str:
-            return "".join(path.read_text() for path in project.glob(f".autotune/workers/*/{job}_{task}.log"))
-
-        submit = ("--reachable", "--allow-busy-gpu", "--submit", "slurm", "-n", str(workers))
-        words = ("worker", *config, "--budget", f"{budget_s:g}s", *submit)
-        submitted = soak.autotune(project, *words, env=cluster.environment)
-        (job,) = re.findall(r"Submitted job (\d+)", submitted.stdout) or [""]
-        yield Result(submitted.stdout + submitted.stderr, not job and "no job was submitted")
-        cancelled = ""
-        while job and cluster.run("squeue", "-h", "-j", job) and time.monotonic() < began_s + workers * budget_s + 60:
-            if not cancelled and cluster.states(job).get("1") == "RUNNING" and re.search(r"trial \d", output("1")):
-                cancelled = f"scancel after {time.monotonic() - began_s:.0f} s"
-                cluster.run("scancel", f"{job}_1")
-            _wait(0.5)
-        for task, state in sorted(cluster.states(job).items()):
-            last, due = output(task).splitlines()[-3:], "CANCELLED" if task == "1" else "COMPLETED"
-            yield Result("\n    ".join([f"task {task}: {state}", *last]), state != due and f"not {due}")
-    status = soak.autotune(project, "status", *config).stdout
-    tally = Tally(_LOCAL, project)
-    wrong = (
-        not cancelled and "nothing was cancelled",
-        not tally.records and "no trial",
-        "Better: " not in status and "no answer",
-    )
-    yield Result(f"{cancelled}; {tally}\n{status}", *tally.wrong(), *wrong)
