@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 struct scenario scenario;
 
@@ -37,23 +36,11 @@ static const struct gpu *whole_gpu(nvmlDevice_t device)
     return device->parent < 0 ? device : &scenario.gpus[device->parent];
 }
 
-/* Whether somebody has switched the fault on by making a file. */
-static bool switched_on(const struct fault *fault)
-{
-    char path[4096];
-    if (!fault->switch_name[0])
-        return true;
-    snprintf(path, sizeof path, "%s/%s", scenario.switches_folder, fault->switch_name);
-    return access(path, F_OK) == 0;
-}
-
 static bool fault_hits(struct fault *fault, const char *function, nvmlDevice_t device, int64_t now)
 {
     if (fnmatch(fault->function, function, 0) != 0 || now < fault->from || now >= fault->until)
         return false;
     if (fault->gpu >= 0 && (!device || whole_gpu(device)->index != (unsigned)fault->gpu))
-        return false;
-    if (!switched_on(fault))
         return false;
     unsigned long before = fault->seen++;
     return before >= fault->after_calls && before - fault->after_calls < fault->calls;

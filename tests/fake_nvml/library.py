@@ -46,24 +46,17 @@ def code_of(function, *arguments, **options):
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    [
-        __name__,
-        "autotune.measure.gpu.collector",
-        "autotune.measure.gpu.occupancy",
-        "autotune.measure.gpu.timeline",
-        "autotune.search.gpus",
-        "autotune.search.problem",
-    ]
+    [__name__, "autotune.commands.search_run", "autotune.commands.apply", "tests.command_line"]
 )
 
 
-def build(library: Path, *flags: str) -> None:
+def build(library: Path) -> None:
     """Builds the fake driver there; skips the test where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler (cc or gcc) to build the fake NVIDIA driver with")
     sources = sorted(map(str, _SOURCES.glob("*.c")))
-    command = [compiler, *_FLAGS, *flags, "-Wl,-soname,libnvidia-ml.so.1", "-o", str(library), *sources]
+    command = [compiler, *_FLAGS, "-Wl,-soname,libnvidia-ml.so.1", "-o", str(library), *sources]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -81,8 +74,6 @@ class FakeGpu:
     ) -> None:
         self._library = str(library)
         self.tenants = folder / "tenants"
-        self._switches = folder / "switches"
-        self._switches.mkdir()
         self._clock = folder / "clock"
         if at_s is None:
             origin_ns = time.monotonic_ns() - round(began_s_ago * 1e9)
@@ -96,7 +87,6 @@ class FakeGpu:
                 origin_ns=origin_ns,
                 epoch_ns=epoch_ns,
                 tenants_folder=str(self.tenants),
-                switches_folder=str(self._switches),
                 clock_file=None if at_s is None else str(self._clock),
             )
         )
@@ -115,13 +105,6 @@ class FakeGpu:
         new = self._clock.with_suffix(".new")
         new.write_text(str(round((FROZEN_ORIGIN_S + t_s) * 1e9)))
         os.replace(new, self._clock)
-
-    def switch(self, name: str, *, on: bool = True) -> None:
-        """Turns a switch of some faults, for all processes of the machine; at first all are off."""
-        if on:
-            (self._switches / name).touch()
-        else:
-            (self._switches / name).unlink(missing_ok=True)
 
     def run(self, code: str, *, timeout_s: float = 120.0) -> Any:
         """Runs Python in a process of its own that has this driver, and answers what it tells.

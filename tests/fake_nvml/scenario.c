@@ -46,7 +46,6 @@ static const struct field driver_fields[] = {
     FIELD(scenario, pid_offset, NUMBER),
     FIELD(scenario, clock_file, PATH),
     FIELD(scenario, tenants_folder, PATH),
-    FIELD(scenario, switches_folder, PATH),
     {NULL, NUMBER, 0, 0},
 };
 
@@ -184,13 +183,6 @@ static bool read_fault(const char *text, struct scenario *scenario)
     fault->from = nanoseconds(number(text, "from_s", -INFINITY));
     fault->until = nanoseconds(number(text, "until_s", INFINITY));
     fault->delay = nanoseconds(number(text, "delay_s", 0));
-    const char *name = pair(text, "switch");
-    if (!name)
-        return true;
-    length = strcspn(name, " ");
-    if (length >= sizeof fault->switch_name)
-        return false;
-    memcpy(fault->switch_name, name, length);
     return true;
 }
 

@@ -60,7 +60,6 @@ struct fault {
     int code;          /* what the call answers; 0: it is only delayed */
     unsigned long after_calls, calls;
     int64_t from, until, delay;
-    char switch_name[32]; /* a file of the switches' folder that has to be there; empty: none has to */
     unsigned long seen; /* matching calls of this process so far */
 };
 
@@ -74,7 +73,6 @@ struct scenario {
     unsigned dry_when_idle, garbage, empty_size_is_success;
     unsigned pid_offset;
     char *clock_file, *tenants_folder; /* NULL: the machine's clock; no tenants */
-    char *switches_folder;
     struct gpu *gpus;
     size_t gpu_count; /* MIG instances among them */
     struct fault *faults;

@@ -152,7 +152,6 @@ class Fault:
         from_s: Since when.
         until_s: Until when: a GPU that comes back.
         delay_s: Real seconds that the call takes, whatever the scenario's clock does.
-        switch: While this one is on, see `FakeGpu.switch`; None: always.
     """
 
     function: str = "nvml*"
@@ -163,7 +162,6 @@ class Fault:
     from_s: float | None = None
     until_s: float | None = None
     delay_s: float = 0.0
-    switch: str | None = None
 
     def line(self) -> str:
         """As the scenario file has it."""
@@ -176,7 +174,7 @@ class Fault:
             until_s=self.until_s,
             delay_s=self.delay_s,
         )
-        return f"{self.function} {pairs}" + (f" switch={self.switch}" if self.switch else "")
+        return f"{self.function} {pairs}"
 
 
 def _of_busy() -> Mapping[int, Quantity]:
@@ -298,16 +296,13 @@ class Scenario:
     follow: bool = False
     faults: tuple[Fault, ...] = ()
 
-    def text(
-        self, *, origin_ns: int, epoch_ns: int, tenants_folder: str, switches_folder: str, clock_file: str | None
-    ) -> str:
+    def text(self, *, origin_ns: int, epoch_ns: int, tenants_folder: str, clock_file: str | None) -> str:
         """The scenario file.
 
         Args:
             origin_ns: Monotonic time of the scenario's origin.
             epoch_ns: Nanoseconds since 1970 at its origin.
             tenants_folder: Where tenants write; used only if the scenario follows them.
-            switches_folder: Where a file of its name says that a switch is on.
             clock_file: File that holds the monotonic nanoseconds of now, as text; None: the machine's clock.
         """
         lines = [
@@ -323,7 +318,6 @@ class Scenario:
             f"garbage {self.garbage:d}",
             f"empty_size_is_success {self.empty_size_is_success:d}",
             f"pid_offset {self.pid_offset}",
-            f"switches_folder {switches_folder}",
         ]
         if clock_file is not None:
             lines.append(f"clock_file {clock_file}")

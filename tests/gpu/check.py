@@ -28,7 +28,7 @@ from tests.gpu.check_parts import (
     loads,
     out_of_memory,
 )
-from tests.gpu.collector_process import DEADLINE_S
+from tests.until import DEADLINE_S
 
 HERE = Path(__file__).parent
 FAKE = "fake"
@@ -63,7 +63,7 @@ def _framework(python: str, env: Mapping[str, str]) -> tuple[str | None, str]:
         return FAKE, "none: the GPU is a fake one"
     for framework, code in PROBES.items():
         done = subprocess.run(
-            [python, "-c", code], env=env, capture_output=True, text=True, timeout=DEADLINE_S * 2, check=False
+            [python, "-c", code], env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False
         )
         if done.returncode == 0:
             return framework, done.stdout.strip()

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from autotune.measure.gpu import collector
 from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts
+from autotune.measure.gpu.records import Record, of_line
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import DeviceUsage
 from autotune.measure.gpu.windows import clock_offset_s
@@ -21,7 +24,7 @@ from autotune.measure.utilization import describe, pooled_utilization
 from autotune.records import TrialExit
 from autotune.trial.outcome import ending_of
 from scripts.bench.results import markdown_table
-from tests.gpu.collector_process import reading, records_of, until
+from tests.until import until
 
 CALLS = 200
 _LOAD = Path(__file__).with_name("load.py")
@@ -245,16 +248,38 @@ def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage,
     """Return the usage that the collector's process gives of a load, and the truth."""
     with tempfile.TemporaryDirectory() as name:
         lines, bursts = Path(name, "samples.jsonl"), Path(name, "bursts")
-        with _load(place, busy_ms, idle_ms, bursts) as load, reading(lines, [place.gpu.uuid], env=place.env):
+        with _load(place, busy_ms, idle_ms, bursts) as load, _reading(lines, place.gpu.uuid, place.env):
             began_s = time.monotonic()
             ended_s = began_s + place.loaded_s
-            until(lambda: any(record.t_s > ended_s for record in records_of(lines)), "the collector is silent")
+            until(lambda: any(record.t_s > ended_s for record in _records_of(lines)), "the collector is silent")
             known = GpuTimeline([place.gpu.uuid], since_s=began_s)
-            for record in records_of(lines):
+            for record in _records_of(lines):
                 known.add(record)
         t0_s, t1_s = began_s + 1.0, ended_s - 2.0
         (use,) = known.between(t0_s, t1_s, own_pids={load.pid}, started_s=began_s).devices
         return use, _busy_fraction(bursts, t0_s, t1_s)
+
+
+@contextmanager
+def _reading(file: Path, uuid: str, env: Mapping[str, str]) -> Iterator[None]:
+    """A collector at work; it must not have ended by itself, nor have complained."""
+    command = [sys.executable, "-P", "-m", collector.__name__, uuid]
+    with (
+        file.open("ab") as stdout,
+        subprocess.Popen(command, env=env, stdout=stdout, stderr=subprocess.PIPE) as process,
+    ):
+        try:
+            yield
+            assert process.poll() is None
+        finally:
+            process.kill()
+        assert process.communicate()[1] == b""
+
+
+def _records_of(file: Path) -> list[Record]:
+    """Return the collector's records so far, whole lines only."""
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    return [record for record in map(of_line, (line for line in lines if line.endswith("\n"))) if record is not None]
 
 
 def _bursts(file: Path) -> list[tuple[float, float]]:

