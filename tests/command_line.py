@@ -93,12 +93,15 @@ class CommandLine:
     Attributes:
         clock: Virtual clock of the searches; it goes on from one command to the next.
         simulator: Runs the trials, and keeps their plans.
+        trainer: The trainer; another one may be put in its place between two commands.
     """
 
     def __init__(self, folder: Path, trainer: Trainer = toy, *, seed: int = 0) -> None:
         self.folder = folder
         self.clock = VirtualClock()
-        self.simulator = SimulatedRunner(self.clock, lambda text: trainer(yaml.load(text, yaml.CSafeLoader)), seed=seed)
+        self.trainer = trainer
+        training = lambda text: self.trainer(yaml.load(text, yaml.CSafeLoader))  # noqa: E731 -- it may change
+        self.simulator = SimulatedRunner(self.clock, training, seed=seed)
 
     def __call__(self, *arguments: str, env: Mapping[str, str] | None = None, answers: str | None = None) -> Done:
         """Run one command; without a terminal, as in a script, unless it is to be answered.

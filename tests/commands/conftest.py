@@ -127,7 +127,7 @@ def answered(
 
 
 def on_terminal(
-    commands: CommandLine, answers: Answers, *arguments: str, in_background: bool = False
+    commands: CommandLine, answers: Answers, *arguments: str, in_background: bool = False, at_rest: bool = False
 ) -> tuple[int, str]:
     """Run a command in virtual time on a real terminal, in a fork of this process; see `talked`."""
     pid, terminal = pty.fork()
@@ -137,7 +137,7 @@ def on_terminal(
         if in_background:
             os.setpgid(0, 0)
         commands.become(arguments)
-    return talked(pid, terminal, answers, at_rest=True)
+    return talked(pid, terminal, answers, at_rest=at_rest)
 
 
 def talked(pid: int, terminal: int, answers: Answers, *, at_rest: bool = False) -> tuple[int, str]:

@@ -1,118 +1,100 @@
-"""The question at the end of a search on a terminal: a real one, and what is typed on it."""
+"""The question at the end of a search on a terminal: a real one, and what is typed on it; the search is simulated."""
 
+import select
 import signal
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from tests.commands.conftest import answered
+from autotune.commands import search_run
+from autotune.commands.watchdog import Watchdog
+from autotune.testing.simulated_runner import Training
+from tests.command_line import CONFIG, CommandLine, toy
+from tests.commands.conftest import on_terminal
+from tests.until import DEADLINE_S
 
-FOUND_BETTER = (str(Path(__file__).with_name("found_better.py")),)
-SEARCH = ("search", "--config", "config.yaml", "--budget", "1m")
-QUESTION = "Apply these values to config.yaml? [y/N]"
+SEARCH = ("search", "--config", "config.yaml", "--budget", "2m")
+QUESTION = b"Apply what leaves the training itself unchanged to config.yaml? [y/N]"
 NEXT = "Next:  autotune apply --config config.yaml"
 
 
-def batch_size(project: Path) -> str:
-    """Return the batch size of the project's config as its file has it."""
-    lines = (project / "config.yaml").read_text().splitlines()
-    return next(line.split()[1] for line in lines if line.lstrip().startswith("batch_size:"))
+def is_applied(commands: CommandLine) -> bool:
+    """Return whether the config holds the answer now."""
+    text = (commands.folder / "config.yaml").read_text()
+    assert text in (CONFIG, CONFIG.replace("num_workers: 1 ", "num_workers: 2 "))
+    return text != CONFIG
 
 
-def found(project: Path, typed: bytes | signal.Signals, *options: str, hesitation_s: float = 0.0) -> tuple[int, str]:
-    """Run a search that finds something better on a terminal, and type an answer to its question."""
-    answers = {QUESTION.encode(): typed}
-    return answered(project, answers, *SEARCH, *options, program=FOUND_BETTER, hesitation_s=hesitation_s, at_rest=True)
-
-
-@pytest.mark.usefixtures("searched")
-def test_a_search_on_a_terminal_ends_with_the_question(project: Path) -> None:
-    """A real search: after a yes the values are in the file, with a backup, and the way back is said.
-
-    Of two answers it is about the one that leaves the training as it is.
-    """
-    asked = "Apply what leaves the training itself unchanged to config.yaml? [y/N]"
-    code, screen = answered(project, {asked.encode(): b"y\n"}, *SEARCH, "--budget", "8s")
+def test_a_yes_writes_the_values_and_the_way_back_is_said(recorded: CommandLine) -> None:
+    """Of two answers it is about the one that leaves the training as it is."""
+    code, screen = on_terminal(recorded, {QUESTION: b"y\n"}, *SEARCH)
     assert code == 0, screen
-    assert "num_workers: 2" in (project / "config.yaml").read_text()
-    assert batch_size(project) == "4"
-    assert screen.index("Better:") < screen.index(asked) < screen.index("Written to config.yaml")
+    assert is_applied(recorded)
+    assert screen.index("Better:") < screen.index(QUESTION.decode()) < screen.index("Written to config.yaml")
     assert "To take them back:  autotune revert --config config.yaml" in screen
     assert "autotune apply" not in screen
 
 
-@pytest.mark.parametrize("typed", [b"\n", b"\x03", b"\x04"], ids=["return", "^C", "end of input"])
-def test_all_but_a_yes_is_a_no(project: Path, typed: bytes) -> None:
+@pytest.mark.parametrize(
+    ("typed", "code"),
+    [(b"\n", 0), (b"\x03", 0), (b"\x04", 0), (signal.SIGTERM, 143)],
+    ids=["return", "^C", "end of input", "SIGTERM"],
+)
+def test_all_but_a_yes_is_a_no(recorded: CommandLine, typed: bytes | signal.Signals, code: int) -> None:
     """Nothing is written, and the command that would write is said; the search itself has ended well."""
-    before = (project / "config.yaml").read_bytes()
-    code, screen = found(project, typed)
-    assert code == 0
-    assert (project / "config.yaml").read_bytes() == before
-    assert screen.rstrip().endswith(NEXT)
+    ended, screen = on_terminal(recorded, {QUESTION: typed}, *SEARCH, at_rest=True)
+    assert ended == code, screen
+    assert not is_applied(recorded)
     assert screen.count(NEXT) == 1
     assert "interrupted" not in screen
 
 
-def test_the_budget_does_not_run_while_the_question_waits(project: Path) -> None:
-    """Long after the moment at which a search that hangs is ended by force, a yes still counts."""
-    code, screen = found(project, b"y\n", "--budget", "3s", hesitation_s=8.0)
-    assert code == 0, screen
-    assert batch_size(project) == "64"
-
-
-def test_what_was_typed_during_the_search_is_no_answer(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_typed_during_the_search_is_no_answer(recorded: CommandLine) -> None:
     """A key pressed before the question was there to see has not answered it."""
-    monkeypatch.setenv("FOUND_BETTER", "typed")
-    answers = {b"searching": b"y\n", QUESTION.encode(): b"\n"}
-    _, screen = answered(project, answers, *SEARCH, program=FOUND_BETTER)
-    assert QUESTION in screen
-    assert batch_size(project) == "4"
+
+    def waits_for_a_key(config: Mapping[str, Any]) -> Training:
+        select.select([0], [], [], DEADLINE_S)
+        return toy(config)
+
+    recorded.trainer = waits_for_a_key
+    _, screen = on_terminal(recorded, {b"earlier trials found": b"y\n", QUESTION: b"\n"}, *SEARCH)
+    assert QUESTION.decode() in screen
+    assert not is_applied(recorded)
 
 
-@pytest.mark.parametrize(
-    ("mode", "options"),
-    [("", ["--no-apply"]), ("background", []), ("no change", []), ("", ["--validate", "20s", "--budget", "10m"])],
-)
-def test_nobody_is_asked_in_vain(project: Path, monkeypatch: pytest.MonkeyPatch, mode: str, options: list[str]) -> None:
-    """Not after --no-apply, in the background, without a gain, or where an answer that was to be validated is not."""
-    monkeypatch.setenv("FOUND_BETTER", mode)
-    code, screen = found(project, b"y\n", *options)
-    assert code == 0, screen
-    assert "[y/N]" not in screen
-    assert (NEXT in screen) is (mode != "no change")
-    assert batch_size(project) == "4"
+def test_a_job_in_the_background_is_not_asked(recorded: CommandLine) -> None:
+    """It would be stopped when it reads."""
+    code, screen = on_terminal(recorded, {b"[y/N]": b"y\n"}, *SEARCH, in_background=True)
+    assert (code, "[y/N]" in screen, is_applied(recorded)) == (0, False, False)
+    assert NEXT in screen
 
 
-def test_without_a_terminal_nobody_is_asked(project: Path) -> None:
-    """Output in a file or a pipe, or input from one: scripts go on as they did."""
-    done = subprocess.run(
-        [sys.executable, *FOUND_BETTER, *SEARCH],
-        cwd=project,
-        input="y\n",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@pytest.mark.parametrize("options", [("--no-apply",), ("--apply",), ("--json",)])
+def test_nobody_is_asked_in_vain(recorded: CommandLine, options: tuple[str, ...]) -> None:
+    """Not after --no-apply or --apply, and not for scripts."""
+    done = recorded(*SEARCH, *options, answers="y\n")
     assert done.returncode == 0, done.stderr
     assert "[y/N]" not in done.stdout + done.stderr
-    assert done.stdout.rstrip().endswith(NEXT)
-    assert batch_size(project) == "4"
+    assert is_applied(recorded) is ("--apply" in options)
 
 
-def test_sigterm_at_the_question(project: Path) -> None:
-    """Nothing is written, the next command is said, and the exit code is that of SIGTERM."""
-    code, screen = found(project, signal.SIGTERM)
-    assert code == 143
-    assert NEXT in screen
-    assert batch_size(project) == "4"
+def test_without_a_terminal_nobody_is_asked(recorded: CommandLine) -> None:
+    """Output in a file or a pipe, or input from one: scripts go on as they did."""
+    done = recorded(*SEARCH)
+    assert done.returncode == 0, done.stderr
+    assert "[y/N]" not in done.stdout + done.stderr
+    assert NEXT in done.stdout
+    assert not is_applied(recorded)
 
 
-def test_apply_writes_without_asking(project: Path) -> None:
-    """As it did before there was a question."""
-    code, screen = found(project, b"n\n", "--apply")
-    assert code == 0, screen
-    assert "[y/N]" not in screen
-    assert batch_size(project) == "64"
+def test_the_budget_does_not_run_while_the_question_waits(
+    recorded: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ends a search that hangs has stood down before somebody is asked."""
+    order: list[str] = []
+    monkeypatch.setattr(Watchdog, "stand_down", lambda _watchdog: order.append("stands down"))
+    monkeypatch.setattr(search_run, "ask", lambda _question: not order.append("asks"))
+    assert recorded(*SEARCH, answers="").returncode == 0
+    assert order[:2] == ["stands down", "asks"]
+    assert is_applied(recorded)

@@ -1,87 +1,83 @@
-"""A real race: a faster batch that learns more slowly is not applied, and the rate that mends it is proposed."""
+"""Longer trainings at the end of a search, ``--race`` and ``--validate``: what the commands do with what they show."""
 
-import json
+import random
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pytest
+from autotune.testing.simulated_runner import Training
+from tests.command_line import CONFIG, project_in, toy
 
-from tests.commands.conftest import Autotune
-
-TRAINER = Path(__file__).parents[1] / "trainers" / "learns.py"
-CONFIG = f"""\
-batch_size: 4   # fast ones are large
-learning_rate: 0.0003
-seed: 1
-checkpoint_dir: checkpoints
-autotune:
-  command: "{{python}} {TRAINER} {{config}}"
-  knobs: {{batch_size: [4, 64]}}
-  trial: {{min_s: 0.5, min_steps: 10, max_s: 1}}
-"""
+RATE = f"learning_rate: 0.01\nseed: 1\n{CONFIG}"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Project whose training has come some way."""
-    folder = tmp_path_factory.mktemp("learns")
-    (folder / "config.yaml").write_text(CONFIG)
-    (folder / "checkpoints").mkdir()
-    weights = 0.5 * np.random.default_rng(0).normal(size=(32, 1))
-    np.savez(folder / "checkpoints" / "last.npz", weights=weights, made=1000)
-    return folder
+def learns(config: Mapping[str, Any]) -> Training:
+    """Train so that samples of a large batch teach little, unless the learning rate is larger, too."""
+    rng, batch = random.Random(0), config["data"]["batch_size"]
+    worth = 1.0 if batch == 4 or config["learning_rate"] > 0.015 else 0.2
+
+    def loss(step: int) -> float:
+        return 0.5 + 3.0 / (1.0 + worth * batch * step / 500.0) ** 0.5 + rng.gauss(0.0, 0.02)
+
+    return replace(toy(config), loss=loss, held_out=loss, pauses=dict.fromkeys(range(60, 60_000, 60), "eval"))
 
 
-@pytest.fixture
-def project(folder: Path) -> Path:
-    """The one project of this module."""
-    return folder
+def breaks(config: Mapping[str, Any]) -> Training:
+    """Train so that large batches crash after some seconds."""
+    training = toy(config)
+    if config["data"]["batch_size"] != 64:
+        return training
+    return replace(training, steps=300, exit_code=1, stderr="OSError: [Errno 28] No space left on device")
 
 
-@pytest.mark.services
-def test_a_faster_batch_that_learns_more_slowly(autotune: Autotune, project: Path) -> None:
+def test_a_faster_batch_that_learns_more_slowly(tmp_path: Path) -> None:
     """`search --apply` leaves the config as it is and says why; `apply` wants a yes, with the rate or by force."""
-    before = (project / "config.yaml").read_bytes()
-    checkpoint = (project / "checkpoints" / "last.npz").read_bytes()
-    done = autotune("search", "--config", "config.yaml", "--budget", "110s", "--race", "50s", "--apply", "--json")
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert (answer["verdict"], answer["best"]["values"]) == ("better", {"batch_size": 64})
+    config = RATE.replace("        data.num_workers: [1, 2]\n", "").replace("[4, 16, 64]", "[4, 64]")
+    commands = project_in(tmp_path, learns, config)
+    done = commands.search("--race", "4m", "--apply", "--json", budget="20m")
+    answer = done.document
     race = answer["race"]
-    assert race["winner"]["learning"] == "slower", race
-    assert race["scaled"]["learning"] == "faster", race
-    assert race["proposed"] == {"path": "learning_rate", "value": 0.0012}
-    assert race["checkpoint"] == "checkpoints/last.npz"
+    assert (answer["verdict"], answer["best"]["values"]) == ("better", {"data.batch_size": 64})
+    assert (race["winner"]["learning"], race["scaled"]["learning"]) == ("slower", "faster")
+    assert race["proposed"] == {"path": "learning_rate", "value": 0.04}
     assert "Not applied. It changes the batch, and in the race it learned more slowly" in done.stderr
-    assert (project / "config.yaml").read_bytes() == before
-    assert (project / "checkpoints" / "last.npz").read_bytes() == checkpoint
-
-    refused = autotune("apply", "--config", "config.yaml")
+    refused = commands("apply", "--config", "config.yaml")
     assert refused.returncode == 1
     assert "in the race it learned more slowly" in refused.stderr
     assert "--force" in refused.stderr
-    assert (project / "config.yaml").read_bytes() == before
-
-    shown = autotune("status", "--config", "config.yaml")
-    assert "Learns slower: after the same" in shown.stdout
-    assert "With learning_rate: 0.0012 as well" in shown.stdout
-
-    applied = autotune("apply", "--config", "config.yaml", "--learning-rate")
-    assert applied.returncode == 0, applied.stderr
-    text = (project / "config.yaml").read_text()
-    assert text == CONFIG.replace("batch_size: 4", "batch_size: 64").replace("0.0003", "0.0012"), text
+    assert (tmp_path / "config.yaml").read_text() == config
+    shown = commands("status", "--config", "config.yaml").stdout
+    assert "Learns slower: after the same" in shown
+    assert "With learning_rate: 0.04 as well" in shown
+    assert commands("apply", "--config", "config.yaml", "--learning-rate").returncode == 0
+    written = config.replace("batch_size: 4 ", "batch_size: 64 ").replace("0.01", "0.04")
+    assert (tmp_path / "config.yaml").read_text() == written
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--race", "2m", "--no-race"), "exclude each other"),
-        (("--race", "5s"), "too short to show anything"),
-        (("--race", "20m"), "at most half of it"),
-    ],
-)
-def test_races_that_cannot_be(autotune: Autotune, arguments: tuple[str, ...], said: str) -> None:
-    """Wrong usage, said before anything is started."""
-    done = autotune("search", "--config", "config.yaml", "--budget", "30m", *arguments)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+def test_what_breaks_in_a_longer_training_is_not_the_answer(tmp_path: Path) -> None:
+    """The next best is, as soon as it has come through; screens, JSON and `apply` agree."""
+    commands = project_in(tmp_path, breaks)
+    answer = commands.search("--validate", "1m", "--json", budget="15m").document
+    assert answer["verdict"] == "better"
+    assert answer["validation"]["broke"] == []
+    assert "No space left on device" in answer["broken"][0]["validation"]["broke"][0]
+    assert answer["best"]["values"]["data.batch_size"] != 64
+    known = commands("status", "--config", "config.yaml").stdout
+    assert "broke in a longer training" in known
+    assert "No space left on device" in known
+    assert commands("apply", "--config", "config.yaml", "--all").returncode == 0
+    assert f"batch_size: {answer['best']['values']['data.batch_size']} " in (tmp_path / "config.yaml").read_text()
+
+
+def test_an_answer_that_was_to_be_validated_and_is_not_is_neither_asked_about_nor_applied(tmp_path: Path) -> None:
+    """There was no time for another after the first one broke."""
+    commands = project_in(tmp_path, breaks)
+    for options in ((), ("--apply",)):
+        done = commands(
+            "search", "--config", "config.yaml", "--budget", "4m", "--validate", "50s", *options, answers="y\n"
+        )
+        assert "not validated" in done.stdout
+        assert "[y/N]" not in done.stdout + done.stderr
+    assert "Not applied: the answer is not validated" in done.stderr
+    assert (tmp_path / "config.yaml").read_text() == CONFIG
