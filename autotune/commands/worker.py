@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from autotune.clock import Clock, SystemClock, format_duration
+from autotune.clock import SystemClock, format_duration
 from autotune.commands.invocation import Invocation
 from autotune.commands.output import kept_trials
 from autotune.commands.parameters import (
@@ -107,10 +107,10 @@ def command(call: Invocation, /, **options: Any) -> int:
     as_long_as_others = options["budget_s"] is None
     if as_long_as_others:
         options["budget_s"] = 1800.0
-    return _work(call, SearchRequest(**options), SystemClock(), as_long_as_others=as_long_as_others)
+    return _work(call, SearchRequest(**options), as_long_as_others=as_long_as_others)
 
 
-def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_others: bool) -> int:
+def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) -> int:
     """Make trials until the study needs no more; return the exit code."""
     with signals_held():
         from autotune.commands.search_run import open_requested
@@ -123,8 +123,8 @@ def _work(call: Invocation, request: SearchRequest, clock: Clock, *, as_long_as_
     problem = open_requested(request)
     part = Part(started_s=call.started_s, role=Role.WORKER, as_long_as_others=as_long_as_others)
     console = text_console(stderr=True)
-    display = SearchDisplay(console, clock, started_s=call.started_s, budget_s=request.budget_s)
-    with open_search(problem, request, part, clock, display) as search:
+    display = SearchDisplay(console, call.clock, started_s=call.started_s, budget_s=request.budget_s)
+    with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:
         if search.search == search.name and has_answer(
             problem.of_this_code(search.study.records()), problem.space.name(problem.space.baseline), problem.objective
         ):
