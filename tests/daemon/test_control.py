@@ -12,7 +12,7 @@ import pytest
 from autotune.daemon.control import Control, ask
 from autotune.daemon.home import DaemonHome, sole_daemon
 from autotune.errors import AutotuneError, DaemonAway
-from tests.daemon.conftest import until
+from tests.until import until
 
 
 class Loop:

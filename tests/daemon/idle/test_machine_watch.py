@@ -15,7 +15,7 @@ from autotune.measure.host import BusyCpu
 from autotune.measure.processes import ProcessTree
 from tests.daemon.idle.staged import STRANGER
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario
-from tests.trial.conftest import until
+from tests.until import until
 
 BURNS = "import os\nwhile True: pass"
 HANGING = """

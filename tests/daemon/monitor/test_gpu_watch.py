@@ -8,13 +8,7 @@ from autotune.daemon.monitor import GpuWatch
 from autotune.measure.utilization import describe
 
 clock = SystemClock()
-FIRST, SECOND = (f"GPU-{index:08x}-0000-4000-8000-000000000000" for index in (0, 1))
-
-def until(condition):
-    give_up_s = clock.now_s() + 60.0
-    while not condition():
-        assert clock.now_s() < give_up_s
-        clock.wait(0.05)
+FIRST = "GPU-00000000-0000-4000-8000-000000000000"
 """
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from autotune.commands.worker_submission import submit_workers
 from autotune.errors import CommandError, ConfigError
 from tests.daemon.submission.conftest import STAND_IN, Request
 from tests.sshd import HOSTS, UNKNOWN, running_sshd
+from tests.until import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,14 +63,6 @@ def begun(submission: "subprocess.Popen[str]", count: int) -> tuple[str, list[in
     return said, pids
 
 
-def wait_until_gone(pids: list[int]) -> None:
-    """Wait until none of these processes is left."""
-    deadline_s = time.monotonic() + 30
-    while any(psutil.pid_exists(pid) for pid in pids):
-        assert time.monotonic() < deadline_s, pids
-        time.sleep(0.05)
-
-
 def test_each_host_has_one_worker_in_the_same_folder(project: Path, ssh: str) -> None:
     """What they print is marked with their host; they have the same options and different seeds."""
     with start(project, ssh, *HOSTS) as submission:
@@ -109,7 +101,7 @@ def test_an_interrupt_tells_all_workers_to_leave(number: int, code: int, project
     for pid in pids:
         assert f"{pid} gives its trial back" in said
     assert "left with status 143" in said
-    wait_until_gone(pids)
+    until(lambda: not any(map(psutil.pid_exists, pids)), pids)
 
 
 def test_workers_end_with_the_connection(project: Path, ssh: str) -> None:
@@ -120,7 +112,7 @@ def test_workers_end_with_the_connection(project: Path, ssh: str) -> None:
         for child in psutil.Process(submission.pid).children():  # the ssh clients
             child.kill()
         submission.kill()
-    wait_until_gone(pids)
+    until(lambda: not any(map(psutil.pid_exists, pids)), pids)
 
 
 def test_a_folder_that_is_another_one_there_is_not_worked_in(project: Path, ssh: str) -> None:

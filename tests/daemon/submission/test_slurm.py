@@ -4,8 +4,7 @@ import json
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from autotune.commands.worker_submission import submit_workers
 from autotune.errors import CommandError, ConfigError
 from tests.daemon.submission.conftest import STAND_IN, Request
 from tests.slurm import Cluster, running_cluster
+from tests.until import until
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,6 @@ def cluster() -> Iterator[Cluster]:
 def submit(request_of: Request, *words: str, **changes: object) -> None:
     """Submit stand-ins for workers."""
     assert submit_workers(request_of("slurm", *words, **changes), SystemClock(), program=STAND_IN) == 0
-
-
-def wait_until(is_so: Callable[[], object], why: Callable[[], object]) -> None:
-    """Wait for something, 60 s at most."""
-    deadline_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline_s, why()
-        time.sleep(0.1)
 
 
 def read(folder: Path) -> str:
@@ -151,14 +143,12 @@ def test_each_task_works_on_a_node_of_its_own(
     if template:
         assert read(project).count('"words"') == 4
     job = re.findall(r"Job (\d+) has ended with exit status 0\." if template else r"job (\d+): 4 workers", said)[0]
-    wait_until(
-        lambda: read(project).count('"words"') == 4, lambda: (cluster.states(job), read(project), cluster.logs())
-    )
+    until(lambda: read(project).count('"words"') == 4, lambda: (cluster.states(job), read(project), cluster.logs()))
     started = [json.loads(line) for line in read(project).splitlines() if line.startswith("{")]
     assert sorted(one["task"] for one in started) == ["0", "1", "2", "3"]
     assert all(one["words"][-2:] == ["--seed", one["task"]] for one in started)
     assert {one["cwd"] for one in started} == {str(project)}
-    wait_until(lambda: not cluster.run("squeue", "-h", "-j", job), lambda: cluster.run("squeue"))
+    until(lambda: not cluster.run("squeue", "-h", "-j", job), lambda: cluster.run("squeue"))
 
 
 @pytest.mark.services
@@ -178,12 +168,12 @@ def test_a_signal_reaches_the_worker(
     submit(request_of, "--time=5", count=2)
     job = re.findall(r"Submitted job (\d+)", capsys.readouterr().out)[0]
     why = lambda: (cluster.states(job), read(project), cluster.logs())  # noqa: E731
-    wait_until(lambda: read(project).count('"pid"') == 2, why)
+    until(lambda: read(project).count('"pid"') == 2, why)
     cluster.run("scancel", *way, f"{job}_1")
-    wait_until(lambda: read(project).count("gives its trial back") == 1, why)
+    until(lambda: read(project).count("gives its trial back") == 1, why)
     assert cluster.states(job)["0"] == "RUNNING"
     cluster.run("scancel", job)
-    wait_until(lambda: not cluster.run("squeue", "-h", "-j", job), why)
+    until(lambda: not cluster.run("squeue", "-h", "-j", job), why)
 
 
 @pytest.mark.services

@@ -1,14 +1,12 @@
 """A real browser for tests: Debian's chromium, without a screen."""
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-LIMIT_S = 30.0
 _NEVER_ASKS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars")
 _QUIET = (
     "--no-first-run",
@@ -49,14 +47,6 @@ def text_of(page: Any, selector: str) -> str:
     found = page.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
     assert isinstance(found, str)
     return found
-
-
-def until(condition: Callable[[], object], what: str, limit_s: float = LIMIT_S) -> None:
-    """Wait until something is so."""
-    over_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < over_s, what
-        time.sleep(0.02)
 
 
 def complaints(page: Any) -> list[str]:

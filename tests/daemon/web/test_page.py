@@ -10,10 +10,13 @@ from autotune.daemon.home import DaemonHome
 from autotune.errors import AutotuneError
 from autotune.events import TrialStarted
 from autotune.records import Purpose
-from tests.daemon.web.browser import chromium, complaints, text_of, until
+from tests.daemon.web.browser import chromium, complaints, text_of
 from tests.daemon.web.busy_daemon import BusyDaemon
 from tests.daemon.web.page_server import PageServer
 from tests.daemon.web.test_state import HOSTILE
+from tests.until import until
+
+pytestmark = pytest.mark.services
 
 SECTIONS = ("search", "gpus", "trainings", "queue", "advice", "daemon")
 
