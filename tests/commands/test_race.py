@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from autotune.testing.simulated_runner import Training
 from tests.command_line import CONFIG, project_in, toy
 
@@ -70,14 +72,13 @@ def test_what_breaks_in_a_longer_training_is_not_the_answer(tmp_path: Path) -> N
     assert f"batch_size: {answer['best']['values']['data.batch_size']} " in (tmp_path / "config.yaml").read_text()
 
 
-def test_an_answer_that_was_to_be_validated_and_is_not_is_neither_asked_about_nor_applied(tmp_path: Path) -> None:
-    """There was no time for another after the first one broke."""
+@pytest.mark.parametrize("options", [(), ("--apply",)])
+def test_an_answer_that_was_to_be_validated_and_is_not_is_not_offered(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """There was no time for another one after the first broke: it is neither asked about nor applied."""
     commands = project_in(tmp_path, breaks)
-    for options in ((), ("--apply",)):
-        done = commands(
-            "search", "--config", "config.yaml", "--budget", "4m", "--validate", "50s", *options, answers="y\n"
-        )
-        assert "not validated" in done.stdout
-        assert "[y/N]" not in done.stdout + done.stderr
-    assert "Not applied: the answer is not validated" in done.stderr
+    search = ("search", "--config", "config.yaml", "--budget", "4m", "--validate", "50s")
+    done = commands(*search, *options, answers="y\n")
+    assert "The answer is not validated, though that was asked for" in done.stdout
+    assert "[y/N]" not in done.stdout + done.stderr
+    assert ("Not applied: the answer is not validated" in done.stderr) is bool(options)
     assert (tmp_path / "config.yaml").read_text() == CONFIG
