@@ -1,14 +1,13 @@
 """``autotune daemon install`` and ``uninstall``, with a program of ours in place of systemd's."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.warm import typed
+from tests.command_line import CommandLine, Done
 
 SYSTEMCTL = """\
 #!/bin/sh
@@ -17,7 +16,7 @@ fails=$(cat "$0.fails" 2>/dev/null || echo nothing)
 case "$*" in *"$fails"*) echo "Failed to connect to bus: No medium found"; exit 1;; esac
 """
 
-Install = Callable[..., "subprocess.CompletedProcess[str]"]
+Install = Callable[..., Done]
 
 
 @pytest.fixture
@@ -31,15 +30,13 @@ def bin_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, bin_folder: Path) -> Install:
+def daemon(tmp_path: Path, bin_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     """Run ``autotune daemon ...`` with a home of its own."""
-
-    def run(*arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
-        path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
-        return typed("daemon", *arguments, cwd=tmp_path, env={**plain, "HOME": str(tmp_path), "PATH": path, **env})
-
-    return run
+    for name in [name for name in os.environ if name.startswith("XDG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{bin_folder}{os.pathsep}{os.environ['PATH']}")
+    return lambda *arguments, **env: CommandLine(tmp_path)("daemon", *arguments, env=env)
 
 
 @pytest.fixture
@@ -140,18 +137,10 @@ def test_a_daemon_that_could_not_start_is_not_installed(daemon: Install, unit: P
     assert not unit.exists()
 
 
-def test_an_autotune_that_is_not_installed_is_told(tmp_path: Path, bin_folder: Path) -> None:
+def test_an_autotune_that_is_not_installed_is_told(daemon: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkout that is only on PYTHONPATH would not be found by systemd."""
-    site = [path for path in sys.path if "site-packages" in path]
-    code = "import sys; sys.executable = '/usr/bin/false'; from autotune.cli import run; sys.exit(run(sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "daemon", "install"],
-        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(site)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    monkeypatch.setattr(sys, "executable", "/usr/bin/false")
+    done = daemon("install")
     assert done.returncode == 1
     assert "systemd could not start the daemon" in done.stderr
     assert "pip install" in done.stderr

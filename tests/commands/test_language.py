@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autotune.messages import END_OF_ISOLATE, ISOLATE, Language, _, translated
-from tests.commands.conftest import Autotune
+from tests.command_line import CommandLine
 
 STATIC = ("diagnose", "--config", "config.yaml", "--static")
 LOOKED_AT = translated(_("Looked at as well"), Language.PERSIAN)
@@ -22,13 +22,13 @@ def _english_letters_outside(text: str) -> list[str]:
 
 
 @pytest.fixture
-def plain(project: Path) -> None:
-    """A config whose trainer uses no framework: asking TensorFlow takes seconds."""
-    (project / "config.yaml").write_text("data:\n  batch_size: 16\n  num_workers: 0\n")
+def autotune(tmp_path: Path) -> CommandLine:
+    """Command line with a config without a command: no framework is asked, which takes seconds."""
+    (tmp_path / "config.yaml").write_text("data:\n  batch_size: 16\n  num_workers: 0\n")
+    return CommandLine(tmp_path)
 
 
-@pytest.mark.usefixtures("project")
-def test_no_english_sentence_is_left(autotune: Autotune) -> None:
+def test_no_english_sentence_is_left(autotune: CommandLine) -> None:
     """By option; the terms stand in isolates, and nothing is escaped."""
     screen = autotune(*STATIC, "--lang", "fa").stdout
     assert LOOKED_AT in screen
@@ -36,8 +36,7 @@ def test_no_english_sentence_is_left(autotune: Autotune) -> None:
     assert _english_letters_outside(screen) == []
 
 
-@pytest.mark.usefixtures("plain")
-def test_the_locale_chooses_no_language(autotune: Autotune) -> None:
+def test_the_locale_chooses_no_language(autotune: CommandLine) -> None:
     """A Persian desktop gets the English screen unless the variable asks; the option goes before the variable."""
     locale = {"LANG": "fa_IR.UTF-8", "LC_ALL": "fa_IR.UTF-8", "LANGUAGE": "fa"}
     assert "Looked at as well" in autotune(*STATIC, env=locale).stdout
@@ -45,9 +44,8 @@ def test_the_locale_chooses_no_language(autotune: Autotune) -> None:
     assert "Looked at as well" in autotune(*STATIC, "--lang", "en", env={"AUTOTUNE_LANG": "fa"}).stdout
 
 
-@pytest.mark.usefixtures("plain")
-def test_an_object_is_in_english(autotune: Autotune) -> None:
+def test_an_object_is_in_english(autotune: CommandLine) -> None:
     """Scripts read the same sentences whatever the language."""
-    persian = json.loads(autotune(*STATIC, "--lang", "fa", "--json").stdout)
+    persian = autotune(*STATIC, "--lang", "fa", "--json").document
     assert persian["checks"]
     assert "\\u06" not in json.dumps(persian)
