@@ -3,6 +3,8 @@
 import ast
 import json
 import tomllib
+from functools import reduce
+from operator import getitem
 
 import pytest
 from hypothesis import given, settings
@@ -20,69 +22,53 @@ def edited(text: str, name: str, values) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "value", "new"),
+    ("name", "old", "value", "new"),
     [
-        ('{"a": 16}', 32, '{"a": 32}'),
-        ('{\n\t"b": 1,\n\t"a"  :\t16\n}\n', 8, '{\n\t"b": 1,\n\t"a"  :\t8\n}\n'),
-        ('{"a": 1e-4}', 0.0003, '{"a": 3.0e-04}'),
-        ('{"a": true}', False, '{"a": false}'),
-        ('{"a": 3}', None, '{"a": null}'),
-        ('{"a": "gpu"}', 'no "é"', '{"a": "no \\"\\u00e9\\""}'),
-        ('{"\\u0061": "\\ud83d\\ude00"}', "x", '{"\\u0061": "x"}'),
-        ('\ufeff{"b": [1, {"c": "}"}],\r\n "a": 1}\r\n', 3, '\ufeff{"b": [1, {"c": "}"}],\r\n "a": 3}\r\n'),
+        ("c.json", '{"a": 16}', 32, '{"a": 32}'),
+        ("c.json", '{\n\t"b": 1,\n\t"a"  :\t16\n}\n', 8, '{\n\t"b": 1,\n\t"a"  :\t8\n}\n'),
+        ("c.json", '{"a": 1e-4}', 0.0003, '{"a": 3.0e-04}'),
+        ("c.json", '{"a": true}', False, '{"a": false}'),
+        ("c.json", '{"a": 3}', None, '{"a": null}'),
+        ("c.json", '{"a": "gpu"}', 'no "é"', '{"a": "no \\"\\u00e9\\""}'),
+        ("c.json", '{"\\u0061": "\\ud83d\\ude00"}', "x", '{"\\u0061": "x"}'),
+        ("c.json", '\ufeff{"b": [{"c": "}"}],\r\n "a": 1}\r\n', 3, '\ufeff{"b": [{"c": "}"}],\r\n "a": 3}\r\n'),
+        ("c.toml", "a = 16  # why\n", 32, "a = 32  # why\n"),
+        ("c.toml", "a = 0x10", 32, "a = 32"),
+        ("c.toml", "a = 0.1", 2, "a = 2.0"),
+        ("c.toml", "a = -inf", float("inf"), "a = inf"),
+        ("c.toml", "a = true", False, "a = false"),
+        ("c.toml", "a = 'x'", "it's", 'a = "it\'s"'),
+        ("c.toml", 'a = "x"', "C:\\é\n", 'a = "C:\\\\é\\u000a"'),
+        ("c.toml", '"a" = 1 # "a = 2"\n', 3, '"a" = 3 # "a = 2"\n'),
+        ("c.toml", "\ufeff# a = 2\r\n\r\na = 1\r\n", 3, "\ufeff# a = 2\r\n\r\na = 3\r\n"),
+        ("c.toml", 'b = """\na = 2\n"""\na = 1\n', 3, 'b = """\na = 2\n"""\na = 3\n'),
+        ("c.toml", "b = [ # a = 2 ]\n 1,\n]\na = 1\n", 3, "b = [ # a = 2 ]\n 1,\n]\na = 3\n"),
+        (
+            "c.toml",
+            "d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 1\n",
+            3,
+            "d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 3\n",
+        ),
+        (
+            "c.toml",
+            'b = [\n  ["a"],\n  ["c"]\n]\na = 1\n[d]\na = 1\n',
+            3,
+            'b = [\n  ["a"],\n  ["c"]\n]\na = 3\n[d]\na = 1\n',
+        ),
+        ("c.py", "a = 16  # why\r\n", 32, "a = 32  # why\r\n"),
+        ("c.py", "a: int = 0x10", 32, "a: int = 32"),
+        ("c.py", "é = 'ü'; a = -1_000", 2, "é = 'ü'; a = 2"),
+        ("c.py", "a = 1e-4", 3e-4, "a = 3.0e-04"),
+        ("c.py", "a = True\n", False, "a = False\n"),
+        ("c.py", "a = None", True, "a = True"),
+        ("c.py", "a = 'x'", "it's", 'a = "it\'s"'),
+        ("c.py", 'a = "x"', "C:\\é\n", 'a = "C:\\\\é\\x0a"'),
+        ("c.py", "\ufeff# a = 2\nb = 'a = 1'\na = 1\n", 3, "\ufeff# a = 2\nb = 'a = 1'\na = 3\n"),
     ],
 )
-def test_only_the_value_changes_in_json(old: str, value, new: str):
-    """Tabs, line ends, escapes and a byte order mark stay."""
-    assert edited(old, "c.json", {"a": value}) == new
-
-
-def test_a_key_that_stands_twice_in_json_is_refused():
-    """Python reads the last one, others the first."""
-    with pytest.raises(ConfigError, match="stands twice"):
-        edited('{"a": 1, "b": "a\\": 1", "a": 16}', "config.json", {"a": 2})
-
-
-@pytest.mark.parametrize(
-    ("old", "value", "new"),
-    [
-        ("a = 16  # why\n", 32, "a = 32  # why\n"),
-        ("a = 0x10", 32, "a = 32"),
-        ("a = 0.1", 2, "a = 2.0"),
-        ("a = -inf", float("inf"), "a = inf"),
-        ("a = true", False, "a = false"),
-        ("a = 'x'", "it's", 'a = "it\'s"'),
-        ('a = "x"', "C:\\é\n", 'a = "C:\\\\é\\u000a"'),
-        ('"a" = 1 # "a = 2"\n', 3, '"a" = 3 # "a = 2"\n'),
-        ("\ufeff# a = 2\r\n\r\na = 1\r\n", 3, "\ufeff# a = 2\r\n\r\na = 3\r\n"),
-        ('b = """\na = 2\n"""\na = 1\n', 3, 'b = """\na = 2\n"""\na = 3\n'),
-        ("b = [ # a = 2 ]\n 1,\n]\na = 1\n", 3, "b = [ # a = 2 ]\n 1,\n]\na = 3\n"),
-        ("d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 1\n", 3, "d = 1979-05-27 07:32:00Z\nt = 07:32:00\na = 3\n"),
-        ('b = [\n  ["a"],\n  ["c"]\n]\na = 1\n[d]\na = 1\n', 3, 'b = [\n  ["a"],\n  ["c"]\n]\na = 3\n[d]\na = 1\n'),
-    ],
-)
-def test_only_the_value_changes_in_toml(old: str, value, new: str):
-    """Comments, line ends and quotes stay; an int stays an int, and a float keeps its point."""
-    assert edited(old, "c.toml", {"a": value}) == new
-
-
-@pytest.mark.parametrize(
-    ("old", "value", "new"),
-    [
-        ("a = 16  # why\r\n", 32, "a = 32  # why\r\n"),
-        ("a: int = 0x10", 32, "a: int = 32"),
-        ("é = 'ü'; a = -1_000", 2, "é = 'ü'; a = 2"),
-        ("a = 1e-4", 3e-4, "a = 3.0e-04"),
-        ("a = True\n", False, "a = False\n"),
-        ("a = None", True, "a = True"),
-        ("a = 'x'", "it's", 'a = "it\'s"'),
-        ('a = "x"', "C:\\é\n", 'a = "C:\\\\é\\x0a"'),
-        ("\ufeff# a = 2\nb = 'a = 1'\na = 1\n", 3, "\ufeff# a = 2\nb = 'a = 1'\na = 3\n"),
-    ],
-)
-def test_only_the_value_changes_in_python(old: str, value, new: str):
-    """Comments, line ends and quotes stay."""
-    assert edited(old, "c.py", {"a": value}) == new
+def test_only_the_value_changes(name: str, old: str, value, new: str):
+    """Comments, tabs, line ends, quotes and escapes stay; an int stays an int, and a float keeps its point."""
+    assert edited(old, name, {"a": value}) == new
 
 
 CONFIG = """\
@@ -124,21 +110,16 @@ def test_a_python_config_is_read_by_its_syntax():
         "data.prefetch": 4,
     }
     new = edited(CONFIG, "c.py", values)
-    changed = [(old, now) for old, now in zip(CONFIG.splitlines(), new.splitlines(), strict=True) if old != now]
-    assert [now.strip() for _, now in changed] == [
+    lines = zip(CONFIG.splitlines(), new.splitlines(), strict=True)
+    assert [now.strip() for old, now in lines if old != now] == [
         "batch_size=4, num_workers=2,  # none",
         "dataset=dict(type=torch.utils.data.Dataset, pipeline=[dict(type='Crop', size=(8, 16))]))",
         "dataloader.train.num_workers = 8",
         "optimizer = L(Adam)(lr=0.2)",
         "config.data.prefetch = 4",
     ]
-    assert [path for path, why in document.refused.items() if "works it out" in why] == [
-        "lr",
-        "train_dataloader.dataset.type",
-        "test_dataloader",
-        "val",
-        "steps",
-    ]
+    left = [path for path, why in document.refused.items() if "works it out" in why]
+    assert left == ["lr", "train_dataloader.dataset.type", "test_dataloader", "val", "steps"]
 
 
 TABLES = """\
@@ -180,16 +161,13 @@ def test_tables_of_every_form():
         "stages.1.optimizer.lr": 4,
     }
     new = edited(TABLES, "c.toml", values)
-    assert new.splitlines()[5] == 'loader = {workers = 8, "pin memory" = false, deep = {x = 5}}'
-    assert new.splitlines()[-1] == "lr = 4.0"
-    old_lines, new_lines = TABLES.splitlines(), new.splitlines()
-    assert [i for i, (old, now) in enumerate(zip(old_lines, new_lines, strict=True)) if old != now] == [
-        1,
-        4,
-        5,
-        6,
-        10,
-        19,
+    assert [now for old, now in zip(TABLES.splitlines(), new.splitlines(), strict=True) if old != now] == [
+        "model.size = 2   # dotted",
+        "batch_size = 32",
+        'loader = {workers = 8, "pin memory" = false, deep = {x = 5}}',
+        "'a.b' = 3",
+        "sizes = [1, 2, [9]]",
+        "lr = 4.0",
     ]
 
 
@@ -220,6 +198,7 @@ def test_what_cannot_be_kept_is_refused(text: str, name: str, value, why: str):
     ("text", "name", "why", "line"),
     [
         ('{"a": 1,}', "c.json", "not valid JSON", 1),
+        ('{"a": 1, "b": "a\\": 1", "a": 16}', "c.json", "stands twice", None),
         ('{\n  // why\n  "a": 1}', "c.json", "not valid JSON", 2),
         ("[1]", "c.json", "list", 1),
         ('{"a": ' + "9" * 5000 + "}", "c.json", "JSON", None),
@@ -253,7 +232,7 @@ DATA = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(DATA, st.sampled_from([None, 1, "\t"]), st.booleans(), st.integers(0, 10**6), SCALARS)
 def test_any_json_value_can_be_changed_alone(data, indent, ascii_only, pick, value):
     """Whatever the data and the layout, reading the result gives the old data with the one value changed."""
@@ -261,7 +240,7 @@ def test_any_json_value_can_be_changed_alone(data, indent, ascii_only, pick, val
     check_one_edit(text, "c.json", data, json.loads, pick, value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(DATA, st.booleans(), st.sampled_from(["\n", "\r\n", "  # c'\"]\n"]), st.integers(0, 10**6), SCALARS)
 def test_any_toml_value_can_be_changed_alone(data, tables, newline, pick, value):
     """As above, for values in tables, inline tables and lists."""
@@ -269,13 +248,16 @@ def test_any_toml_value_can_be_changed_alone(data, tables, newline, pick, value)
     check_one_edit(text, "c.toml", data, tomllib.loads, pick, value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(DATA, st.integers(0, 10**6), SCALARS)
 def test_any_python_value_can_be_changed_alone(data, pick, value):
     """As above, for dicts and lists that a name is given to."""
-    check_one_edit(
-        f"top = {data!r}", "c.py", {"top": data}, lambda text: {"top": ast.literal_eval(text[6:])}, pick, value
-    )
+    check_one_edit(f"top = {data!r}", "c.py", {"top": data}, read_python, pick, value)
+
+
+def read_python(text: str):
+    """Read what a name is given, without running it."""
+    return {"top": ast.literal_eval(text.removeprefix("top = "))}
 
 
 def check_one_edit(text: str, name: str, data, read, pick: int, value) -> None:
@@ -283,24 +265,15 @@ def check_one_edit(text: str, name: str, data, read, pick: int, value) -> None:
     assert read(text) == data
     document = Document.parse(text, name)
     assert document.text == text
-    leaves = document.leaves
+    leaves = [leaf for leaf in document.leaves if not leaf.why_fixed]
     if not leaves:
         return
     leaf = leaves[pick % len(leaves)]
-    if leaf.why_fixed:
-        return
     new = splice(document, plan_splices(document, {leaf.path: value}))
     if new != text:
         assert (new[: leaf.start], new[len(new) - len(text) + leaf.end :]) == (text[: leaf.start], text[leaf.end :])
-    found = expected = read(new)
-    for part in leaf.path:
-        found = found[part]
-    assert found == value
     expected = json.loads(json.dumps(data))
-    holder = expected
-    for part in leaf.path[:-1]:
-        holder = holder[part]
-    holder[leaf.path[-1]] = value
+    reduce(getitem, leaf.path[:-1], expected)[leaf.path[-1]] = value
     assert read(new) == expected
 
 

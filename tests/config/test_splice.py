@@ -1,7 +1,5 @@
 """Changing values in a YAML text: only the values change, or nothing does."""
 
-import re
-
 import pytest
 import ruamel.yaml
 import yaml
@@ -138,37 +136,11 @@ SCALARS = st.one_of(
     st.text(st.characters(blacklist_categories=["Cs"]), max_size=12),
     st.sampled_from(["", "no", "1e-4", "~", "- x", "a: b", "x # y", "{a}", "0o7", "12:30:45", "<<", "=", "null", "'"]),
 )
-WRITTEN = st.sampled_from(
-    [
-        "16",
-        "0.5",
-        "1e-4",
-        "1.5E+3",
-        "0x1F",
-        "017",
-        "1_000",
-        "12:30:45",
-        "true",
-        "False",
-        "ON",
-        "no",
-        "null",
-        "~",
-        "word",
-        "two words",
-        "'it''s'",
-        '"q\\"x"',
-        "'日本'",
-        "ünïcode",
-        "2001-01-01",
-        ".inf",
-        "!!str 5",
-        "!!float 3",
-        "&anchor 7",
-        "a-b/c.d",
-        "'{x}'",
-    ]
+SPELLINGS = (
+    "16|0.5|1e-4|1.5E+3|0x1F|017|1_000|12:30:45|true|False|ON|no|null|~|word|two words|'it''s'|\"q\\\"x\"|'日本'"
+    "|ünïcode|2001-01-01|.inf|!!str 5|!!float 3|&anchor 7|a-b/c.d|'{x}'"
 )
+WRITTEN = st.sampled_from(SPELLINGS.split("|"))
 COMMENTS = st.sampled_from(["", "", "  # why", " #", "   "])
 GAPS = st.sampled_from(["", "", "# note: {a: [b\n", "\n\n", "   \n", "#\n"])
 
@@ -184,26 +156,20 @@ def documents(draw):
         pad = " " * draw(st.integers(1, 5))
         inner = [f"i{i}" for i in range(draw(st.integers(1, 3)))]
         shape = draw(st.sampled_from(["scalar", "block", "flow", "list", "flow list"]))
-        words = [draw(WRITTEN) for _ in inner]
-        words = [w.replace("&anchor", f"&n{number}{i}") for i, w in enumerate(words)]
+        words = [draw(WRITTEN).replace("&anchor", f"&n{number}{i}") for i in range(len(inner))]
         if shape == "scalar":
             lines.append(f"{name}:{pad}{words[0]}{draw(COMMENTS)}\n")
             paths.append((name,))
-        elif shape == "block":
+            continue
+        signs = ["-  " if shape == "list" else "" if shape == "flow list" else f"{key}: " for key in inner]
+        paths += [(name, i if "list" in shape else key) for i, key in enumerate(inner)]
+        items = [f"{sign}{word}" for sign, word in zip(signs, words, strict=True)]
+        if shape in ("block", "list"):
             lines.append(f"{name}:{draw(COMMENTS)}\n")
-            for key, word in zip(inner, words, strict=True):
-                lines.append(f"{pad}{key}: {word}{draw(COMMENTS)}\n{draw(GAPS)}")
-                paths.append((name, key))
-        elif shape == "list":
-            lines.append(f"{name}:\n")
-            for i, word in enumerate(words):
-                lines.append(f"{pad}-  {word}{draw(COMMENTS)}\n")
-                paths.append((name, i))
+            lines += [f"{pad}{item}{draw(COMMENTS)}\n{draw(GAPS)}" for item in items]
         else:
             opening, closing = "{}" if shape == "flow" else "[]"
-            items = [f"{k}: {w}" for k, w in zip(inner, words, strict=True)] if shape == "flow" else words
             lines.append(f"{name}: {opening}{pad}{', '.join(items)} {closing}{draw(COMMENTS)}\n")
-            paths += [(name, k) if shape == "flow" else (name, i) for i, k in enumerate(inner)]
     text = draw(st.sampled_from(["", "\ufeff"])) + "".join(lines).replace("\n", end)
     if draw(st.booleans()):
         text = text.removesuffix(end)
@@ -219,7 +185,7 @@ def planted(tree, path, value):
     return [planted(v, path[1:], value) if i == path[0] else v for i, v in enumerate(tree)]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(documents(), st.data())
 def test_any_value_into_any_place(document, data):
     """One span changes; both parsers then read the new value there and everything else as before."""
@@ -229,11 +195,11 @@ def test_any_value_into_any_place(document, data):
     try:
         new = edit_yaml(text, {path: value})
     except CannotEditYaml as error:
-        refused_at = text.splitlines()[error.line - 1]
+        refused = text.split("\n")[error.line - 1]
     else:
-        refused_at = None
-    if refused_at is not None:
-        assert "!!" in refused_at, "the one thing here that cannot hold every value is an explicit tag"
+        refused = None
+    if refused is not None:
+        assert "!!" in refused, "the one thing here that cannot hold every value is an explicit tag"
         return
     assert yaml.safe_load(new) == planted(yaml.safe_load(text), path, value)
     seen = read_1_2(new)
@@ -242,10 +208,7 @@ def test_any_value_into_any_place(document, data):
     kept_word = isinstance(value, bool) and str(seen).lower() in ("yes", "no", "on", "off")
     assert seen == value or kept_word or new == text
     assert planted(read_1_2(new), path, None) == planted(read_1_2(text), path, None)
-    before = re.split(r"(?<=\n)", text)
-    after = re.split(r"(?<=\n)", new)
-    assert len(before) == len(after)
-    assert sum(a != b for a, b in zip(before, after, strict=True)) == (text != new)
+    assert sum(a != b for a, b in zip(text.split("\n"), new.split("\n"), strict=True)) == (text != new)
 
 
 @settings(max_examples=60, deadline=None)

@@ -37,7 +37,7 @@ def test_the_error_of_a_level_is_that_of_the_mean_of_its_losses() -> None:
     for slope in (0.0, -0.02):
         levels = [
             level_at(training(lambda t_s, by=slope: by * t_s + rng.gauss(3.0, 1.0)), 20.0)  # type: ignore[misc]
-            for _ in range(60)
+            for _ in range(20)
         ]
         spread = math.sqrt(sum((one.mean - 3.0 - slope * 17.5) ** 2 for one in levels) / len(levels))
         errors = [one.error for one in levels if one.error is not None]
