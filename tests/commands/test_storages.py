@@ -1,6 +1,5 @@
 """Other storages on the command line: a search in a database, its secrets, and what cannot be used."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -13,7 +12,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from tests.commands.conftest import Autotune
+from tests.command_line import CommandLine
 from tests.postgresql import PASSWORD, Server
 from tests.study.test_storages import at
 
@@ -36,9 +35,7 @@ def shown_by_processes(search: psutil.Process) -> str:
 
 
 @pytest.mark.services
-def test_a_search_in_a_database_keeps_its_password_to_itself(
-    project: Path, autotune: Autotune, postgresql: Server
-) -> None:
+def test_a_search_in_a_database_keeps_its_password_to_itself(project: Path, postgresql: Server) -> None:
     """The study is in the database alone, and the password in nothing that is written, printed or passed on."""
     url = postgresql.new_database("secrets")
     environment = {"AUTOTUNE_STORAGE": url}
@@ -67,8 +64,8 @@ def test_a_search_in_a_database_keeps_its_password_to_itself(
         looking.join()
     assert search.returncode == 0
     assert any("AUTOTUNE_TRIAL_ID" in texts for texts in seen), "no trial was looked at"
-    status = autotune(*STATUS, "--json", env=environment)
-    document = json.loads(status.stdout)
+    status = CommandLine(project)(*STATUS, "--json", env=environment)
+    document = status.document
     assert document["paths"]["journal"] is None
     assert document["paths"]["storage"] == url.replace(quote(PASSWORD, safe=""), "").replace(":@", "@")
     assert not list(project.rglob("*.journal"))
@@ -77,43 +74,40 @@ def test_a_search_in_a_database_keeps_its_password_to_itself(
         assert not [text for text in (*seen, *said, status.stdout, status.stderr, *written) if spelling in text]
 
 
-def test_what_is_typed_wrong_is_said(project: Path, autotune: Autotune) -> None:
+def test_what_is_typed_wrong_is_said(simulated: CommandLine) -> None:
     """A password on the command line or in the section, Redis, a kind that nobody knows."""
     for address, why in {
         "postgresql://me:secret@host/name": "holds a password",
         "redis://host": "unpickled",
         "studies.db": "names no storage",
     }.items():
-        done = autotune(*STATUS, "--storage", address)
+        done = simulated(*STATUS, "--storage", address)
         assert (done.returncode, why in done.stderr, "secret" in done.stderr) == (1, True, False), done.stderr
-    config = project / "config.yaml"
+    config = simulated.folder / "config.yaml"
     config.write_text(
         config.read_text().replace("autotune:\n", 'autotune:\n    storage: "postgresql://a:secret@b/c"\n')
     )
-    done = autotune(*STATUS)
+    done = simulated(*STATUS)
     assert done.returncode == 1
     assert "config.yaml:9 (autotune.storage): this URL holds a password" in done.stderr
     assert "secret" not in done.stderr
 
 
-def test_a_driver_that_is_not_installed_is_named(project: Path, autotune: Autotune, tmp_path: Path) -> None:
+def test_a_driver_that_is_not_installed_is_named(simulated: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
-    (tmp_path / "blocked" / "psycopg").mkdir(parents=True)
-    (tmp_path / "blocked" / "psycopg" / "__init__.py").write_text(
-        "raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')\n"
-    )
-    environment = {"PYTHONPATH": str(tmp_path / "blocked"), "AUTOTUNE_STORAGE": "postgresql://me@127.0.0.1:1/name"}
-    done = autotune(*STATUS, env=environment)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    done = simulated(*STATUS, env={"AUTOTUNE_STORAGE": "postgresql://me@127.0.0.1:1/name"})
     assert done.returncode == 1
     assert "in the clone that autotune was installed from: pip install '.[postgresql]'" in done.stderr
 
 
-def test_a_database_that_is_none_of_ours_is_said(project: Path, autotune: Autotune) -> None:
+def test_a_database_that_is_none_of_ours_is_said(simulated: CommandLine) -> None:
     """A file that is no database, tables of another version, and one without a study of this config."""
+    project = simulated.folder
     (project / "text.db").write_text("no database " * 100)
-    done = autotune(*STATUS, "--storage", "sqlite:text.db")
+    done = simulated(*STATUS, "--storage", "sqlite:text.db")
     assert (done.returncode, "file is not a database" in done.stderr) == (1, True), done.stderr
-    done = autotune(*STATUS, "--storage", "sqlite:absent.db")
+    done = simulated(*STATUS, "--storage", "sqlite:absent.db")
     assert done.returncode == 1
     assert f"nothing is known about this config yet in sqlite:{project}/absent.db (there is no such" in done.stderr
     assert not list(project.glob("absent.db*"))
@@ -122,6 +116,6 @@ def test_a_database_that_is_none_of_ours_is_said(project: Path, autotune: Autotu
     with sqlite3.connect(project / "old.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")
     database.close()
-    done = autotune(*SEARCH, "--storage", "sqlite:old.db", "--budget", "3s")
+    done = simulated(*SEARCH, "--storage", "sqlite:old.db", "--budget", "3s")
     assert (done.returncode, "another version of Optuna's" in done.stderr) == (1, True), done.stderr
     assert "optuna storage upgrade" in done.stderr
