@@ -38,16 +38,10 @@ def test_the_first_that_may_start_does() -> None:
     assert decided.reasons[entries[3].id] == "one search at a time: 3 is before it"
 
 
-def test_who_said_now_does_not_wait_for_an_idle_machine() -> None:
-    """An entry behind one that waits for an idle machine starts if it need not."""
-    decided = turns(entry(1), entry(2, start=NOW))
-    assert decided.next is not None
-    assert decided.next.number == 2
-
-
 def test_one_search_at_a_time() -> None:
     """Beside a running search nothing starts, and it is said which one is in front."""
     running, one = entry(1, state=EntryState.RUNNING), entry(2, start=NOW)
+    assert turns(entry(1), one).next == one  # who said now does not wait for an idle machine
     decided = turns(running, one, is_idle=True, running=running)
     assert decided.next is None
     assert decided.reasons[one.id] == "one search at a time: 1 is before it"
