@@ -1,100 +1,121 @@
-"""^C, ^C^C and SIGTERM at any moment: one object for scripts, one line for people, nothing left running."""
+"""^C, ^C^C and SIGTERM at any moment: one object for scripts, one line for people, nothing left running.
 
-import json
+Most commands run in forks of this process, with a simulated trainer: signals come at exactly the moment that is tested.
+"""
+
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.commands.test_search import left_running
+from autotune import cli
+from autotune.commands import search_run
+from autotune.testing.simulated_runner import Training
+from autotune.trial import termination
+from tests.command_line import CommandLine, toy
+from tests.commands.conftest import Autotune
+from tests.until import until
 
 CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "ended by SIGTERM")}
 KINDS = {"sigint": (signal.SIGINT,), "twice": (signal.SIGINT, signal.SIGINT), "sigterm": (signal.SIGTERM,)}
 
+Comes = Callable[..., Any]
 
-def _start(project: Path, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "autotune", *arguments, "--config", "config.yaml"],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+
+def interrupting(kind: str, then: Callable[..., Any]) -> Comes:
+    """Return a function that is interrupted before it does what another does."""
+
+    def interrupted(*arguments: Any) -> Any:
+        for number in KINDS[kind]:
+            os.kill(os.getpid(), number)
+        return then(*arguments)
+
+    return interrupted
 
 
 def listens(process: "subprocess.Popen[str]") -> None:
     """Wait until both signals have a handler, which is long before anything is read."""
     both = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGTERM - 1)
-    deadline_s = time.monotonic() + 30
-    while time.monotonic() < deadline_s:
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
-        if found and int(found[1], 16) & both == both:
-            return
-        threading.Event().wait(0.001)
-    raise AssertionError("it never listened")
+
+    def caught() -> int:
+        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+        return int(found[1], 16) if found else 0
+
+    until(lambda: caught() & both == both)
 
 
-def _line(word: str) -> "Callable[[subprocess.Popen[str]], None]":
-    def wait(process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
-        next(line for line in process.stderr if word in line)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_gives_one_object(simulated: CommandLine, kind: str) -> None:
+    """The answer so far, and the exit code for the signal; the finished trials are kept."""
+    comes = interrupting(kind, toy)
 
-    return wait
+    def trainer(config: Mapping[str, Any]) -> Training:
+        return (comes if len(simulated.simulator.plans) == 3 else toy)(config)
 
-
-MOMENTS = {"at once": listens, "while it opens": _line("knob"), "while a trial goes on": _line("exploring")}
-
-
-@pytest.mark.parametrize(
-    ("moment", "kind"),
-    [*((moment, kind) for moment in MOMENTS for kind in ("sigint", "sigterm")), ("while a trial goes on", "twice")],
-)
-def test_a_search_gives_one_object(project: Path, moment: str, kind: str) -> None:
-    """The answer so far if there is one, else the word for the signal; the exit code says it in any case."""
-    with _start(project, "search", "--json", "--budget", "60s") as search:
-        MOMENTS[moment](search)
-        for number in KINDS[kind]:
-            search.send_signal(number)
-        said, aside = search.communicate(timeout=60)
+    simulated.trainer = trainer
+    done = simulated.forked("search", "--config", "config.yaml", "--json", "--no-apply")
     code, word = CODES[KINDS[kind][0]]
-    assert search.returncode == code
-    document = json.loads(said)
-    assert document["format"] == 2
-    if moment == "while a trial goes on":
-        assert document["verdict"] == "no_change"
-        assert document["trials"] >= 1
-        assert word in document["cautions"][-1]
-        assert re.search(r"finished trial(s are| is) kept, the same command goes on", aside)
-    else:
-        assert document["error"]["kind"] == "interrupted"
-        assert document["error"]["message"].startswith(word)
-    assert f"autotune: {word}" in aside
-    assert "Traceback" not in aside
-    assert left_running(project) == []
+    assert done.returncode == code
+    assert (done.document["format"], done.document["verdict"], done.document["trials"]) == (2, "no_change", 2)
+    assert word in done.document["cautions"][-1]
+    assert f"autotune: {word}; 2 finished trials are kept, the same command goes on" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert simulated("study", "list", "--json").document["studies"][0]["trials"] == 2
 
 
-@pytest.mark.parametrize("number", CODES, ids=["sigint", "sigterm"])
-@pytest.mark.parametrize("command", ["search", "run"])
-def test_every_command_ends_with_its_code(project: Path, command: str, number: signal.Signals) -> None:
-    """The exit code is its own from the first moment that it listens, also during imports; never the signal itself."""
-    with _start(project, command) as process:
-        listens(process)
-        process.send_signal(number)
-        said, aside = process.communicate(timeout=60)
-    code, word = CODES[number]
-    assert process.returncode == code, aside
-    assert said == ""
-    assert aside.splitlines()[-1] == f"autotune: {word}"
-    assert "Traceback" not in aside
+@pytest.mark.parametrize("kind", KINDS)
+def test_before_there_is_an_answer_the_object_is_the_word_for_the_signal(
+    simulated: CommandLine, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """While it opens."""
+    monkeypatch.setattr(search_run, "open_requested", interrupting(kind, search_run.open_requested))
+    done = simulated.forked("search", "--config", "config.yaml", "--json")
+    code, word = CODES[KINDS[kind][0]]
+    assert (done.returncode, done.document["error"]["kind"]) == (code, "interrupted")
+    assert done.document["error"]["message"].startswith(word)
+    assert done.stderr == f"autotune: {word}\n"
+
+
+def test_ending_by_force_when_it_hangs(simulated: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later ^C ends a search whose orderly end hangs, and it still says one object."""
+
+    def hangs(_request: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("the second one came to nothing")
+
+    monkeypatch.setattr(termination, "INSISTING_S", 0.0)
+    monkeypatch.setattr(search_run, "open_requested", hangs)
+    done = simulated.forked("search", "--config", "config.yaml", "--json")
+    assert (done.returncode, done.document["error"]["kind"]) == (130, "interrupted")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["sigint", "sigterm"])
+def test_a_signal_in_a_finalizer_is_not_lost(
+    simulated: CommandLine, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Nothing can be raised there; the command ends a moment later, and says no traceback."""
+
+    class Finalized:
+        __del__ = interrupting(kind, lambda _self: [None for _ in range(10_000)])
+
+    def run(*_: object) -> None:
+        Finalized()
+        signal.pause()
+
+    monkeypatch.setattr(cli, "_run", run)
+    code, word = CODES[KINDS[kind][0]]
+    done = simulated.forked("status")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"autotune: {word}\n")
 
 
 @pytest.mark.parametrize("number", CODES, ids=["sigint", "sigterm"])
@@ -112,84 +133,24 @@ def test_a_signal_before_the_command_line_is_imported(project: Path, number: sig
         "sys.argv = ['autotune', 'status', '--config', 'config.yaml']\n"
         "runpy.run_module('autotune', run_name='__main__', alter_sys=True)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=False)
     code, word = CODES[number]
     assert done.returncode == code, done.stderr
     assert done.stderr.splitlines()[-1] == f"autotune: {word}"
     assert "Traceback" not in done.stderr
 
 
-def test_a_trainer_gets_signals_as_they_are(project: Path) -> None:
-    """Real training, and the trials of a search: nothing is ignored or caught because autotune does so."""
-    look = project / "look.py"
-    look.write_text(
+@pytest.mark.parametrize("command", [("run",), ("search", "--budget", "20s")])
+def test_a_trainer_gets_signals_as_they_are(project: Path, autotune: Autotune, command: tuple[str, ...]) -> None:
+    """Real training, and the trials of a search: nothing is ignored or blocked because autotune does so."""
+    (project / "look.py").write_text(
         "import re, sys\n"
         "status = open('/proc/self/status').read()\n"
         "masks = [int(re.search(rf'^{name}:\\s*(\\w+)$', status, re.M)[1], 16) for name in ('SigIgn', 'SigBlk')]\n"
         "print([bool(mask >> (number - 1) & 1) for mask in masks for number in (2, 15)])\n"
     )
     config = project / "config.yaml"
-    text = config.read_text()
-    config.write_text(re.sub(r"command: .*", "command: '{python} look.py {config}'", text))
-    with _start(project, "run") as process:
-        said, _ = process.communicate(timeout=60)
-    assert said == "[False, False, False, False]\n"
-    with _start(project, "search", "--budget", "20s") as process:
-        process.communicate(timeout=60)
-    logs = [log.read_text() for log in project.glob(".autotune/**/stdout.log")]
-    assert logs
-    assert set(logs) == {"[False, False, False, False]\n"}
-
-
-def test_ending_by_force_when_it_hangs(project: Path) -> None:
-    """A later ^C ends a search whose orderly end hangs, and it still says one object."""
-    code = (
-        "import sys, time\n"
-        "from autotune.trial import termination\n"
-        "termination.INSISTING_S = 0.0\n"
-        "termination.take_signals()\n"
-        "from autotune.search import problem\n"
-        "def hanging(*_, **__):\n"
-        "    try:\n"
-        "        print('here', file=sys.stderr, flush=True)\n"
-        "        time.sleep(1000)\n"
-        "    finally:\n"
-        "        print('there', file=sys.stderr, flush=True)\n"
-        "        while True:\n"
-        "            pass\n"
-        "problem.open_problem = hanging\n"
-        "from autotune.cli import run\n"
-        "run(['search', '--config', 'config.yaml', '--json'])\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=project, env={**os.environ}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        for word in ("here", "there"):
-            _line(word)(process)
-            process.send_signal(signal.SIGINT)
-        said, aside = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert json.loads(said)["error"]["kind"] == "interrupted"
-    assert "Traceback" not in aside
-
-
-def test_a_signal_in_a_finalizer_is_not_lost(project: Path) -> None:
-    """Nothing can be raised there; the command ends a moment later, and says no traceback."""
-    program = (
-        "import os, signal, sys, time\n"
-        "from autotune import cli\n"
-        "from autotune.trial.termination import take_signals\n"
-        "class Finalized:\n"
-        "    def __del__(self):\n"
-        "        os.kill(os.getpid(), signal.SIGTERM)\n"
-        "        time.sleep(0.001)\n"
-        "def run(*_):\n"
-        "    Finalized()\n"
-        "    time.sleep(60)\n"
-        "cli._run = run\n"
-        "take_signals()\n"
-        "sys.exit(cli.run(['status']))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, timeout=50)
-    assert (done.returncode, done.stdout, done.stderr) == (143, "", "autotune: ended by SIGTERM\n")
+    config.write_text(re.sub(r"command: .*", "command: '{python} look.py {config}'", config.read_text()))
+    done = autotune(*command, "--config", "config.yaml")
+    seen = [done.stdout] if command == ("run",) else [log.read_text() for log in project.rglob("stdout.log")]
+    assert set(seen) == {"[False, False, False, False]\n"}
