@@ -7,8 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.commands.conftest import CONFIG
-from tests.commands.conftest import TRAINER as TOY
+from tests.command_line import CONFIG
 from tests.daemon.idle.timelines import machine_of, scenario_of
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Gpu, Scenario
@@ -23,16 +22,15 @@ def played(library: Path, folder: Path, seed: int) -> dict[str, Any]:
     return _said("tests.daemon.idle.play", str(seed), env=machine.env)
 
 
-def staged(
-    library: Path, folder: Path, *, stranger: str, mood: str = "", after_s: float = 0.0, niceness: int = 0
-) -> dict[str, Any]:
+def staged(library: Path, folder: Path, *, stranger: str, mood: str = "") -> dict[str, Any]:
     """Play a search of the toy trainer to which a stranger comes; see `staged.play`."""
     scenario = Scenario(gpus=(Gpu(memory_reserved_bytes=700 << 20),), follow=True)
     machine = FakeGpu(library, folder, scenario, at_s=None, began_s_ago=30.0)
     machine.tenants.mkdir()
     project = Path(tempfile.mkdtemp(prefix="a project ", dir=folder))
-    (project / "config.yaml").write_text((CONFIG % TOY).replace("out:", f"mood: {json.dumps(mood)}\nout:"))
-    return _said("tests.daemon.idle.staged", str(project), stranger, f"{after_s:g}", str(niceness), env=machine.env)
+    (project / "config.yaml").write_text(CONFIG.replace("out:", f"mood: {json.dumps(mood)}\nout:"))
+    (project / "train.py").write_text((_REPOSITORY / "tests" / "toys" / "toy_trainer.py").read_text())
+    return _said("tests.daemon.idle.staged", str(project), stranger, env=machine.env)
 
 
 def _said(module: str, *words: str, env: dict[str, str]) -> dict[str, Any]:

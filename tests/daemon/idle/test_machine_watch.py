@@ -17,16 +17,14 @@ from tests.daemon.idle.staged import STRANGER
 from tests.fake_nvml.scenario import Fault, Gpu, Scenario
 from tests.until import until
 
-BURNS = "import os\nwhile True: pass"
+BURNS = "import os, sys, time\nos.fork()\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
 HANGING = """
-import json, os, time
+import json, os
 from autotune.clock import SystemClock
 from autotune.daemon.machine_watch import MachineWatch
 clock = SystemClock()
 watch = MachineWatch(clock)
-began_s = time.monotonic()
-readings = [watch.read() for _ in range(5)]
-print(json.dumps([time.monotonic() - began_s, [reading.why_no_gpus for reading in readings]]), flush=True)
+print(json.dumps([watch.read().why_no_gpus for _ in range(5)]), flush=True)
 os._exit(0)
 """
 
@@ -79,28 +77,21 @@ def test_the_load_is_that_since_the_last_reading(watch, host):
     assert machine.read().foreign_cores == 0.0
 
 
-def test_the_cpu_time_of_our_own_is_not_that_of_others():
-    """A child burns a core, and a child of that another one; the machine is as busy as they are."""
+def test_the_cpu_time_of_our_own_is_not_that_of_others(start):
+    """A child has used a core, and a child of that another one: the machine was as busy as they were."""
 
     class Ours(WrittenCpu):
         def busy_s(self):
             return sum(stat.cpu_s + stat.waited_cpu_s for stat in ProcessTree((os.getpid(),)).look().values())
 
-    clock = VirtualClock()
-    machine = MachineWatch(clock, gpus=NoGpus(clock), cpu=Ours(), tree=ProcessTree((os.getpid(),)))
+    clock, cpu = VirtualClock(), Ours()
+    machine = MachineWatch(clock, gpus=NoGpus(clock), cpu=cpu, tree=ProcessTree((os.getpid(),)))
     machine.read()
-    burner = subprocess.Popen([sys.executable, "-c", f"import os; os.fork()\n{BURNS}"])
-    below = ProcessTree((burner.pid,))
-    try:
-        until(lambda: sum(stat.cpu_s for stat in below.look().values()) > 0.5)
-        clock.wait(1.0)
-        reading = machine.read()
-    finally:
-        for pid in below.look():
-            os.kill(pid, signal.SIGKILL)
-        burner.wait()
-    assert reading.foreign_cores is not None
-    assert reading.foreign_cores < 0.3  # they burn on while one number is read after the other
+    before_s, burner = cpu.busy_s(), start(BURNS)
+    assert [burner.stdout.readline() for _ in range(2)] == ["\n", "\n"]
+    assert cpu.busy_s() > before_s + 0.5
+    clock.wait(1.0)
+    assert machine.read().foreign_cores < 0.3
 
 
 def test_a_burner_of_somebody_else_is_named():
@@ -135,5 +126,4 @@ def test_a_driver_that_hangs_costs_a_moment_once(fake_gpu):
     done = subprocess.run(
         [sys.executable, "-c", HANGING], env=machine.env, capture_output=True, text=True, timeout=60, check=True
     )
-    _, reasons = json.loads(done.stdout)
-    assert all(reason.startswith("the NVIDIA driver has not answered for") for reason in reasons)
+    assert all(reason.startswith("the NVIDIA driver has not answered for") for reason in json.loads(done.stdout))

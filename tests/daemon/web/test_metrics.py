@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,13 @@ NAMES = {
     "autotune_training_samples": "counter",
     "autotune_trials": "counter",
 }
+HEADER = TrainingHeader(argv=("a",), cwd="/", owner=this_process(), started_utc="2030-01-01T00:00:00+00:00")
 Labels = tuple[tuple[str, str], ...]
+
+
+def quiet(_training: object) -> MachineState:
+    """Return what the machine does when nothing else runs."""
+    return MachineState(foreign_cores=0.1, cores=4)
 
 
 @pytest.fixture
@@ -76,73 +83,53 @@ def test_what_is_not_known_is_absent(daemon: BusyDaemon) -> None:
     found = families(Metrics(lambda: daemon.view(None), dict))
     assert [labels for _, labels, _ in samples({"u": found["autotune_gpu_utilization_ratio"]})] == []
     assert found["autotune_trials"].samples == []
-    fresh = TrainingHeader(argv=("a",), cwd="/", owner=this_process(), started_utc="2030-01-01T00:00:00+00:00")
-    Training(daemon.home.trainings / "20300101T000000Z-2-0123abcd", daemon.clock, fresh)
-    daemon.trainings.poll(lambda _training: MachineState(foreign_cores=0.1, cores=4))
+    Training(daemon.home.trainings / "20300101T000000Z-2-0123abcd", daemon.clock, HEADER)
+    daemon.trainings.poll(quiet)
     assert len(daemon.alive) == 2
     found = families(Metrics(daemon.view, dict))
     assert len(found["autotune_training_speed_ratio"].samples) == 1
     assert len(found["autotune_training_samples"].samples) == 1
 
 
-def test_a_day_of_metrics(daemon: BusyDaemon) -> None:
-    """24 hours, a scrape a minute, with all that happens on such a day: no counter falls, and no unknown is 0.
+def test_hours_of_metrics(daemon: BusyDaemon) -> None:
+    """A scrape a minute, with all that happens: no counter falls, and no unknown is 0.
 
     A driver that is loaded again, GPUs that fall silent, trainings that come, stop telling their samples, and go,
     trials of many searches.
     """
-    rng = random.Random(1)
-    endings = TrialEndings()
+    rng, endings = random.Random(1), TrialEndings()
     metrics = Metrics(lambda: view, lambda: endings.counts)
     confirmed = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
-    header = TrainingHeader(
-        argv=("python", "train.py"),
-        cwd="/",
-        owner=this_process(),
-        started_utc="2030-01-01T00:00:00+00:00",
-        confirmed=confirmed,
-    )
+    header = replace(HEADER, confirmed=confirmed)
     last: dict[tuple[str, Labels], float] = {}
-    counted: set[str] = set()
-    energy_j, number = 5e6, 100
-    training: Training | None = None
+    energy_j = 5e6
     endings.look(daemon.queue.entries())
-    before = daemon.clock.now_s()
-    for minute in range(24 * 60):
-        if minute % 240 == 0:
+    for minute in range(200):
+        if minute % 80 == 0:
             training = Training(daemon.home.trainings / f"20300102T000000Z-3-{minute:08x}", daemon.clock, header)
-        if training is not None and minute % 240 < 200:
+        if minute % 80 < 60:
             training.window(0.0 if minute % 17 == 0 else 100.0 * rng.uniform(0.5, 1.1))
-        daemon.trainings.poll(lambda _training: MachineState(foreign_cores=0.1, cores=4))
+        daemon.trainings.poll(quiet)
         if minute % 10 == 3:
-            daemon.searching.trial(number, None if number % 7 == 0 else 1.2, takes_s=1.0)
-            number += 1
+            daemon.searching.trial(100 + minute, None if minute % 7 == 0 else 1.2, takes_s=1.0)
         endings.look(daemon.queue.entries())
-        energy_j = 0.0 if minute in (300, 900) else energy_j + rng.uniform(0.0, 40_000.0)
+        energy_j = 0.0 if minute in (50, 150) else energy_j + rng.uniform(0.0, 40_000.0)
         is_silent = minute % 50 < 5
-        known = gpu(
-            utilization=None if is_silent else rng.uniform(0.01, 1.0),
-            memory_used_bytes=None if is_silent else 4 * GIB,
-            energy_j=None if is_silent else energy_j,
-        )
+        readings = {"utilization": rng.uniform(0.01, 1.0), "memory_used_bytes": 4 * GIB, "energy_j": energy_j}
+        known = gpu(**({} if is_silent else readings))
         lost = {"t_s": 0.0, "index": 1, "uuid": "GPU-2", "why_unknown": "it has fallen off the bus"}
         view: View = daemon.view(gpus=(known, lost))
-        daemon.clock.wait(60.0 - (daemon.clock.now_s() - before) % 60.0)
-        found = families(metrics)
-        values = {(name, labels): value for name, labels, value in samples(found)}
+        daemon.clock.wait(40.0)
+        values = {(name, labels): value for name, labels, value in samples(families(metrics))}
         for (name, labels), value in values.items():
-            if name.endswith("_total"):
-                counted.add(name)
-                assert value >= last.get((name, labels), 0.0), (minute, name, labels)
+            assert not name.endswith("_total") or value >= last.get((name, labels), 0.0), (minute, name, labels)
         assert not any("GPU-2" in str(labels) for _, labels in values)
         used = "autotune_gpu_utilization_ratio", (("gpu_uuid", "GPU-1"),)
         assert (used in values) is not is_silent
         assert values.get(used, 1.0) > 0.0
         last |= values
-    assert counted == {"autotune_gpu_energy_joules_total", "autotune_training_samples_total", "autotune_trials_total"}
-    ended = {labels[0][1]: value for (name, labels), value in last.items() if name == "autotune_trials_total"}
-    assert sum(ended.values()) == 144
-    assert daemon.clock.now_s() - before >= 24 * 3600 - 60
+    ended = [value for (name, _), value in last.items() if name == "autotune_trials_total"]
+    assert (len(ended), sum(ended)) == (2, 20)
 
 
 def test_a_counter_that_begins_anew_adds_up(daemon: BusyDaemon) -> None:
