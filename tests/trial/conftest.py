@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,8 @@ from autotune.trial.launch import ProcessRunner, Runner, Watch
 from autotune.trial.warm import ZygoteRunner
 
 TRAINER = Path(__file__).with_name("trainer.py")
+SAME_ENVIRONMENT = {"PYTEST_CURRENT_TEST": ""}
+"""Variables of trials that a zygote may serve in several tests, or in a fixture and its test."""
 
 
 def running(trial_id: str) -> list[int]:
@@ -32,14 +33,6 @@ def running(trial_id: str) -> list[int]:
         except OSError:  # a zombie, or gone
             continue
     return found
-
-
-def until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    """Return as soon as the condition holds; fail the test if that takes too long."""
-    end_s = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end_s, "it took too long"
-        threading.Event().wait(0.01)
 
 
 class Trials:
@@ -109,7 +102,7 @@ def stop_guard() -> Callable[[Guard, str], None]:
 class Project:
     """Trainer's folder with its interpreter, and the trials of it."""
 
-    def __init__(self, folder: Path, python: str, runner: Runner) -> None:
+    def __init__(self, folder: Path, python: str, runner: ZygoteRunner) -> None:
         self.folder = folder
         self.python = python
         self.runner = runner
@@ -127,7 +120,7 @@ class Project:
                 "folder": self.folder / "runs" / str(self.trials),
                 "argv": (self.python, *words),
                 "cwd": self.folder,
-                "env": {},
+                "env": SAME_ENVIRONMENT,
                 "config_text": "",
                 **changes,
             }
@@ -136,6 +129,18 @@ class Project:
         logs = (plan.folder / name for name in ("stdout.log", "stderr.log"))
         said, error = (log.read_text() if log.exists() else "" for log in logs)  # none of a trial that did not begin
         return ended, said, error
+
+    def said(self, *words: str, times: int = 2, **changes: object) -> list[str]:
+        """Run the interpreter that often, with ``train.py`` and these arguments; return the outputs.
+
+        The first trial shows its imports, the second and later ones are forks, if nothing is in the way.
+        """
+        return [self.run("train.py", *words, **changes)[1] for _ in range(times)]
+
+    @property
+    def forks(self) -> tuple[int, int]:
+        """Numbers of the trials that were forks, and of the forks that were given up."""
+        return self.runner.warm_starts, self.runner.fallbacks
 
     def write(self, name: str, text: str) -> None:
         """Write a module of the trainer's."""

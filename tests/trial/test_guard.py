@@ -17,7 +17,8 @@ from autotune.records import Stop
 from autotune.trial.guard import ENDING_S, Ended, Guard, Program, Started
 from autotune.trial.guard_process import GIVE_UP_S, GRACE_S
 from autotune.trial.orphans import end_orphans
-from tests.trial.conftest import Trials, running, until
+from tests.trial.conftest import Trials, running
+from tests.until import until
 
 STAND_IN = Path(__file__).with_name("search_stand_in.py")
 

@@ -15,7 +15,7 @@ from autotune.measure.processes import (
     holders_of,
     process_stat,
 )
-from tests.trial.conftest import until
+from tests.until import until
 
 # A parent that ends at a line on stdin, and leaves a child in a session of its own; it says the child's id.
 LEAVING = """

@@ -13,7 +13,7 @@ from autotune.errors import CommandError
 from autotune.measure.processes import process_stat
 from autotune.trial import search_child
 from autotune.trial.search_child import NICENESS, SearchChild, SearchExit
-from tests.trial.conftest import until
+from tests.until import until
 
 STUBBORN = Path(__file__).with_name("stubborn_search.py")
 SAYS = """

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from autotune.records import Stop
 from autotune.trial.guard import Ended, Fork, Guard, Program, SidecarAnswer, Started
-from tests.trial.conftest import Trials, running, until
+from tests.trial.conftest import Trials, running
 from tests.trial.test_guard import gone, launch
+from tests.until import until
 
 STAYS = """
 import os, signal, sys, time
