@@ -11,19 +11,10 @@ from tests.measure.test_host import written
 HERE = sorted(os.sched_getaffinity(0))
 
 
-def stat(*, cpu_s=0.0, waited_s=0.0, name="python", started_s=1.0, kernel=False):
+def stat(*, cpu_s=0.0, waited_s=0.0, name="python", kernel=False):
     """A process."""
-    return ProcessStat(
-        name=name,
-        started_s=started_s,
-        parent=1,
-        session=1,
-        cpu_s=cpu_s,
-        waited_cpu_s=waited_s,
-        resident_bytes=0,
-        is_dead=False,
-        is_kernel_thread=kernel,
-    )
+    kept = {"started_s": 1.0, "parent": 1, "session": 1, "resident_bytes": 0, "is_dead": False}
+    return ProcessStat(name=name, cpu_s=cpu_s, waited_cpu_s=waited_s, is_kernel_thread=kernel, **kept)
 
 
 def sample(t_s, busy_s, **own):
@@ -36,8 +27,7 @@ def test_processes_count_and_interrupts_do_not(tmp_path):
     lines = "".join(f"cpu{number} 100 50 50 9 9 9 9 9 0 0\n" for number in HERE)
     root = written(tmp_path, {"proc/stat": f"cpu  {100 * len(HERE)} 50 50 9 9 9 9 9 0 0\n{lines}intr 5\n"})
     cpu = BusyCpu(root)
-    assert cpu.is_whole_machine
-    assert cpu.cores == len(HERE)
+    assert (cpu.is_whole_machine, cpu.cores) == (True, len(HERE))
     assert cpu.busy_s() == pytest.approx((100 * len(HERE) + 100) / os.sysconf("SC_CLK_TCK"))
 
 
@@ -70,9 +60,7 @@ def test_only_the_cores_that_may_be_used_count(tmp_path):
 def test_in_a_container_with_a_quota_its_own_account_counts(tmp_path, files):
     """/proc/stat shows the load of the whole host there."""
     cpu = BusyCpu(written(tmp_path, {"proc/stat": "cpu  99999999 0 0 0\ncpu0 99999999 0 0 0\n", **files}))
-    assert cpu.cores == 0.5
-    assert cpu.busy_s() == 2.5
-    assert not cpu.is_whole_machine
+    assert (cpu.cores, cpu.busy_s(), cpu.is_whole_machine) == (0.5, 2.5, False)
 
 
 def test_the_rest_of_the_busy_time_is_that_of_others():

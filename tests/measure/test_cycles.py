@@ -38,12 +38,9 @@ def test_bursts_within_epochs_are_cycles_of_cycles():
 
 def test_a_stall_at_the_beginning_is_no_warm_up():
     """It comes back: what is cut at the start is what training does not come back to."""
-    stalls = np.array(stalling(6, begin=60)[1:])
-    assert warm_up(stalls, np.ones(len(stalls))) == 0
-    once = np.array([1.0, 1.0, *[0.01] * 900])
-    assert warm_up(once, np.ones(len(once))) == 2
-    full_buffers = np.array([0.001] * 50 + [0.02] * 500)
-    assert warm_up(full_buffers, np.ones(len(full_buffers))) == 50
+    full_buffers = [0.001] * 50 + [0.02] * 500
+    for durations_s, cut in ((stalling(6, begin=60)[1:], 0), ([1.0, 1.0, *[0.01] * 900], 2), (full_buffers, 50)):
+        assert warm_up(np.array(durations_s), np.ones(len(durations_s))) == cut
 
 
 def test_one_stall_is_known_to_be_too_few():
@@ -74,12 +71,8 @@ def test_the_interval_holds_the_true_speed(kept):
 def test_a_goal_asks_for_whole_cycles_as_far_as_it_may():
     """Two seconds are enough for even steps; where stalls come every two, six are asked for, or what is allowed."""
     goal = WindowGoal(min_s=1.0, min_steps=10, target_s=2.0, most_s=10.0)
-    even = steady_window(events_of([0.5] + [0.02] * 150))
-    two = steady_window(events_of(stalling(2)))
-    four = steady_window(events_of(stalling(4)))
-    assert goal.is_met_by(even)
-    assert not goal.is_met_by(two)
-    assert goal.is_met_by(four)
+    even, two, four = (steady_window(events_of(one)) for one in ([0.5] + [0.02] * 150, stalling(2), stalling(4)))
+    assert [goal.is_met_by(window) for window in (even, two, four)] == [True, False, True]
     assert WindowGoal(min_s=1.0, min_steps=10, target_s=2.0).is_met_by(two)
 
 
@@ -97,16 +90,12 @@ def test_what_stalls_are_is_measured_step_by_step():
     """Their share, their length, and whether they wait for data; blocks of steps would average them away."""
     durations_s = stalling(6)
     events = events_of(durations_s, wait_s=0.0)
-    events = [
-        replace(event, wait_s=0.75) if length > 0.9 else event
-        for event, length in zip(events, durations_s, strict=True)
-    ]
+    waits_s = (0.75 if length > 0.9 else 0.0 for length in durations_s)
+    events = [replace(event, wait_s=wait_s) for event, wait_s in zip(events, waits_s, strict=True)]
     measured = measure_trial(steady_window(events), started_s=99.0)
-    assert measured.step_p50_s == pytest.approx(0.01)
-    assert measured.step_max_s == pytest.approx(1.0)
+    assert (measured.step_p50_s, measured.step_max_s) == pytest.approx((0.01, 1.0))
     assert measured.cv == pytest.approx(4.95, abs=0.05)
-    assert measured.stall_fraction == pytest.approx(0.99 / 1.99)
-    assert measured.stall_wait_fraction == pytest.approx(0.75)
+    assert (measured.stall_fraction, measured.stall_wait_fraction) == pytest.approx((0.99 / 1.99, 0.75))
 
 
 def test_stalls_at_the_ends_of_epochs_are_told_from_others():

@@ -3,22 +3,21 @@
 import threading
 
 from autotune.clock import Poller
+from tests.until import DEADLINE_S, until
 
 
 def test_reads_until_it_is_told_to_stop():
     """Readings follow each other, and after the stop there are no more."""
-    several, readings = threading.Event(), []
+    readings = []
 
     def read():
         readings.append(len(readings))
-        if len(readings) == 3:
-            several.set()
         return 0.0
 
     poller = Poller(read, name="test")
     poller.start()
-    assert several.wait(60)
-    assert poller.stop(deadline_s=60)
+    until(lambda: len(readings) >= 3)
+    assert poller.stop(deadline_s=DEADLINE_S)
     count = len(readings)
     assert readings == list(range(count))
 
@@ -26,28 +25,18 @@ def test_reads_until_it_is_told_to_stop():
 def test_stopping_does_not_wait_for_the_next_reading():
     """A reading that is due in an hour does not hold up the end."""
     first = threading.Event()
-
-    def read():
-        first.set()
-        return 3600.0
-
-    poller = Poller(read, name="test")
+    poller = Poller(lambda: first.set() or 3600.0, name="test")
     poller.start()
-    assert first.wait(60)
-    assert poller.stop(deadline_s=60)
+    assert first.wait(DEADLINE_S)
+    assert poller.stop(deadline_s=DEADLINE_S)
 
 
 def test_a_hanging_reading_is_left_behind():
     """A driver call that never returns does not hang the search; it is reported as not stopped."""
     release, entered = threading.Event(), threading.Event()
-
-    def read():
-        entered.set()
-        release.wait(60)
-
-    poller = Poller(read, name="test")
+    poller = Poller(lambda: entered.set() or release.wait(DEADLINE_S), name="test")
     poller.start()
-    assert entered.wait(60)
+    assert entered.wait(DEADLINE_S)
     assert not poller.stop(deadline_s=0.0)
     release.set()
-    assert poller.stop(deadline_s=60)
+    assert poller.stop(deadline_s=DEADLINE_S)

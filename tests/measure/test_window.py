@@ -1,6 +1,5 @@
 """Promises of the steady window, on the events that a trial reports."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -16,18 +15,10 @@ from autotune.stage_times import PipelineTimes, StageTimes
 
 def events_of(durations_s, *, start_s=100.0, stream="7.0", samples=None, work=None, wait_s=None):
     """A stream of steps; the first duration is that of the first step, from ``start_s``."""
-    ends_s = start_s + np.cumsum(durations_s)
-    return [
-        TraineeEvent(
-            kind="step",
-            t_s=float(t_s),
-            stream=stream,
-            samples=samples,
-            work=None if work is None else float(work[index]),
-            wait_s=wait_s,
-        )
-        for index, t_s in enumerate(ends_s)
-    ]
+    works = [None] * len(durations_s) if work is None else [float(one) for one in work]
+    about = {"kind": "step", "stream": stream, "samples": samples, "wait_s": wait_s}
+    ends_s = [float(t_s) for t_s in start_s + np.cumsum(durations_s)]
+    return [TraineeEvent(t_s=t_s, work=work, **about) for t_s, work in zip(ends_s, works, strict=True)]
 
 
 def mark(kind, t_s, *, stream="7.0"):
@@ -39,11 +30,8 @@ def test_throughput_is_samples_over_the_time_of_the_window():
     """Steps of 0.1 s with 8 samples are 80 samples a second, the slow first step notwithstanding."""
     window = steady_window(events_of([11.0] + [0.1] * 100, samples=8.0))
     measured = measure_trial(window, started_s=97.0)
-    assert measured.samples_per_s == pytest.approx(80.0)
-    assert measured.steps == 100
-    assert measured.window_s == pytest.approx(10.0)
-    assert measured.step_p50_s == pytest.approx(0.1)
-    assert measured.step_p95_s == pytest.approx(0.1)
+    assert (measured.samples_per_s, measured.steps, measured.window_s) == pytest.approx((80.0, 100, 10.0))
+    assert (measured.step_p50_s, measured.step_p95_s) == pytest.approx((0.1, 0.1))
     assert (measured.cv, measured.stall_fraction) == (pytest.approx(0.0, abs=1e-9), 0.0)
     assert (measured.beat_s, measured.cycles) == (None, None)
     assert measured.first_step_s == pytest.approx(14.0)
@@ -51,8 +39,7 @@ def test_throughput_is_samples_over_the_time_of_the_window():
 
 def test_warm_up_is_cut():
     """Slow steps after the first are not counted."""
-    random = np.random.default_rng(1)
-    window = steady_window(events_of([2.0] + [0.4] * 10 + list(random.normal(0.1, 0.005, 100))))
+    window = steady_window(events_of([2.0] + [0.4] * 10 + list(np.random.default_rng(1).normal(0.1, 0.005, 100))))
     assert window.t0_s >= 100.0 + 2.0 + 10 * 0.4 - 1e-9
     assert window.steps >= 80
     assert window.time_s / window.steps == pytest.approx(0.1, rel=0.02)
@@ -81,14 +68,11 @@ def test_the_window_has_whole_rounds_of_gradient_accumulation():
     """Each of them has one update, whose time is shared by all batches; a round with a pause is left out as a whole."""
     durations_s = [2.0] + [0.1, 0.1, 0.1, 0.5] * 20 + [0.1, 0.1]
     updates = [True] + [False, False, False, True] * 20 + [False, False]
-    steps = [
-        replace(step, update=done) for step, done in zip(events_of(durations_s, samples=8.0), updates, strict=True)
-    ]
+    steps = events_of(durations_s, samples=8.0)
+    steps = [replace(step, update=done) for step, done in zip(steps, updates, strict=True)]
     for events, rounds in ((steps, 20), ([*steps, mark("eval", steps[42].t_s + 0.01)], 19)):
         window = steady_window(events)
-        assert window.steps == 4 * (
-            rounds - 2
-        )  # what comes before the first whole cycle, and the last one, is left out
+        assert window.steps == 4 * (rounds - 2)  # without what comes before the first whole cycle, and the last one
         assert window.samples_per_s(None) == pytest.approx(4 * 8.0 / 0.8)
 
 
@@ -139,11 +123,9 @@ def test_samples_fall_back_to_the_batch_size():
 def test_waiting_for_data_is_a_share_of_the_steps_that_report_it():
     """A missing report is no waiting of zero, and none at all is None."""
     quiet, waiting = events_of([0.1] * 31), events_of([0.1] * 30, start_s=103.1, wait_s=0.04)
-    fractions = [
-        measure_trial(steady_window(events), started_s=100.0).data_wait_fraction
-        for events in (quiet, waiting, quiet + waiting)
-    ]
-    assert fractions == [None, pytest.approx(0.4), pytest.approx(0.4)]
+    for events, fraction in ((quiet, None), (waiting, 0.4), (quiet + waiting, 0.4)):
+        measured = measure_trial(steady_window(events), started_s=100.0)
+        assert measured.data_wait_fraction == (fraction and pytest.approx(fraction))
 
 
 def test_what_the_probes_saw_is_carried_along():
@@ -152,12 +134,9 @@ def test_what_the_probes_saw_is_carried_along():
     bare = measure_trial(window, started_s=100.0)
     assert (bare.cpu_cores, bare.peak_memory_bytes, bare.gpu_utilization) == (None, None, None)
     gpu = GpuMeasurement(figures=GpuFigures(uuid="GPU-1", name="H100", utilization=0.4))
-    full = measure_trial(
-        window,
-        started_s=100.0,
-        host=HostUsage(cpu_cores=1.5, peak_memory_bytes=2**30),
-        gpu=GpuUsage(utilization=0.4, power_w=200.0, devices=(gpu,)),
-    )
+    host = HostUsage(cpu_cores=1.5, peak_memory_bytes=2**30)
+    usage = GpuUsage(utilization=0.4, power_w=200.0, devices=(gpu,))
+    full = measure_trial(window, started_s=100.0, host=host, gpu=usage)
     assert (full.cpu_cores, full.peak_memory_bytes, full.gpu_utilization) == (1.5, 2**30, 0.4)
     assert full.gpus == (gpu,)
     assert full.energy_per_sample_j == pytest.approx(200.0 / full.samples_per_s)
@@ -188,22 +167,16 @@ def test_noise_within_a_trial_predicts_that_of_shorter_windows():
 def test_a_goal_is_met_at_its_length_and_not_before():
     """Both the time and the number of steps have to be there."""
     goal = WindowGoal(min_s=2.0, min_steps=10, target_s=3.0)
-    assert not goal.is_met_by(None)
-    assert not goal.is_met_by(steady_window(events_of([0.25] * 12)))
-    assert goal.is_met_by(steady_window(events_of([0.25] * 13)))
-    assert not goal.is_met_by(steady_window(events_of([1.0] * 10)))
-    assert goal.is_met_by(steady_window(events_of([1.0] * 11)))
+    windows = [steady_window(events_of(durations)) for durations in ([0.25] * 12, [0.25] * 13, [1.0] * 10, [1.0] * 11)]
+    assert [goal.is_met_by(window) for window in (None, *windows)] == [False, False, True, False, True]
 
 
 def test_looks_are_few_and_end_soon_after_the_goal():
     """A watch that looks when told needs a handful of looks and overshoots by a quarter at most."""
     goal = WindowGoal(min_s=2.0, min_steps=10, target_s=8.0)
     events = events_of([5.0] + [0.1] * 10 + [0.02] * 2000)
-    enough_s = next(
-        event.t_s
-        for count, event in enumerate(events)
-        if count % 10 == 0 and goal.is_met_by(steady_window(events[: count + 1]))
-    )
+    counts = range(1, len(events), 10)
+    enough_s = next(events[count - 1].t_s for count in counts if goal.is_met_by(steady_window(events[:count])))
     look_s, looks = 0.0, 0
     for count, event in enumerate(events):
         if event.t_s >= look_s:
@@ -214,16 +187,6 @@ def test_looks_are_few_and_end_soon_after_the_goal():
             look_s = goal.next_look_s(event.t_s, window)
     assert looks <= 8
     assert event.t_s <= enough_s + goal.length_s / 4
-
-
-def test_a_look_at_a_long_run_is_cheap():
-    """100,000 steps are judged in far less than one watch interval's budget (generously bounded)."""
-    events = events_of([0.02] * 100_000, samples=8.0, work=np.full(100_000, 100.0), wait_s=0.001)
-    began_s = time.process_time()
-    measure_trial(steady_window(events), started_s=100.0)
-    took_s = time.process_time() - began_s
-    print(f"one look at 100,000 steps: {took_s * 1e3:.0f} ms of CPU")
-    assert took_s < 5.0
 
 
 def test_times_of_stages_are_those_of_the_window():
