@@ -47,7 +47,6 @@ def command(
     It needs no network and runs nothing. It can be made while a search goes on, and of one that failed.
     """
     with signals_held():
-        from autotune.clock import SystemClock
         from autotune.commands.output import say, say_document, say_remarks
         from autotune.commands.report_page import (
             STDOUT,
@@ -62,7 +61,7 @@ def command(
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     say_remarks(problem.state.remarks)
-    clock = SystemClock()
+    clock = call.clock
     advice = read_diagnosis(diagnosis) if diagnosis is not None else None
     contents = [contents_of(problem, clock, advice), *(contents_of_other(other, problem, clock) for other in against)]
     text = report_text(contents, clock, out)
