@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -1,23 +1,31 @@
 """One search whose points end in every way that a trainer has: their endings, and that it goes on."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from autotune.records import Ending, Validity
-from tests.toys.moody_trainer import MOODS
+from autotune.testing.simulated_runner import Training
+from tests.command_line import CommandLine, project_in
 
-TRAINER = Path(__file__).parents[1] / "toys" / "moody_trainer.py"
+MOODS = {
+    "well": Training(samples=8, step_s=0.01, noise=0.02, loss=1.0),
+    "slow": Training(samples=8, step_s=0.5),
+    "no number": Training(samples=8, step_s=0.01, loss=lambda step: 1.0 if step < 10 else math.nan),
+    "far off": Training(samples=8, step_s=0.01, loss=lambda step: 1.0 + 1.2**step),
+    "short": Training(samples=8, step_s=0.01, steps=3),
+    "late": Training(start_s=math.inf),
+    "crashes": Training(samples=8, step_s=0.01, steps=3, exit_code=1, stderr="ValueError: there is no such layer\n"),
+}
 CONFIG = f"""\
 mood: well
 autotune:
-  command: "{{python}} '{TRAINER}' {{config}}"
+  command: "{{python}} train.py {{config}}"
   knobs: {{mood: {json.dumps([*MOODS])}}}
-  trial: {{start_timeout_s: 5, min_s: 0.5, min_steps: 20, max_s: 1}}
+  trial: {{start_timeout_s: 60, min_s: 0.5, min_steps: 20, max_s: 1}}
 """
 ENDS = {
     "well": (Ending.STOPPED, Validity.GOOD, ""),
@@ -31,28 +39,25 @@ ENDS = {
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Results in the folders of the search's trials, in order."""
-    project = tmp_path_factory.mktemp("project")
-    (project / "config.yaml").write_text(CONFIG)
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "100s", "--json"],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["best"]["values"] == {"mood": "well"}
-    return [json.loads(result.read_text()) for result in sorted(project.glob(".autotune/trials/*/*/result.json"))]
+def searched(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
+    """Project with that search."""
+
+    def trainer(config: Mapping[str, Any]) -> Training:
+        return MOODS[config["mood"]]
+
+    commands = project_in(tmp_path_factory.mktemp("project"), trainer, CONFIG)
+    answer = commands.search("--json").document
+    assert answer["best"]["values"] == {"mood": "well"}
+    assert answer["outcomes"]["crashed"] == 1
+    return commands
 
 
 @pytest.mark.parametrize("mood", ENDS)
-def test_an_ending_as_a_search_meets_it(trials: list[dict[str, Any]], mood: str) -> None:
+def test_an_ending_as_a_search_meets_it(searched: CommandLine, mood: str) -> None:
     """Each ending has its name and its detail, and counts as far as it was measured."""
     ending, validity, detail = ENDS[mood]
-    trial = next(trial for trial in trials if trial["values"]["mood"] == mood)
+    results = sorted(searched.folder.glob(".autotune/trials/*/*/result.json"))
+    trials = [json.loads(result.read_text()) for result in results]
+    trial = [trial for trial in trials if trial["values"]["mood"] == mood][-1]
     assert (trial["ending"], trial["validity"]) == (ending, validity), trial["detail"]
     assert detail in trial["detail"]

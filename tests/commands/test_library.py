@@ -1,78 +1,59 @@
-"""``import autotune``: a search and its record, as a library's user has them."""
+"""``import autotune``: a search and its record, as a library's user has them, in virtual time."""
 
-import os
 import re
-import subprocess
-import sys
-import textwrap
+from functools import partial
 from pathlib import Path
 
+import pytest
 
-def test_a_search_and_its_study_from_python(project: Path) -> None:
+import autotune
+from autotune.search import open as search_open
+from tests.command_line import CommandLine
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(autouse=True)
+def library(simulated: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make searches of the library those of the simulated project."""
+    opened = partial(search_open.open_search, simulator=simulated.simulator)
+    monkeypatch.setattr(search_open, "open_search", opened)
+    monkeypatch.setattr(search_open, "SystemClock", lambda: simulated.clock)
+    monkeypatch.chdir(simulated.folder)
+
+
+def test_a_search_and_its_study_from_python(capfd: pytest.CaptureFixture[str]) -> None:
     """The answer comes back, nothing is printed, remarks and trials are told as events; the record can be read."""
-    script = textwrap.dedent(
-        """
-        import autotune
-        seen = []
-        result = autotune.tune("config.yaml", budget_s=6, on_event=lambda event: seen.append(type(event).__name__))
-        study = autotune.Study("config.yaml")
-        again = study.answer()
-        assert isinstance(result, autotune.SearchResult)
-        assert result.baseline is not None and again.baseline is not None
-        assert again.verdict is result.verdict and again.baseline.values == result.baseline.values
-        assert result.trials == len(study.trials) == seen.count("TrialEnded")
-        assert seen[0] in ("Remark", "SearchStarted") and seen[-1] in ("Remark", "SearchEnded")
-        assert all(trial.point for trial in study.trials)
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=project,
-        env=dict(os.environ),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    seen: list[str] = []
+    result = autotune.tune("config.yaml", budget_s=180, on_event=lambda event: seen.append(type(event).__name__))
+    study = autotune.Study("config.yaml")
+    again = study.answer()
+    assert isinstance(result, autotune.SearchResult)
+    assert result.baseline is not None
+    assert again.baseline is not None
+    assert (again.verdict, again.baseline.values) == (result.verdict, result.baseline.values)
+    assert result.trials == len(study.trials) == seen.count("TrialEnded")
+    assert {seen[0], seen[-1]} <= {"Remark", "SearchStarted", "SearchEnded"}
+    assert all(trial.point for trial in study.trials)
+    assert capfd.readouterr() == ("", "")
 
 
-def test_the_examples_of_the_documentation_run(project: Path) -> None:
+def test_the_examples_of_the_documentation_run(capsys: pytest.CaptureFixture[str]) -> None:
     """One after another as they stand, in the folder of a config with a command."""
-    docs = Path(__file__).parents[2] / "docs"
-    pages = "".join((docs / name).read_text() for name in ("library.md", "sampler.md"))
+    pages = "".join((DOCS / name).read_text() for name in ("library.md", "sampler.md"))
     examples = [block for block in re.findall(r"```python\n(.*?)```", pages, re.DOTALL) if "import autotune" in block]
     assert len(examples) == 4
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(examples)],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "amp: yes" in done.stdout
+    exec("\n".join(examples), {})
+    assert "amp: yes" in capsys.readouterr().out
 
 
-def test_a_config_that_cannot_be_searched_is_an_error_to_catch(project: Path) -> None:
+def test_what_cannot_be_searched_is_an_error_to_catch() -> None:
     """With its kind and its remedy, before anything is started."""
-    script = textwrap.dedent(
-        """
-        import autotune
-        try:
-            autotune.tune("nothing.yaml", budget_s=5)
-        except autotune.ConfigError as error:
-            print(error.kind, bool(error.remedy))
-        try:
-            autotune.Study("config.yaml")
-        except autotune.StudyError as error:
-            print(error.kind, bool(error.remedy))
-        """
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=project, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stdout.splitlines() == ["config True", "study True"], done.stderr
+    with pytest.raises(autotune.ConfigError) as of_config:
+        autotune.tune("nothing.yaml", budget_s=5)
+    with pytest.raises(autotune.StudyError) as of_study:
+        autotune.Study("config.yaml")
+    assert [(error.value.kind, bool(error.value.remedy)) for error in (of_config, of_study)] == [
+        ("config", True),
+        ("study", True),
+    ]
