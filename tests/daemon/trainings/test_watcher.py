@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,45 +12,15 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.daemon import trainings as watcher
 from autotune.daemon.drift import MachineState
-from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
 from autotune.daemon.trainings import TrainingEvent, Trainings, WatchedTraining
 from autotune.trial.process_identity import this_process
+from tests.daemon.web.busy_daemon import CONFIRMED, HEADER, Training, quiet
 
 _NAME = "20300101T000000Z-%d-0123abcd"
-_CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
 
 
-class _Training:
-    """Folder of a training as its process writes it."""
-
-    def __init__(self, trainings: Path, header: TrainingHeader, number: int = 1) -> None:
-        self.folder = trainings / (_NAME % number)
-        self.folder.mkdir(parents=True)
-        header.write(self.folder)
-        self.file = self.folder / "pace.4711.0.0.jsonl"
-        self.file.write_text('{"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 900.0, "source": "observer"}\n')
-        self._rng = random.Random(0)
-        self._t_s = 1000.0
-
-    def trains(self, windows: int, *, speed: float = 100.0, wait_s: float = 1.0) -> None:
-        """Append lines of 10 s each."""
-        with self.file.open("a") as file:
-            for _ in range(windows):
-                line = {"k": "pace", "t0_s": self._t_s, "t1_s": self._t_s + 10.0, "steps": 50, "train_s": 10.0}
-                line |= {"samples": 10.0 * speed * self._rng.gauss(1.0, 0.02), "wait_s": wait_s, "waits": 50}
-                file.write(json.dumps(line) + "\n")
-                self._t_s += 10.0
-
-
-def _header(**fields: object) -> TrainingHeader:
-    header = TrainingHeader(
-        argv=("python", "train.py"), cwd="/", owner=this_process(), started_utc="2030-01-01T00:00:00+00:00"
-    )
-    return replace(header, **fields)  # type: ignore[arg-type]
-
-
-def _quiet(_training: WatchedTraining) -> MachineState:
-    return MachineState(foreign_cores=0.1, cores=4)
+def _training(trainings: Path, number: int = 1, **header: object) -> Training:
+    return Training(trainings / (_NAME % number), VirtualClock(1000.0), replace(HEADER, **header))  # type: ignore[arg-type]
 
 
 def _busy(_training: WatchedTraining) -> MachineState:
@@ -77,19 +46,19 @@ def _told(events: list[TrainingEvent]) -> list[str]:
     return [event["event"] for event in events]
 
 
-def _poll(trainings: Trainings, clock: VirtualClock, machine_state: object = _quiet) -> list[TrainingEvent]:
+def _poll(trainings: Trainings, clock: VirtualClock, machine_state: object = quiet) -> list[TrainingEvent]:
     clock.wait(10.0)
     return trainings.poll(machine_state)  # type: ignore[arg-type]
 
 
 def test_a_slowdown_is_told_with_its_cause_and_so_is_the_recovery(folder: Path) -> None:
     """Files are read as they grow; what the machine did at the time is the cause."""
-    training, clock = _Training(folder, _header()), VirtualClock()
+    training, clock = _training(folder), VirtualClock()
     trainings = Trainings(folder, clock)
     events: list[TrainingEvent] = []
     for number in range(900):
-        training.trains(1, speed=60.0 if 400 <= number < 600 else 100.0)
-        events += _poll(trainings, clock, _busy if 400 <= number < 600 else _quiet)
+        training.trains(1, 60.0 if 400 <= number < 600 else 100.0)
+        events += _poll(trainings, clock, _busy if 400 <= number < 600 else quiet)
     assert _told(events) == ["training_started", "slower", "recovered"]
     slower = events[1]
     assert slower["cause"]["kind"] == "neighbour on the CPU"
@@ -102,8 +71,8 @@ def test_a_slowdown_is_told_with_its_cause_and_so_is_the_recovery(folder: Path) 
 
 def test_a_slow_start_is_told_against_what_was_confirmed(folder: Path) -> None:
     """Both numbers and the interval are in the sentence."""
-    training, clock = _Training(folder, _header(confirmed=_CONFIRMED)), VirtualClock()
-    training.trains(60, speed=81.0)
+    training, clock = _training(folder, confirmed=CONFIRMED), VirtualClock()
+    training.trains(60, 81.0)
     clock.wait(600.0)
     events = _poll(Trainings(folder, clock), clock)
     assert _told(events) == ["training_started", "slower_than_confirmed"]
@@ -112,8 +81,8 @@ def test_a_slow_start_is_told_against_what_was_confirmed(folder: Path) -> None:
 
 def test_each_event_is_told_once_whatever_becomes_of_the_daemon(folder: Path) -> None:
     """A second daemon reads the same files, and has nothing new to tell."""
-    training, clock = _Training(folder, _header(confirmed=_CONFIRMED)), VirtualClock()
-    training.trains(60, speed=81.0)
+    training, clock = _training(folder, confirmed=CONFIRMED), VirtualClock()
+    training.trains(60, 81.0)
     assert len(_poll(Trainings(folder, clock), clock)) == 2
     again = Trainings(folder, clock)
     assert _poll(again, clock) == []
@@ -124,17 +93,17 @@ def test_each_event_is_told_once_whatever_becomes_of_the_daemon(folder: Path) ->
 
 def test_an_end_is_told_and_what_ended_before_anybody_watched_is_not(folder: Path, ended: dict[str, object]) -> None:
     """The process is looked at, not the folder; a daemon that starts late is quiet about the past."""
-    training, clock = _Training(folder, _header()), VirtualClock()
+    training, clock = _training(folder), VirtualClock()
     training.trains(3)
     trainings = Trainings(folder, clock)
     assert _told(_poll(trainings, clock)) == ["training_started"]
     training.trains(2)
-    _header(owner=ended).write(training.folder)
+    replace(HEADER, owner=ended).write(training.file.parent)
     later = Trainings(folder, clock)
     (event,) = _poll(later, clock)
     assert event["message"] == "python train.py has ended after 250 steps in 50s."
     assert later.alive == ()
-    unseen = _Training(folder, _header(owner=ended), number=2)
+    unseen = _training(folder, 2, owner=ended)
     unseen.trains(3)
     assert _poll(Trainings(folder, clock), clock) == []
 
@@ -148,17 +117,17 @@ def test_a_config_is_in_use_as_long_as_its_training_goes_on(
     link.symlink_to(config)
     trainings = Trainings(folder, VirtualClock())
     assert not trainings.uses(config)
-    training = _Training(folder, _header(config=str(config)))
+    training = _training(folder, config=str(config))
     assert trainings.uses(config)
     assert trainings.uses(link)
     assert not trainings.uses(tmp_path / "other.yaml")
-    _header(config=str(config), owner=ended).write(training.folder)
+    replace(HEADER, config=str(config), owner=ended).write(training.file.parent)
     assert not Trainings(folder, VirtualClock()).uses(config)
 
 
 def test_garbage_torn_lines_and_planted_links_are_passed_over(folder: Path, tmp_path: Path) -> None:
     """Nothing that a process writes there stops the watch, and no link is followed."""
-    training, clock = _Training(folder, _header()), VirtualClock()
+    training, clock = _training(folder), VirtualClock()
     training.trains(2)
     with training.file.open("ab") as file:
         file.write(
@@ -169,10 +138,10 @@ def test_garbage_torn_lines_and_planted_links_are_passed_over(folder: Path, tmp_
         file.write('{"k": "pace", "t0_s": 1030.0, "t1')
     target = tmp_path / "secret"
     target.write_bytes(training.file.read_bytes())
-    (training.folder / "pace.1.0.0.jsonl").symlink_to(target)
-    os.mkfifo(training.folder / "pace.2.0.0.jsonl")
-    (training.folder / "pace.3.0.0.jsonl").mkdir()
-    (folder / (_NAME % 5)).symlink_to(training.folder)
+    (training.file.parent / "pace.1.0.0.jsonl").symlink_to(target)
+    os.mkfifo(training.file.parent / "pace.2.0.0.jsonl")
+    (training.file.parent / "pace.3.0.0.jsonl").mkdir()
+    (folder / (_NAME % 5)).symlink_to(training.file.parent)
     (folder / (_NAME % 6)).mkdir()
     (folder / (_NAME % 6) / "training.json").write_text('{"format": 1, "argv": 3}')
     trainings = Trainings(folder, clock)
@@ -190,7 +159,7 @@ def test_the_last_ended_trainings_are_kept(
     """Older ones are deleted; those that go on, and folders of other names, never."""
     monkeypatch.setattr(watcher, "KEPT", 2)
     for number in range(1, 6):
-        _Training(folder, _header() if number == 1 else _header(owner=ended), number)
+        _training(folder, number, **({} if number == 1 else {"owner": ended}))
     (folder / "notes").mkdir()
     _poll(Trainings(folder, VirtualClock()), VirtualClock())
     assert sorted(path.name for path in folder.iterdir()) == [*(_NAME % number for number in (1, 4, 5)), "notes"]
@@ -200,15 +169,15 @@ def test_a_process_started_anew_with_an_edited_config_is_told_so(folder: Path, t
     """A running process does not see an edit; the next one in the same training does."""
     config = tmp_path / "config.yaml"
     config.write_text("a: 1\n")
-    training, clock = _Training(folder, _header(config=str(config), config_sha256="0" * 64)), VirtualClock()
+    training, clock = _training(folder, config=str(config), config_sha256="0" * 64), VirtualClock()
     trainings = Trainings(folder, clock)
     events: list[TrainingEvent] = []
     for number in range(700):
         if number == 400:
-            training.file = training.folder / "pace.4712.0.0.jsonl"
+            training.file = training.file.parent / "pace.4712.0.0.jsonl"
             clock.wait(200.0)
-            training._t_s += 200.0
-        training.trains(1, speed=60.0 if number >= 400 else 100.0)
+            training.clock.wait(200.0)
+        training.trains(1, 60.0 if number >= 400 else 100.0)
         events += _poll(trainings, clock)
     assert _told(events) == ["training_started", "slower"]
     assert events[1]["cause"]["kind"] == "config edited"
@@ -216,7 +185,7 @@ def test_a_process_started_anew_with_an_edited_config_is_told_so(folder: Path, t
 
 def test_a_folder_of_another_user_is_not_read(folder: Path) -> None:
     """A place that others may write to holds no trainings of ours."""
-    _Training(folder, _header()).trains(3)
+    _training(folder).trains(3)
     folder.chmod(0o777)
     trainings = Trainings(folder, VirtualClock())
     assert _poll(trainings, VirtualClock()) == []

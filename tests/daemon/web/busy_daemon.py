@@ -36,7 +36,16 @@ from tests.daemon.queue.entries import entry
 from tests.runs import measured
 
 GIB = 1 << 30
+CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
+HEADER = TrainingHeader(
+    argv=("python", "train.py"), cwd="/", owner=this_process(), started_utc="2030-01-01T00:00:00+00:00"
+)
 BASELINE: dict[str, Scalar] = {"data.batch_size": 16, "data.num_workers": 1, "training.xla": False}
+
+
+def quiet(_training: object) -> MachineState:
+    """Return what the machine does while nothing else runs."""
+    return MachineState(foreign_cores=0.1, cores=4)
 
 
 class Searching:
@@ -124,18 +133,23 @@ class Training:
     def __init__(self, folder: Path, clock: VirtualClock, header: TrainingHeader) -> None:
         folder.mkdir(parents=True)
         header.write(folder)
-        self._clock = clock
-        self._file = folder / "pace.4711.0.0.jsonl"
-        self._file.write_text('{"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 900.0, "source": "observer"}\n')
+        self.clock = clock
+        self.file = folder / "pace.4711.0.0.jsonl"
+        self.file.write_text('{"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 900.0, "source": "observer"}\n')
         self._rng = random.Random(0)
+
+    def trains(self, windows: int, speed: float = 100.0) -> None:
+        """Train for so many times 10 s."""
+        for _ in range(windows):
+            self.window(speed)
 
     def window(self, samples_per_s: float) -> None:
         """Train for 10 s."""
-        t0_s = self._clock.now_s()
-        self._clock.wait(10.0)
+        t0_s = self.clock.now_s()
+        self.clock.wait(10.0)
         line: dict[str, Any] = {"k": "pace", "t0_s": t0_s, "t1_s": t0_s + 10.0, "steps": 50, "train_s": 10.0}
         line |= {"samples": 10.0 * samples_per_s * self._rng.gauss(1.0, 0.02), "wait_s": 1.0, "waits": 50}
-        with self._file.open("a") as file:
+        with self.file.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
 
@@ -183,15 +197,7 @@ class BusyDaemon:
         self.add(budget_s=3600.0)
         self.add(state=EntryState.PAUSED)
         self.add(state=EntryState.FAILED, note="config.yaml: there is no such layer")
-        confirmed = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
-        header = TrainingHeader(
-            argv=("python", "train.py"),
-            cwd="/",
-            owner=this_process(),
-            started_utc="2030-01-01T00:00:00+00:00",
-            config="/project/tts/config.yaml",
-            confirmed=confirmed,
-        )
+        header = replace(HEADER, config="/project/tts/config.yaml", confirmed=CONFIRMED)
         training = Training(self.home.trainings / "20300101T000000Z-1-0123abcd", self.clock, header)
         for place in range(400):
             training.window(100.0 if place < 330 else 70.0)

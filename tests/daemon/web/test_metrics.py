@@ -11,14 +11,11 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from autotune.daemon.drift import MachineState
 from autotune.daemon.home import DaemonHome
-from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
 from autotune.daemon.web.gpus import Sample
 from autotune.daemon.web.metrics import Metrics, TrialEndings
 from autotune.daemon.web.state import View
-from autotune.trial.process_identity import this_process
-from tests.daemon.web.busy_daemon import GIB, BusyDaemon, Training
+from tests.daemon.web.busy_daemon import CONFIRMED, GIB, HEADER, BusyDaemon, Training, quiet
 
 NAMES = {
     "autotune_build": "info",
@@ -29,13 +26,7 @@ NAMES = {
     "autotune_training_samples": "counter",
     "autotune_trials": "counter",
 }
-HEADER = TrainingHeader(argv=("a",), cwd="/", owner=this_process(), started_utc="2030-01-01T00:00:00+00:00")
 Labels = tuple[tuple[str, str], ...]
-
-
-def quiet(_training: object) -> MachineState:
-    """Return what the machine does when nothing else runs."""
-    return MachineState(foreign_cores=0.1, cores=4)
 
 
 @pytest.fixture
@@ -99,8 +90,7 @@ def test_hours_of_metrics(daemon: BusyDaemon) -> None:
     """
     rng, endings = random.Random(1), TrialEndings()
     metrics = Metrics(lambda: view, lambda: endings.counts)
-    confirmed = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
-    header = replace(HEADER, confirmed=confirmed)
+    header = replace(HEADER, confirmed=CONFIRMED)
     last: dict[tuple[str, Labels], float] = {}
     energy_j = 5e6
     endings.look(daemon.queue.entries())
