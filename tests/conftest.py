@@ -39,21 +39,12 @@ settings.load_profile("suite")
 # A job in the background of a script ignores ^C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONG = ("commands", "gpu", "workloads", "trainee", "trial")
-"""Folders whose tests start processes and wait for them, the longest first."""
-
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take long: at the end, all workers have something short to do."""
-    here = Path(__file__).parent
-
-    def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(here).parts[0]
-        return LONG.index(folder) if folder in LONG else len(LONG)
-
-    items.sort(key=place)
+    """Begin with the end-to-end tests: they wait for each other, while another worker runs all the rest."""
+    items.sort(key=lambda item: item.path.parent.name != "end_to_end")
 
 
 @pytest.fixture(autouse=True)

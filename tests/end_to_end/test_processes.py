@@ -1,0 +1,95 @@
+"""Processes, signals and disks: what ends, what stays, and what the next search finds."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.conftest import Project, end
+from tests.until import until
+
+
+@pytest.mark.parametrize(
+    ("mood", "ending"), [("hangs", "never_started"), ("is killed", "killed"), ("forks away", "stopped")]
+)
+def test_a_trainer_that_misbehaves_is_named_and_nothing_of_it_is_left(toy: Project, mood: str, ending: str) -> None:
+    """Real, because the kernel decides what a hanging, a killed and a forking process leaves behind."""
+    toy.tune(f"mood: ['', {mood}]", "trial: {start_timeout_s: 3, min_s: 0.2, max_s: 0.5}")
+    toy.search_until(rf"trial [1-9]\d* .*{mood}")
+    trials = [trial for trial in toy.trials() if trial["values"]["mood"] == mood]
+    assert [trial["ending"] for trial in trials][:1] == [ending]
+    toy.until_nothing_runs()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_search_loses_no_trial_and_resumes(toy: Project, number: signal.Signals) -> None:
+    """Real, because a SIGKILL runs no code of ours: the guard has to end the trainer, and the journal to hold."""
+    before = toy.config.read_bytes()
+    said = toy.search_until(r"trial 2 ", number=number)
+    kept = toy.trials()
+    assert len(kept) >= 3
+    assert number is signal.SIGKILL or "finished trials are kept" in said
+    toy.until_nothing_runs()
+    toy.search_until(r"trial \d+ ")
+    resumed = toy.trials()
+    assert resumed[: len(kept)] == kept
+    assert len(resumed) > len(kept)
+    assert len({trial["number"] for trial in resumed}) == len(resumed)
+    assert toy.config.read_bytes() == before
+
+
+def test_an_answer_is_applied_and_reverted_byte_for_byte(toy: Project) -> None:
+    """Real, because it is the whole way from a shell to the user's file, with each command a process."""
+    before = toy.config.read_bytes()
+    toy.search_until(r"explore .*/s")
+    toy.run("apply", "--config", "config.yaml", "--trial", str(toy.explored()["number"]), "--force")
+    applied = toy.config.read_bytes()
+    assert applied != before
+    assert len(applied.splitlines()) == len(before.splitlines())
+    toy.run("revert", "--config", "config.yaml")
+    assert toy.config.read_bytes() == before
+
+
+def test_a_full_disk_ends_a_search_with_a_reason_and_the_config_as_it_was(toy: Project, small_disk: Path) -> None:
+    """Real, because only a real file system fails in the middle of a line."""
+    before = toy.config.read_bytes()
+    toy.env["AUTOTUNE_DIR"] = str(small_disk / "state")
+    with toy.start("search", "--config", "config.yaml", "--budget", "10m", "--no-apply") as process:
+        _, said = process.communicate(timeout=280)
+    assert process.returncode == 1, said
+    assert "No space left on device" in said or "GiB" in said
+    assert toy.config.read_bytes() == before
+    toy.until_nothing_runs()
+
+
+@pytest.mark.services
+def test_a_worker_takes_part_in_a_search_through_postgresql(toy: Project, postgresql, tmp_path: Path) -> None:
+    """Real, because two processes and a server share the study; no trial is made twice."""
+    toy.env |= {"AUTOTUNE_STORAGE": postgresql.url}
+    search = toy.start("search", "--config", "config.yaml", "--budget", "10m", "--no-apply")
+    until(lambda: toy.trials(), "a first trial")
+    toy.env |= {"SLURMD_NODENAME": "two", "AUTOTUNE_DIR": str(toy.folder / ".autotune" / "two")}
+    worker = toy.start("worker", "--config", "config.yaml", "--budget", "10m")
+    with search, worker:
+        until(lambda: any("two" in str(file) for file in toy.result_files()), "a trial of the worker")
+        assert end(search, signal.SIGINT)[0] == 130
+        assert end(worker, signal.SIGTERM)[0] in (0, 143)
+    numbers = [trial["number"] for trial in toy.trials()]
+    assert len(set(numbers)) == len(numbers)
+    toy.until_nothing_runs()
+
+
+def test_a_queued_search_is_run_by_the_daemon(toy: Project, tmp_path: Path) -> None:
+    """Real, because the daemon starts searches as processes of their own, and ends with them."""
+    toy.env |= {"AUTOTUNE_DAEMON_DIR": str(tmp_path / "daemon"), "XDG_CONFIG_HOME": str(tmp_path / "settings")}
+    daemon = toy.start("daemon", "run")
+    with daemon:
+        until(lambda: toy.start("daemon", "status").wait() == 0, "the daemon answers")
+        toy.run("queue", "add", "--config", "config.yaml", "--budget", "5s", "--when", "now", "--no-check")
+        until(
+            lambda: json.loads(toy.run("queue", "list", "--json"))["entries"][0]["state"] not in ("waiting", "running")
+        )
+        assert toy.trials()
+        assert end(daemon, signal.SIGTERM)[0] in (0, 143)
+    toy.until_nothing_runs()
