@@ -5,6 +5,7 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -21,14 +22,11 @@ class Loop:
     Attributes:
         status: What it says.
         has_followed: Whether everything is as the queue says.
-        rounds: Number of rounds so far.
     """
 
     def __init__(self, control: Control) -> None:
         self.status: dict[str, object] = {"text": "idle"}
-        self.has_followed = True
-        self.rounds = 0
-        self.ends = False
+        self.has_followed, self.ends = True, False
         self._control = control
         self.thread = threading.Thread(target=self._run)
 
@@ -36,7 +34,6 @@ class Loop:
         while not self.ends:
             self._control.write(self.status, page=None, has_followed=self.has_followed)
             self._control.wait(0.05)
-            self.rounds += 1
 
 
 @contextmanager
@@ -60,31 +57,25 @@ def loop(home: DaemonHome) -> Iterator[Loop]:
 def test_what_the_daemon_does_is_told(home: DaemonHome, loop: Loop) -> None:
     """As it is after the command has asked, for any number of commands at once."""
     loop.status = {"text": "sp ace/ü\n", "large": "x" * 3_000_000}
-    answers: list[object] = []
-    threads = [threading.Thread(target=lambda: answers.append(ask(home, timeout_s=60)["status"])) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    with ThreadPoolExecutor(20) as many:
+        answers = list(many.map(lambda _: ask(home, timeout_s=60)["status"], range(20)))
     assert answers == [loop.status] * 20
 
 
 def test_a_change_is_waited_for(home: DaemonHome, loop: Loop) -> None:
     """Until nothing runs that should not; others are told meanwhile what goes on."""
     loop.has_followed = False
-    answers: list[object] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(home, to_follow=True, timeout_s=60)))
-    thread.start()
-    assert ask(home)["status"] == loop.status
-    assert answers == []
-    loop.has_followed = True
-    thread.join(timeout=60)
-    assert len(answers) == 1
+    with ThreadPoolExecutor() as other:
+        answer = other.submit(ask, home, to_follow=True, timeout_s=60)
+        assert ask(home, timeout_s=60)["status"] == loop.status
+        assert not answer.done()
+        loop.has_followed = True
+        assert answer.result()["status"] == loop.status
 
 
 def test_nobody_else_can_read_or_write_it(home: DaemonHome, loop: Loop) -> None:
     """Whatever the umask."""
-    ask(home)
+    ask(home, timeout_s=60)
     for path in (home.pipe, home.status):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -94,7 +85,7 @@ def test_without_a_daemon_that_is_said_at_once(home: DaemonHome) -> None:
     with pytest.raises(DaemonAway, match="no daemon of yours"):
         ask(home, timeout_s=0.0)
     with looping(home):
-        ask(home)
+        ask(home, timeout_s=60)
     with pytest.raises(DaemonAway):
         ask(home, timeout_s=0.0)
     assert not home.pipe.exists()
@@ -103,21 +94,13 @@ def test_without_a_daemon_that_is_said_at_once(home: DaemonHome) -> None:
 
 def test_one_that_ends_while_it_is_asked_is_away(home: DaemonHome) -> None:
     """Instead of a wait of ten seconds."""
-    errors: list[AutotuneError] = []
-
-    def wait() -> None:
-        try:
-            ask(home, to_follow=True, timeout_s=60)
-        except AutotuneError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=wait)
-    with looping(home) as loop:
-        loop.has_followed = False
-        thread.start()
-        until(lambda: home.status.exists() and len(json.loads(home.status.read_bytes())["seen"]) == 1)
-    thread.join(timeout=60)
-    assert [error.kind for error in errors] == ["daemon_away"]
+    with ThreadPoolExecutor() as other:
+        with looping(home) as loop:
+            loop.has_followed = False
+            answer = other.submit(ask, home, to_follow=True, timeout_s=60)
+            until(lambda: home.status.exists() and len(json.loads(home.status.read_bytes())["seen"]) == 1)
+        with pytest.raises(DaemonAway):
+            answer.result()
 
 
 def test_one_that_hangs_is_told_after_the_time(home: DaemonHome) -> None:
@@ -141,7 +124,7 @@ def test_rubbish_wakes_it_and_is_forgotten(home: DaemonHome, loop: Loop, rubbish
     pipe = os.open(home.pipe, os.O_WRONLY)
     os.write(pipe, rubbish)
     os.close(pipe)
-    assert ask(home)["status"] == loop.status
+    assert ask(home, timeout_s=60)["status"] == loop.status
     assert len(home.status.read_bytes()) < 1000
 
 
@@ -156,8 +139,8 @@ def test_a_file_of_another_version_is_named(home: DaemonHome) -> None:
 
 def test_a_pipe_that_was_taken_away_is_made_again(home: DaemonHome, loop: Loop) -> None:
     """By whoever cleans up."""
-    ask(home)
+    ask(home, timeout_s=60)
     home.pipe.unlink()
     home.status.unlink()
     until(lambda: home.pipe.exists() and home.status.exists())
-    assert ask(home)["status"] == loop.status
+    assert ask(home, timeout_s=60)["status"] == loop.status

@@ -13,14 +13,6 @@ from autotune.daemon.home import DaemonHome, locate_home, open_home, sole_daemon
 from autotune.errors import AutotuneError
 from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
-HOLD = """
-import os, sys
-from autotune.daemon.home import open_home, sole_daemon
-with sole_daemon(open_home(os.environ)):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
 
 def test_the_state_is_where_the_user_keeps_state(tmp_path: Path) -> None:
     """A named folder goes before the XDG one, and that before the home; each machine has a folder of its own."""
@@ -86,30 +78,29 @@ def test_a_relative_folder_is_refused(named: str) -> None:
         locate_home({"AUTOTUNE_DAEMON_DIR": named})
 
 
-def test_a_second_daemon_is_refused_and_told_of_the_first(home: DaemonHome) -> None:
-    """The message has the number of its process."""
-    with (
-        sole_daemon(home),
-        pytest.raises(AutotuneError, match=rf"runs already \(process {os.getpid()}\)"),
-        sole_daemon(home),
-    ):
-        pass
-    with sole_daemon(home):  # it has ended
-        pass
+HOLD = """
+import os, sys
+from autotune.daemon.home import open_home, sole_daemon
+with sole_daemon(open_home(os.environ)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_a_killed_daemon_leaves_the_lock_free(tmp_path: Path, start: Callable[..., "subprocess.Popen[str]"]) -> None:
     """The kernel frees it with the process, and its children do not hold it."""
     place = str(tmp_path / "daemon")
+    home = open_home({"AUTOTUNE_DAEMON_DIR": place})
     process = start(HOLD, AUTOTUNE_DAEMON_DIR=place)
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    home = open_home({"AUTOTUNE_DAEMON_DIR": place})
     with pytest.raises(AutotuneError, match=f"process {process.pid}"), sole_daemon(home):
         pass
     process.kill()
-    process.wait(timeout=60)
-    with sole_daemon(home):
+    process.wait()
+    with sole_daemon(home), pytest.raises(AutotuneError, match=rf"runs already \(process {os.getpid()}\)"):
+        sole_daemon(home).__enter__()
+    with sole_daemon(home):  # it has ended
         pass
 
 

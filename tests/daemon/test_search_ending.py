@@ -8,24 +8,13 @@ from typing import Any
 import pytest
 
 from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold
-from autotune.daemon.searches import (
-    LEAST_REST_S,
-    MOST_KILLS,
-    MOST_REPLANS,
-    SearchEnding,
-    entry_after,
-    read_answer,
-)
+from autotune.daemon.searches import LEAST_REST_S, MOST_KILLS, MOST_REPLANS, SearchEnding, entry_after, read_answer
 from tests.daemon.queue.entries import entry
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 RUNNING = entry(state=EntryState.RUNNING, owner={"pid": 1}, running_s=100.0)
-BETTER = {
-    "verdict": "better",
-    "why": "confirmed",
-    "speedup": {"ratio": 1.5, "low": 1.2, "high": 1.8},
-    "interrupted": None,
-}
+BETTER = {"verdict": "better", "why": "confirmed", "speedup": {"ratio": 1.5, "low": 1.2, "high": 1.8}}
+INTERRUPTED = {**BETTER, "interrupted": "ended by SIGTERM"}
 
 
 def after(one: Entry = RUNNING, **changes: Any) -> Entry:
@@ -63,7 +52,7 @@ def test_somebody_who_came_costs_the_time_that_was_used_only() -> None:
 @pytest.mark.parametrize("exit_code", [None, 143, -9])
 def test_a_search_that_lost_its_daemon_goes_on_with_the_rest(exit_code: int | None) -> None:
     """An interrupted answer, or none, is no answer, also where nobody knows the exit code."""
-    assert after(exit_code=exit_code, answer={**BETTER, "interrupted": "ended by SIGTERM"}).state is EntryState.WAITING
+    assert after(exit_code=exit_code, answer=INTERRUPTED).state is EntryState.WAITING
     assert after(exit_code=exit_code, answer={}).state is EntryState.WAITING
 
 
@@ -80,8 +69,7 @@ def test_a_search_that_is_killed_again_and_again_is_given_up() -> None:
 def test_a_rest_that_is_too_short_is_not_started() -> None:
     """What was found so far is the answer then; without any the entry has failed."""
     short = replace(RUNNING, budget_s=100.0 + LEAST_REST_S - 1)
-    interrupted = {**BETTER, "interrupted": "ended by SIGTERM"}
-    assert after(short, exit_code=143, answer=interrupted).state is EntryState.DONE
+    assert after(short, exit_code=143, answer=INTERRUPTED).state is EntryState.DONE
     assert after(short, exit_code=143, answer={}).state is EntryState.FAILED
 
 

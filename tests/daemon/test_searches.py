@@ -16,15 +16,12 @@ from tests.daemon.advised import ANSWER, advice
 from tests.daemon.queue.entries import entry
 
 
-class Told:
-    """What the daemon has told."""
-
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
+class Told(list[str]):
+    """Kinds of what the daemon has told."""
 
     def __call__(self, kind: str, text: str, **facts: Any) -> None:
         """See `Tell`."""
-        self.kinds.append(kind)
+        self.append(kind)
 
 
 @pytest.fixture
@@ -35,9 +32,12 @@ def queue(tmp_path: Path) -> Queue:
 
 def searches(queue: Queue, told: Told) -> Searches:
     """Return the searches of a new daemon."""
-    clock = SystemClock()
-    advising = Adviser(queue, Advices(queue.folder / "advice"), clock, told, lambda _config: False)
-    return Searches(queue, advising, clock, told)
+    return Searches(queue, adviser(queue, told), SystemClock(), told)
+
+
+def adviser(queue: Queue, told: Told) -> Adviser:
+    """Return the adviser of a new daemon, on a machine without trainings."""
+    return Adviser(queue, Advices(queue.folder / "advice"), SystemClock(), told, lambda _config: False)
 
 
 def left_behind(queue: Queue, **owner: Any) -> Entry:
@@ -60,7 +60,7 @@ def test_an_entry_of_before_goes_on_with_the_rest(queue: Queue, owner: dict[str,
     assert daemon.busy_with is None
     daemon.tick()
     assert queue.entries() == (one,)
-    assert told.kinds == ["search_ended"]
+    assert told == ["search_ended"]
 
 
 def test_a_search_that_still_ends_is_waited_for(queue: Queue) -> None:
@@ -71,7 +71,7 @@ def test_a_search_that_still_ends_is_waited_for(queue: Queue) -> None:
     daemon.tick()
     daemon.tick()
     assert daemon.busy_with == left
-    assert told.kinds == ["search_found"]
+    assert told == ["search_found"]
 
 
 def test_a_daemon_that_ended_before_it_applied_is_followed_by_one_that_does(queue: Queue) -> None:
@@ -79,11 +79,11 @@ def test_a_daemon_that_ended_before_it_applied_is_followed_by_one_that_does(queu
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice="00000000")
     queue.add(lambda number, _entries: entry(number, state=EntryState.HELD, hold=Hold.DUE, answer=answer))
     told = Told()
-    Adviser(queue, Advices(queue.folder / "advice"), SystemClock(), told, lambda _config: False).apply_held()
+    adviser(queue, told).apply_held()
     (one,) = queue.entries()
     assert (one.state, one.hold) == (EntryState.DONE, None)
     assert one.note == "not applied: there is no advice 00000000"
-    assert told.kinds == ["not_applied"]
+    assert told == ["not_applied"]
 
 
 def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queue, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queu
     advices.keep(one)
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=one.id)
     due = replace(entry(), state=EntryState.HELD, hold=Hold.DUE, answer=answer, apply=frozenset({ApplyScope.BETTER}))
-    advising = Adviser(queue, advices, SystemClock(), Told(), lambda _config: False)
+    advising = adviser(queue, Told())
     due = replace(due, cwd=str(tmp_path), config=str(config), environment=dict(os.environ))
     queue.add(lambda _number, _entries: due)
     advising.apply_held()  # the file has no section for autotune
@@ -125,15 +125,8 @@ def test_the_search_is_kept_to_what_may_be_applied() -> None:
     """The rest of the budget, the options as typed, the trainer's command at the end, and no question asked."""
     one = entry(options=("--seed", "3", "--", "python", "train.py", "--json"), used_s=450.0)
     words = search_arguments(one)
-    assert words[: words.index("--seed")] == (
-        "search",
-        "--config",
-        one.config,
-        "--budget",
-        "150s",
-        "--json",
-        "--no-apply",
-    )
+    first = ("search", "--config", one.config, "--budget", "150s", "--json", "--no-apply")
+    assert words[: words.index("--seed")] == first
     assert words[-4:] == ("--", "python", "train.py", "--json")
 
 
