@@ -1,9 +1,12 @@
 """Values of the trainer's code, in the calls of real frameworks: what a trial is made with, and what it is not."""
 
+import contextlib
+import io
 import os
+import runpy
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,7 @@ from autotune.config.code import calls_of_trial, find_arguments
 from autotune.records import CALLS_MADE, CODE_VARIABLE, Values
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE
 from autotune.trial.folder import copy_observer
-from tests.trainee.conftest import interpreter_with
+from tests.trainee.conftest import interpreter_with, observe_here
 
 PIPELINE = """\
 import tensorflow as tf
@@ -86,19 +89,36 @@ print(torch.get_num_threads())
 """
 
 
-def run(folder: Path, text: str, values: Values, python: str = sys.executable) -> tuple[list[str], list[str]]:
-    """Run a script as a trial of some values; return what it printed, and the calls that were made with them."""
-    (folder / "train.py").write_text(text)
+Printed = tuple[list[str], list[str]]
+
+
+def run(folder: Path, text: str, values: Values, python: str | None = None) -> Printed:
+    """Run a script as a trial of some values; return what it printed, and the calls that were made with them.
+
+    Args:
+        python: Interpreter that has its framework; None is this process.
+    """
+    script, trial = folder / "train.py", folder / f"trial-{len(os.listdir(folder))}"
+    script.write_text(text)
     found = find_arguments(["python", "train.py"], folder, ())
-    copy_observer(folder / "inject")
     told = calls_of_trial(found, {f"code:train.py:{name}": value for name, value in values.items()})
-    env = {**os.environ, "PYTHONPATH": str(folder / "inject"), TRIAL_DIR_VARIABLE: str(folder), CODE_VARIABLE: told}
-    done = subprocess.run([python, "train.py"], cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    made = folder / CALLS_MADE
-    return done.stdout.splitlines(), sorted(made.read_text().splitlines()) if made.exists() else []
+    if python is None:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            observe_here(trial, lambda: runpy.run_path(str(script)), **{CODE_VARIABLE: told})
+        printed = out.getvalue()
+    else:
+        copy_observer(trial / "inject")
+        env = {"PYTHONPATH": str(trial / "inject"), TRIAL_DIR_VARIABLE: str(trial), CODE_VARIABLE: told}
+        done = subprocess.run(
+            [python, script], cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
+    made = trial / CALLS_MADE
+    return printed.splitlines(), sorted(made.read_text().splitlines()) if made.exists() else []
 
 
+@pytest.mark.usefixtures("tensorflow")
 def test_a_pipeline_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
     """Its elements are the same, and another pipeline is left alone."""
     parallel = {"5 Dataset.map.num_parallel_calls": 4, "8 Dataset.map.num_parallel_calls": 3}
@@ -117,15 +137,23 @@ def test_a_pipeline_is_made_with_the_values_of_a_trial(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("written", ["", "tf.config.threading.set_intra_op_parallelism_threads(2)"])
-def test_a_setting_is_made_with_the_value_of_a_trial(tmp_path: Path, written: str) -> None:
+def test_a_setting_is_made_with_the_value_of_a_trial(
+    tmp_path: Path, tensorflow: Any, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
     """Whether the script makes it or not; one that loads nothing itself has no such setting."""
-    text = f"import tensorflow as tf\n{written}\nprint(tf.config.threading.get_intra_op_parallelism_threads())\n"
+    threads: list[int] = []
+    # It can be made only before the first operation, which another test may have launched.
+    monkeypatch.setattr(tensorflow.config.threading, "set_intra_op_parallelism_threads", threads.append)
+    text = f"import tensorflow as tf\n{written}\n"
     (tmp_path / "train.py").write_text(text)
     assert find_arguments(["python", "train.py"], tmp_path, ()) == {}
     text += "data = tf.data.Dataset.range(4).map(abs)\n"
     name = "2 tf.config.threading.set_intra_op_parallelism_threads"
-    assert run(tmp_path, text, {}) == (["2" if written else "0"], [])
-    assert run(tmp_path, text, {name: 1}) == (["1"], [f"code:train.py:{name}"])
+    assert run(tmp_path, text, {})[1] == []
+    assert threads == ([2] if written else [])
+    threads.clear()
+    assert run(tmp_path, text, {name: 1})[1] == [f"code:train.py:{name}"]
+    assert threads == [1]
 
 
 @pytest.mark.services

@@ -5,10 +5,13 @@ scripts/bench/overhead/observer.py, and to what they show here.
 """
 
 import json
+import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,12 +23,12 @@ from autotune.trainee.report import Report
 from autotune.trainee.stream import Stream
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
+from autotune.trial.warm import ZygoteRunner
+from scripts.bench.overhead import observed_trainers
 from scripts.bench.overhead.observer import STYLES
-from tests.trainee.conftest import TRAINERS, Observed, interpreter_with, observe_run, sums_up
+from tests.trainee.conftest import ROOT, TRAINERS, Observed, interpreter_with, observe_here, observe_run, sums_up
 
-pytestmark = pytest.mark.services
-
-HIDES_STEPS = {"loop-inside"}
+STEPS, SLEEP_MS = 10, 2.0
 HIDES_WAITS = {"fit-mirrored", "torch-own-batches"}  # fetched ahead for each device, or by nothing that is known
 HIDES_SAMPLES = {"session-dataset", "torch-own-batches"}
 VALIDATE = {"fit", "loop-compiled", "loop-eager", "torch", "torch-workers"}
@@ -35,74 +38,111 @@ SHOW_LOSSES = {
     *("fit", "train-on-batch", "loop-compiled", "loop-eager", "session-feed"),
     *("keras-2-fit", "keras-2-train-on-batch", "torch", "torch-workers"),
 }
+ELSEWHERE = {"session-feed", "session-dataset"}
+"""Styles of TensorFlow that change it for a whole process."""
 
-Matrix = Callable[[str], Observed]
+Matrix = Callable[[str, str], Observed]
 
 
 @pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
-    """Of each framework one process that imports it and forks a trainer of each style, with pauses."""
+def matrix(tmp_path_factory: pytest.TempPathFactory, tensorflow: Any) -> Iterator[Matrix]:
+    """Trainers of each style, with pauses: of TensorFlow here, of each other framework in forks of one process."""
+    folder = tmp_path_factory.mktemp("study")
+
+    @cache
+    def here(style: str) -> Observed:
+        facts = observed_trainers.Facts(Namespace(steps=STEPS, batch=8, sleep_ms=SLEEP_MS, pauses=True))
+        epoch = observed_trainers.STYLES[style]
+
+        def train() -> None:
+            one = epoch(facts)
+            for _ in range(2):
+                one()
+
+        seen = observe_here(folder / style, train)
+        seen.facts[style] = {"pid": os.getpid(), "steps": 2 * STEPS, "samples": 2 * (8 * STEPS - 4)}
+        return seen
+
     with Guard() as guard:
         runner = ProcessRunner(guard, SystemClock())
 
         @cache
-        def observed(framework: str) -> Observed:
-            imports = {"tensorflow": "tensorflow,keras"}.get(framework, framework)
-            words = ("--pauses", "--imports", imports, "--steps", 10)
-            folder = tmp_path_factory.mktemp("study") / framework
-            return observe_run(runner, folder, interpreter_with(framework), TRAINERS, *STYLES[framework], *words)
+        def elsewhere(framework: str) -> Observed:
+            imports = {"tensorflow": "tensorflow,keras", "jax": "tensorflow,jax"}.get(framework, framework)
+            styles = [style for style in STYLES[framework] if framework != "tensorflow" or style in ELSEWHERE]
+            words = ("--pauses", "--imports", imports, "--steps", STEPS, "--sleep-ms", SLEEP_MS)
+            python = interpreter_with(*imports.split(","))
+            return observe_run(runner, folder / framework, python, TRAINERS, *styles, *words)
 
-        yield observed
+        yield lambda framework, style: here(style) if is_here(framework, style) else elsewhere(framework)
+
+
+def is_here(framework: str, style: str) -> bool:
+    """Return whether trainers of a style run in this process."""
+    return framework == "tensorflow" and style not in ELSEWHERE
 
 
 def each(styles: Collection[str] = (), *, but: Collection[str] = ()) -> pytest.MarkDecorator:
     """Run a test with each style, by its framework, or with all but some."""
     pairs = [(framework, style) for framework, names in STYLES.items() for style in names]
     chosen = [(framework, style) for framework, style in pairs if (style in styles or not styles) and style not in but]
-    return pytest.mark.parametrize(("framework", "style"), chosen)
+    marks = [() if is_here(*pair) else (pytest.mark.services,) for pair in chosen]
+    return pytest.mark.parametrize(
+        ("framework", "style"), [pytest.param(*pair, marks=mark) for pair, mark in zip(chosen, marks, strict=True)]
+    )
 
 
-@each(but=HIDES_STEPS | HIDES_WAITS | HIDES_SAMPLES)
+@each(but={"loop-inside"} | HIDES_WAITS | HIDES_SAMPLES)
 def test_steps_samples_and_waits_are_those_of_the_trainer(matrix: Matrix, framework: str, style: str) -> None:
     """Each batch that was trained on is a step, with its samples, the last half batch included, and its wait."""
-    sums_up(matrix(framework), style)
+    sums_up(matrix(framework, style), style, sleep_s=SLEEP_MS / 1000)
 
 
 @each(HIDES_WAITS | HIDES_SAMPLES)
 def test_what_is_not_seen_of_a_step_is_unknown_and_not_zero(matrix: Matrix, framework: str, style: str) -> None:
     """The steps are seen all the same."""
-    seen = matrix(framework)
-    sums_up(seen, style, waits=False, samples=style not in HIDES_SAMPLES)
+    seen = matrix(framework, style)
+    sums_up(seen, style, samples=style not in HIDES_SAMPLES)
     if style in HIDES_SAMPLES:
-        assert {step.samples for step in seen.steps_of(style)} == {None}
+        assert {step.samples for step in seen.of(style, "step")} == {None}
+
+
+@each({"loop-inside"})
+def test_a_loop_that_cannot_be_seen_is_said(matrix: Matrix, framework: str, style: str) -> None:
+    """A loop inside one tf.function has no steps, and the user is told what to add to it."""
+    seen = matrix(framework, style)
+    (note,) = seen.of(style, "note")
+    assert "add to that loop: tf.py_function(lambda: step(samples=BATCH) and None, [], [])" in (note.text or "")
+    assert seen.of(style, "step") == []
 
 
 @each(VALIDATE)
 def test_validation_is_a_pause_between_the_epochs(matrix: Matrix, framework: str, style: str) -> None:
     """Its batches are no steps, and it lies between the last step of one epoch and the first of the next."""
-    seen = matrix(framework)
-    steps, evals = seen.steps_of(style), [event.t_s for event in seen.of(style) if event.kind == "eval"]
-    assert steps[9].t_s < evals[0] < steps[10].t_s
+    seen = matrix(framework, style)
+    steps, evals = seen.of(style, "step"), seen.of(style, "eval")
+    assert steps[STEPS - 1].t_s < evals[0].t_s < steps[STEPS].t_s
 
 
 @each(CHECKPOINT)
 def test_checkpoints_are_pauses(matrix: Matrix, framework: str, style: str) -> None:
     """So is a checkpoint, in each epoch."""
-    assert [event.kind for event in matrix(framework).of(style)].count("checkpoint") == 2
+    assert len(matrix(framework, style).of(style, "checkpoint")) == 2
 
 
 @each(END_EPOCHS)
 def test_the_end_of_an_epoch_is_seen(matrix: Matrix, framework: str, style: str) -> None:
     """Each pass over the data has its end."""
-    assert [event.kind for event in matrix(framework).of(style)].count("epoch_end") == 2
+    assert len(matrix(framework, style).of(style, "epoch_end")) == 2
 
 
 @each(SHOW_LOSSES)
 def test_losses_are_seen(matrix: Matrix, framework: str, style: str) -> None:
     """A loss that is there for free is passed on now and then."""
-    assert any(step.loss is not None for step in matrix(framework).steps_of(style))
+    assert any(step.loss is not None for step in matrix(framework, style).of(style, "step"))
 
 
+@pytest.mark.services
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "jax"])
 def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
     """Of every function that we put into a framework, whatever it uses raises: the trainer's call does what it did.
@@ -110,19 +150,30 @@ def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
     Each has a trainer's call that comes by it, and each error is noticed. No function of ours is where none is known.
     """
     script = Path(__file__).with_name("broken_wrappers.py")
-    root = str(Path(__file__).parents[2])
-    seen = run(interpreter_with(framework), script, framework, PYTHONPATH=root)
-    first, *broken = [json.loads(line) for line in seen.stdout.splitlines() if line.startswith("{")]
+    seen = run(interpreter_with(framework), script, framework, PYTHONPATH=str(ROOT))
+    lines = [line for line in seen.folder.stdout.read_text().splitlines() if line.startswith("{")]
+    first, *broken = map(json.loads, lines)
     assert first == {"strays": [], "without a workout": []}
     assert len(broken) >= 3
     assert [piece for piece in broken if not piece["noticed"]] == []
 
 
-@pytest.mark.parametrize("framework", [*OBSERVERS, *PHASED_OBSERVERS, *COSTS])
-def test_each_observer_is_where_it_is_looked_for(framework: str) -> None:
+@pytest.mark.services
+def test_forks_of_a_warm_interpreter_are_seen(tmp_path: Path, tensorflow: Any) -> None:
+    """The observer is installed on their side of the fork, before TensorFlow is handed out to the trainer."""
+    words = (sys.executable, TRAINERS, "loop-compiled", "--steps", 5)
+    with Guard() as guard:
+        runner = ZygoteRunner(guard, SystemClock())
+        trials = [observe_run(runner, tmp_path / str(number), *words) for number in range(2)]
+        assert runner.warm_starts == 1, runner.remarks
+    for seen in trials:
+        sums_up(seen, "loop-compiled", sleep_s=0.02)
+
+
+def test_each_observer_is_where_it_is_looked_for() -> None:
     """One that is not would only be noted."""
-    for table in OBSERVERS, PHASED_OBSERVERS, COSTS:
-        assert all(callable(part(observer).install) for observer in table.get(framework, ()))
+    tables = OBSERVERS, PHASED_OBSERVERS, COSTS
+    assert all(callable(part(one).install) for table in tables for observers in table.values() for one in observers)
 
 
 @pytest.mark.parametrize("observer", [one for names in OBSERVERS.values() for one in names])
