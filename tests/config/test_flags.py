@@ -17,25 +17,21 @@ def read(*words: str, script: Script | None = None):
     """Return the flags found, and the command filled from the config made of them."""
     flags = read_flags(words, KNOWN.__contains__, script)
     document = Document.parse(flags_config(flags))
-    filled = fill_command(
-        flags.command or ("x",), config=Path("c"), python="python", trial_config=document, where="here"
-    )
-    return flags, document, filled
+    return flags, document, fill(flags, document)
+
+
+def fill(flags, config: Document | str):
+    """Return the command filled from a config."""
+    document = Document.parse(config) if isinstance(config, str) else config
+    return fill_command(flags.command or ("x",), config=Path("c"), python="p", trial_config=document, where="here")
 
 
 def test_the_styles_of_flags():
     """The styles of nanoGPT and absl (--key=value), and argparse (--key value); dashes, text and numbers."""
     words = ("python", "train.py", "config/gpt.py", "--batch_size=16", "--lr", "3e-4", "--compile=False")
     flags, document, filled = read(*words, "--out-dir=out", "--num-workers", "4", "--tag=", "--name=it's {x}")
-    assert document.data == {
-        "batch_size": 16,
-        "lr": 3e-4,
-        "compile": False,
-        "out_dir": "out",
-        "num_workers": 4,
-        "tag": "",
-        "name": "it's {x}",
-    }
+    numbers = {"batch_size": 16, "lr": 3e-4, "compile": False, "num_workers": 4}
+    assert document.data == numbers | {"out_dir": "out", "tag": "", "name": "it's {x}"}
     assert flags.command[3:7] == ("--batch_size={batch_size}", "--lr", "{lr}", "--compile={compile}")
     assert filled == (*words, "--out-dir=out", "--num-workers", "4", "--tag=", "--name=it's {x}")
 
@@ -70,8 +66,7 @@ def test_a_flag_that_is_not_typed_is_added_where_its_value_is_not_the_trainers_o
     assert filled == ("train.py", "-b", "8")
     assert document.data == {"batch_size": 8, "num_workers": 4, "use_xla": False}
     assert flags.declared == {"num_workers", "use_xla"}
-    other = Document.parse("batch_size: 8\nnum_workers: 2\nuse_xla: true\n")
-    turned = fill_command(flags.command, config=Path("c"), python="p", trial_config=other, where="here")
+    turned = fill(flags, "batch_size: 8\nnum_workers: 2\nuse_xla: true\n")
     assert turned == ("train.py", "-b", "8", "--num-workers=2", "--use_xla")
     assert "# the trainer's own" in flags_config(flags)
 
@@ -90,26 +85,22 @@ def test_switches_are_left_out_where_they_are_off():
     flags, document, filled = read(*words)
     assert filled == words
     assert document.data == {"use_xla": True, "cache": False, "normalize": True, "batch_size": 1}
-    other = Document.parse("use_xla: false\ncache: true\nnormalize: false\nbatch_size: 2\n")
-    turned = fill_command(flags.command, config=Path("c"), python="p", trial_config=other, where="here")
-    assert turned == ("t.py", "--batch_size=2")
+    assert fill(flags, "use_xla: false\ncache: true\nnormalize: false\nbatch_size: 2\n") == ("t.py", "--batch_size=2")
 
 
 def test_a_switch_of_absl_has_a_word_for_on_and_one_for_off():
     """A typed --nouse_xla may be the trainer's default, so that leaving it out would change nothing."""
     flags, document, filled = read("t.py", "--nouse_xla")
     assert (filled, document.data) == (("t.py", "--nouse_xla"), {"use_xla": False})
-    on = Document.parse("use_xla: true\n")
-    turned = fill_command(flags.command, config=Path("c"), python="p", trial_config=on, where="here")
-    assert turned == ("t.py", "--use_xla")
+    assert fill(flags, "use_xla: true\n") == ("t.py", "--use_xla")
 
 
 @pytest.mark.parametrize(
     ("words", "left", "keys"),
     [
         (
-            ("python", "-u", "t.py", "-v", "-b", "8", "--a=1"),
-            {"-u": "starts", "-v": "long name", "-b": "long name"},
+            ("python", "-u", "t.py", "-v", "-b8", "--a=1"),
+            {"-u": "starts", "-v": "long name", "-b8": "long name"},
             {"a"},
         ),
         (("torchrun", "--nproc_per_node=2", "t.py", "--a=1"), {"--nproc_per_node=2": "starts"}, {"a"}),
@@ -154,17 +145,10 @@ def test_overrides_are_values(tmp_path: Path, text: str):
     """The overrides of Hydra, and like words of other trainers: each is put back with its own sign."""
     words = ("python", "train.py", "data.batch_size=64", "+trainer.limit_train_batches=50", "++lr=1e-3", "seed=1")
     flags, document, filled = read(*words, "trainer.tag=it is", script=script(tmp_path, text))
-    assert document.data == {
-        "data.batch_size": 64,
-        "trainer.limit_train_batches": 50,
-        "lr": 1e-3,
-        "seed": 1,
-        "trainer.tag": "it is",
-    }
-    assert flags.command[2:4] == (
-        "data.batch_size={data.batch_size}",
-        "+trainer.limit_train_batches={trainer.limit_train_batches}",
-    )
+    trainer = {"trainer.limit_train_batches": 50, "trainer.tag": "it is"}
+    assert document.data == {"data.batch_size": 64, "lr": 1e-3, "seed": 1} | trainer
+    limit = "+trainer.limit_train_batches={trainer.limit_train_batches}"
+    assert flags.command[2:4] == ("data.batch_size={data.batch_size}", limit)
     assert filled == (*words, "trainer.tag=it is")
 
 
@@ -202,15 +186,11 @@ def test_a_switch_is_turned_off_with_the_trainers_own_word(tmp_path: Path, text:
     """If it may be on by itself, leaving it out would change nothing; other trainers know no such word."""
     flags, _, filled = read("t.py", typed, script=script(tmp_path, text))
     assert filled == ("t.py", typed)
-    turned = Document.parse("cache: false\n")
-    words = fill_command(flags.command, config=Path("c"), python="p", trial_config=turned, where="here")
-    assert words == (("t.py", off) if off else ("t.py",))
+    assert fill(flags, "cache: false\n") == (("t.py", off) if off else ("t.py",))
     if off:
         flags, document, filled = read("t.py", off, script=script(tmp_path, text))
         assert (filled, document.data) == (("t.py", off), {"cache": False})
-        on = Document.parse("cache: true\n")
-        words = fill_command(flags.command, config=Path("c"), python="p", trial_config=on, where="here")
-        assert words == ("t.py", typed)
+        assert fill(flags, "cache: true\n") == ("t.py", typed)
 
 
 OPTIONS = """
@@ -232,30 +212,19 @@ def test_short_flags_get_the_long_names_that_the_trainers_source_tells(tmp_path:
     """As they were typed, apart or in one word; the values go back into their places."""
     words = ("python", "train.py", "data", "-b", "256", "-j4", "-lr", "1e-1", "-n", "2", "--epochs", "3", "-t", "5")
     flags, document, filled = read(*words, script=script(tmp_path, OPTIONS))
-    assert document.data == {
-        "batch_size": 256,
-        "workers": 4,
-        "learning_rate": 1e-1,
-        "num_layers": 2,
-        "epochs": 3,
-        "t": 5,
-    }
+    rest = {"num_layers": 2, "epochs": 3, "t": 5}
+    assert document.data == {"batch_size": 256, "workers": 4, "learning_rate": 1e-1} | rest
     assert flags.command[3:6] == ("-b", "{batch_size}", "-j{workers}")
     assert filled == words
     assert not flags.left
-    assert read("t.py", "-q", "8", "-w", "2", script=script(tmp_path, OPTIONS))[1].data == {
-        "batch_size": 8,
-        "num_workers": 2,
-    }
+    by_help = read("t.py", "-q", "8", "-w", "2", script=script(tmp_path, OPTIONS))[1].data
+    assert by_help == {"batch_size": 8, "num_workers": 2}
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("-v",), "long name"),
-        (("-s", "1", "2"), "long name"),
-        (("-bnone",), "long name"),
-        (("-b",), "no value"),
+        *((("-v",), "long name"), (("-s", "1", "2"), "long name"), (("-bnone",), "long name"), (("-b",), "no value")),
         (("-b", "8", "--batch_size=16"), "more than once"),
     ],
     ids=str,

@@ -45,10 +45,18 @@ def _space(config: Values, gpus: int = 1, listed: dict[str, tuple[Scalar, ...]] 
         ("data.auto_tune_performance", True, "self_tuned_buffers"),
         ("training.enable_eager_debug", True, "debugging"),
         ("enable_static_shapes", False, "fixed_length"),
+        ("SOLVER.IMS_PER_BATCH", 16, "batch_size"),
+        ("SOLVER.AMP.ENABLED", False, "precision"),
+        ("runtime.mixed_precision_dtype", "float32", "dtype"),
+        ("trainer.steps_per_loop", 100, "steps_per_call"),
+        ("runtime.dataset_num_private_threads", 4, "loader_threads"),
+        ("batch_bins", 1_000_000, "batch_tokens"),
+        ("dynamic_batching", False, "length_buckets"),
+        ("threads", 4, "threads"),
     ],
 )
 def test_names_of_real_trainers(path: str, present: Scalar, kind: str) -> None:
-    """Flags of tf_cnn_benchmarks, arguments of Hugging Face and Lightning, keys of templates and of speech trainers."""
+    """Of tf_cnn_benchmarks, Hugging Face, Lightning, Detectron2, the Model Garden, ESPnet and SpeechBrain."""
     row = known_knob(path, present)
     assert row is not None
     assert row.kind == kind
@@ -117,12 +125,8 @@ def test_variables_are_turned_only_where_they_are_listed() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "training.enable_memory_isolation",
-        "gradient_checkpointing",
-        "flash_attn",
-        "data.pipeline_buffer_mb",
-        "data.pipeline_warmup_batches",
-        "runtime.model_gpu_memory_mb",
+        *("training.enable_memory_isolation", "gradient_checkpointing", "flash_attn", "data.pipeline_buffer_mb"),
+        *("data.pipeline_warmup_batches", "runtime.model_gpu_memory_mb"),
     ],
 )
 def test_known_and_not_turned_has_a_reason(path: str) -> None:

@@ -8,12 +8,8 @@ from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
 
 CPU_ONLY = Machine(cpu_cores=2, cpu_model="test", memory_bytes=8 * 2**30)
-ONE_GPU = Machine(
-    cpu_cores=16,
-    cpu_model="test",
-    memory_bytes=64 * 2**30,
-    gpus=(Gpu(name="H200", uuid="GPU-1", memory_bytes=140 * 2**30),),
-)
+GPU = Gpu(name="H200", uuid="GPU-1", memory_bytes=140 * 2**30)
+ONE_GPU = Machine(cpu_cores=16, cpu_model="test", memory_bytes=64 * 2**30, gpus=(GPU,))
 CONFIG: dict[str, Scalar] = {
     "data.batch_size": 8,
     "data.num_workers": 1,
@@ -80,19 +76,17 @@ def test_what_the_user_runs_now_is_feasible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("present", "on_cpu", "on_gpu"),
+    ("machine", "choices"),
     [
-        ("float32", ("float32", "bfloat16"), ("float32", "float16", "bfloat16")),
-        ("bf16", ("bf16", "fp32"), ("bf16", "fp32", "fp16")),
+        (CPU_ONLY, ("float32", "bfloat16")),
+        (ONE_GPU, ("float32", "float16", "bfloat16")),
+        (CPU_ONLY, ("bf16", "fp32")),
+        (ONE_GPU, ("bf16", "fp32", "fp16")),
     ],
 )
-def test_types_of_numbers_are_spelled_as_the_config_spells_them(
-    present: str, on_cpu: tuple[str, ...], on_gpu: tuple[str, ...]
-) -> None:
+def test_types_of_numbers_are_spelled_as_the_config_spells_them(machine: Machine, choices: tuple[str, ...]) -> None:
     """As PyTorch's trainers write them; without a GPU, float16 is no choice."""
-    for machine, choices in ((CPU_ONLY, on_cpu), (ONE_GPU, on_gpu)):
-        space, _ = build_space({"dtype": present}, None, machine, {})
-        assert space.knob("dtype").choices == choices
+    assert _space_of({"dtype": choices[0]}, machine).knob("dtype").choices == choices
 
 
 def test_same_training_freezes_batch_and_precision() -> None:
@@ -127,7 +121,6 @@ def test_points_are_named_by_their_values_alone() -> None:
 def test_a_cache_that_takes_too_long_to_fill_stays_as_it_is() -> None:
     """The cache is not turned off either: without one, anything looks fast beside a cache that is being filled."""
     domain = {"data.cache": ("none", "memory", "disk"), "data.batch_size": (8, 16)}
-    cached, _ = build_space({"data.cache": "memory", "data.batch_size": 8}, domain, CPU_ONLY, {})
-    assert cached.without_settling().knob("data.cache").choices == ("memory",)
-    uncached, _ = build_space({"data.cache": "none", "data.batch_size": 8}, domain, CPU_ONLY, {})
-    assert uncached.without_settling().knob("data.cache").choices == ("none",)
+    for cache in ("memory", "none"):
+        space, _ = build_space({"data.cache": cache, "data.batch_size": 8}, domain, CPU_ONLY, {})
+        assert space.without_settling().knob("data.cache").choices == (cache,)
