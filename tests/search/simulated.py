@@ -13,7 +13,7 @@ from autotune.clock import VirtualClock
 from autotune.errors import AutotuneError
 from autotune.events import Event, PhaseChanged, TrialEnded
 from autotune.measure.probe import GpuProbe
-from autotune.records import Purpose, SearchResult, TrialRecord
+from autotune.records import Machine, Purpose, SearchResult, TrialRecord
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem, open_problem
@@ -96,7 +96,7 @@ def search_simulated(
     validate_s: float | None = None,
     race_s: float | None = 0.0,
     warm_start: WarmStart | None = None,
-    gpus: GpuProbe | None = None,
+    gpus: Callable[[SimulatedRunner], GpuProbe | None] = lambda _simulator: None,
     told: Callable[[Event], None] = lambda _event: None,
     joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
 ) -> Searched:
@@ -119,7 +119,7 @@ def search_simulated(
         validate_s=validate_s,
         race_s=race_s,
         warm_start=warm_start or WarmStart(),
-        instruments=lambda: Instruments(SimulatedHostProbe(simulator), gpus),
+        instruments=lambda: Instruments(SimulatedHostProbe(simulator), gpus(simulator)),
     )
     tuner = Tuner(parts, [events.append, told])
     result: SearchResult | None = None
@@ -144,9 +144,11 @@ def searches_in(folder: Path) -> Iterator[Search]:
     clock = VirtualClock()
     names = (f"search-{number}" for number in range(100))
 
-    def searched(trainer: Trainer, *, config: str = CONFIG, fresh: bool = False, **options: Any) -> Searched:
+    def searched(
+        trainer: Trainer, *, config: str = CONFIG, machine: Machine | None = None, fresh: bool = False, **options: Any
+    ) -> Searched:
         Path("config.yaml").write_text(config)
-        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=None, machine=machine)
         problem.state.create()
         if fresh:
             problem.journal.unlink()

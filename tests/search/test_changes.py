@@ -6,13 +6,11 @@ from itertools import product
 
 import pytest
 
-from autotune.records import Machine, Ratio, Scalar, TrialRecord, Values
+from autotune.records import Ratio, Scalar, TrialRecord, Values
 from autotune.search.worth import changes_worth, knob_effects
-from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
 from autotune.study.noise import Noise
-from autotune.study.summary import changes_of
 from tests.runs import MakeTrial, knob
 
 SPACE = Space(
@@ -166,16 +164,3 @@ def test_a_value_that_is_no_number_is_no_evidence(make_trial: MakeTrial) -> None
         for change in changes_worth(trials, BASELINE, {**xla, **odd, "train.xla": True}, SPACE, sd=0.08, noise=NOISE)
     } == {None}
     assert {change.worth for change in changes_worth(trials, BASELINE, odd, SPACE, sd=0.08, noise=NOISE)} == {None}
-
-
-def test_the_effective_batch_is_told_with_the_change() -> None:
-    """As the names of the keys say it; a batch that accumulation makes up for, and length buckets, change none."""
-    config: dict[str, Scalar] = {"batch_size_per_gpu": 8, "grad_accum": 2, "bucket_by_length": False}
-    machine = Machine(cpu_cores=2, cpu_model="x", memory_bytes=2**33)
-    for keep, said in ((False, "The effective batch of each device changes from 16 to 32"), (True, "")):
-        space, _ = build_space(config, None, machine, {}, keep_effective_batch=keep)
-        point = {**space.baseline, "batch_size_per_gpu": 16, "bucket_by_length": True}
-        told = {change.path: change.effective_batch for change in changes_of(space.baseline, point, space)}
-        assert told["batch_size_per_gpu"].startswith(said)
-        assert (told["batch_size_per_gpu"] == "") is keep
-        assert told["bucket_by_length"] == ""

@@ -1,7 +1,7 @@
 """Races in virtual time: whether the faster config also learns faster, planned from the start and told at the end."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,11 @@ import pytest
 from autotune.events import TrialEnded
 from autotune.records import Learning, Purpose, RaceArm, Verdict
 from autotune.testing.simulated_runner import Training
-from tests.search.simulated import CONFIG, Search, Searched, plain
+from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in
 
 BUDGET_S = 1200.0
 RACE_S = 240.0
 WITH_RATE = CONFIG.replace("data:\n", "seed: 7\nlearning_rate: 0.1\ndata:\n", 1)
-
-Trainer = Callable[[Mapping[str, Any]], Training]
 
 
 def learning(
@@ -78,9 +76,16 @@ def test_a_faster_batch_that_learns_less_from_each_sample_is_not_called_better_a
     assert answer.may_learn_more_slowly
 
 
-def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(search: Search) -> None:
+@pytest.fixture(scope="module")
+def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
+    """Race of a faster batch of which each sample is worth as much."""
+    with searches_in(tmp_path_factory.mktemp("faster")) as search:
+        yield raced(search, learning(as_much, unseen=as_much))
+
+
+def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(faster: Searched) -> None:
     """By about as much as it is faster; the held-out loss shows it."""
-    answer = raced(search, learning(as_much, unseen=as_much)).answer
+    answer = faster.answer
     assert answer.race is not None
     assert answer.race.winner.learning is Learning.FASTER
     assert answer.speedup is not None
@@ -103,16 +108,15 @@ def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(searc
     assert answer.may_learn_more_slowly
 
 
-def test_the_trainings_take_turns_for_equal_time_within_a_fifth_of_the_budget(search: Search) -> None:
+def test_the_trainings_take_turns_for_equal_time_within_a_fifth_of_the_budget(faster: Searched) -> None:
     """Rounds in opposite order; all end before the budget does."""
-    searched = raced(search, learning(as_much))
-    legs = [trial.race for trial in searched.of(Purpose.RACE)]
+    legs = [trial.race for trial in faster.of(Purpose.RACE)]
     turns = [RaceArm.BASELINE, RaceArm.WINNER, RaceArm.WINNER, RaceArm.BASELINE]
     assert [leg.arm for leg in legs if leg] == [*turns, *turns]
     assert len({leg.trained_s for leg in legs if leg}) == 1
-    took_s = sum(trial.duration_s for trial in searched.of(Purpose.RACE))
+    took_s = sum(trial.duration_s for trial in faster.of(Purpose.RACE))
     assert 0.5 * RACE_S < took_s <= RACE_S
-    assert searched.took_s <= BUDGET_S
+    assert faster.took_s <= BUDGET_S
 
 
 def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_learns_better(search: Search) -> None:

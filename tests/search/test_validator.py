@@ -1,5 +1,6 @@
 """Validation of the winner, in virtual time: what breaks only after minutes is found, and is not the answer."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,19 +8,27 @@ from typing import Any
 
 import pytest
 
+from autotune.clock import VirtualClock
 from autotune.errors import ConfigError
 from autotune.events import Event, TrialStarted
-from autotune.records import Ending, Purpose, Verdict
+from autotune.measure.window import WindowGoal
+from autotune.records import Ending, Purpose, Validation, Verdict
 from autotune.search.answer import Study
+from autotune.search.gpus import request_for
 from autotune.search.open import tune
 from autotune.search.problem import open_problem
-from autotune.testing.simulated_runner import Training
-from tests.search.simulated import CONFIG, Search, Searched, plain
+from autotune.search.validation import judge_validation
+from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
+from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.instruments import Instruments
+from autotune.trial.stop_rule import TrialPolicy
+from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain
 
 BUDGET_S = 600.0
 VALIDATE_S = 60.0
 
 Change = Callable[[Training], Training]
+Judge = Callable[[Training, Training], Validation]
 
 
 def falling(speed: float = 0.001) -> Callable[[int], float]:
@@ -32,9 +41,18 @@ def whole(config: Mapping[str, Any]) -> Training:
     return replace(plain(config), epoch=200, pauses={300: "eval", 400: "checkpoint"}, loss=falling())
 
 
-def with_large_batches(change: Change) -> Callable[[Mapping[str, Any]], Training]:
+WINNER = whole({"data": {"batch_size": 32, "num_workers": 1}})
+TODAY = replace(WINNER, step_s=1.5 * WINNER.step_s)
+
+
+def with_large_batches(change: Change) -> Trainer:
     """Return a trainer whose larger batches are trained otherwise."""
     return lambda config: change(whole(config)) if config["data"]["batch_size"] == 32 else whole(config)
+
+
+def not_learning(training: Training) -> Training:
+    """Train with a loss that stays where it is."""
+    return replace(training, loss=3.0)
 
 
 def slowing_down(training: Training) -> Training:
@@ -53,13 +71,58 @@ BREAKS: Mapping[str, tuple[Change, str]] = {
         "no step came in its last",
     ),
     "ends early by itself": (lambda training: replace(training, steps=120), "it ended by itself after 3,840 samples"),
-    "does not learn": (lambda training: replace(training, loss=3.0), "its loss went to 1.00 of where it began"),
+    "does not learn": (not_learning, "its loss went to 1.00 of where it began"),
     "memory creeps": (lambda training: replace(training, memory_growth_bytes_per_s=1e7), "memory grows by 5"),
     "slows down": (slowing_down, "in a longer training"),
 }
 
 
-def validated(search: Search, trainer: Callable[[Mapping[str, Any]], Training], **options: Any) -> Searched:
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """Validate a training, and one of today's config, whose speedup was confirmed as 1.5x."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG)
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    clock, names = VirtualClock(), itertools.count()
+
+    def trained(training: Training) -> Execution:
+        runner = SimulatedRunner(clock, lambda _text: training)
+        return execute(
+            problem.trainer,
+            request_for(problem, problem.space.baseline, name=f"run-{next(names)}"),
+            TrialPolicy(goal=WindowGoal(min_s=1.0, min_steps=10, target_s=2.0), settles=False, validate_s=VALIDATE_S),
+            TrialTools(runner=runner, instruments=Instruments(SimulatedHostProbe(runner)), clock=clock),
+        )
+
+    def judged(training: Training, today: Training) -> Validation:
+        found = judge_validation(trained(training), trained(today), speedup=1.5, sd=0.03, machine=problem.machine)
+        assert found is not None
+        return found
+
+    return judged
+
+
+@pytest.mark.parametrize("breaks", BREAKS)
+def test_what_breaks_is_told_unless_today_s_config_does_it_as_well(judge: Judge, breaks: str) -> None:
+    """A trainer whose every training ends like that is no reason against a point."""
+    change, said = BREAKS[breaks]
+    assert judge(WINNER, TODAY).broke == ()
+    assert said in "; ".join(judge(change(WINNER), TODAY).broke)
+    assert judge(change(WINNER), change(TODAY)).broke == ()
+
+
+def test_another_error_or_a_sooner_one_is_held_against_the_winner(judge: Judge) -> None:
+    """Though today's config does not end well either, which is said."""
+    today = replace(TODAY, steps=400, exit_code=1, stderr="ValueError: no more data")
+    assert judge(today, today).broke == ()
+    for change in ({"steps": 80}, {"stderr": "ValueError: no such layer"}):
+        found = judge(replace(today, **change), today)  # type: ignore[arg-type]
+        assert "crashed after" in found.broke[0]
+        assert "today's config itself crashed" in found.remarks[0]
+
+
+def validated(search: Search, trainer: Trainer, **options: Any) -> Searched:
     """Search with this trainer, and validate the answer."""
     return search(trainer, **{"budget_s": BUDGET_S, "validate_s": VALIDATE_S, **options})
 
@@ -85,53 +148,30 @@ def test_the_winner_is_trained_through_an_epoch_an_evaluation_and_a_checkpoint(s
 def test_what_is_fast_for_a_few_seconds_only_makes_way_before_it_is_validated(search: Search) -> None:
     """Its pairs look longer than the trials that chose it, and see that it is slower than today's config."""
     searched = validated(search, with_large_batches(slowing_down), budget_s=1200.0)
-    answer = searched.answer
-    shown = answer.candidate or answer.best
+    shown = searched.answer.candidate or searched.answer.best
     assert shown is not None
     assert (shown.values["data.batch_size"], shown.values["data.num_workers"]) == (8, 2)
     assert any(trial.values["data.batch_size"] == 32 for trial in searched.of(Purpose.CONFIRM))
 
 
-@pytest.mark.parametrize("breaks", [name for name in BREAKS if name != "slows down"])
-def test_what_breaks_makes_way_for_the_next_best(search: Search, breaks: str) -> None:
+def test_what_breaks_makes_way_for_the_next_best_and_is_left_alone_by_the_next_search(search: Search) -> None:
     """The larger batch is faster and was confirmed; the second worker is what remains."""
-    change, said = BREAKS[breaks]
-    searched = validated(search, with_large_batches(change), budget_s=1200.0)
-    answer = searched.answer
-    assert answer.broken, searched.said()
-    assert said in "; ".join(answer.broken[0].validation.broke)
+    trainer = with_large_batches(not_learning)
+    first = validated(search, trainer, budget_s=1200.0)
+    answer = first.answer
+    assert answer.broken, first.said()
     assert {point.changes["data.batch_size"] for point in answer.broken} == {32}
     assert answer.broken[0].speedup is not None
     assert answer.broken[0].speedup.low > 1.5
     assert answer.verdict is Verdict.BETTER
     assert answer.best is not None
-    assert answer.best.values["data.batch_size"] == 8
-    assert answer.best.values["data.num_workers"] == 2
+    assert (answer.best.values["data.batch_size"], answer.best.values["data.num_workers"]) == (8, 2)
     assert answer.validation is not None
     assert not answer.validation.broke
-
-
-@pytest.mark.parametrize("breaks", BREAKS)
-def test_what_today_s_config_does_as_well_is_not_held_against_the_winner(search: Search, breaks: str) -> None:
-    """A trainer whose every training ends like that: said, and no reason against the point."""
-    change, _ = BREAKS[breaks]
-    answer = validated(search, lambda config: change(whole(config)), budget_s=1200.0).answer
-    assert answer.verdict is Verdict.BETTER
-    assert answer.validation is not None
-    assert answer.validation.broke == ()
-
-
-def test_another_error_or_a_sooner_one_is_held_against_the_winner(search: Search) -> None:
-    """Though today's config does not end well either, which is said."""
-
-    def crashing(config: Mapping[str, Any]) -> Training:
-        large = config["data"]["batch_size"] == 32
-        return replace(whole(config), steps=80 if large else 400, exit_code=1, stderr="ValueError: no more data")
-
-    (broken, *_) = validated(search, crashing).answer.broken
-    assert broken.changes["data.batch_size"] == 32
-    assert "crashed after" in broken.validation.broke[0]
-    assert "today's config itself crashed" in broken.validation.remarks[0]
+    broken = {trial.point for trial in first.trials if trial.validation and trial.validation.broke}
+    later = search(trainer, budget_s=60.0)
+    assert broken
+    assert broken.isdisjoint(trial.point for trial in later.trials)
 
 
 def test_an_answer_whose_validation_is_missing_says_so_from_the_record(search: Search) -> None:
@@ -160,17 +200,6 @@ def test_what_was_confirmed_beside_it_is_the_answer_where_there_is_no_time_for_a
     assert answer.best.values["data.batch_size"] == 8
     assert said in answer.broken[0].validation.broke[0]
     assert any("not validated" in caution for caution in answer.cautions)
-
-
-def test_the_next_search_leaves_a_point_that_broke_alone(search: Search) -> None:
-    """It is in the record."""
-    change, _ = BREAKS["does not learn"]
-    trainer = with_large_batches(change)
-    first = validated(search, trainer, budget_s=1200.0)
-    broken = {trial.point for trial in first.trials if trial.validation and trial.validation.broke}
-    later = search(trainer, budget_s=BUDGET_S)
-    assert broken
-    assert broken.isdisjoint(trial.point for trial in later.trials)
 
 
 @pytest.mark.parametrize(

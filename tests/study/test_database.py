@@ -1,6 +1,5 @@
 """Databases that somebody else changes: an expected error, or the search goes on; never a crash."""
 
-import logging
 import os
 import sqlite3
 import threading
@@ -65,17 +64,6 @@ def test_a_trial_that_was_deleted_while_it_went_on_is_added(tmp_path: Path) -> N
     study.finish(claim, record(), score=1.0)
     study.close()
     assert len(opened(tmp_path).records()) == 1
-
-
-def test_statements_are_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nor by Optuna's own log."""
-    study = opened(tmp_path)
-    study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
-    execute(tmp_path, "DROP TABLE trial_params")
-    with caplog.at_level(logging.NOTSET), pytest.raises(StudyError):
-        study.begin(VALUES, CHOICES)
-    assert logging.getLogger("optuna").level > logging.WARNING
-    study.close()
 
 
 @pytest.mark.parametrize("name", ["a" * 300, os.fsdecode(b"\xff")])
@@ -167,23 +155,6 @@ def test_what_helps_is_said(tmp_path: Path) -> None:
         study.begin(VALUES, CHOICES)
     study.close()
     assert "still the same" in str(caught.value.remedy)
-
-
-@pytest.mark.services
-def test_tables_that_somebody_has_locked(tmp_path: Path, postgresql: Server, capfd: pytest.CaptureFixture[str]) -> None:
-    """The lock is named, not what follows from it, and no statement is shown."""
-    url = postgresql.new_database("locked")
-    database = at(f"{url}?options=-c%20lock_timeout%3D200ms", tmp_path)
-    study = Study("s", database)
-    study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
-    study.close()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with psycopg.connect(url, client_encoding="utf8") as other:
-        other.execute("LOCK TABLE trials IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(StorageAway, match="lock timeout") as caught:
-            at(f"{url}?options=-c%20lock_timeout%3D200ms", tmp_path).latest("s")
-    assert "who keeps it locked" in str(caught.value.remedy)
-    assert "SELECT" not in capfd.readouterr().err
 
 
 @pytest.mark.services

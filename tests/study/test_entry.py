@@ -48,6 +48,9 @@ def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
     leg = RaceLeg(arm=RaceArm.WINNER, pair=0, trained_s=1.0, curve=losses, evaluation_loss=1.5, held_out=losses)
     raced = replace(trial, purpose=Purpose.RACE, race=leg)
     assert record_of(3, written(raced)) == raced
+    validation = Validation(trained_s=61.5, checkpoints=2, speed_ratio=1.5, broke=("crashed after 1m",))
+    validated = replace(trial, purpose=Purpose.VALIDATE, validation=validation)
+    assert record_of(3, written(validated)) == validated
 
 
 @pytest.mark.parametrize(
@@ -87,32 +90,6 @@ def test_what_no_trial_can_hold_is_not_read(make_trial: MakeTrial, path: str, va
     place[last] = value
     with pytest.raises(ValueError, match=r"^[ -~]+$"):
         record_of(0, attributes)
-
-
-def test_an_entry_of_format_1_is_read(make_trial: MakeTrial) -> None:
-    """The figures of a GPU stood beside its other fields then; some were not recorded."""
-    trial = on_gpu(make_trial(VALUES, 60.0, number=3), gpu([0.5, 1.0], sm_activity=0.25))
-    attributes = written(trial)
-    (device,) = attributes["measurement"]["gpus"]
-    figures = device.pop("figures")
-    del figures["power_w"], figures["own_fraction"]
-    device |= figures
-    assert record_of(3, {**attributes, "format": 1}) == trial
-    with pytest.raises(ValueError, match="figures"):
-        record_of(3, attributes)
-
-
-def test_a_validation_is_read_as_it_was_written_and_need_not_be_there(make_trial: MakeTrial) -> None:
-    """The first studies of this format had none."""
-    validation = Validation(trained_s=61.5, checkpoints=2, speed_ratio=1.5, broke=("crashed after 1m",))
-    trial = make_trial(VALUES, 60.0, purpose=Purpose.VALIDATE, validation=validation)
-    assert record_of(trial.number, written(trial)) == trial
-    attributes = written(trial)
-    attributes["validation"]["speed_ratio"] = float("nan")
-    with pytest.raises(ValueError, match="speed_ratio"):
-        record_of(trial.number, attributes)
-    del attributes["validation"]
-    assert record_of(trial.number, attributes).validation is None
 
 
 @pytest.mark.parametrize("name", ["search", "values", "measurement", "pair", "detail", "format"])

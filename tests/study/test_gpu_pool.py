@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpus
+from autotune.records import GpuMeasurement, Measurement, PooledGpus
 from autotune.study.gpu_pool import pooled_gpus, study_busy_rate
 from tests.runs import MakeTrial, gpu, on_gpu
 
@@ -125,15 +125,3 @@ def test_the_limit_is_learned_from_all_points_that_were_repeated_and_busy(make_t
     assert study_busy_rate(idle) is None
     assert study_busy_rate([*busy, *idle]) == pytest.approx(100.0, rel=0.01)
     assert study_busy_rate([make_trial(POINT, 80.0), make_trial(POINT, None)]) is None
-
-
-def test_windows_that_cannot_be_are_refused() -> None:
-    """A damaged record is found when it is read, not when it is summed up."""
-    for windows in (
-        ((1.0, 0.5, 1.2),),
-        ((1.0, 0.0, 0.5),),
-        ((1.0, 0.5, 0.5), (1.0, 0.5, 0.5)),
-        ((1.0, 0.5, float("nan")),),
-    ):
-        with pytest.raises(ValueError, match="driver windows"):
-            GpuMeasurement(figures=GpuFigures(uuid="GPU-0", name=""), busy_windows=windows)

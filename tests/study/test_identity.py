@@ -85,14 +85,6 @@ def test_the_value_of_a_variable_that_is_a_knob_does_not_count() -> None:
     assert one == other
 
 
-def test_two_gpus_of_a_kind_are_one_class() -> None:
-    """Another card of the same model is the same hardware."""
-    one, other = (
-        _name(machine=replace(MACHINE, gpus=(Gpu(name="H200", uuid=uuid, memory_bytes=None),))) for uuid in ("1", "2")
-    )
-    assert one == other
-
-
 def test_command_and_frameworks_show_in_parts_of_their_own() -> None:
     """So a study is found where its command is not known, and one of other frameworks is told from it."""
     parts, typed, upgraded = (
@@ -132,11 +124,6 @@ def test_frameworks_are_read_beside_the_interpreter(environment: Path) -> None:
     """By any spelling of their names, others left out, and without starting anything."""
     assert framework_versions(environment) == {"tensorflow-cpu": "2.21.0", "keras": "3.1"}
     assert not (environment.parent.parent / "started").exists()
-
-
-def test_a_program_without_packages_has_no_frameworks(tmp_path: Path) -> None:
-    """A shell script, or nothing at all, is no error."""
-    assert framework_versions(tmp_path / "bin" / "train.sh") == {}
     assert framework_versions(Path(os.devnull)) == {}
 
 

@@ -22,22 +22,6 @@ def _file(path: Path) -> JournalFile:
     return JournalFile(path, FileLock(path.with_name("lock")))
 
 
-def _repaired(path: Path) -> bytes:
-    _file(path).repair()
-    return path.read_bytes()
-
-
-def test_a_cut_at_any_byte_of_the_last_lines_loses_that_line_only(tmp_path: Path) -> None:
-    """Wherever a crash tore the file, all whole lines stay, and the next append starts on a line of its own."""
-    whole = b"".join(LINES)
-    for length in range(len(LINES[0]), len(whole) + 1):
-        path = tmp_path / f"{length}.journal"
-        path.write_bytes(whole[:length])
-        kept = _repaired(path)
-        complete = [line for end in [whole[:length]] for line in LINES if line.rstrip() in end]
-        assert kept == b"".join(complete)
-
-
 def test_damage_in_the_middle_is_named_and_left_alone(tmp_path: Path, make_trial: MakeTrial) -> None:
     """A line that is no journal line is somebody's accident: the message names it, the file stays, its torn end too."""
     path = tmp_path / "s.journal"

@@ -1,22 +1,16 @@
 """A whole search for utilization, in virtual time, around a simulated trainer on a simulated GPU."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from autotune.clock import VirtualClock
-from autotune.errors import ConfigError, TrialError
-from autotune.records import Machine, SearchResult, Verdict
-from autotune.search.parts import SearchParts
+from autotune.errors import ConfigError
+from autotune.records import Machine, Verdict
 from autotune.search.problem import open_problem
-from autotune.search.schedule import Budget
-from autotune.search.tuner import Tuner
-from autotune.study.record import Study
-from autotune.testing.simulated_runner import SimulatedGpuProbe, SimulatedHostProbe, SimulatedRunner, Training
-from autotune.trial.instruments import Instruments
+from autotune.testing.simulated_runner import SimulatedGpuProbe, Training
+from tests.search.simulated import Search
 
 CONFIG = """\
 data: {batch_size: 8, num_workers: 1, slow_kernel: false}
@@ -30,11 +24,10 @@ autotune:
 """
 MACHINE = Machine(cpu_cores=8, cpu_model="simulated", memory_bytes=2**36)
 
-Search = Callable[[Callable[[Mapping[str, Any]], Training]], SearchResult]
 
-
-def wasteful(data: Mapping[str, Any]) -> Training:
+def wasteful(config: Mapping[str, Any]) -> Training:
     """The second worker feeds the GPU; the slow kernel keeps it busier still, for half as many samples."""
+    data = config["data"]
     utilization = 0.7 if data["num_workers"] == 2 else 0.3
     step_s = 0.05 if data["num_workers"] == 2 else 0.1
     if data["slow_kernel"]:
@@ -46,35 +39,10 @@ def wasteful(data: Mapping[str, Any]) -> Training:
     )
 
 
-@pytest.fixture
-def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Search:
-    """Searches the config for ten minutes."""
-    monkeypatch.chdir(tmp_path)
-
-    def searched(trainer: Callable[[Mapping[str, Any]], Training]) -> SearchResult:
-        Path("config.yaml").write_text(CONFIG)
-        clock = VirtualClock()
-        problem = open_problem(Path("config.yaml"), command=None, state_dir=None, machine=MACHINE)
-        problem.state.create()
-        runner = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)["data"]), seed=1)
-        parts = SearchParts(
-            name="search",
-            seed=1,
-            problem=problem,
-            study=Study(problem.study, problem.storage),
-            runner=runner,
-            budget=Budget(clock, started_s=clock.now_s(), budget_s=600.0),
-            clock=clock,
-            instruments=lambda: Instruments(SimulatedHostProbe(runner), SimulatedGpuProbe(runner)),
-        )
-        return Tuner(parts, []).run()
-
-    return searched
-
-
 def test_the_busiest_gpu_at_no_less_speed_is_found(search: Search) -> None:
     """Neither the fastest point, which leaves the GPU idle for longer, nor the busiest, which is slow."""
-    result = search(wasteful)
+    options = {"config": CONFIG, "machine": MACHINE, "gpus": SimulatedGpuProbe}
+    result = search(wasteful, budget_s=600.0, seed=1, **options).answer
     assert result.verdict is Verdict.BETTER, result.why
     assert result.best is not None
     assert result.best.values == {"data.batch_size": 8, "data.num_workers": 2, "data.slow_kernel": False}
@@ -88,8 +56,10 @@ def test_the_busiest_gpu_at_no_less_speed_is_found(search: Search) -> None:
 
 def test_without_a_reading_of_it_the_search_ends_at_once(search: Search) -> None:
     """A search for an unmeasured objective ends after the baseline's trial, with the reason."""
-    with pytest.raises(TrialError, match="utilization was not measured while today's config ran"):
-        search(lambda _data: Training(samples=8.0, step_s=0.05))
+    not_measured = Training(samples=8.0, step_s=0.05)
+    found = search(lambda _: not_measured, budget_s=600.0, config=CONFIG, machine=MACHINE, gpus=SimulatedGpuProbe)
+    assert found.error is not None
+    assert "utilization was not measured while today's config ran" in found.error.message
 
 
 def test_without_a_gpu_the_search_does_not_begin(tmp_path: Path) -> None:

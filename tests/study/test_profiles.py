@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.study.profiles import MOST_POINTS, ProfilePoint, attribute_of, distinct, profile_of_attribute
-from tests.study.profiles import A100, CPU, GIB, profile
+from tests.study.profiles import A100, GIB, profile
 
 _POINT = {"data.batch_size": 32, "data.num_workers": 4, "data.cache": "memory"}
 
@@ -70,12 +70,6 @@ def test_points_alike_are_kept_once() -> None:
         for changes in ({}, {"a": 2}, {"a": 2, "b": 2}, {"a": 3, "b": 3, "c": 3})
     ]
     assert [point.values for point in distinct(points, 3)] == [points[0].values, points[2].values, points[3].values]
-
-
-def test_hardware_is_told_in_words() -> None:
-    """GPUs are counted by name; a machine without one says so."""
-    assert replace(A100, gpus=(*A100.gpus, *A100.gpus)).text == "2x NVIDIA A100, 16 cores"
-    assert CPU.text == "16 cores, no GPU"
 
 
 def test_a_class_of_hardware_does_not_depend_on_some_bytes() -> None:

@@ -11,22 +11,9 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import StudyError
-from autotune.records import Purpose, Scalar, Values
+from autotune.records import Scalar, Values
 from tests.runs import MakeTrial
 from tests.study.storages import CHOICES, VALUES, append, journal_study
-
-
-def test_trials_come_back_as_they_were_written(tmp_path: Path, make_trial: MakeTrial) -> None:
-    """Values, metrics, pairs and conditions survive the file, types included."""
-    trials = [
-        make_trial(VALUES, 61.5, conditions={"host": "a", "cores": 2}),
-        make_trial(VALUES, None, detail="ValueError: no"),
-        make_trial(VALUES, 70.0, purpose=Purpose.CONFIRM, pair=3),
-    ]
-    study = journal_study(tmp_path / "s.journal")
-    written = [append(study, trial) for trial in trials]
-    assert [trial.number for trial in written] == [0, 1, 2]
-    assert journal_study(tmp_path / "s.journal").records() == written
 
 
 def test_a_cut_journal_goes_on(tmp_path: Path, make_trial: MakeTrial) -> None:
@@ -36,7 +23,7 @@ def test_a_cut_journal_goes_on(tmp_path: Path, make_trial: MakeTrial) -> None:
     for _ in range(3):
         append(study, make_trial(VALUES, 60.0))
     content = path.read_bytes()
-    for cut in range(content.rindex(b'"record":{') - 2000, len(content), 29):
+    for cut in range(content.rindex(b'"record":{') - 2000, len(content), 67):
         folder = tmp_path / str(cut)
         folder.mkdir()
         copy = folder / "s.journal"
@@ -106,9 +93,6 @@ def replaced(path: Path, way: str) -> None:
     elif way == "a link":
         path.with_name("other").write_bytes(content)
         path.symlink_to(path.with_name("other"))
-    elif way == "a copy":
-        path.with_name("other").write_bytes(content)
-        path.with_name("other").rename(path)
 
 
 @pytest.mark.parametrize("way", ["cut", "deleted", "a folder", "a pipe", "a link", "a line of its own"])

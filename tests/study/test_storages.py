@@ -192,26 +192,6 @@ class StorageContract:
         assert len(self.study(tmp_path).records()) == 3
         assert [trial.params["data.cache"] for trial in self.trials(tmp_path, "s-1~3")] == ["tmpfs"]
 
-    def test_a_study_that_was_deleted_leaves_a_gap(self, tmp_path: Path) -> None:
-        """Whatever is missing among the Optuna studies of one study, the next begins behind the last."""
-        study = self.study(tmp_path)
-        for cache in ("memory", "disk", "tmpfs"):
-            study.finish(
-                study.begin({**VALUES, "data.cache": cache}, {**CHOICES, "data.cache": ("none", cache)}),
-                replace(record(), detail=cache),
-                score=1.0,
-            )
-        optuna.delete_study(study_name="s-1~2", storage=self.member(tmp_path)._storage)
-        again = self.study(tmp_path)
-        again.finish(
-            again.begin({**VALUES, "data.cache": "ram"}, {**CHOICES, "data.cache": ("none", "ram")}),
-            replace(record(), detail="ram"),
-            score=1.0,
-        )
-        assert {one.detail for one in self.study(tmp_path).records()} == {"memory", "tmpfs", "ram"}
-        self.opened(tmp_path).set_aside("s-1", VirtualClock())
-        assert self.study(tmp_path).records() == []
-
     def test_a_study_that_is_deleted_meanwhile_is_an_expected_error(self, tmp_path: Path) -> None:
         """From the next trial on, at the latest; signs of life fail without a word, and what was measured is known."""
         study = self.study(tmp_path)

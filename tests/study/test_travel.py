@@ -6,21 +6,16 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import optuna
 import pytest
 from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
-from autotune.measure.score import THROUGHPUT
 from autotune.records import Purpose, TrialRecord
-from autotune.sampler.observations import Observations
-from autotune.space.space import Space
-from autotune.study.entry import attributes_of
 from autotune.study.optuna_trials import OptunaTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
 from autotune.study.travel import VERSION, export_study, import_files
-from tests.runs import MakeTrial, knob
+from tests.runs import MakeTrial
 from tests.study.storages import CHOICES, NAME, OWNER, VALUES, at, fill, records_of, whichever
 
 
@@ -91,36 +86,6 @@ def test_the_order_of_imports_does_not_matter(tmp_path: Path, make_trial: MakeTr
     assert all(one == seen[0] for one in seen)
 
 
-def test_records_that_others_import_come_in_their_place(tmp_path: Path, make_trial: MakeTrial) -> None:
-    """A search that goes on sees imported trials where whoever opens the study later sees them."""
-    source, storage = at("journal:source", tmp_path), at("journal:studies", tmp_path)
-    fill(source, some(make_trial), minute=1)
-    exported(source, tmp_path / "study.jsonl")
-    fill(storage, some(make_trial), minute=5)
-    study = Study(NAME, storage, owner=OWNER)
-    import_files([tmp_path / "study.jsonl"], whichever, storage)
-    study.refresh()
-    seen = [replace(record, number=0) for record in study.records()]
-    study.close()
-    assert len(seen) == 6
-    assert [one.ended_utc for one in seen] == [one.ended_utc for one in records_of(storage)]
-
-
-def test_a_trial_that_was_written_without_a_uuid_travels_once(tmp_path: Path, make_trial: MakeTrial) -> None:
-    """Trials of early studies have no name: they get one by what they hold, and are not doubled at home."""
-    storage, other = at("journal:studies", tmp_path), at("journal:other", tmp_path)
-    connection = storage.connect(NAME)
-    attributes = attributes_of(make_trial(VALUES, 60.0, ended_utc="2026-01-01T00:00:00+00:00"))
-    study = optuna.create_study(storage=connection.storage, study_name=NAME, direction="maximize")
-    study.add_trial(optuna.trial.create_trial(value=60.0, user_attrs=attributes))
-    connection.close()
-    file = tmp_path / "study.jsonl"
-    content = exported(storage, file)
-    assert import_files([file], whichever, other).added == 1
-    assert exported(other, tmp_path / "again.jsonl") == content
-    assert import_files([file], whichever, storage).added == 0
-
-
 def test_a_cut_file_changes_nothing(tmp_path: Path, make_trial: MakeTrial) -> None:
     """Cut anywhere, the file is refused as a whole, and the storage has not even a new study."""
     storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
@@ -140,8 +105,6 @@ def test_a_cut_file_changes_nothing(tmp_path: Path, make_trial: MakeTrial) -> No
         ({"version": VERSION + 1, "autotune": "9.9"}, "newer.*\n.*Update autotune here to 9.9 or later"),
         ({"format": "other"}, "not a study that travels"),
         ({"study": "../../etc-01234567-0123-0123"}, "name"),
-        ({"study": "config"}, "name"),
-        ({"trials": 10**9}, "trials"),
         ({"trials": 2}, "cut off, or was changed"),
         ({"version": True}, "version"),
     ],
@@ -159,17 +122,6 @@ def test_a_header_that_is_refused(tmp_path: Path, make_trial: MakeTrial, change:
     assert raised.value.remedy
 
 
-def test_an_export_replaces_no_other_file(tmp_path: Path, make_trial: MakeTrial) -> None:
-    """A file that is not an exported study stays as it is."""
-    storage = at("journal:studies", tmp_path)
-    fill(storage, some(make_trial))
-    config = tmp_path / "config.yaml"
-    config.write_text("a: 1\n")
-    with pytest.raises(StudyError, match="not replaced"):
-        export_study(NAME, storage, config)
-    assert config.read_text() == "a: 1\n"
-
-
 def test_huge_files_and_lines_are_refused_unread(tmp_path: Path) -> None:
     """Ten gigabytes, or a line without an end, do not take the memory."""
     huge, endless = tmp_path / "huge.jsonl", tmp_path / "endless.jsonl"
@@ -180,25 +132,6 @@ def test_huge_files_and_lines_are_refused_unread(tmp_path: Path) -> None:
     for path, says in ((huge, "MiB"), (endless, "line is too long")):
         with pytest.raises(StudyError, match=says):
             import_files([path], whichever, at("journal:target", tmp_path))
-
-
-def test_values_outside_the_local_domain_are_kept_and_not_observed(tmp_path: Path, make_trial: MakeTrial) -> None:
-    """What another machine was allowed to try stays on record here, and is no point of this space."""
-    storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
-    fill(storage, some(make_trial))
-    exported(storage, tmp_path / "study.jsonl")
-    import_files([tmp_path / "study.jsonl"], whichever, target)
-    knobs = (
-        knob("data.batch_size", 8, 16),
-        knob("data.cache", "none", "memory"),
-        knob("x.on", True, False),
-        knob("x.rate", 1e-4, 0.1),
-    )
-    found = records_of(target)
-    observations = Observations(Space(knobs=knobs), THROUGHPUT, found)
-    assert len(found) == 3
-    assert 64 in {one.values["data.batch_size"] for one in found}
-    assert {one.values["data.batch_size"] for one in observations.values()} == {8}
 
 
 def test_an_import_that_was_cut_is_made_again(
@@ -230,13 +163,8 @@ def test_an_import_that_was_cut_is_made_again(
     ("old", "new"),
     [
         ('"score": 1.0,', '"score": "1.0",'),
-        (r'("ended_utc": "\d+)-\d\d', r"\1-13"),
-        ('"detail": ""', f'"detail": "{"x" * 10_001}"'),
         (r'"x\.on"', r'"x.\\u202eon"'),
-        ('"claim": {', f'"claim": {{"machine": "{"x" * 501}", '),
-        (r'"x\.rate": 0\.0001', '"x.rate": 1' + "0" * 301),
         (r'"x\.rate": 0\.0001', '"x.rate": 0.2'),
-        (r'\\"step\\": 1', r'\\"step\\": 2'),
         (r'\\"low\\": 8', r'\\"low\\": NaN'),
         (r'\\"none\\", \\"memory\\"', r'\\"other\\"'),
     ],
