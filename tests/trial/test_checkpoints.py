@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.clock import SystemClock
+from autotune.clock import VirtualClock
 from autotune.events import TrialStarted
 from autotune.records import Purpose
 from autotune.search.problem import open_problem
@@ -31,7 +31,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Check
         (tmp_path / "config.yaml").write_text(config + CONFIG)
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
-        return CheckpointBackups(problem.trainer, SystemClock(), name="search")
+        return CheckpointBackups(problem.trainer, VirtualClock(), name="search")
 
     return make
 

@@ -1,29 +1,39 @@
 """Execution of trials: what their instruments are asked, when they have to start, steps without samples."""
 
 import math
-import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autotune.clock import SystemClock, VirtualClock
+from autotune.clock import VirtualClock
 from autotune.events import Event, TrialEnded
 from autotune.measure.host import HostProbe
+from autotune.measure.probe import GpuUsage, HostUsage, TrialGpus
 from autotune.measure.window import WindowGoal
-from autotune.records import Ending, SearchResult, Stop, TraineeEvent, TrialExit, TrialPlan, Verdict
+from autotune.records import (
+    Ending,
+    GpuFigures,
+    GpuMeasurement,
+    SearchResult,
+    Stop,
+    TraineeEvent,
+    TrialExit,
+    TrialPlan,
+    Verdict,
+)
 from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import SimulatedRunner, Training
-from autotune.trial.execution import TrialTools, execute
-from autotune.trial.guard import Guard
+from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
+from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
-from autotune.trial.launch import ProcessRunner, Watch
+from autotune.trial.launch import Watch
 from autotune.trial.stop_rule import TrialPolicy
 from tests.search.simulated import CONFIG
 
@@ -91,49 +101,94 @@ def test_samples_that_cannot_be_seen_are_those_of_the_config() -> None:
     assert not any("but each step held" in caution for caution in result.cautions)
 
 
+def executed(clock: VirtualClock, instruments: Instruments, runner: SimulatedRunner, **policy: Any) -> Execution:
+    """Execute one trial of today's config in the working directory."""
+    Path("config.yaml").write_text(CONFIG)
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
+    return execute(
+        problem.trainer,
+        request_for(problem, problem.space.baseline, name="one"),
+        TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 600.0, **policy),
+        TrialTools(runner=runner, instruments=instruments, clock=clock),
+    )
+
+
 @pytest.mark.parametrize(("own_s", "limit_s"), [(None, 60.0), (20.0, 20.0)])
 def test_the_first_step_has_to_come_by_the_limit_of_the_policy_or_of_the_config(
     own_s: float | None, limit_s: float
 ) -> None:
     """The config says a minute; a search may say less."""
-    Path("config.yaml").write_text(CONFIG)
     clock = VirtualClock()
-    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-    problem.state.create()
-    goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
-    done = execute(
-        problem.trainer,
-        request_for(problem, problem.space.baseline, name="one"),
-        TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 600.0, start_timeout_s=own_s),
-        TrialTools(
-            runner=SimulatedRunner(clock, lambda _config: Training(start_s=math.inf)),
-            instruments=Instruments(HostProbe(clock)),
-            clock=clock,
-        ),
-    )
+    runner = SimulatedRunner(clock, lambda _config: Training(start_s=math.inf))
+    done = executed(clock, Instruments(HostProbe(clock)), runner, start_timeout_s=own_s)
     assert done.ending is Ending.NEVER_STARTED
     assert limit_s <= done.duration_s < limit_s + 1.0
 
 
-@pytest.mark.parametrize(("works", "ending"), [(True, Ending.STOPPED), (False, Ending.NEVER_STARTED)])
-def test_a_real_trainer_may_evaluate_for_long_before_its_first_step_but_not_sleep(works: bool, ending: Ending) -> None:
-    """Its CPU time tells the one from the other, once the time is over in which others have started."""
-    before = "while time.monotonic() < ready_s:\n    sum(range(1000))\n" if works else "time.sleep(1e6)\n"
-    Path("train.py").write_text(
-        f"import time\nfrom autotune.trainee import step\nready_s = time.monotonic() + 3.0\n{before}"
-        "while True:\n    time.sleep(0.001)\n    step(samples=1)\n"
-    )
-    Path("config.yaml").write_text(f"batch_size: 4\nautotune: {{command: '{sys.executable} train.py {{config}}'}}\n")
-    clock = SystemClock()
-    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-    problem.state.create()
-    goal = WindowGoal(min_s=0.1, min_steps=10, target_s=0.1)
-    with Guard() as guard:
-        done = execute(
-            problem.trainer,
-            request_for(problem, problem.space.baseline, name="one"),
-            TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 60.0, start_timeout_s=1.5),
-            TrialTools(runner=ProcessRunner(guard, clock), instruments=Instruments(HostProbe(clock)), clock=clock),
+class Reads:
+    """GPU probe with one reading.
+
+    Attributes:
+        own_pids: Processes that were said to be the trial's.
+    """
+
+    def __init__(self, peak_memory_bytes: int = 0) -> None:
+        figures = GpuFigures(
+            uuid="GPU-1",
+            name="H100",
+            utilization=0.5,
+            covered_fraction=1.0,
+            peak_memory_bytes=peak_memory_bytes,
+            memory_total_bytes=80 << 30,
         )
-    assert done.ending is ending
-    assert works or done.detail.startswith("idle after")
+        self._usage = GpuUsage(utilization=0.5, devices=(GpuMeasurement(figures=figures, busy_windows=()),))
+        self.own_pids: frozenset[int] = frozenset()
+
+    def open(self, kept: Path) -> None:
+        """See `GpuProbe.open`."""
+
+    def lost(self, trial: TrialGpus) -> str | None:
+        """See `GpuProbe.lost`."""
+
+    def between(self, *_stretch: object, own_pids: Collection[int], started_s: float) -> GpuUsage:
+        """See `GpuProbe.between`."""
+        self.own_pids = frozenset(own_pids)
+        return self._usage
+
+    def close(self) -> None:
+        """See `GpuProbe.close`."""
+
+
+NO_WORKSPACE = "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"
+
+
+@pytest.mark.parametrize(
+    ("used_gib", "said", "ending"),
+    [
+        (79, NO_WORKSPACE, Ending.OUT_OF_GPU_MEMORY),
+        (60, NO_WORKSPACE, Ending.CRASHED),
+        (79, "KeyError: 'x'", Ending.CRASHED),
+    ],
+)
+def test_a_full_gpu_names_a_failure_whose_words_do_not(used_gib: int, said: str, ending: Ending) -> None:
+    """The words where memory is free are a crash; so is a full GPU alone, which frameworks fill as they start."""
+    clock = VirtualClock()
+    runner = SimulatedRunner(clock, lambda _config: Training(steps=5, exit_code=1, stderr=said))
+    done = executed(clock, Instruments(SimulatedHostProbe(runner), Reads(used_gib << 30)), runner)
+    assert (done.ending, said in done.detail) == (ending, True)
+
+
+def test_processes_that_report_nothing_are_the_trials_own_on_the_gpu_too() -> None:
+    """Ranks that a launcher has started: the host's probe finds them, and their kernels are no stranger's."""
+    clock = VirtualClock()
+    runner = SimulatedRunner(clock, train)
+    gpus = Reads()
+
+    class Host(SimulatedHostProbe):
+        def between(self, t0_s: float, t1_s: float) -> HostUsage:
+            return HostUsage(cpu_cores=1.0, peak_memory_bytes=1, pids=frozenset({4711, 4712}))
+
+    assert executed(clock, Instruments(Host(runner), gpus), runner).ending is Ending.STOPPED
+    assert gpus.own_pids >= {4711, 4712}

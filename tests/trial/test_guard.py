@@ -18,19 +18,19 @@ from autotune.trial.guard import ENDING_S, Ended, Guard, Program, Started
 from autotune.trial.guard_process import GIVE_UP_S, GRACE_S
 from autotune.trial.orphans import end_orphans
 from tests.trial.conftest import Trials, running
-from tests.until import until
+from tests.until import DEADLINE_S, until
 
 STAND_IN = Path(__file__).with_name("search_stand_in.py")
 
 
-def gone(pid: int, within_s: float = 60.0) -> bool:
+def gone(pid: int) -> bool:
     """Wait for a process that is not our child to end."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], within_s)[0])
+        return bool(select.select([descriptor], [], [], DEADLINE_S)[0])
     finally:
         os.close(descriptor)
 
@@ -64,12 +64,7 @@ def search(request: pytest.FixtureRequest, trials: Trials) -> Iterator[Search]:
     search.close()
 
 
-HOSTILE = pytest.mark.parametrize(
-    "search", ["silent", "stubborn", "leaves session", "leaves daemon", "prints -1"], indirect=True
-)
-
-
-@HOSTILE
+@pytest.mark.parametrize("search", ["stubborn", "leaves daemon", "prints -1"], indirect=True)
 def test_a_killed_search_leaves_nothing_running(search: Search, trials: Trials) -> None:
     """SIGKILL on the search ends its trial and its guard, without another search having to come."""
     assert running(trials.trial_id)
@@ -78,7 +73,7 @@ def test_a_killed_search_leaves_nothing_running(search: Search, trials: Trials) 
     assert running(trials.trial_id) == []
 
 
-@HOSTILE
+@pytest.mark.parametrize("search", ["leaves session", "leaves daemon"], indirect=True)
 def test_a_killed_guard_and_search_leave_orphans_that_the_next_one_ends(search: Search, trials: Trials) -> None:
     """When both were killed at once, the orphan cleanup ends their processes, and only these."""
     bystander = subprocess.Popen(
@@ -123,17 +118,13 @@ def test_closing_ends_the_trial(trials: Trials) -> None:
 def test_a_late_stop_does_not_change_how_a_trial_ended(guard: Guard, trials: Trials) -> None:
     """The message to stop may cross with the end of the trial, and must not affect the next one."""
     guard.start()
-    launch(guard, trials, "trains", "1")
-    assert isinstance(guard.receive(60.0), Started)
-    ended = guard.receive(60.0)
-    assert isinstance(ended, Ended)
-    assert ended.why is None
-    guard.stop(Stop.ENOUGH)
-    launch(guard, trials, "trains", "1")
-    assert isinstance(guard.receive(60.0), Started)
-    ended = guard.receive(60.0)
-    assert isinstance(ended, Ended)
-    assert ended.why is None
+    for _ in range(2):
+        launch(guard, trials, "trains", "1")
+        assert isinstance(guard.receive(60.0), Started)
+        ended = guard.receive(60.0)
+        assert isinstance(ended, Ended)
+        assert ended.why is None
+        guard.stop(Stop.ENOUGH)
 
 
 def test_a_trial_that_closes_its_output_costs_the_guard_no_time(guard: Guard, trials: Trials) -> None:

@@ -3,27 +3,17 @@
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from autotune.clock import SystemClock
+from autotune.clock import VirtualClock
 from autotune.trial.notifier import MOST_QUEUED, Notifier
+from tests.until import until
 
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/", "LC_ALL": "C", "WANDB_API_KEY": "hunter2", "AUTOTUNE_STORAGE": "x"}
-
-
-class AheadClock(SystemClock):
-    """System clock that can be put forward."""
-
-    ahead_s = 0.0
-
-    def now_s(self) -> float:
-        """See `Clock.now_s`."""
-        return super().now_s() + self.ahead_s
 
 
 def python(code: str, *arguments: str) -> tuple[str, ...]:
@@ -33,11 +23,7 @@ def python(code: str, *arguments: str) -> tuple[str, ...]:
 
 def finish(notifier: Notifier) -> None:
     """Go on until nothing is left to do."""
-    over_s = time.monotonic() + 60
-    while not notifier.is_idle:
-        notifier.tick()
-        assert time.monotonic() < over_s
-        time.sleep(0.005)
+    until(lambda: notifier.tick() or notifier.is_idle)  # type: ignore[func-returns-value]
 
 
 def logged(log: Path) -> list[dict[str, Any]]:
@@ -55,7 +41,7 @@ def test_the_command_gets_each_event_on_its_input(log: Path, tmp_path: Path) -> 
     """As one JSON object, whole, in order; arguments are passed as they are."""
     out = tmp_path / "out"
     code = "import sys; open(sys.argv[1], 'a').write(sys.argv[2] + sys.stdin.read())"
-    notifier = Notifier(python(code, str(out), "a b;$(x)"), log, SystemClock(), ENVIRON)
+    notifier = Notifier(python(code, str(out), "a b;$(x)"), log, VirtualClock(), ENVIRON)
     events = [{"kind": "slower", "n": n, "text": "ü\n" * 100_000} for n in range(3)]
     for event in events:
         notifier.notify(event)
@@ -69,7 +55,7 @@ def test_the_command_gets_each_event_on_its_input(log: Path, tmp_path: Path) -> 
 def test_the_command_gets_no_secrets(log: Path) -> None:
     """Its environment is what a list allows, and it runs in a session of its own."""
     code = "import os; print(sorted(os.environ), os.getsid(0) == os.getpid(), os.getcwd())"
-    notifier = Notifier(python(code), log, SystemClock(), ENVIRON)
+    notifier = Notifier(python(code), log, VirtualClock(), ENVIRON)
     notifier.notify({})
     finish(notifier)
     assert logged(log)[0]["output"] == "['HOME', 'LC_ALL', 'PATH'] True /\n"
@@ -77,7 +63,7 @@ def test_the_command_gets_no_secrets(log: Path) -> None:
 
 def test_a_command_that_hangs_is_ended(log: Path) -> None:
     """With SIGTERM after its time, then with SIGKILL, its children too; the loop never waits."""
-    clock = AheadClock()
+    clock = VirtualClock()
     code = (
         "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork(); "
         "print(os.getpid(), flush=True); time.sleep(600)"
@@ -85,36 +71,32 @@ def test_a_command_that_hangs_is_ended(log: Path) -> None:
     notifier = Notifier(python(code), log, clock, ENVIRON)
     notifier.notify({"n": 1})
     notifier.notify({"n": 2})
-    over_s = time.monotonic() + 60
-    while notifier._running is not None and notifier._running.output.count(b"\n") < 2:
+
+    def printed() -> list[bytes]:
         notifier.tick()
-        assert time.monotonic() < over_s
-        time.sleep(0.005)
-    assert notifier._running is not None
-    pids = [int(pid) for pid in notifier._running.output.split()]
-    clock.ahead_s += 29.0
-    notifier.tick()
-    clock.ahead_s += 2.0
-    notifier.tick()  # SIGTERM
-    clock.ahead_s += 4.0
-    began_s = time.monotonic()
-    notifier.tick()  # SIGKILL
-    assert time.monotonic() - began_s < 5
-    while not log.exists():
+        assert notifier._running is not None
+        return notifier._running.output.split(b"\n")[:-1]
+
+    until(lambda: len(printed()) == 2)
+    pids = [int(pid) for pid in printed()]
+    for passes_s in (29.0, 2.0, 4.0):  # nothing, SIGTERM, SIGKILL
+        assert not log.exists()
+        clock.wait(passes_s)
         notifier.tick()
-        assert time.monotonic() < over_s
-        time.sleep(0.005)
+    until(lambda: notifier.tick() or log.exists())  # type: ignore[func-returns-value]
     assert logged(log)[0]["ended"] == "took longer than 30 s, and was ended"
     for pid in pids:
-        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        until(lambda pid=pid: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     notifier.close()
-    assert notifier.is_idle
+    finish(notifier)
     assert notifier.failed == 2
 
 
 def test_a_command_that_prints_without_end_fills_nothing(log: Path) -> None:
     """It never waits for us either; the beginning of what it said is kept."""
-    notifier = Notifier(python("print('begin'); [print('x' * 1000) for _ in range(5000)]"), log, SystemClock(), ENVIRON)
+    notifier = Notifier(
+        python("print('begin'); [print('x' * 1000) for _ in range(5000)]"), log, VirtualClock(), ENVIRON
+    )
     notifier.notify({})
     finish(notifier)
     (entry,) = logged(log)
@@ -136,7 +118,7 @@ def test_a_failure_is_noted_and_logged(
     log: Path, caplog: pytest.LogCaptureFixture, argv: tuple[str, ...], words: str
 ) -> None:
     """With its reason; the notifier goes on."""
-    notifier = Notifier(argv, log, SystemClock(), ENVIRON)
+    notifier = Notifier(argv, log, VirtualClock(), ENVIRON)
     for _ in range(3):
         notifier.notify({})
     finish(notifier)
@@ -153,7 +135,7 @@ def test_the_oldest_events_are_dropped_and_counted(log: Path, tmp_path: Path) ->
         "while not os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
         "open(sys.argv[1], 'a').write(f\"{json.load(sys.stdin)['n']} \")"
     )
-    notifier = Notifier(python(code, str(out), str(go)), log, SystemClock(), ENVIRON)
+    notifier = Notifier(python(code, str(out), str(go)), log, VirtualClock(), ENVIRON)
     for n in range(MOST_QUEUED + 6):
         notifier.notify({"n": n})
     assert notifier.dropped == 5

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.clock import SystemClock
+from autotune.clock import VirtualClock
 from autotune.search.problem import open_problem
 from autotune.trial.checkpoint_backups import is_called_a_checkpoint
 from autotune.trial.side_effects import SideEffects, folders_named
@@ -26,7 +26,7 @@ def watched(project: Path, text: str = "") -> SideEffects:
     (project / "config.yaml").write_text(text + CONFIG)
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    return SideEffects(problem.trainer, SystemClock(), is_called_a_checkpoint)
+    return SideEffects(problem.trainer, VirtualClock(), is_called_a_checkpoint)
 
 
 DATA = "folder: corpus/train\nlog_dir: logs\n"

@@ -62,11 +62,13 @@ def start_sidecar(guard: Guard, folder: Path, name: str = "it") -> int:
     return int(file.read_text())
 
 
-def test_a_sidecar_outlives_trials(guard: Guard, trials: Trials, hostile: Path) -> None:
+def test_a_sidecar_outlives_trials(guard: Guard, trials: Trials, tmp_path: Path) -> None:
     """A trial that will not die is killed, and the next one is made, while it stays; what it prints is in its log."""
     guard.start()
-    pid = start_sidecar(guard, hostile)
-    for words in (("stubborn",), ("leaves", "session"), ("silent",)):
+    folder = tmp_path / "quo'te\"s\nand ünïcode"
+    folder.mkdir()
+    pid = start_sidecar(guard, folder)
+    for words in (("stubborn",), ("leaves", "session")):
         (trials.folder / "ready").unlink(missing_ok=True)
         launch(guard, trials, *words)
         assert isinstance(guard.receive(60.0), Started)
@@ -77,7 +79,7 @@ def test_a_sidecar_outlives_trials(guard: Guard, trials: Trials, hostile: Path) 
         assert not ended.left
         assert running(trials.trial_id) == []
     os.kill(pid, 0)
-    assert (hostile / "it.log").read_text() == "it stays\n"
+    assert (folder / "it.log").read_text() == "it stays\n"
 
 
 def test_a_stopped_sidecar_is_killed_and_can_be_replaced(guard: Guard, tmp_path: Path) -> None:

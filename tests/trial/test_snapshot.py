@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.clock import SystemClock, VirtualClock
+from autotune.clock import VirtualClock
 from autotune.trial import side_effects as snapshot_module
 from autotune.trial.side_effects import Snapshot, SnapshotChanges
 
 
 def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Snapshot:
     """Snapshot of these folders as they are now."""
-    return Snapshot(folders, apart, SystemClock())
+    return Snapshot(folders, apart, VirtualClock())
 
 
 def test_files_that_came_changed_and_went(hostile: Path) -> None:

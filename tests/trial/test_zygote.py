@@ -90,9 +90,10 @@ def project(tmp_path: Path, zygotes: ZygoteRunner) -> Project:
     return Project(hostile, sys.executable, zygotes)
 
 
-FEW_WAYS = [("shows.py",), ("./shows.py", "fails"), ("-m", "package.shows", "is interrupted")]
+FEW_WAYS = [("shows.py",), ("-m", "package.shows", "fails")]
 WAYS = [
     *FEW_WAYS,
+    ("./shows.py", "fails"),
     ("package/../shows.py", "exits", "0"),
     ("shows.py", "exits", "3"),
     ("shows.py", "exits with words"),
@@ -105,7 +106,7 @@ WAYS = [
     ("shows.py", "spawns"),
     ("link.py", "fails"),
     ("-m", "package"),
-    ("-m", "package.shows", "fails"),
+    ("-m", "package.shows", "is interrupted"),
     ("-m", "package.shows", "spawns"),
     ("-m", "shows", "--flag", "two words", "ü"),
     ("-m", "no.such.module"),
