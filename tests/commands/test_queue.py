@@ -17,8 +17,7 @@ from autotune.daemon.home import locate_home
 from autotune.errors import AutotuneError
 from autotune.testing.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CommandLine
-from tests.commands.conftest import Autotune
-from tests.commands.test_search import left_running
+from tests.commands.conftest import Autotune, left_running
 from tests.daemon.advised import advice
 from tests.until import until
 

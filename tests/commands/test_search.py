@@ -1,20 +1,15 @@
 """``autotune search``: verdicts, failures, plans and secrets, in virtual time."""
 
-import os
 import re
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from autotune.testing.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, project_in, toy
-from tests.commands.conftest import Autotune, left_running, start_search
-from tests.until import until
 
 KNOBS = re.compile(r"    knobs:\n(?:        .*\n)+")
 
@@ -200,8 +195,9 @@ def test_a_dry_run_shows_the_sizes_of_the_batch_and_their_limit(simulated: Comma
 
 def test_apply_moves_the_limit_of_the_batch_and_the_study_goes_on(tmp_path: Path) -> None:
     """Four times today's batch is found; after `apply` the next search goes further, and says how far that is."""
-    commands = project_in(tmp_path, toy, KNOBS.sub("", CONFIG))
-    first = commands.search("--json", budget="5m")
+    config = KNOBS.sub("", CONFIG).replace("    num_workers: 1   # loaders\n", "")
+    commands = project_in(tmp_path, lambda config: toy({"data": {**config["data"], "num_workers": 1}}), config)
+    first = commands.search("--json", budget="3m")
     answer = first.document
     assert answer["best"]["values"]["data.batch_size"] == 16
     said = "data.batch_size is searched up to 16, at most 4 times today's 4: a larger batch makes more samples"
@@ -224,30 +220,3 @@ def test_a_search_begins_with_what_another_config_of_the_command_showed(recorded
     second = recorded.search(budget="3m")
     assert "A search begins with " in second.stderr
     assert "The answer is the 1st point that was tried; it came from a study of another config" in second.stderr
-
-
-@pytest.mark.services
-@pytest.mark.parametrize("victim", ["search", "guard", "trial"])
-def test_killed_at_any_moment(project: Path, autotune: Autotune, victim: str) -> None:
-    """SIGKILL of any of the three: no process stays, no finished trial is lost, the same command goes on."""
-    with start_search(project, 15) as search:
-        assert search.stderr is not None
-        finished = 0
-        for line in search.stderr:
-            finished += "] trial " in line
-            if finished == 2:
-                break
-        guard = next(
-            child for child in psutil.Process(search.pid).children() if "guard_process" in str(child.cmdline())
-        )
-        if victim == "trial":
-            (target,) = until(guard.children)  # between two trials there is none for a moment
-        os.kill({"search": search.pid, "guard": guard.pid}.get(victim) or target.pid, signal.SIGKILL)
-        search.stderr.read()
-        search.wait()
-        psutil.wait_procs([guard])
-    assert left_running(project) == []
-    after = autotune("search", "--config", "config.yaml", "--budget", "4s")
-    found = re.search(r"(\d+) earlier trials found", after.stderr)
-    assert found is not None
-    assert int(found[1]) >= finished
