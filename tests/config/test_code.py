@@ -52,28 +52,27 @@ def found_in(folder: Path, text: str, newline: str = "\n") -> Values:
     return {path.removeprefix("code:train.py:"): one.value for path, one in found.items()}
 
 
+def with_workers(folder: Path, old: bytes) -> bytes:
+    """Return a script's bytes with four workers in its one loader."""
+    found = arguments_of(folder / "x.py", "x.py", old)
+    (argument,) = (one for path, one in found.items() if path.endswith("num_workers"))
+    return with_values(old, [argument], {argument.path: 4})
+
+
 def test_a_map_behind_a_flat_map_is_one_of_the_pipeline(tmp_path: Path) -> None:
     """As of a dataset that is made of files."""
-    text = """\
-import tensorflow as tf
-
-files = tf.data.Dataset.list_files("*.tfrecord")
-records = files.flat_map(tf.data.TFRecordDataset)
-for batch in records.map(decode).batch(8).prefetch(2):
-    step(batch)
-"""
-    assert found_in(tmp_path, text)["5 Dataset.map.num_parallel_calls"] == 1
+    files = "tf.data.Dataset.list_files('*').flat_map(tf.data.TFRecordDataset)"
+    text = (
+        f"import tensorflow as tf\n\nfiles = {files}\nfor batch in files.map(decode).batch(8).prefetch(2): f(batch)\n"
+    )
+    assert found_in(tmp_path, text)["4 Dataset.map.num_parallel_calls"] == 1
 
 
 def test_what_a_loader_is_not_given_has_the_frameworks_value(tmp_path: Path) -> None:
     """The loader of validation is no part of training."""
     text = TORCH.replace("as Loader", "").replace("Loader(Clips", "DataLoader(Clips")
-    assert found_in(tmp_path, text) == {
-        "8 DataLoader.num_workers": 0,
-        "8 DataLoader.pin_memory": False,
-        "8 DataLoader.persistent_workers": False,
-        "5 torch.set_num_threads": 0,
-    }
+    loader = {"8 DataLoader.num_workers": 0, "8 DataLoader.pin_memory": False, "8 DataLoader.persistent_workers": False}
+    assert found_in(tmp_path, text) == loader | {"5 torch.set_num_threads": 0}
 
 
 def test_the_threads_of_pytorch_vary_where_nothing_else_does(tmp_path: Path) -> None:
@@ -130,22 +129,16 @@ def test_only_the_value_is_written(before: str, after: str, newline: str, tmp_pa
     """Whatever stands around it, whichever way lines end."""
     head = "from torch.utils.data import DataLoader\nä = 1; loader = "
     old, new = ((head + text + "\n").replace("\n", newline).encode() for text in (before, after))
-    (argument,) = (
-        one for path, one in arguments_of(tmp_path / "x.py", "x.py", old).items() if path.endswith("num_workers")
-    )
-    assert with_values(old, [argument], {argument.path: 4}) == new
+    assert with_workers(tmp_path, old) == new
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
+        ("import torch\n\n\ndef main(): pass\n", "import torch\ntorch.set_num_threads(4)\n\ndef main(): pass\n"),
         (
-            "import torch\n\n\ndef main():\n    pass\n",
-            "import torch\ntorch.set_num_threads(4)\n\ndef main():\n    pass\n",
-        ),
-        (
-            "import torch as t\nimport os\n\nfrom x import y\n  \nx = 1\n",
-            "import torch as t\nimport os\n\nfrom x import y\nt.set_num_threads(4)\nx = 1\n",
+            "import torch as t\n\nfrom x import y\n  \nx\n",
+            "import torch as t\n\nfrom x import y\nt.set_num_threads(4)\nx\n",
         ),
         ("import torch\n\ntorch.set_num_threads(1)  # mine\n", "import torch\n\ntorch.set_num_threads(4)  # mine\n"),
     ],
@@ -178,12 +171,14 @@ def test_a_script_that_is_no_python_has_none(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """A generator as the only argument has no place for another one."""
     old = b"from torch.utils.data import DataLoader\nloader = DataLoader(x for x in y)\n"
-    (argument,) = (
-        one for path, one in arguments_of(tmp_path / "x.py", "x.py", old).items() if path.endswith("num_workers")
-    )
     with pytest.raises(ConfigError, match="cannot be set to 4 by itself") as refused:
-        with_values(old, [argument], {argument.path: 4})
+        with_workers(tmp_path, old)
     assert refused.value.where == f"{tmp_path / 'x.py'}:2"
+
+
+def stripped(code: str) -> str:
+    """Return what of a script makes the results of trials its own."""
+    return ast.dump(without_values(ast.parse(code)))
 
 
 def test_code_that_differs_in_these_values_alone_is_the_same(tmp_path: Path) -> None:
@@ -192,13 +187,11 @@ def test_code_that_differs_in_these_values_alone_is_the_same(tmp_path: Path) -> 
     found = find_arguments(["python", "train.py"], tmp_path, ())
     new = with_values(TENSORFLOW.encode(), found.values(), dict.fromkeys(found, 2)).decode()
     assert ".batch(8, drop_remainder=True).prefetch(2)" in new
-    assert ast.dump(without_values(ast.parse(new))) == ast.dump(without_values(ast.parse(TENSORFLOW)))
-    moved = f"# a note\n{new}"  # the names of its values hold the lines
-    assert ast.dump(without_values(ast.parse(moved))) != ast.dump(without_values(ast.parse(new)))
+    assert stripped(new) == stripped(TENSORFLOW)
+    assert stripped(f"# a note\n{new}") != stripped(new), "the names of its values hold the lines"
     plain = "import re\nfind = re.compile('a')\nlist(map(find, x))\n"
-    assert ast.dump(without_values(ast.parse(f"# a note\n{plain}"))) == ast.dump(without_values(ast.parse(plain)))
-    other = new.replace("batch(8", "batch(16")
-    assert ast.dump(without_values(ast.parse(other))) != ast.dump(without_values(ast.parse(new)))
+    assert stripped(f"# a note\n{plain}") == stripped(plain)
+    assert stripped(new.replace("batch(8", "batch(16")) != stripped(new)
 
 
 def test_a_trial_is_told_what_differs(tmp_path: Path) -> None:
@@ -208,8 +201,7 @@ def test_a_trial_is_told_what_differs(tmp_path: Path) -> None:
     values = {path: one.value for path, one in found.items()}
     assert calls_of_trial(found, values) == ""
     (told,) = json.loads(calls_of_trial(found, values | {"code:train.py:6 Dataset.map.num_parallel_calls": 8}))
-    assert told["lines"] == [6, 6]
-    assert told["value"] == 8
+    assert (told["lines"], told["value"]) == ([6, 6], 8)
 
 
 @pytest.mark.parametrize("name", ["train.py", "my train.py"])

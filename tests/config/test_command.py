@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config.command import fill_command, resolve_executable, split_command
+from autotune.config.command import fill_command, find_script, own_words, resolve_executable, split_command
 from autotune.config.document import Document
 from autotune.errors import CommandError, ConfigError
 
@@ -67,15 +67,8 @@ def test_shell_syntax_is_refused(text, named):
 
 def test_placeholders():
     """Config, interpreter and values stay inside their token, spaces and all; values are as the config writes them."""
-    assert fill("{python}", "-c{config}", "--lr={optim.lr}", "{optim.name}", "{xla}", "{layers.0}", "{{x}}") == (
-        "/venv/bin/python",
-        "-c/a trial/c.yaml",
-        "--lr=1.0e-04",
-        "my adam",
-        "True",
-        "8",
-        "{x}",
-    )
+    filled = fill("{python}", "-c{config}", "--lr={optim.lr}", "{optim.name}", "{xla}", "{layers.0}", "{{x}}")
+    assert filled == ("/venv/bin/python", "-c/a trial/c.yaml", "--lr=1.0e-04", "my adam", "True", "8", "{x}")
 
 
 @pytest.mark.parametrize(
@@ -116,12 +109,10 @@ def test_the_program_is_looked_up(tmp_path):
     script.chmod(0o755)
     assert resolve_executable("./train me.sh", tmp_path) == tmp_path / "train me.sh"
     assert resolve_executable("train me.sh", Path("/"), str(tmp_path)) == script
-    with pytest.raises(CommandError, match="does not exist"):
-        resolve_executable("./nothing", tmp_path)
-    with pytest.raises(CommandError, match="no program nothing-of-that-name"):
-        resolve_executable("nothing-of-that-name", tmp_path)
-    with pytest.raises(CommandError, match="cannot be executed"):
-        resolve_executable(f"{tmp_path}/.", tmp_path)
+    refused = {"./nothing": "does not exist", "no-such": "no program no-such", f"{tmp_path}/.": "cannot be executed"}
+    for program, why in refused.items():
+        with pytest.raises(CommandError, match=why):
+            resolve_executable(program, tmp_path)
 
 
 @pytest.mark.parametrize("word", ["a\0b", "\ud800", "--x=\udfff"])
@@ -148,3 +139,62 @@ def test_a_switch_is_there_or_not(token, filled):
     config = Document.parse("xla: True\nlayers: [8, false]\n")
     command = ("t", "", token)
     assert fill_command(command, config=Path("c"), python="p", trial_config=config, where="here") == ("t", "", *filled)
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (("python", "-u", "train.py", "--a"), ("--a",)),
+        (("torchrun", "--nproc_per_node=2", "sub/train.py", "a=1"), ("a=1",)),
+        (("python", "-m", "pkg.train", "a=1"), ("a=1",)),
+        (("./train", "a=1"), ("a=1",)),
+        ((), ()),
+    ],
+)
+def test_own_words_stand_behind_the_script(words: tuple[str, ...], own: tuple[str, ...]):
+    """Words in front of it are for the launcher."""
+    assert words[own_words(words) :] == own
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("train.py", ("python", "train.py")),
+        ("pkg/train.py", ("python", "-m", "pkg.train")),
+        ("pkg/__main__.py", ("torchrun", "-m", "pkg")),
+        ("src/pkg/train.py", ("python", "-m", "pkg.train")),
+    ],
+)
+def test_scripts_and_modules_are_found(tmp_path: Path, file: str, words: tuple[str, ...]):
+    """As the interpreter would find them from the folder of the command."""
+    path = tmp_path / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("from hydra.utils import instantiate as make\nimport a.b\nimport c.d as e\n")
+    script = find_script(words, tmp_path)
+    assert script.path == path
+    assert script.imported == {"make": "hydra.utils.instantiate", "a": "a", "e": "c.d"}
+    assert script.imports("hydra")
+    assert not script.imports("instantiate")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("bash", "run.sh"), "train.py"),
+        (("./run.sh", "config.yaml"), "train.py"),
+        (("sh", "-c", "exec python train.py --config $0", "config.yaml"), "train.py"),
+        (("/bin/bash", "-ec", "echo hi\npython train.py"), "train.py"),
+        (("make", "-s", "train"), "train.py"),
+        (("make", "lint"), None),
+        (("python", "-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py"), "train.py"),
+    ],
+)
+def test_what_a_shell_script_or_a_makefile_starts_is_found(
+    tmp_path: Path, words: tuple[str, ...], found: str | None
+) -> None:
+    """The first Python script of its lines; comments, variables and other targets are no matter."""
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / "run.sh").write_text('set -e\n# python other.py\nexec "$PYTHON" \\\n  train.py --config "$1"\n')
+    (tmp_path / "Makefile").write_text("lint:\n\truff check\n\ntrain: data\n\t@echo hi\n\t$(PY) train.py -e 1\n")
+    path = find_script(words, tmp_path).path
+    assert (path.name if path else None) == found

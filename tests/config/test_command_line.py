@@ -1,10 +1,12 @@
 """Training command as typed behind ``--``."""
 
+import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from autotune.config.command_line import read_typed, typed_tokens
+from autotune.config.command_line import TypedOptions, read_typed, typed_tokens
 from autotune.errors import ConfigError
 
 
@@ -28,15 +30,8 @@ def test_the_configs_own_path_becomes_its_placeholder(config: Path) -> None:
 def test_braces_that_are_no_placeholders_are_literal(config: Path) -> None:
     """JSON passes through; what looks like a placeholder stays one, so that a slip in it is found."""
     typed = read_typed(["t", '{"a": {}}', "{config}", "--x={confg}", "{python}", "{a?--on}{!a?--off}", "}"])
-    assert typed.tokens(config, config.parent) == (
-        "t",
-        '{{"a": {{}}}}',
-        "{config}",
-        "--x={confg}",
-        "{python}",
-        "{a?--on}{!a?--off}",
-        "}}",
-    )
+    kept = ("{config}", "--x={confg}", "{python}", "{a?--on}{!a?--off}")
+    assert typed.tokens(config, config.parent) == ("t", '{{"a": {{}}}}', *kept, "}}")
 
 
 def test_variables_in_front(config: Path) -> None:
@@ -86,3 +81,13 @@ def test_for_this_time_only(config: Path) -> None:
     with pytest.raises(ConfigError, match="sets MODE in front") as caught:
         typed_tokens(["MODE=a", "t", "con fig.yaml"], config, config.parent)
     assert "MODE=... autotune" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("verb", ["init", "search", "apply", "revert", "status", "run"])
+def test_a_command_that_is_shown_can_be_typed_as_it_stands(verb: str) -> None:
+    """It has all options that were typed and that the command takes, and no other."""
+    typed = TypedOptions(config=Path("my config.yaml"), state_dir=Path("/mnt/state"), storage="sqlite:it's.db")
+    command = import_module(f"autotune.commands.{verb}").command
+    taken = {option for parameter in command.params for option in parameter.opts}
+    shown = {word for word in shlex.split(typed.command(verb)) if word.startswith("--")}
+    assert shown == taken & {"--config", "--state-dir", "--storage"}

@@ -1,6 +1,7 @@
 """Settings of the daemon: read from the user's own file, which nobody else may write to."""
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -77,10 +78,8 @@ def test_configs_and_folders_are_watched(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "a")
     settings = parse_daemon_settings(f"watch: [{tmp_path}/link, {tmp_path}/b/one.yaml]", "x")
-    assert settings.watches(tmp_path / "a" / "deep" / "c.yaml")
-    assert settings.watches(tmp_path / "b" / "one.yaml")
-    assert not settings.watches(tmp_path / "b" / "two.yaml")
-    assert not settings.watches(tmp_path / "ab" / "c.yaml")
+    watched = {"a/deep/c.yaml": True, "b/one.yaml": True, "b/two.yaml": False, "ab/c.yaml": False}
+    assert {name: settings.watches(tmp_path / name) for name in watched} == watched
     assert parse_daemon_settings("watch: always", "x").watches(Path("/any/where.yaml"))
 
 
@@ -107,7 +106,7 @@ def test_configs_and_folders_are_watched(tmp_path: Path) -> None:
         ("idle: {", 1, "no YAML"),
         ("? [a]\n: b", 1, "no single word"),
         ("a: \x01", None, "no YAML"),
-        ("[" * 2_000, None, "deeply"),
+        ("[\n" * 2_000, None, "deeply"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(text: str, line: int | None, words: str) -> None:
@@ -154,19 +153,20 @@ def test_a_link_to_ones_own_file_is_followed(file: Path, tmp_path: Path) -> None
     assert load(file).notify == ("tell",)
 
 
-@pytest.mark.parametrize("plant", ["folder", "fifo", "loop", "large", "binary"])
-def test_what_is_no_settings_file_is_an_error(file: Path, plant: str) -> None:
+@pytest.mark.parametrize(
+    "plant",
+    [
+        Path.mkdir,
+        os.mkfifo,
+        lambda file: file.symlink_to(file),
+        lambda file: file.write_text("# x\n" * 50_000),
+        lambda file: file.write_bytes(b"\xff\xfe\x00"),
+    ],
+    ids=["folder", "fifo", "loop", "large", "binary"],
+)
+def test_what_is_no_settings_file_is_an_error(file: Path, plant: Callable[[Path], object]) -> None:
     """Nothing is waited for, and nothing large is read."""
-    if plant == "folder":
-        file.mkdir()
-    elif plant == "fifo":
-        os.mkfifo(file)
-    elif plant == "loop":
-        file.symlink_to(file)
-    elif plant == "large":
-        write(file, "# x\n" * 50_000)
-    else:
-        file.write_bytes(b"\xff\xfe\x00")
+    plant(file)
     with pytest.raises(ConfigError) as caught:
         load(file)
     assert str(file) in str(caught.value.where)

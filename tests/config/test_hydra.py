@@ -14,11 +14,9 @@ WORDS = ("python", "train.py")
     "text",
     [
         'import hydra\n@hydra.main(config_path="conf", config_name="train.yaml")\ndef main(cfg): ...\n',
-        'from hydra import main as start\n@start(version_base=None, config_path="conf", config_name="train")\n'
-        "def main(cfg): ...\n",
+        'from hydra import main as start\n@start(config_path="conf", config_name="train")\ndef main(cfg): ...\n',
         'import hydra\nhydra.main("x", config_path="conf", config_name="train")(print)()\n',
-        'from nemo.core.config import hydra_runner\n@hydra_runner(config_path="conf", config_name="train")\n'
-        "def main(cfg): ...\n",
+        'from nemo.core.config import hydra_runner as go\n@go(config_path="conf", config_name="train")\ndef f(): ...\n',
     ],
 )
 def test_a_hydra_script_tells_its_configs(tmp_path: Path, text: str):

@@ -25,13 +25,8 @@ def config(tmp_path: Path) -> Path:
 def test_keys_of_further_files_have_their_name_in_front(config: Path):
     """Values, lines, outputs and errors are those of the file that a key stands in."""
     settings = load_settings(config)
-    assert settings.scalars == {
-        "workers": 1,
-        "log_dir": "logs",
-        "optim.lr": 1e-4,
-        "optim.batch_size": 4,
-        "optim.out.log_dir": "logs/opt",
-    }
+    optim = {"optim.lr": 1e-4, "optim.batch_size": 4, "optim.out.log_dir": "logs/opt"}
+    assert settings.scalars == {"workers": 1, "log_dir": "logs"} | optim
     assert settings.outputs.redirected == ("log_dir", "optim.out.log_dir")
     assert settings.trial_document.data["optim"]["batch_size"] == 4
     assert settings.document.line("optim.lr") == 1
@@ -47,10 +42,8 @@ def test_each_trial_has_a_copy_of_each(config: Path):
     """With the suffix of the file; the command names both, and a value of either."""
     settings = load_settings(config)
     copies = settings.copies({"optim.batch_size": 8, "workers": 2}, Path("/t"), Path("/t/outputs"))
-    assert {prefix: str(copy.path) for prefix, copy in copies.items()} == {
-        "": "/t/config.yaml",
-        "optim": "/t/config-optim.json",
-    }
+    paths = {prefix: str(copy.path) for prefix, copy in copies.items()}
+    assert paths == {"": "/t/config.yaml", "optim": "/t/config-optim.json"}
     assert copies[""].text == "workers: 2\nlog_dir: /t/outputs/logs\n"
     assert copies["optim"].text == SECOND.replace(": 4", ": 8").replace("logs/opt", "/t/outputs/logs/opt")
     first = copies.pop("")

@@ -1,5 +1,6 @@
 """Loading of the ``autotune:`` section, and a trial's own copy of the config."""
 
+import math
 from functools import partial
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from autotune.config.apply import plan_edit
 from autotune.config.load import load_settings
-from autotune.config.schema import Range
+from autotune.config.schema import BatchLimit, Range, parse_batch_limit
 from autotune.errors import ConfigError
 
 TRAINING = """\
@@ -252,6 +253,9 @@ def test_a_tag_of_the_trainers_does_not_hide_an_output(config):
         ("knobs: {training.epochs: [1]}\n  set: {training.epochs: 1}", 11, "autotune.knobs", "fixed by set", "one of"),
         ("set: {training: {epochs: 1}}", 11, "autotune.set.training", "no single value", "dotted"),
         ("env: {A: [1]}", 11, "autotune.env.A", "cannot be set", "text"),
+        ("batch: [4x]", 11, "autotune.batch", "no limit of the batch", "batch: 4x"),
+        ("batch: 0.5x", 11, "autotune.batch", "no limit of the batch", "batch: 4x"),
+        ("batch: true", 11, "autotune.batch", "no limit of the batch", "batch: 4x"),
         ("redirect: [training.epochs]", 11, "autotune.redirect", "no path", "Take it out"),
         ("command: 'a | b {config}'", 11, "autotune.command", "shell", "script"),
     ],
@@ -340,3 +344,26 @@ def test_a_section_that_is_no_yaml_is_an_error(tmp_path, name, text):
     with pytest.raises(ConfigError, match="cannot stand in a") as caught:
         load_settings(tmp_path / name)
     assert "c.autotune.yaml" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("4x", BatchLimit(factor=4.0)),
+        (" 1.5X", BatchLimit(factor=1.5)),
+        ("1x", BatchLimit(factor=1.0)),
+        ("same", BatchLimit(factor=1.0, is_fixed=True)),
+        ("free", BatchLimit(factor=math.inf)),
+    ],
+)
+def test_factors_and_words(text: str, limit: BatchLimit) -> None:
+    """Any factor from 1 on, and two words."""
+    assert parse_batch_limit(text) == limit
+    assert limit.is_free is (text == "free")
+
+
+@pytest.mark.parametrize("text", ["", "4", "x", "0.5x", "0x", "-4x", "nanx", "infx", "4xx", "four", "1e3x"])
+def test_what_is_no_limit(text: str) -> None:
+    """The message says what would be one."""
+    with pytest.raises(ValueError, match=r"4x|1x"):
+        parse_batch_limit(text)

@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from autotune.config import outputs as places
 from autotune.config.document import Document
 from autotune.config.outputs import find_outputs, holding_something, redirected_path
 from autotune.errors import ConfigError
@@ -112,9 +115,8 @@ def test_the_user_has_the_last_word():
     text = "log_dir: a\nplots: b\nautotune: {x_dir: c, save_dir: d}\n"
     assert found(text, redirect=["plots"]) == ("log_dir", "plots")
     assert found(text, redirect_except=["log_dir"]) == ()
-    with pytest.raises(ConfigError, match="no such key") as caught:
+    with pytest.raises(ConfigError, match=r"(?s)no such key.*Did you mean plots\?"):
         found(text, redirect=["plot"])
-    assert caught.value.remedy == "Did you mean plots?"
 
 
 def test_an_output_that_cannot_be_moved_is_told():
@@ -143,3 +145,12 @@ def test_an_output_that_cannot_be_moved_is_told():
 def test_the_tree_is_moved_as_a_whole(value, moved):
     """No path leads out of the trial's folder, and paths keep their relation to each other."""
     assert redirected_path(value, Path("/run")) == moved
+
+
+@given(text=st.text(st.characters()))
+def test_no_text_can_fail(text):
+    """Whatever a config holds, surrogates among it: asking the file system about it cannot fail."""
+    if (named := places.path_of(text, Path("/nowhere"))) is not None:
+        places.exists(named)
+        places.real_path(named)
+        places.holds_something(named)
