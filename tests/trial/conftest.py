@@ -15,6 +15,7 @@ from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner, Watch
 from autotune.trial.warm import ZygoteRunner
+from tests.until import until
 
 TRAINER = Path(__file__).with_name("trainer.py")
 SAME_ENVIRONMENT = {"PYTEST_CURRENT_TEST": ""}
@@ -33,6 +34,15 @@ def running(trial_id: str) -> list[int]:
         except OSError:  # a zombie, or gone
             continue
     return found
+
+
+def next_tick(folder: Path) -> None:
+    """Wait until the file system's clock shows another time: of changes within one tick only the last can be seen."""
+    probe = folder / ".tick"
+    probe.touch()
+    began_ns = probe.stat().st_ctime_ns
+    until(lambda: (probe.touch(), probe.stat().st_ctime_ns > began_ns)[1])
+    probe.unlink()
 
 
 class Trials:

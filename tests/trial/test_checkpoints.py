@@ -16,6 +16,7 @@ from autotune.trial import checkpoint_backups
 from autotune.trial import checkpoint_backups as checkpoints
 from autotune.trial.checkpoint_backups import CheckpointBackups, KeptFile, is_called_a_checkpoint
 from tests.search.simulated import CONFIG
+from tests.trial.conftest import next_tick
 
 
 @pytest.fixture
@@ -46,6 +47,12 @@ def checkpoint(name: str) -> Path:
     return Path("checkpoints", f"{name}.pth")
 
 
+def write(name: str, content: bytes) -> None:
+    """Write over a file of the project, or make one, later than whatever was written before."""
+    next_tick(Path(".autotune"))
+    checkpoint(name).write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("content", "comes_back"),
     [(b"old, and more", False), (b"old", False), (b"new", True), (b"ol", True), (None, True)],
@@ -61,7 +68,7 @@ def test_what_a_trial_has_taken_is_put_back(
             if content is None:
                 checkpoint("best").unlink()
             else:
-                checkpoint("best").write_bytes(content)
+                write("best", content)
             assert files.loss(f"trial {number}") is None
             assert checkpoint("best").read_bytes() == (b"old" if comes_back else content)
     assert len(files.remarks) == comes_back
@@ -113,7 +120,7 @@ def test_what_somebody_else_writes_is_left_to_them(
     """A real training beside the search goes on with its own file; the copy of the old one stays."""
     with kept(best=b"old") as files:
         files.after(started(0))
-        checkpoint("best").write_bytes(b"newer")
+        write("best", b"newer")
         if how == "between the trials":
             files.after(started(1))
         elif how == "before the eyes":
@@ -121,12 +128,12 @@ def test_what_somebody_else_writes_is_left_to_them(
 
             def meanwhile(*arguments: Any, **options: Any) -> None:
                 copied(*arguments, **options)
-                checkpoint("best").write_bytes(b"newest")
+                write("best", b"newest")
 
             monkeypatch.setattr(checkpoint_backups, "_copy", meanwhile)
         with checkpoint("best").open("ab") if how.startswith("by a process") else nullcontext():
             assert files.loss("trial 0") is None
-        checkpoint("best").write_bytes(b"newest")
+        write("best", b"newest")
         assert files.loss("trial 1") is None
     assert checkpoint("best").read_bytes() == b"newest"
     (copy,) = (path for path in Path(".autotune/kept").rglob("*.pth"))
@@ -143,7 +150,7 @@ def test_a_look_that_is_interrupted_is_made_again(
     """^C in the middle of putting back loses nothing, and leaves nothing half done."""
     with kept(best=b"1", other=b"2") as files:
         for name in ("best", "other"):
-            checkpoint(name).write_bytes(b"new")
+            write(name, b"new")
         put_back = KeptFile.put_back
 
         def interrupted(self: KeptFile, *arguments: Any) -> KeptFile:
@@ -187,7 +194,7 @@ def test_what_is_too_large_to_copy_is_said_beforehand(
         assert files.remark is not None
         assert "checkpoints/old.pth." in files.remark
         assert "new" not in files.remark
-        checkpoint("old").write_bytes(b"0")
+        write("old", b"0")
         loss = files.loss("trial 0")
         assert loss is not None
         assert "no room or time" in str(loss.remedy)
@@ -198,7 +205,7 @@ def test_where_a_redirected_key_points_is_not_copied(kept: Callable[..., Checkpo
     with kept("checkpoint_dir: checkpoints\n", best=b"old") as files:
         assert files.remark is None
         assert not Path(".autotune", "kept", "search").exists()
-        checkpoint("best").write_bytes(b"other")
+        write("best", b"other")
         assert files.loss("trial 0") is not None
 
 
@@ -206,14 +213,15 @@ def test_what_an_earlier_trial_has_left_is_not_the_users(kept: Callable[..., Che
     """As long as nobody has touched it: what is put in its place, even while trials went on, is the user's."""
     with kept(best=b"1"):
         for name in ("left", "replaced", "touched"):
-            checkpoint(name).write_bytes(b"of a trial")
+            write(name, b"of a trial")
     checkpoint("replaced").unlink()
-    checkpoint("replaced").write_bytes(b"x")
+    write("replaced", b"x")
     os.utime(checkpoint("replaced"), (checkpoint("left").stat().st_mtime,) * 2)
+    next_tick(Path(".autotune"))
     os.utime(checkpoint("touched"))
     with kept(best=b"1") as files:
         for name in ("left", "replaced", "touched"):
-            checkpoint(name).write_bytes(b"other")
+            write(name, b"other")
         assert files.loss("trial 0") is None
     assert checkpoint("left").read_bytes() == b"other"
     assert checkpoint("replaced").read_bytes() == b"x"

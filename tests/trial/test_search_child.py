@@ -28,8 +28,9 @@ Start = Callable[..., SearchChild]
 
 
 @pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Start]:
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start a child, which is gone at the end of the test."""
+    monkeypatch.setattr(search_child, "GIVE_UP_S", 60.0)  # a machine may be slow to end what was killed
     children = []
 
     def start(*argv: str, **options: object) -> SearchChild:
@@ -59,6 +60,14 @@ def exit_of(child: SearchChild) -> SearchExit:
 def still_running(pids: Iterable[int]) -> list[int]:
     """Return those of some processes that run."""
     return [pid for pid in pids if (stat := process_stat(pid)) is not None and not stat.is_dead]
+
+
+def stubborn(begin: Start, folder: Path) -> tuple[SearchChild, frozenset[int]]:
+    """Start a search that does not listen; return it with all its processes."""
+    child = begin(sys.executable, str(STUBBORN), str(folder))
+    until(lambda: len((folder / "log").read_text().split()) == 2)
+    until(lambda: len(child.pids()) == 4)
+    return child, child.pids()
 
 
 def test_it_stands_for_itself(begin: Start, tmp_path: Path) -> None:
@@ -94,10 +103,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_one_that_does_not_listen_is_killed_and_its_guard_ends_the_rest(begin: Start, tmp_path: Path) -> None:
     """Whatever ignores SIGTERM, and in whatever session it is."""
-    child = begin(sys.executable, str(STUBBORN), str(tmp_path))
-    until(lambda: len((tmp_path / "log").read_text().split()) == 2)
-    until(lambda: len(child.pids()) == 4)
-    pids = child.pids()
+    child, pids = stubborn(begin, tmp_path)
     child.leave()
     ended = exit_of(child)
     assert (ended.code, ended.was_told, ended.was_killed, ended.left) == (-signal.SIGKILL, True, True, ())
@@ -106,10 +112,7 @@ def test_one_that_does_not_listen_is_killed_and_its_guard_ends_the_rest(begin: S
 
 def test_a_search_that_was_killed_is_over_once_its_guard_is(begin: Start, tmp_path: Path) -> None:
     """Somebody else's SIGKILL: what its guard still has to end is waited for."""
-    child = begin(sys.executable, str(STUBBORN), str(tmp_path))
-    until(lambda: len((tmp_path / "log").read_text().split()) == 2)
-    until(lambda: len(child.pids()) == 4)
-    pids = child.pids()
+    child, pids = stubborn(begin, tmp_path)
     os.kill(child.pid, signal.SIGKILL)
     ended = exit_of(child)
     assert (ended.code, ended.was_told, ended.left) == (-signal.SIGKILL, False, ())
@@ -118,10 +121,7 @@ def test_a_search_that_was_killed_is_over_once_its_guard_is(begin: Start, tmp_pa
 
 def test_what_has_lost_its_guard_is_killed(begin: Start, tmp_path: Path) -> None:
     """The processes of a search are known by then."""
-    child = begin(sys.executable, str(STUBBORN), str(tmp_path))
-    until(lambda: len((tmp_path / "log").read_text().split()) == 2)
-    until(lambda: len(child.pids()) == 4)
-    pids = child.pids()
+    child, pids = stubborn(begin, tmp_path)
     guard = int((tmp_path / "log").read_text().split()[0])
     os.kill(guard, signal.SIGSTOP)  # it does nothing any more
     ended = child.end()

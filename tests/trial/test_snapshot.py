@@ -10,6 +10,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.trial import side_effects as snapshot_module
 from autotune.trial.side_effects import Snapshot, SnapshotChanges
+from tests.trial.conftest import next_tick
 
 
 def watched(*folders: Path, apart: tuple[Path, ...] = ()) -> Snapshot:
@@ -41,6 +42,7 @@ def test_a_file_that_looks_unchanged_is_found(tmp_path: Path) -> None:
     file.write_text("one")
     before = file.stat()
     around = watched(tmp_path)
+    next_tick(tmp_path)
     file.write_text("two")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert around.traces().changed == (file,)

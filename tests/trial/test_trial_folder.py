@@ -1,9 +1,6 @@
 """Trial folder: made, marked, read and emptied, and never anything outside it."""
 
 import os
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ from autotune.errors import TrialError
 from autotune.trial.deletion import left_aside
 from autotune.trial.folder import MARKER, TrialFolder, delete_left
 from tests.trial.test_deletion import nested
+from tests.until import until
 
 
 def made(path: Path) -> TrialFolder:
@@ -102,14 +100,6 @@ def test_what_a_killed_process_did_not_delete_goes_with_the_next_search(tmp_path
     (left / "outputs").mkdir(parents=True)
     delete_left(left.parent, lambda: False)
     assert not any(left.parent.iterdir())
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    deadline_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.01)
 
 
 @pytest.mark.parametrize("where", ["in outputs", "as outputs", "as the folder"])

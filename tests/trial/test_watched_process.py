@@ -1,7 +1,6 @@
 """Observation of a process from outside: real processes that start, fork, report and end."""
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from autotune.clock import SystemClock, VirtualClock
 from autotune.daemon.monitor import WatchedProcess
 from autotune.errors import AutotuneError
 from autotune.trial.folder import TrialFolder
+from tests.until import until
 
 # Says when it is ready, and lives until its stdin is closed.
 WAITS = "import sys; print('ready', flush=True); sys.stdin.read()"
@@ -33,9 +33,7 @@ def test_a_process_is_watched_until_it_ends(start: Start) -> None:
     assert not watched.has_ended
     process.stdin.close()
     process.stdin = None
-    give_up_s = time.monotonic() + 60.0
-    while not watched.has_ended:
-        assert time.monotonic() < give_up_s
+    until(lambda: watched.has_ended)
     with pytest.raises(AutotuneError, match=f"process {process.pid} has ended"):
         WatchedProcess(process.pid, SystemClock())
     process.wait()
