@@ -234,7 +234,7 @@ class SimulatedRunner:
         if started_s >= deadline_s:
             return TrialExit(started_s=started_s, ended_s=started_s, exit_code=None, stop=Stop.DEADLINE)
         TrialFolder(plan.folder).create()
-        if (config := plan.folder / plan.config_name).exists():
+        if (config := plan.folder / plan.config_name).is_file():
             config.read_bytes()  # as a trainer does: a preflight looks whether it was
         rng = np.random.default_rng((self._seed, len(self.plans)))
         self.plans.append(plan)

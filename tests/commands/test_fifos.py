@@ -1,74 +1,96 @@
 """FIFOs, links, devices and folders where autotune's own files are: nothing is waited for, and nothing followed."""
 
-import json
 import os
-import shlex
-import subprocess
-import sys
+import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.commands.conftest import Autotune
+from autotune.testing.simulated_runner import Training
+from tests.command_line import CommandLine, project_in, toy
 
-TRAINER = Path(__file__).parents[1] / "toys" / "replacing_trainer.py"
-CONFIG = """\
-data: {batch_size: 4}
-out: {log_dir: logs}
-autotune:
-    command: %s
-    knobs: {data.batch_size: [4, 16, 64]}
-    trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
-"""
-
-
-@pytest.mark.parametrize(
-    "kind", ["fifo", "link", *(pytest.param(kind, marks=pytest.mark.services) for kind in ("folder", "device"))]
+NAMES = (
+    "config.yaml",
+    "imports.jsonl",
+    "read.test",
+    "result.json",
+    "samples.jsonl",
+    "stderr.log",
+    "stdout.log",
+    "steps.1.0.jsonl",
+    "unfit.txt",
+    "zygote.log",
 )
-def test_a_trainer_that_replaces_our_files(kind: str, project: Path, autotune: Autotune) -> None:
-    """The search ends with an answer or an error, and the target of a link is as it was."""
-    victim = project / "thesis.txt"
-    victim.write_text("all of it")
-    leads_to = "/dev/zero" if kind == "device" else str(victim)
-    command = shlex.join(["{python}", str(TRAINER), "{config}", kind, leads_to])
-    (project / "config.yaml").write_text(CONFIG % json.dumps(command))
-    done = autotune("search", "--config", "config.yaml", "--json", "--budget", "8s")
-    answer = json.loads(done.stdout)
-    assert done.returncode in (0, 1), done.stderr
-    assert "verdict" in answer or "error" in answer
-    if kind != "folder":  # nothing can be written where a folder is
-        assert answer.get("trials", 0) >= 2, answer
-    assert victim.read_text() == "all of it"
-    known = autotune("status", "--config", "config.yaml", "--json")
-    assert known.returncode in (0, 1), known.stderr
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_a_fifo_for_a_config_is_refused(separate: bool, project: Path, autotune: Autotune) -> None:
-    """Reading one that nobody writes into would take for ever; the same for the section in a file of its own."""
-    path = project / "config.yaml"
-    if separate:
-        path.write_text("data: {batch_size: 4}\n")
-        path = project / "config.autotune.yaml"
+def replace(path: Path, kind: str, victim: Path) -> None:
+    """Put something else in the place of a file."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
     else:
-        path.unlink()
-    os.mkfifo(path)
-    done = autotune("search", "--config", "config.yaml", "--dry-run")
+        path.symlink_to(victim)
+
+
+def spoil(trial: Path, kind: str, victim: Path) -> None:
+    """Replace every file of a trial and of its search, and make the folder of the next trial with the same things."""
+    for name in NAMES:
+        replace(trial / name, kind, victim)
+    number = re.search(r"[0-9]+$", trial.name)
+    assert number, trial
+    following = trial.with_name(f"{trial.name[: number.start()]}{int(number[0]) + 1:0{len(number[0])}d}")
+    if kind != "folder" and not following.exists():
+        (following / "inject" / "_autotune_trainee").mkdir(parents=True)
+        shutil.copy(trial / ".autotune-trial", following)
+        for name in (*NAMES, "inject/sitecustomize.py", "inject/_autotune_trainee/loop.py"):
+            replace(following / name, kind, victim)
+    for path in (trial.parents[2] / "searches").iterdir():
+        replace(path, kind, victim)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder", "device"])
+def test_a_trainer_that_replaces_our_files(kind: str, tmp_path: Path) -> None:
+    """The search ends with an answer, and the target of a link is as it was."""
+    victim = tmp_path / "thesis.txt"
+    victim.write_text("all of it")
+
+    def train(config: Mapping[str, Any]) -> Training:
+        spoil(autotune.simulator.plans[-1].folder, kind, Path("/dev/zero") if kind == "device" else victim)
+        return toy(config)
+
+    autotune = project_in(tmp_path / "project", train)
+    done = autotune.search("--json", budget="1m")
+    assert done.document["trials"] >= 2, done.stderr
+    assert victim.read_text() == "all of it"
+    assert autotune("status", "--config", "config.yaml", "--json").document["trials"] == done.document["trials"]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["config.yaml", "config.autotune.yaml"])
+def test_a_fifo_for_a_config_is_refused(name: str, simulated: CommandLine) -> None:
+    """Reading one that nobody writes into would take for ever; the same for the section in a file of its own."""
+    (simulated.folder / "config.yaml").write_text("data: {batch_size: 4}\n")
+    (simulated.folder / name).unlink(missing_ok=True)
+    os.mkfifo(simulated.folder / name)
+    done = simulated("search", "--config", "config.yaml", "--dry-run")
     assert done.returncode == 1
-    assert f"{path.name}: this is no ordinary file" in done.stderr
+    assert f"{name}: this is no ordinary file" in done.stderr
 
 
-def test_a_pipe_for_a_config_is_refused(project: Path) -> None:
+def test_a_pipe_for_a_config_is_refused(simulated: CommandLine) -> None:
     """A pipe, ``--config <(...)``, can be read once only, and cannot be written to."""
-    line = f"{shlex.quote(sys.executable)} -m autotune search --dry-run --config <(cat config.yaml)"
-    done = subprocess.run(
-        ["bash", "-c", line],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ours, theirs = os.pipe()
+    os.write(theirs, (simulated.folder / "config.yaml").read_bytes())
+    os.close(theirs)
+    done = simulated("search", "--dry-run", "--config", f"/dev/fd/{ours}")
+    os.close(ours)
     assert done.returncode == 1
     assert "this is no ordinary file" in done.stderr
