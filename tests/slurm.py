@@ -12,14 +12,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.until import DEADLINE_S, until
+
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
-_LIMIT_S = 30.0
 _CONFIG = """\
 ClusterName=autotune
 SlurmctldHost=localhost
@@ -94,12 +94,12 @@ class Cluster:
         self._start("munged", "--foreground", "--force", "--key-file", f"{place}/munge.key", "--socket",
                     f"{place}/munge.socket", "--pid-file", f"{place}/munge.pid", "--log-file", f"{place}/munge.log",
                     "--seed-file", f"{place}/munge.seed")  # fmt: skip
-        _wait(lambda: (place / "munge.socket").exists(), "munged makes no socket", self.logs)
+        until(lambda: (place / "munge.socket").exists(), self.logs)
         self._start("slurmctld", "-D", "-f", f"{place}/slurm.conf")
         for name in self.names:
             self._start("slurmd", "-D", "-N", name, "-f", f"{place}/slurm.conf")
         idle = [f"{name} idle" for name in self.names]
-        _wait(lambda: self.run("sinfo", "-h", "-N", "-o", "%N %T").split("\n")[:-1] == idle, "no nodes", self.logs)
+        until(lambda: self.run("sinfo", "-h", "-N", "-o", "%N %T").split("\n")[:-1] == idle, self.logs)
 
     def run(self, program: str, *arguments: str) -> str:
         """Run one of its commands; return what it printed, also where it failed."""
@@ -110,7 +110,7 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_LIMIT_S,
+            timeout=DEADLINE_S,
             check=False,
         )
         return done.stdout
@@ -186,10 +186,3 @@ def _free_ports(count: int) -> list[int]:
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-
-
-def _wait(is_so: Callable[[], bool], otherwise: str, logs: Callable[[], str]) -> None:
-    deadline_s = time.monotonic() + _LIMIT_S
-    while not is_so():
-        assert time.monotonic() < deadline_s, f"{otherwise}\n{logs()}"
-        time.sleep(0.1)

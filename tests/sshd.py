@@ -7,11 +7,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.until import until
 
 HOSTS = ("node-a", "node-b")
 """Names by which the client knows the server; `UNKNOWN` is one at whose port nobody listens."""
@@ -40,7 +41,6 @@ Host *
     UserKnownHostsFile "{folder}/known_hosts"
     StrictHostKeyChecking accept-new
 """
-_LIMIT_S = 30.0
 
 
 @contextlib.contextmanager
@@ -77,7 +77,7 @@ def running_sshd() -> Iterator[str]:
             [server, "-D", "-f", str(folder / "server"), "-E", str(log)], stdin=subprocess.DEVNULL
         )
         try:
-            _wait_for(port, log)
+            until(lambda: _listens(port), lambda: log.read_text() if log.exists() else "sshd does not listen")
             yield f"{folder / 'bin'}:{os.environ['PATH']}"
         finally:
             process.terminate()
@@ -88,10 +88,8 @@ def running_sshd() -> Iterator[str]:
             separation.rmdir()
 
 
-def _wait_for(port: int, log: Path) -> None:
-    deadline_s = time.monotonic() + _LIMIT_S
-    while time.monotonic() < deadline_s:
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-    raise AssertionError(log.read_text() if log.exists() else "sshd does not listen")
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    return False

@@ -13,6 +13,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.config.apply import create_file, plan_edit, plan_reverts, plan_section, write_edits
 from autotune.errors import ConfigError
+from tests.users import acting_as
 
 CONFIG = "# mine\r\ndata:\r\n  batch_size: 16  # per GPU\r\n  workers: 2\r\noptim: {lr: 1e-4, name: 'adam'}\r\nseed:"
 
@@ -228,19 +229,9 @@ def test_a_file_changed_meanwhile_is_not_overwritten(config, backups, text):
     assert list(backups.rglob("*.yaml")) == []
 
 
-@contextlib.contextmanager
 def bound_by_permissions():
     """Act for a while as a user whom permissions bind, though root."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.setegid(65534)
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
+    return acting_as(65534) if os.geteuid() == 0 else contextlib.nullcontext()
 
 
 @pytest.fixture
