@@ -1,13 +1,10 @@
 """Limits of the batch that a search puts on a problem."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from autotune.config.command_line import read_typed
 from autotune.records import Purpose
-from autotune.search.init_plan import plan_init
 from autotune.search.problem import Problem, growth_remark, limited, open_problem
 from tests.runs import MakeTrial
 
@@ -73,15 +70,6 @@ def test_the_same_training_leaves_the_batch_alone(config: Path) -> None:
     problem = limited(problem_of(config, FOUND), same_training=True, batch="8x")
     assert problem.space.choices["data.batch_size"] == (8,)
     assert problem.batch_remark is None
-
-
-def test_init_lists_what_a_search_would_try(config: Path) -> None:
-    """The list in its comment ends where the search does, and with its comment signs away it is the same search."""
-    config.write_text("data: {batch_size: 8, num_workers: 1}\n")
-    plan = plan_init(config, read_typed((sys.executable, "train.py", "{config}")), separate=False, state_dir=None)
-    assert "data.batch_size: [4, 8, 16, 32]" in plan.edit.new
-    assert "# batch: 4x " in plan.edit.new
-    assert "--batch free" in str(plan.problem.batch_remark)
 
 
 def test_a_limit_that_apply_has_moved_is_said(config: Path, make_trial: MakeTrial) -> None:

@@ -77,14 +77,6 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
 
 
-def test_a_batch_size_that_is_not_heeded(findings: Findings, learn: Learn) -> None:
-    """Each step has as many samples as before, with four times the batch size."""
-    learn(80.0)
-    assert findings.inert == {}
-    learn(80.0, batch_size=32)
-    assert findings.inert == {"data.batch_size": "each step had 8 samples with 8 and with 32"}
-
-
 def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn) -> None:
     """Batches that hold other samples than the config says are remarked on once; the answer says it again."""
     learn(100.0)

@@ -68,9 +68,13 @@ class Other:
         )
         self.study.finish(self.begins(values), record)
 
+    def has_measured_today(self, samples_per_s: float) -> None:
+        """Finish a trial of today's config."""
+        self.has_measured(self.problem.space.baseline, samples_per_s, Purpose.BASELINE)
+
 
 def joining(
-    *others: Other, role: Role = Role.SEARCH, budget_s: float = 9e9, first: Callable[[], None] = lambda: None
+    *others: Other, role: Role = Role.SEARCH, budget_s: float = 9e9, first: Callable[[], object] = lambda: None
 ) -> Callable[[Study, Problem, VirtualClock], None]:
     """Let others join first, and do something, and then the search itself."""
 
@@ -105,11 +109,7 @@ def after(trials: int, act: Callable[[], None]) -> Callable[[Event], None]:
 def test_points_that_others_measure_are_left_to_them(search: Search, make_trial: MakeTrial) -> None:
     """As long as somebody else is at a point, it is not tried here; the others are."""
     other = Other("a", make_trial)
-
-    def begins() -> None:
-        other.begins(GOOD)
-
-    searched = search(plain, budget_s=110, joins=joining(other, first=begins))
+    searched = search(plain, budget_s=110, joins=joining(other, first=lambda: other.begins(GOOD)))
     tried = [trial.values for trial in searched.of(Purpose.EXPLORE)]
     assert len(tried) >= 4
     assert GOOD not in tried
@@ -121,7 +121,7 @@ def test_what_others_have_measured_is_not_tried_again(search: Search, make_trial
     other = Other("a", make_trial)
 
     def measured() -> None:
-        other.has_measured(other.problem.space.baseline, 1.2 * 285.0, Purpose.BASELINE)
+        other.has_measured_today(1.2 * 285.0)
         other.has_measured(GOOD, 1.2 * 615.0)
         other.has_measured(BEST, 1.2 * 677.0)
 
@@ -138,7 +138,7 @@ def test_a_point_that_another_confirms_is_confirmed_here_too(search: Search, mak
     other = Other("a", make_trial)
 
     def confirms() -> None:
-        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
+        other.has_measured_today(285.0)
         other.has_measured(GOOD, 615.0)
         other.study.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
 
@@ -192,11 +192,7 @@ def test_a_worker_leaves_with_the_search_that_it_works_for(search: Search, make_
 def test_a_machine_on_which_nothing_works_leaves_and_says_so(search: Search, make_trial: MakeTrial) -> None:
     """Where today's config runs elsewhere, it is this machine that is named, and no point is blamed."""
     other = Other("a", make_trial)
-
-    def measured() -> None:
-        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
-
-    searched = search(crashing, budget_s=300, joins=joining(other, first=measured))
+    searched = search(crashing, budget_s=300, joins=joining(other, first=lambda: other.has_measured_today(285.0)))
     assert "is not mounted here" in searched.tuner.left_because
     assert "did on a" in searched.tuner.left_because
     assert len(searched.trials) <= 3
@@ -206,14 +202,10 @@ def test_a_machine_on_which_nothing_works_leaves_and_says_so(search: Search, mak
 def test_a_machine_that_breaks_later_leaves_after_a_few_trials(search: Search, make_trial: MakeTrial) -> None:
     """Two failures in a row, and today's config is tried again: it is the machine."""
     other, broken = Other("a", make_trial), []
-
-    def measured() -> None:
-        other.has_measured(other.problem.space.baseline, 285.0, Purpose.BASELINE)
-
     searched = search(
         lambda config: crashing(config) if broken else plain(config),
         budget_s=600,
-        joins=joining(other, first=measured),
+        joins=joining(other, first=lambda: other.has_measured_today(285.0)),
         told=after(4, lambda: broken.append(True)),
     )
     assert "did on a" in searched.tuner.left_because
@@ -226,7 +218,7 @@ def test_a_slow_machine_leaves_and_says_how_slow(search: Search, make_trial: Mak
 
     def measured() -> None:
         for _ in range(2):
-            other.has_measured(other.problem.space.baseline, 2.2 * 285.0, Purpose.BASELINE)
+            other.has_measured_today(2.2 * 285.0)
 
     searched = search(plain, budget_s=600, joins=joining(other, first=measured))
     assert "of its speed on a" in searched.tuner.left_because

@@ -1,19 +1,21 @@
 """Preflight of init: a trial of a real trainer shows its steps, and whether it reads its copy of the config."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from autotune.clock import SystemClock
+from autotune.clock import Clock, SystemClock, VirtualClock
 from autotune.records import Ending
 from autotune.search import preflight as preflight_module
 from autotune.search.preflight import Preflight, Reached, run_preflight
 from autotune.search.problem import open_problem
+from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial import stop_rule
 from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.trial.launch import ProcessRunner, Runner
 
 PREFIX = "import sys, time\nfrom autotune.trainee import step\n"
 READS = "open(sys.argv[1]).read()\n"
@@ -44,18 +46,23 @@ def preflight_of(
     command: str = "{config}",
     section: str = "",
     with_section: bool = False,
+    training: Training | None = None,
     prefix: str = PREFIX,
     tell: Callable[[str], object] = print,
 ) -> Preflight:
-    """Run the preflight of a trainer with this code."""
+    """Run the preflight of a trainer with this code, or of a simulated training."""
     (folder / "train.py").write_text(prefix + script)
     (folder / "config.yaml").write_text(
         f"batch_size: 4\nout_dir: out\nautotune:\n{section}  command: \"'{sys.executable}' train.py {command}\"\n"
     )
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
     problem.state.create()
-    runner = ProcessRunner(guard, SystemClock())
-    return run_preflight(problem, runner, SystemClock(), name="preflight", with_section=with_section, tell=tell)
+    clock: Clock = SystemClock()
+    runner: Runner = ProcessRunner(guard, clock)
+    if training is not None:
+        clock = VirtualClock()
+        runner = SimulatedRunner(clock, lambda _text: training)
+    return run_preflight(problem, runner, clock, name="preflight", with_section=with_section, tell=tell)
 
 
 def test_a_trainer_that_reads_its_config_and_steps(folder: Path, guard: Guard) -> None:
@@ -76,17 +83,17 @@ def test_a_config_that_nobody_opens(folder: Path, guard: Guard) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "ending"),
+    ("training", "ending"),
     [
-        ("raise ValueError('no such layer')\n", Ending.CRASHED),
-        ("sys.exit(0)\n", Ending.NO_STEPS),
-        ("time.sleep(1e6)\n", Ending.NEVER_STARTED),
+        (Training(steps=0, exit_code=1, stderr="ValueError: no such layer"), Ending.CRASHED),
+        (Training(steps=0), Ending.NO_STEPS),
+        (Training(start_s=math.inf), Ending.NEVER_STARTED),
     ],
     ids=["crashes", "ends", "sleeps"],
 )
-def test_a_trainer_without_steps(folder: Path, guard: Guard, script: str, ending: Ending) -> None:
+def test_a_trainer_without_steps(folder: Path, guard: Guard, training: Training, ending: Ending) -> None:
     """The preflight tells how the trainer ended, and the end of its stderr."""
-    preflight = preflight_of(folder, guard, READS + script, section="  trial: {start_timeout_s: 3}\n")
+    preflight = preflight_of(folder, guard, "", training=training)
     assert (preflight.steps, preflight.first_step_s, preflight.ending) == (0, None, ending)
     assert ("no such layer" in preflight.stderr_tail) == (ending is Ending.CRASHED)
 
@@ -111,6 +118,7 @@ def test_a_trainer_that_rejects_unknown_keys_fails_with_the_section_only(
         assert (preflight.steps >= 3, preflight.ending) == (True, Ending.STOPPED)
 
 
+@pytest.mark.services
 def test_a_trainer_in_plain_python_is_not_waited_for_until_the_limit(
     folder: Path, guard: Guard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from autotune.errors import StorageAway
 from autotune.options import SearchOptions
 from autotune.search.answer import Study as KnownStudy
 from autotune.search.open import Part, open_search
-from autotune.search.problem import open_problem
+from autotune.search.problem import Problem, open_problem
 from autotune.study.claims import LEASE_S, NOBODY, Owner
 from autotune.study.entry import UndeliveredTrials
 from autotune.study.record import Study
@@ -111,14 +111,20 @@ def test_a_line_that_is_not_as_it_was_written_stops_nothing(tmp_path: Path, wait
     assert not (tmp_path / "s.pending").exists()
 
 
+def problem_with_waiting(folder: Path, waiting: bytes) -> Problem:
+    """Return a problem on such a storage, of which these trials wait."""
+    (folder / "config.yaml").write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
+    problem = open_problem(folder / "config.yaml", command=None, state_dir=folder / "state")
+    problem.__dict__["storage"] = storage = Remote(at("journal:studies", folder))
+    problem.state.create()
+    lines = ({**json.loads(line), "where": storage.where(problem.study)} for line in waiting.splitlines())
+    problem.state.pending(problem.study).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return problem
+
+
 def test_a_new_record_begins_without_what_waits(tmp_path: Path, waiting: bytes) -> None:
     """It is written to the old one, which is kept."""
-    (tmp_path / "config.yaml").write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
-    problem = open_problem(tmp_path / "config.yaml", command=None, state_dir=tmp_path / "state")
-    problem.__dict__["storage"] = storage = Remote(at("journal:studies", tmp_path))
-    problem.state.create()
-    line = {**json.loads(waiting), "where": storage.where(problem.study)}
-    problem.state.pending(problem.study).write_text(json.dumps(line) + "\n")
+    problem = problem_with_waiting(tmp_path, waiting)
     clock = SystemClock()
     options = SearchOptions(budget_s=60.0, fresh=True, allow_busy_gpu=True)
     with open_search(problem, options, Part(started_s=clock.now_s()), clock, lambda _event: None) as search:
@@ -211,20 +217,12 @@ def test_a_trial_that_was_closed_by_another_machine_keeps_its_number(tmp_path: P
 @pytest.mark.usefixtures("before_and_in_an_outage")
 def test_who_cannot_reach_the_storage_is_told_what_waits(tmp_path: Path) -> None:
     """`status` and `apply` fail without a server, and say that nothing was lost."""
-    (tmp_path / "config.yaml").write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
-    problem = open_problem(tmp_path / "config.yaml", command=None, state_dir=tmp_path / "state")
-    problem.__dict__["storage"] = storage = Remote(at("journal:studies", tmp_path))
-    problem.state.create()
-    lines = [json.loads(line) for line in (tmp_path / "s.pending").read_text().splitlines()]
-    where = storage.where(problem.study)
-    problem.state.pending(problem.study).write_text(
-        "".join(json.dumps({**line, "where": where}) + "\n" for line in lines)
-    )
+    problem = problem_with_waiting(tmp_path, (tmp_path / "s.pending").read_bytes())
 
     def no_answer(_pattern: str) -> None:
         raise StorageAway("no answer", where="there", remedy="Wait.")
 
-    storage.latest = no_answer  # type: ignore[assignment]
+    problem.storage.latest = no_answer  # type: ignore[method-assign]
     with pytest.raises(StorageAway, match="no answer; trials that wait here to be written there: 3"):
         KnownStudy.of(problem)
 
