@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import signal
 import stat
 from datetime import UTC, datetime, timedelta
@@ -111,9 +112,7 @@ def test_the_backup_is_the_file_as_it_was(config, backups):
     """It lies where the design says, for its owner alone."""
     backup = apply(config, backups, batch_size=32)
     assert backup.read_bytes() == CONFIG.encode()
-    assert backup.parent.parent == backups
-    assert backup.parent.name.startswith("con fig-")
-    assert backup.name.startswith("20250102T030406.000000Z-")
+    assert re.fullmatch(r"con fig-\w+/20250102T030406\.000000Z-.*", str(backup.relative_to(backups)))
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
 
 
@@ -203,8 +202,7 @@ def test_mode_and_owner_stay(config, backups):
         os.chown(config, 12345, 54321)
     before = config.stat()
     apply(config, backups, batch_size=32)
-    after = config.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert config.stat()[:1] + config.stat()[4:6] == before[:1] + before[4:6]
 
 
 def test_a_symbolic_link_stays_one(config, backups, tmp_path):
@@ -260,8 +258,7 @@ def test_without_permission_nothing_changes(open_path, what):
     assert ("read-only" if what == "file" else "Permission denied") in caught.value.message
     assert str(backups if what == "backups" else config) in caught.value.where
     assert caught.value.remedy
-    assert config.read_text() == "data: {batch_size: 16}\n"
-    assert beside(config) == []
+    assert (config.read_text(), beside(config)) == ("data: {batch_size: 16}\n", [])
     assert [path for path in backups.rglob("*") if path.is_file()] == []
 
 
@@ -282,8 +279,7 @@ def test_a_full_disk_leaves_the_config_whole(small_disk, backups):
     with pytest.raises(ConfigError, match="No space left on device; the config is unchanged") as caught:
         write_edit(edit, backups, TickingClock())
     assert caught.value.remedy
-    assert config.read_text() == text
-    assert sorted(beside(config)) == ["filler"]
+    assert (config.read_text(), beside(config)) == (text, ["filler"])
     assert list(backups.rglob("*.yaml")) == []
     (small_disk / "filler").unlink()
     assert write_edit(edit, backups, TickingClock()) is not None
@@ -359,8 +355,7 @@ def test_a_section_is_added_with_the_same_care(config, backups):
     link = config.with_name("link.yaml")
     link.symlink_to(config.name)
     init(link, backups, TickingClock())
-    assert link.is_symlink()
-    assert stat.S_IMODE(config.stat().st_mode) == 0o640
+    assert (link.is_symlink(), stat.S_IMODE(config.stat().st_mode)) == (True, 0o640)
     assert config.read_bytes() == CONFIG.encode() + b"\r\n\r\n" + "\r\n".join(SECTION).encode()
     assert [path.read_bytes() for path in backups.rglob("*.yaml")] == [CONFIG.encode()]
 
