@@ -4,32 +4,28 @@ Mallory attacks. Root is searched as: the Python that runs the tests is often on
 different for other users is tested with the modules that decide it.
 """
 
-import json
 import os
-import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autotune.errors import AutotuneError
 from autotune.study.storage.lock import sole_search
-from tests.commands.conftest import CONFIG, TRAINER
+from tests.command_line import CONFIG, CommandLine, run_forked, typed
 from tests.users import MALLORY, acting_as, only_root
-from tests.warm import typed
 
 
 @pytest.fixture
-def mine(shared: Path) -> Path:
-    """Project in a place like /tmp."""
+def mine(shared: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """Project in a place like /tmp, with a home beside it."""
+    monkeypatch.setenv("HOME", str(shared / "home"))
     folder = shared / "project"
     folder.mkdir(mode=0o755)
-    (folder / "config.yaml").write_text(CONFIG % TRAINER)
-    return folder
-
-
-def autotune(project: Path, *arguments: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
-    """Run one command in a project, with a home beside it."""
-    return typed(*arguments, cwd=project, env={**os.environ, "HOME": str(project.parent / "home")}, umask=umask)
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "train.py").touch()
+    return CommandLine(folder)
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -51,93 +47,89 @@ def open_to_others(folder: Path) -> dict[str, str]:
 
 
 @only_root
-def test_a_planted_state_folder_is_not_used(mine: Path) -> None:
+def test_a_planted_state_folder_is_not_used(mine: CommandLine) -> None:
     """A folder that another user made first, in a place that is open to all, is named and kept away from."""
+    place = mine.folder.parent
     with acting_as(MALLORY):
-        planted = mine.parent / ".autotune"
+        planted = place / ".autotune"
         planted.mkdir()
         planted.chmod(0o777)
         (planted / "studies").mkdir(mode=0o777)
     before = modes(planted)
-    searched = autotune(mine, "search", "--config", "config.yaml", "--budget", "10s", "--json")
+    searched = mine.search("--json", budget="1m")
     assert searched.returncode == 0, searched.stderr
     assert modes(planted) == before
     assert f"{planted} is not used: it belongs to user {MALLORY}" in searched.stderr
-    state = mine.parent / "home" / ".local" / "state" / "autotune"
-    assert json.loads(searched.stdout)["paths"]["journal"].startswith(str(state))
-    known = autotune(mine, "status", "--config", "config.yaml")
+    assert searched.document["paths"]["journal"].startswith(str(place / "home" / ".local" / "state" / "autotune"))
+    known = mine("status", "--config", "config.yaml")
     assert known.returncode == 0
     assert f"{planted} is not used" in known.stderr
-    refused = autotune(mine, "search", "--config", "config.yaml", "--state-dir", str(planted))
+    refused = mine.search("--state-dir", str(planted))
     assert refused.returncode == 1
     assert f"belongs to user {MALLORY}" in refused.stderr
     assert modes(planted) == before
 
 
+@pytest.mark.parametrize("state_dir", [None, "state"])
+def test_all_that_a_search_makes_is_private(state_dir: str | None, mine: CommandLine) -> None:
+    """Folders 0700 and files 0600, with a umask that takes nothing away, also in a folder that all may read."""
+    place = mine.folder / (state_dir or ".autotune")
+    options = ("--state-dir", state_dir) if state_dir else ()
+    if state_dir:
+        place.mkdir(mode=0o755)
+    (mine.folder / "checkpoints").mkdir()
+    (mine.folder / "checkpoints" / "last.ckpt").write_text("precious")
+    for verb, *words in (("search", "--budget", "1m"), ("apply", "--trial", "2", "--force"), ("revert", "--force")):
+        typed_words = (verb, "--config", "config.yaml", *words, *options)
+        done = run_forked(*typed_words, cwd=mine.folder, simulator=mine.simulator, umask=0)
+        assert done.returncode == 0, done.stderr
+    found = modes(place)
+    for name in ("studies", "trials", "searches", "backups"):
+        assert any(path.startswith(f"{name}/") for path in found)
+    assert open_to_others(place) == {}
+
+
+_SAYS_ITS_UMASK = """\
+import os, sys
+from autotune.trainee import step
+
+mask = os.umask(0)
+print(f"umask {mask:o}", flush=True)
+open(sys.argv[1]).read()
+step(samples=4)
+sys.exit(1)
+"""
+
+
 @only_root
-def test_nobody_else_gets_at_the_folder_of_a_trial(mine: Path) -> None:
-    """The trial's folder cannot be renamed, looked into, or found by another user while it is in use."""
-    config = mine / "config.yaml"
-    config.write_text(config.read_text().replace("out:", "mood: crashes\nout:"))  # and so it is over soon
-    autotune(mine, "search", "--config", "config.yaml", "--budget", "20s")
-    state = mine / ".autotune"
-    (trial,) = (path for path in (state / "trials").glob("*/*-000"))
+def test_the_files_of_a_real_trial_are_private_and_the_umask_of_its_trainer_is_the_users(mine: CommandLine) -> None:
+    """Files of a trainer have the mode that they would have without autotune; nobody else gets at its folder."""
+    (mine.folder / "train.py").write_text(_SAYS_ITS_UMASK)
+    (mine.folder / "config.yaml").write_text("data: {batch_size: 4}\n")
+    words = ("init", "--config", "config.yaml", "--yes", "--", sys.executable, "train.py", "config.yaml")
+    done = typed(*words, cwd=mine.folder, umask=0o002)
+    assert "training ended after 1 step" in done.stderr
+    state = mine.folder / ".autotune"
+    (trial,) = state.glob("trials/*/preflight-*")
+    assert (trial / "stdout.log").read_text() == "umask 2\n"
+    found = modes(trial)
+    assert any(name.startswith("steps.") for name in found)
+    assert {"stderr.log", "inject/sitecustomize.py"} <= found.keys()
+    assert open_to_others(state) == {}
     with acting_as(MALLORY):
         for path in (trial, state):
             with pytest.raises(PermissionError):
-                path.rename(mine.parent / "mine")
+                path.rename(mine.folder.parent / "mine")
         with pytest.raises(PermissionError):
             os.listdir(state)
 
 
-@pytest.mark.parametrize("state_dir", [None, "state"])
-def test_all_that_a_search_makes_is_private(state_dir: str | None, mine: Path) -> None:
-    """Folders 0700 and files 0600, with a umask that takes nothing away, also in a folder that all may read."""
-    place = mine / (state_dir or ".autotune")
-    options = ("--state-dir", state_dir) if state_dir else ()
-    if state_dir:
-        place.mkdir(mode=0o755)
-    (mine / "checkpoints").mkdir()
-    (mine / "checkpoints" / "last.ckpt").write_text("precious")
-    for command in (
-        ("search", "--budget", "12s"),
-        ("apply", "--trial", "1", "--force"),
-        ("revert", "--force"),
-    ):
-        done = autotune(mine, command[0], "--config", "config.yaml", *command[1:], *options, umask=0)
-        assert done.returncode == 0, done.stderr
-    found = modes(place)
-    for name in ("studies", "trials", "searches", "cache", "backups"):
-        assert sum(path.startswith(f"{name}/") for path in found) or name == "cache"
-    assert any(name.endswith("steps.jsonl") or "/steps." in name for name in found)
-    assert any(name.endswith("stderr.log") for name in found)
-    assert any(name.endswith("sitecustomize.py") for name in found)
-    assert open_to_others(place) == {}
-
-
-def test_the_umask_of_a_trainer_stays_the_users(mine: Path) -> None:
-    """Files of a trainer have the mode that they would have without autotune."""
-    trainer = mine / "train.py"
-    trainer.write_text("import os, sys; m = os.umask(0); print(f'umask {m:o}', flush=True); sys.exit(1)")
-    (mine / "config.yaml").write_text(CONFIG % trainer)
-    autotune(mine, "search", "--config", "config.yaml", "--budget", "20s", umask=0o027)
-    (said, *_) = (path.read_text() for path in (mine / ".autotune" / "trials").glob("*/*/stdout.log"))
-    assert said == "umask 27\n"
-
-
-def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
-    """The file that it leads to is not emptied."""
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda lock: lock.symlink_to("thesis.txt")], ids=["fifo", "link"])
+def test_what_stands_in_the_place_of_a_lock_is_refused(tmp_path: Path, plant: Callable[[Path], object]) -> None:
+    """A link is not followed, so that no file is emptied, and a FIFO is not waited for."""
     (tmp_path / "thesis.txt").write_text("all of it")
     lock = tmp_path / "study.search"
-    lock.symlink_to(tmp_path / "thesis.txt")
+    plant(lock)
     with pytest.raises((OSError, AutotuneError)), sole_search(lock, "study"):
         pass
     assert (tmp_path / "thesis.txt").read_text() == "all of it"
-
-
-def test_a_fifo_in_the_place_of_a_lock_is_not_waited_for(tmp_path: Path) -> None:
-    """The lock is refused at once."""
-    lock = tmp_path / "study.search"
-    os.mkfifo(lock)
-    with pytest.raises((OSError, AutotuneError)), sole_search(lock, "study"):
-        pass
