@@ -42,6 +42,7 @@ def test_what_the_pages_quote_can_be_typed(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.services
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "typed",
     [

@@ -18,7 +18,7 @@ _QUIET = (
 
 
 @contextmanager
-def chromium(*, width: int = 1280, height: int = 900, dark: bool = False, runs_scripts: bool = True) -> Iterator[Any]:
+def chromium(*, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Any]:
     """Run a browser for as long as a ``with`` block lasts; skips the test where chromium or selenium is missing."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
@@ -38,7 +38,6 @@ def chromium(*, width: int = 1280, height: int = 900, dark: bool = False, runs_s
         scheme = "dark" if dark else "light"
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-        page.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not runs_scripts})
         yield page
 
 

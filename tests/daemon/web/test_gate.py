@@ -53,6 +53,7 @@ def test_who_has_signed_in_is_served(served: PageServer, client: Client) -> None
     """The page, its files, the state and its own health; the state holds no key."""
     for path in ("/", "/plain", "/static/page.js", "/static/style.css", "/api/state", "/health", "/metrics"):
         assert client.ask(path).status == 200, path
+    assert b'<noscript><meta http-equiv="refresh" content="0; url=/plain">' in client.ask("/").body
     state = client.ask("/api/state")
     assert state.json["headline"]["text"] == "Nothing runs."
     assert served.token.read_text().strip() not in state.body.decode()

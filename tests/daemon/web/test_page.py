@@ -157,21 +157,6 @@ def test_markup_is_shown_as_text(browser: Any, served: PageServer, daemon: BusyD
     assert complaints(page) == []
 
 
-def test_without_javascript_the_page_can_be_read(served: PageServer, daemon: BusyDaemon) -> None:
-    """The search with its points and trials, queue, alarms, GPUs and advice, as text; what looks like markup, too."""
-    image = '<img src=x onerror="document.title = 1">'
-    daemon.add(config=f"/{image}", note=image)
-    served.state = state(daemon)
-    with chromium(runs_scripts=False) as page:
-        page.get(served.address)
-        text = page.find_element("tag name", "body").text
-    search = served.state["search"]
-    for said in (search["best_changes"], search["points"][0]["changes"], "pair 3", image, "neighbour on the CPU"):
-        assert said in text
-    assert "autotune apply --config" in text
-    assert "connecting" not in text
-
-
 def test_actions_are_let_through_and_say_what_came_of_them(browser: Any, served: PageServer) -> None:
     """Pausing is done at once, removing and applying ask first; a refusal is shown with its remedy."""
     page = opened(browser, served)

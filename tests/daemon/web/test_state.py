@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from autotune.clock import VirtualClock
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import EntryState
 from autotune.daemon.web.search_section import MOST_DOTS
+from autotune.daemon.web.without_script import plain_html
 from autotune.events import IncumbentChanged
 from autotune.records import Purpose
 from tests.daemon.web.busy_daemon import HEADER, BusyDaemon, Searching, Training, quiet
@@ -238,6 +240,19 @@ def test_a_clock_that_jumps_moves_no_trial_far(daemon: BusyDaemon) -> None:
     times = [dot[1] for dot in search["dots"]]
     assert times == sorted(times)
     assert times[-1] <= 30.0
+
+
+def test_without_javascript_the_page_can_be_read(daemon: BusyDaemon) -> None:
+    """The search with its points and trials, queue, alarms, GPUs and advice, as text; what looks like markup, too."""
+    daemon.fill()
+    image = '<img src=x onerror="document.title = 1">'
+    daemon.add(config=f"/{image}", note=image)
+    state = document(daemon)
+    page = plain_html(state)
+    search = state["search"]
+    said = (search["best_changes"], search["points"][0]["changes"], "pair 3", image, "neighbour on the CPU", "H200")
+    assert [text for text in (*said, "autotune apply --config") if text not in unescape(page)] == []
+    assert "<img" not in page
 
 
 def test_a_page_that_only_shows_holds_no_token(daemon: BusyDaemon) -> None:
