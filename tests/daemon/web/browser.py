@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 
-_NEVER_ASKS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars")
-_QUIET = (
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-default-apps",
-    "--disable-sync",
+_ARGUMENTS = (
+    *(
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--no-first-run",
+    ),
+    *("--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync"),
 )
 
 
 @contextmanager
-def chromium(*, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Any]:
+def chromium(*, width: int = 1280) -> Iterator[Any]:
     """Run a browser for as long as a ``with`` block lasts; skips the test where chromium or selenium is missing."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
@@ -26,17 +29,14 @@ def chromium(*, width: int = 1280, height: int = 900, dark: bool = False) -> Ite
         pytest.skip("chromium and chromium-driver are not installed")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
-    for argument in (*_NEVER_ASKS, *_QUIET, f"--window-size={width},{height}"):
+    for argument in (*_ARGUMENTS, f"--window-size={width},900"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = webdriver.ChromeService(executable_path=driver)
     with webdriver.Chrome(options=options, service=service) as page:
-        page.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
-        )
-        scheme = "dark" if dark else "light"
-        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        media = {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
         yield page
 

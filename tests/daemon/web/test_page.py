@@ -23,7 +23,7 @@ SECTIONS = ("search", "gpus", "trainings", "queue", "advice", "daemon")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A browser of 1280 by 900 points."""
+    """A browser."""
     with chromium() as page:
         yield page
 
