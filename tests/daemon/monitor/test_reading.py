@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from autotune.daemon.monitor import GpuSummary, MonitorReading, MonitorSummary, ShownGpu, ShownProcess, ShownVerdict
-from autotune.daemon.monitor_display import log_lines, screen, summary_lines
+from autotune.daemon.monitor import MonitorReading, ShownGpu, ShownProcess, ShownVerdict
+from autotune.daemon.monitor_display import log_lines, screen
 
 BEAT = "the step waits for data at a regular beat: more prefetch, more workers or a cache"
 CYCLIC = ShownVerdict(
@@ -110,37 +110,3 @@ def test_a_script_gets_plain_values() -> None:
     assert gpu["clock_reasons"] == ["power limit"]
     assert document["process"]["samples_per_s"] == 394.9
     assert seen(STARVED).document()["process"] is None
-
-
-def test_the_last_words_are_about_all_the_time() -> None:
-    """Means and peaks of each GPU, and what its last minute means, once."""
-    one = GpuSummary(
-        label="GPU 0",
-        uuid="GPU-0",
-        name="NVIDIA H100 80GB HBM3",
-        utilization=0.213,
-        peak_memory_bytes=20 << 30,
-        memory_total_bytes=80 << 30,
-        power_w=196.0,
-        throttled_fraction=0.05,
-        highest_temperature_c=61,
-        why_no_utilization=None,
-        verdict=CYCLIC,
-        trouble=None,
-    )
-    bare = replace(
-        one, label="GPU 1", utilization=None, peak_memory_bytes=None, power_w=None, highest_temperature_c=None,
-        throttled_fraction=None, verdict=None, trouble="GPU lost",
-    )  # fmt: skip
-    ended = replace(PROCESS, ended=True)
-    summary = MonitorSummary(t_s=1.0, utc=seen().utc, watched_s=600.0, gpus=(one, bare), process=ended)
-    assert summary_lines(summary) == [
-        "Process 4711 has ended. Watched for 10m.",
-        "GPU 0  NVIDIA H100 80GB HBM3: 21 % busy on average, in the last minute 2-40 % cyclic, period 2.0 s, "
-        "at most 20.0 of 80.0 GiB, 196 W on average, at most 61 °C, throttled in 5 % of the time",
-        "GPU 1  NVIDIA H100 80GB HBM3: GPU lost, utilization not measured",
-        f"2-40 % cyclic, period 2.0 s: {BEAT}",
-    ]
-    document = json.loads(json.dumps(summary.document()))
-    assert (document["kind"], document["watched_s"]) == ("summary", 600.0)
-    assert document["gpus"][1]["utilization"] is None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-_LIMIT_S = 30.0
+_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
