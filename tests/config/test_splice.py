@@ -103,15 +103,7 @@ def test_what_cannot_be_kept_is_refused(text, path, why):
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "remedy"),
-    [
-        ("", None, "Give the config that the trainer reads."),
-        ("a: 1\n\tb: 2", 2, "Indent with spaces"),
-        ("a: 1\nb: {{ c }}", 2, "Fill the template in first"),
-        ("- 1", 1, "a config whose top level is a mapping"),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "remedy"), [("", None, "Give the config"), ("a:\n\tb: 2", 2, "Indent with")])
 def test_a_text_that_cannot_be_read_is_refused_with_what_mends_it(text, line, remedy):
     """The line and the remedy are those of the fault in the text, not of the value that was to be changed."""
     with pytest.raises(CannotEditYaml) as caught:
@@ -225,21 +217,14 @@ def test_there_and_back(document, data):
     assert edit_yaml(new, values) is new
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("x: !!int 5\n", ""),
-        ("x: !!bool true\n", "maybe"),
-        ("x: !!binary aGVsbG8=\n", "\t"),
-        ("x: !!timestamp 2020-01-01\n", "later"),
-        ("x: 5\n", 10**5000),
-        ("x: word\n", 10**5000),
-    ],
-    ids=range(6),  # not all values can be written down
-)
-def test_what_a_tag_or_a_number_cannot_hold_is_refused(text, value):
+BEYOND = 10**5000  # what Python does not write down
+UNFIT = (("!!int 5", ""), ("!!bool true", "x"), ("!!binary aGVs", "\t"), ("!!timestamp 2020-01-01", "x"), ("5", BEYOND))
+
+
+@pytest.mark.parametrize(("old", "value"), [*UNFIT, ("word", BEYOND)], ids=range(6))
+def test_what_a_tag_or_a_number_cannot_hold_is_refused(old, value):
     """With the key and its line, and never as a bug."""
     with pytest.raises(CannotEditYaml) as caught:
-        edit_yaml(text, {"x": value})
+        edit_yaml(f"x: {old}\n", {"x": value})
     assert (caught.value.path, caught.value.line) == ("x", 1)
     assert len(str(caught.value)) < 400
