@@ -1,15 +1,13 @@
 """Execution of trials: what their instruments are asked, when they have to start, steps without samples."""
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.events import Event, TrialEnded
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuUsage, HostUsage, TrialGpus
 from autotune.measure.window import WindowGoal
@@ -17,88 +15,43 @@ from autotune.records import (
     Ending,
     GpuFigures,
     GpuMeasurement,
-    SearchResult,
-    Stop,
-    TraineeEvent,
-    TrialExit,
-    TrialPlan,
     Verdict,
 )
 from autotune.search.gpus import request_for
-from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
-from autotune.search.schedule import Budget
-from autotune.search.tuner import Tuner
-from autotune.study.record import Study
 from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
-from autotune.trial.launch import Watch
 from autotune.trial.stop_rule import TrialPolicy
-from tests.search.simulated import CONFIG
+from tests.search.simulated import CONFIG, Search
 
 STEP_S = 0.05
 
 
-def train(_config: str) -> Training:
-    """Simulate a trainer whose steps take the same time for any batch."""
-    return Training(step_s=STEP_S, step_noise=0.01, epoch=20)
+def train(_config: object) -> Training:
+    """Simulate a trainer whose steps take the same time for any batch, and do not tell their samples."""
+    return Training(samples=None, step_s=STEP_S, step_noise=0.01, epoch=20)  # type: ignore[arg-type]
 
 
-class BlindRunner:
-    """Runner of simulated trials whose steps are seen without their samples."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._runner = SimulatedRunner(clock, train)
-
-    def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """See `autotune.trial.launch.Runner.run`."""
-
-        def without_samples(events: Sequence[TraineeEvent]) -> Stop | None:
-            return watch([replace(event, samples=None) for event in events])
-
-        return self._runner.run(plan, without_samples, deadline_s)
-
-
-def search(config: str) -> tuple[SearchResult, list[TrialEnded]]:
-    """Search the config in the working directory; return the result and the trials."""
-    Path("config.yaml").write_text(config)
-    clock = VirtualClock()
-    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-    problem.state.create()
-    parts = SearchParts(
-        name="search",
-        seed=0,
-        problem=problem,
-        study=Study(problem.study, problem.storage),
-        runner=BlindRunner(clock),
-        budget=Budget(clock, started_s=clock.now_s(), budget_s=300.0),
-        clock=clock,
-    )
-    events: list[Event] = []
-    result = Tuner(parts, [events.append]).run()
-    return result, [event for event in events if isinstance(event, TrialEnded)]
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own, and no GPU, whatever this machine has."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
-def test_samples_that_cannot_be_seen_are_those_of_the_config() -> None:
+def test_samples_that_cannot_be_seen_are_those_of_the_config(search: Search) -> None:
     """A larger batch in the same time is faster, and the speeds that are shown are samples per second."""
-    result, trials = search(CONFIG)
-    assert result.verdict is Verdict.BETTER
-    assert result.best is not None
-    assert result.best.values["data.batch_size"] == 32
-    for trial in (ended.trial for ended in trials):
+    searched = search(train, budget_s=300.0)
+    assert searched.answer.verdict is Verdict.BETTER
+    assert searched.answer.best is not None
+    assert searched.answer.best.values["data.batch_size"] == 32
+    for trial in searched.trials:
         assert trial.measurement is not None
         size = trial.values["data.batch_size"]
         assert isinstance(size, int)
         assert trial.measurement.samples_per_s == pytest.approx(size / STEP_S, rel=0.1)
-    assert not any("but each step held" in caution for caution in result.cautions)
+    assert not any("but each step held" in caution for caution in searched.answer.cautions)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of its own, and no GPU, whatever this machine has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 def executed(clock: VirtualClock, instruments: Instruments, runner: SimulatedRunner, **policy: Any) -> Execution:
@@ -115,6 +68,7 @@ def executed(clock: VirtualClock, instruments: Instruments, runner: SimulatedRun
     )
 
 
+@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(("own_s", "limit_s"), [(None, 60.0), (20.0, 20.0)])
 def test_the_first_step_has_to_come_by_the_limit_of_the_policy_or_of_the_config(
     own_s: float | None, limit_s: float
@@ -164,6 +118,7 @@ class Reads:
 NO_WORKSPACE = "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"
 
 
+@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("used_gib", "said", "ending"),
     [
@@ -180,6 +135,7 @@ def test_a_full_gpu_names_a_failure_whose_words_do_not(used_gib: int, said: str,
     assert (done.ending, said in done.detail) == (ending, True)
 
 
+@pytest.mark.usefixtures("project")
 def test_processes_that_report_nothing_are_the_trials_own_on_the_gpu_too() -> None:
     """Ranks that a launcher has started: the host's probe finds them, and their kernels are no stranger's."""
     clock = VirtualClock()

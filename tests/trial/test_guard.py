@@ -120,10 +120,7 @@ def test_a_late_stop_does_not_change_how_a_trial_ended(guard: Guard, trials: Tri
     guard.start()
     for _ in range(2):
         launch(guard, trials, "trains", "1")
-        assert isinstance(guard.receive(60.0), Started)
-        ended = guard.receive(60.0)
-        assert isinstance(ended, Ended)
-        assert ended.why is None
+        assert end_of(guard).why is None
         guard.stop(Stop.ENOUGH)
 
 
@@ -131,11 +128,9 @@ def test_a_trial_that_closes_its_output_costs_the_guard_no_time(guard: Guard, tr
     """A guard that looked at a closed stream again and again would take a core from the training that it guards."""
     guard.start()
     launch(guard, trials, "closes")
-    assert isinstance(guard.receive(60.0), Started)
     assert guard.pid is not None
     before = psutil.Process(guard.pid).cpu_times()
-    ended = guard.receive(60.0)
-    assert isinstance(ended, Ended)
+    ended = end_of(guard)
     assert (ended.status, ended.cpu_s >= 0.5) == (0, True)
     after = psutil.Process(guard.pid).cpu_times()
     assert after.user + after.system - before.user - before.system < 0.1
@@ -144,6 +139,14 @@ def test_a_trial_that_closes_its_output_costs_the_guard_no_time(guard: Guard, tr
 def test_the_search_waits_longer_for_an_end_than_the_guard_may_take_for_it() -> None:
     """Else a guard that is still busy with processes that cannot be killed would be killed itself."""
     assert ENDING_S >= GRACE_S + GIVE_UP_S + 1.0
+
+
+def end_of(guard: Guard) -> Ended:
+    """Wait until the trial has started, and has ended."""
+    assert isinstance(guard.receive(DEADLINE_S), Started)
+    ended = guard.receive(DEADLINE_S)
+    assert isinstance(ended, Ended)
+    return ended
 
 
 def launch(guard: Guard, trials: Trials, *words: str) -> None:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from autotune.records import Stop
-from autotune.trial.guard import Ended, Fork, Guard, Program, SidecarAnswer, Started
+from autotune.trial.guard import Fork, Guard, Program, SidecarAnswer
 from tests.trial.conftest import Trials, running
-from tests.trial.test_guard import gone, launch
+from tests.trial.test_guard import end_of, gone, launch
 from tests.until import until
 
 STAYS = """
@@ -71,12 +71,9 @@ def test_a_sidecar_outlives_trials(guard: Guard, trials: Trials, tmp_path: Path)
     for words in (("stubborn",), ("leaves", "session")):
         (trials.folder / "ready").unlink(missing_ok=True)
         launch(guard, trials, *words)
-        assert isinstance(guard.receive(60.0), Started)
-        until(lambda: (trials.folder / "ready").exists())
+        until((trials.folder / "ready").exists)
         guard.stop(Stop.ENOUGH)
-        ended = guard.receive(60.0)
-        assert isinstance(ended, Ended)
-        assert not ended.left
+        assert not end_of(guard).left
         assert running(trials.trial_id) == []
     os.kill(pid, 0)
     assert (folder / "it.log").read_text() == "it stays\n"
@@ -117,10 +114,7 @@ def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Tri
     program = Program(argv=[sys.executable], cwd=tmp_path, env={})
     guard.start_sidecar("other", program, log=tmp_path / "no such folder" / "log")
     launch(guard, trials, "trains", "1")
-    assert isinstance(guard.receive(60.0), Started)
-    ended = guard.receive(60.0)
-    assert isinstance(ended, Ended)
-    assert ended.status == 0
+    assert end_of(guard).status == 0
 
 
 def test_a_trial_that_ends_before_its_zygote_has_told_its_process_is_reported_as_ended(
@@ -137,8 +131,6 @@ def test_a_trial_that_ends_before_its_zygote_has_told_its_process_is_reported_as
     stdout, stderr = trials.folder / "stdout.log", trials.folder / "stderr.log"
     fork = Fork(sidecar="it", request={})
     guard.launch(program, stdout=stdout, stderr=stderr, deadline_s=trials.soon(), fork=fork)
-    started, ended = guard.receive(60.0), guard.receive(60.0)
-    assert isinstance(started, Started), log.read_text()
-    assert isinstance(ended, Ended)
+    ended = end_of(guard)
     assert (ended.status, ended.why, ended.killed, ended.left) == (7, None, 0, ())
     assert stdout.read_text() == "its last words"
