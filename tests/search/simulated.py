@@ -105,7 +105,7 @@ def search_simulated(
     study = Study(problem.study, problem.storage, owner=owner)
     joins(study, problem, clock)
     simulator = SimulatedRunner(clock, lambda text: trainer(yaml.load(text, yaml.CSafeLoader)), seed=seed)
-    events: list[Event] = []
+    probe, events = gpus(simulator), list[Event]()
     started_s = clock.now_s()
     parts = SearchParts(
         name=name,
@@ -119,7 +119,7 @@ def search_simulated(
         validate_s=validate_s,
         race_s=race_s,
         warm_start=warm_start or WarmStart(),
-        instruments=lambda: Instruments(SimulatedHostProbe(simulator), gpus(simulator)),
+        instruments=lambda: Instruments(SimulatedHostProbe(simulator), probe),
     )
     tuner = Tuner(parts, [events.append, told])
     result: SearchResult | None = None

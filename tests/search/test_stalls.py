@@ -1,8 +1,6 @@
 """Promises of searches of training that stops and goes, in virtual time: what is confirmed is true; steadier counts."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,16 +11,13 @@ from autotune.testing.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer
 
 USUAL = CONFIG[: CONFIG.index("    trial:")]
+STALLS = Training(samples=8, step_s=0.01, stall_every=100, stall_s=1.0, noise=0.01)
 
 
-def stalling(other: Training, *, every: int = 100, stall_s: float = 1.0) -> Trainer:
-    """Train with a stall now and then, and otherwise with a second worker."""
-    today = Training(samples=8, step_s=0.01, stall_every=every, stall_s=stall_s, noise=0.01)
-
-    def trainer(config: Mapping[str, Any]) -> Training:
-        return replace(other, noise=0.01) if config["data"]["num_workers"] == 2 else today
-
-    return trainer
+def stalling(today: Training, **second: float) -> Trainer:
+    """Train with a stall now and then, and with these changes with a second worker."""
+    other = replace(today, **second)  # type: ignore[arg-type]
+    return lambda config: other if config["data"]["num_workers"] == 2 else today
 
 
 def remarks(searched: Searched) -> str:
@@ -33,8 +28,7 @@ def remarks(searched: Searched) -> str:
 @pytest.mark.parametrize("stall_s", [0.8, 0.0])
 def test_a_shorter_stall_is_worth_what_plain_training_gains(search: Search, stall_s: float) -> None:
     """Steps of 10 ms with one of a second in a hundred: the interval holds the ratio of whole cycles."""
-    other = Training(samples=8, step_s=0.01, stall_every=100, stall_s=stall_s)
-    searched = search(stalling(other), config=USUAL, budget_s=600)
+    searched = search(stalling(STALLS, stall_s=stall_s), config=USUAL, budget_s=600)
     speedup = searched.answer.speedup
     assert searched.answer.verdict is Verdict.BETTER
     assert speedup is not None
@@ -44,8 +38,7 @@ def test_a_shorter_stall_is_worth_what_plain_training_gains(search: Search, stal
 
 def test_even_steps_of_the_same_speed_are_steadier(search: Search) -> None:
     """No gain of speed; the verdict says so, and that the steps are evener."""
-    searched = search(stalling(Training(samples=8, step_s=0.02)), config=USUAL, budget_s=600)
-    answer = searched.answer
+    answer = search(stalling(STALLS, step_s=0.02, stall_s=0.0), config=USUAL, budget_s=600).answer
     assert answer.verdict is Verdict.STEADIER
     assert answer.best is not None
     assert answer.best.values["data.num_workers"] == 2
@@ -57,14 +50,12 @@ def test_even_steps_of_the_same_speed_are_steadier(search: Search) -> None:
 
 def test_the_same_stalls_are_no_change(search: Search) -> None:
     """Neither better nor steadier."""
-    same = Training(samples=8, step_s=0.01, stall_every=100, stall_s=1.0)
-    assert search(stalling(same), config=USUAL, budget_s=600).answer.verdict is Verdict.NO_CHANGE
+    assert search(stalling(STALLS), config=USUAL, budget_s=600).answer.verdict is Verdict.NO_CHANGE
 
 
 def test_rare_stalls_are_waited_for_as_far_as_the_budget_goes(search: Search) -> None:
     """Each trial holds three of them; with less budget the answer does not claim what nobody could see."""
-    other = Training(samples=8, step_s=0.01, stall_every=600, stall_s=4.8)
-    trainer = stalling(other, every=600, stall_s=6.0)
+    trainer = stalling(replace(STALLS, step_s=0.06, stall_s=6.0), stall_s=4.8)
     long = search(trainer, config=USUAL, budget_s=1800)
     confirming = [trial.measurement for trial in long.of(Purpose.CONFIRM) if trial.measurement]
     assert long.answer.verdict is Verdict.BETTER

@@ -1,7 +1,10 @@
 """Warm starts: whole searches in virtual time that begin with what another machine found."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from autotune.events import Remark, TrialEnded
 from autotune.records import Gpu, Machine, Purpose
@@ -11,7 +14,7 @@ from autotune.study.profiles import INDEX, ProfileIndex, ProfilePoint
 from autotune.study.record import Study
 from autotune.testing.simulated_runner import Training
 from tests.runs import named, observation
-from tests.search.simulated import Search, Searched, plain
+from tests.search.simulated import Search, Searched, plain, searches_in
 
 GIB = 1 << 30
 OTHER = Machine(
@@ -44,35 +47,43 @@ def _leave_profile_of(searched: Searched, machine: Machine) -> None:
     ProfileIndex(problem.storage, problem.state.studies).keep(profile)
 
 
-def test_begins_with_the_best_point_of_another_machine(search: Search) -> None:
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Search, Searched]]:
+    """Search here, and what a search on another machine has found and left in the index."""
+    with searches_in(tmp_path_factory.mktemp("elsewhere")) as search:
+        found = search(plain, budget_s=300)
+        _leave_profile_of(found, OTHER)
+        yield search, found
+
+
+def test_begins_with_the_best_point_of_another_machine(elsewhere: tuple[Search, Searched]) -> None:
     """It is the first point tried after today's; screens say where it came from, and in the end when it was tried."""
-    before = search(plain, budget_s=300)
+    search, before = elsewhere
     assert before.answer.best is not None
-    _leave_profile_of(before, OTHER)
     start = warm_start(_problem())
     assert start.sentence.startswith("A search begins with ")
     assert "a study of this training on B, 8 cores" in start.sentence
-    after = search(plain, budget_s=300, fresh=True, warm_start=start)
+    after = search(plain, budget_s=150, fresh=True, warm_start=start)
     assert _tried(after)[0] == before.answer.best.values
     assert "The answer is the 1st point that was tried; it came from a study of this training on B" in _remarks(after)
 
 
-def test_other_numbers_are_not_mixed_in(search: Search) -> None:
+def test_other_numbers_are_not_mixed_in(elsewhere: tuple[Search, Searched]) -> None:
     """A point that was good elsewhere and is slow here is no answer: it counts by its own trial."""
-    _leave_profile_of(search(plain, budget_s=300), OTHER)
+    search, _ = elsewhere
 
     def other_way_round(config: dict[str, dict[str, int]]) -> Training:
         training = plain(config)
         return replace(training, step_s=training.step_s * config["data"]["batch_size"] / 4)
 
-    searched = search(other_way_round, budget_s=300, fresh=True, warm_start=warm_start(_problem()))
+    searched = search(other_way_round, budget_s=100, fresh=True, warm_start=warm_start(_problem()))
     assert searched.answer.best is not None
     assert searched.answer.best.values["data.batch_size"] == 8
 
 
 def test_after_one_disappointment_the_others_of_that_study_are_left_out(search: Search) -> None:
     """Its optimum lies elsewhere: a search that is misled loses one trial."""
-    search(plain, budget_s=60)
+    search(plain, budget_s=20)
     problem = _problem()
     values = [{**problem.space.baseline, **changes} for changes in ({"data.batch_size": 32}, {"data.num_workers": 2})]
     other = _problem(OTHER)
@@ -86,9 +97,9 @@ def test_after_one_disappointment_the_others_of_that_study_are_left_out(search: 
     assert list(start.among(iter(()), problem.space, observations, lambda _values: False)) == [values[1]]
 
 
-def test_a_study_leaves_its_profile_in_the_record_and_beside_it(search: Search) -> None:
+def test_a_study_leaves_its_profile_in_the_record_and_beside_it(elsewhere: tuple[Search, Searched]) -> None:
     """With the values that were better, and no path, host or command."""
-    searched = search(plain, budget_s=120)
+    _, searched = elsewhere
     problem = _problem()
     study = Study(problem.study, problem.storage)
     keep_profile(problem, study, searched.tuner.state.better(), searched.tuner.state.sd, "2026-01-01T00:00:00+00:00")
