@@ -60,29 +60,24 @@ def test_a_terminal_sees_what_runs_now() -> None:
     assert last[2].endswith("\x1b[2K")
 
 
-def test_a_terminal_sees_how_busy_the_gpu_was(trial_ended: MakeEnded) -> None:
-    """Of the last trial; nothing is said where that was not measured."""
+def test_a_terminal_sees_how_busy_the_gpus_were(trial_ended: MakeEnded) -> None:
+    """Of the last trial, nothing where that was not measured; those of data and model while a trial goes on."""
+
+    def last_drawn(*events: Event) -> str:
+        file = StringIO()
+        console = Console(file=file, width=120, force_terminal=True, color_system=None)
+        with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
+            for event in events:
+                display(event)
+        return file.getvalue().rpartition("0.0s of 1m")[2]
+
     busy = trial_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
-    assert "1 trials, the last GPU 41 % starting" in _last_drawn(busy)
-    assert "2 trials starting" in _last_drawn(busy, trial_ended())
-
-
-def test_a_terminal_sees_the_gpus_of_data_and_model_while_a_trial_goes_on() -> None:
-    """Both, the data's first."""
+    assert "1 trials, the last GPU 41 % starting" in last_drawn(busy)
+    assert "2 trials starting" in last_drawn(busy, trial_ended())
     started = TrialStarted(number=3, purpose=Purpose.EXPLORE, changes={"model_gpu": 1})
-    busy = {GpuRole.MODEL: 0.91, GpuRole.DATA: 0.624}
-    shown = _last_drawn(started, TrialProgress(number=3, elapsed_s=5.0, steps=17, utilization=busy))
+    both = {GpuRole.MODEL: 0.91, GpuRole.DATA: 0.624}
+    shown = last_drawn(started, TrialProgress(number=3, elapsed_s=5.0, steps=17, utilization=both))
     assert "trial 3 explore: model_gpu=1  17 steps  data GPU 62 %, model GPU 91 %" in shown
-
-
-def _last_drawn(*events: Event) -> str:
-    """Return the terminal's content after these events."""
-    file = StringIO()
-    console = Console(file=file, width=120, force_terminal=True, color_system=None)
-    with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
-        for event in events:
-            display(event)
-    return file.getvalue().rpartition("0.0s of 1m")[2]
 
 
 def test_what_stays_from_one_trial_to_the_next_is_dim(trial_ended: MakeEnded) -> None:

@@ -18,6 +18,7 @@ LOAD_S = 0.0005
 BATCH = 16
 
 
+@pytest.mark.services
 def test_the_phases_of_the_shipped_step_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """Each phase of the shipped model's step has a time, or a reason; together they are about the step."""
     assert run(["profile", "step", "--json"]) == 0
@@ -70,6 +71,7 @@ def test_the_step_of_the_reference_trainer_is_taken_apart(tmp_path: Path, profil
     assert 0.3 < profile["adds_up"] < 3.0
 
 
+@pytest.mark.services
 def test_a_step_that_nobody_can_take_apart_is_not_measured(profiled: Profiled) -> None:
     """Of a trainer without such a framework, the length of the step is said, and why its parts are not."""
     config = "data: {batch_size: 4, num_workers: 1}\nout: {log_dir: logs}"
@@ -99,6 +101,7 @@ def of_torch(profiled: Profiled, style: str) -> dict[str, Any]:
     return profiled("step", config, "--", *command, file="config.json")
 
 
+@pytest.mark.services
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("style", "way"),
@@ -127,6 +130,7 @@ def test_the_step_of_a_loop_is_taken_apart(style: str, way: str, profiled: Profi
     assert abs(profile["marks_cost"]) < 0.5
 
 
+@pytest.mark.services
 @pytest.mark.timeout(200)
 def test_batches_from_no_loader_are_the_rest(profiled: Profiled) -> None:
     """Where no fetch is seen, the steps go from update to update, and it is said that data was not measured."""

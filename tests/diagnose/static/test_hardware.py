@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Process, Scenario
 
 LOOK = """
@@ -27,25 +25,27 @@ def test_a_healthy_gpu_is_told_and_nothing_is_wrong(fake_gpu):
     assert issues == []
 
 
-@pytest.mark.parametrize(
-    ("gpu", "severity", "said"),
-    [
-        (Gpu(event_reasons=0x40, temperature_c=93), "warning", "held down right now at 93 °C: heat (hardware)."),
-        (Gpu(event_reasons=0x80), "warning", "power brake"),
-        (Gpu(power_limit_mw=350_000), "note", "may draw 350 W of the 700 W"),
-        (Gpu(pcie_width=4), "warning", "linked to the host by 4 lanes of the 16"),
-        (Gpu(persistence=0), "note", "is unloaded whenever nobody uses it"),
-        (Gpu(mig=True, mig_instances=(MigInstance(),)), "note", "cut into 1 MIG instances"),
-        (Gpu(processes=(Process(pid=4711, memory_bytes=1 << 30),)), "warning", "is in use by process 4711"),
-    ],
-)
-def test_what_holds_a_gpu_back_is_named(fake_gpu, gpu, severity, said):
+HELD_BACK = [
+    (Gpu(event_reasons=0x40, temperature_c=93), "warning", "held down right now at 93 °C: heat (hardware)."),
+    (Gpu(event_reasons=0x80), "warning", "power brake"),
+    (Gpu(power_limit_mw=350_000), "note", "may draw 350 W of the 700 W"),
+    (Gpu(pcie_width=4), "warning", "linked to the host by 4 lanes of the 16"),
+    (Gpu(persistence=0), "note", "is unloaded whenever nobody uses it"),
+    (Gpu(mig=True, mig_instances=(MigInstance(),)), "note", "cut into 1 MIG instances"),
+    (Gpu(processes=(Process(pid=4711, memory_bytes=1 << 30),)), "warning", "is in use by process 4711"),
+]
+
+
+def test_what_holds_a_gpu_back_is_named(fake_gpu):
     """Each by itself, on the GPU that it is about; idle clocks and a power cap under load are none of it."""
-    _, issues = look(fake_gpu(Scenario(gpus=(Gpu(event_reasons=0x5), gpu))))
-    ((weight, place, sentence),) = issues
-    assert weight == severity
-    assert place.startswith("GPU-00000001")
-    assert said in sentence
+    _, issues = look(fake_gpu(Scenario(gpus=(*(gpu for gpu, *_ in HELD_BACK), Gpu(event_reasons=0x5)))))
+    assert len(issues) == len(HELD_BACK)
+    for number, (_, severity, said) in enumerate(HELD_BACK):
+        ((weight, sentence),) = [
+            (weight, text) for weight, place, text in issues if place.startswith(f"GPU-{number:08}")
+        ]
+        assert weight == severity
+        assert said in sentence
 
 
 def test_a_driver_that_does_not_work_is_a_warning_with_its_reason(fake_gpu):
