@@ -13,6 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.until import until
+
 PASSWORD = "p{w%d:/@s"
 """Has all that URLs, templates and formats may stumble over."""
 
@@ -96,8 +98,7 @@ class Server:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        while any(Path(f"/proc/{pid}").exists() for pid in pids):
-            pass
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the server's processes are still there")
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def freeze(self) -> None:
