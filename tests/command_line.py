@@ -7,12 +7,17 @@ everything else is what a user has. What needs a process, a terminal or a signal
 import io
 import json
 import os
+import pkgutil
+import select
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch as patched
@@ -20,6 +25,7 @@ from unittest.mock import patch as patched
 import pytest
 import yaml
 
+import autotune
 from autotune import cli
 from autotune.__main__ import main
 from autotune.clock import VirtualClock
@@ -27,6 +33,7 @@ from autotune.commands.watchdog import Watchdog
 from autotune.search import problem
 from autotune.study.identity import framework_versions
 from autotune.testing.simulated_runner import SimulatedRunner, Training
+from tests.until import DEADLINE_S
 
 Trainer = Callable[[Mapping[str, Any]], Training]
 
@@ -128,33 +135,8 @@ class CommandLine:
         return Done(code, *printed)
 
     def forked(self, *arguments: str) -> Done:
-        """Run one command in a child process, which takes signals as a user's does."""
-        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as nothing:
-            if (pid := os.fork()) == 0:
-                self.become(arguments, (nothing.fileno(), out.fileno(), err.fileno()))
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            out.seek(0)
-            err.seek(0)
-            return Done(code, out.read(), err.read())
-
-    def become(self, arguments: Sequence[str], streams: Sequence[int] = (0, 1, 2)) -> NoReturn:
-        """Make this forked process one that runs the command with these streams, and end it."""
-        code: object = 3
-        try:
-            for number, given in enumerate(streams):
-                os.dup2(given, number)
-                name = ("stdin", "stdout", "stderr")[number]
-                stream = io.FileIO(number, "w" if number else "r", closefd=False)
-                setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(stream) if number else io.BufferedReader(stream)))
-            os.chdir(self.folder)
-            run, sys.argv = cli.run, ["autotune", *arguments]
-            cli.run = lambda arguments, **_: run(arguments, simulator=self.simulator)
-            main()
-        except SystemExit as end:
-            code = end.code
-        finally:
-            sys.stdout.flush()
-            os._exit(code if isinstance(code, int) else 1)
+        """Run one command in a fork of this process, which takes signals as a user's does."""
+        return run_forked(*arguments, cwd=self.folder, simulator=self.simulator)
 
     def search(self, *options: str, config: str = "config.yaml", budget: str = "30m") -> Done:
         """Search, without a question at its end."""
@@ -174,3 +156,85 @@ def project_in(folder: Path, trainer: Trainer = toy, config: str = CONFIG) -> Co
     (folder / "train.py").write_text('"""Simulated: never run."""\n')
     os.makedirs(folder / ".autotune", mode=0o700, exist_ok=True)
     return CommandLine(folder, trainer)
+
+
+_LEFT_OUT = ("autotune.__main__", "autotune.tf", "autotune.trainee", "autotune.workloads")
+"""Parts of the package that no command loads."""
+
+
+@cache
+def preload() -> None:
+    """Load what commands load when they need it: forks are spared that."""
+    for module in pkgutil.walk_packages(autotune.__path__, "autotune."):
+        if not module.name.startswith(_LEFT_OUT):
+            with suppress(ModuleNotFoundError):  # a package of an extra is not everywhere
+                import_module(module.name)
+
+
+def run_forked(*arguments: str, cwd: Path, simulator: SimulatedRunner | None = None, umask: int = 0o022) -> Done:
+    """Run one command in a fork of this process: a process of its own, without the second that imports take."""
+    preload()
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err, open(os.devnull) as nothing:
+        if (pid := os.fork()) == 0:
+            os.umask(umask)
+            become(arguments, cwd, simulator, [file.fileno() for file in (nothing, out, err)])
+        if not select.select([ended := os.pidfd_open(pid)], [], [], DEADLINE_S)[0]:
+            os.kill(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(ended)
+        out.seek(0)
+        err.seek(0)
+        return Done(code, out.read(), err.read())
+
+
+def become(
+    arguments: Sequence[str], cwd: Path, simulator: SimulatedRunner | None, streams: Sequence[int] = (0, 1, 2)
+) -> NoReturn:
+    """Make this forked process one that runs the command with these streams, and end it."""
+    code: object = 3
+    try:
+        for number, given in enumerate(streams):
+            os.dup2(given, number)
+            stream = io.FileIO(number, "w" if number else "r", closefd=False)
+            buffered = io.BufferedWriter(stream) if number else io.BufferedReader(stream)
+            setattr(sys, ("stdin", "stdout", "stderr")[number], io.TextIOWrapper(buffered, line_buffering=True))
+        os.chdir(cwd)
+        if simulator and problem.framework_versions is framework_versions:
+            problem.framework_versions = _framework_versions
+        run, sys.argv = cli.run, ["autotune", *arguments]
+        cli.run = lambda arguments, **_: run(arguments, simulator=simulator)
+        main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.stdout.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+_INTERPRETERS = ("LANG", "LC_", "LD_", "MPL", "OMP_", "OPENBLAS", "PYTHON")
+"""Beginnings of the names of variables that count when a process or a module is loaded."""
+
+_AT_START = dict(os.environ)
+
+
+def typed(
+    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, umask: int = 0o022
+) -> "subprocess.CompletedProcess[str]":
+    """Run one command with real trials, in a process of its own.
+
+    Args:
+        arguments: What is typed after ``autotune``.
+        cwd: Folder where it is typed.
+        env: All of its environment; None is that of the tests.
+        umask: Its umask.
+    """
+    environ = dict(os.environ if env is None else env)
+    if any(name.startswith(_INTERPRETERS) and environ.get(name) != _AT_START.get(name) for name in environ | _AT_START):
+        command = [sys.executable, "-m", "autotune", *arguments]
+        return subprocess.run(
+            command, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=DEADLINE_S, umask=umask,
+        )  # fmt: skip
+    with patched.dict(os.environ, environ, clear=True):
+        done = run_forked(*arguments, cwd=cwd, umask=umask)
+    return subprocess.CompletedProcess(["autotune", *arguments], done.returncode, done.stdout, done.stderr)

@@ -1,25 +1,21 @@
 """Project with a config and a trainer, and the command line as its user has it."""
 
-import json
 import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.command_line import CommandLine
+from tests.command_line import CommandLine, become, preload, typed
 from tests.until import DEADLINE_S
-from tests.warm import typed
 
 TRAINER = Path(__file__).parents[1] / "toys" / "toy_trainer.py"
 CONFIG = """\
@@ -69,25 +65,6 @@ def autotune(project: Path) -> Autotune:
     return run
 
 
-@pytest.fixture(scope="session")
-def searched_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The project with a search that has found and confirmed something better, and what that printed as an object."""
-    folder = tmp_path_factory.mktemp("searched")
-    (folder / "config.yaml").write_text(CONFIG % TRAINER)
-    done = typed("search", "--config", "config.yaml", "--budget", "90s", "--json", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
-
-
-@pytest.fixture
-def searched(project: Path, searched_once: tuple[Path, str]) -> dict[str, Any]:
-    """Make the project one whose search is over; return its answer. The search is made once for all such tests."""
-    folder, answer = searched_once
-    shutil.copytree(folder, project, dirs_exist_ok=True)
-    document: dict[str, Any] = json.loads(answer)
-    return document
-
-
 def start_search(project: Path, budget_s: float, command: str = "search") -> subprocess.Popen[str]:
     """Start a search, or a worker, in the background; its progress is on ``stderr``."""
     return subprocess.Popen(
@@ -130,13 +107,14 @@ def on_terminal(
     commands: CommandLine, answers: Answers, *arguments: str, in_background: bool = False, at_rest: bool = False
 ) -> tuple[int, str]:
     """Run a command in virtual time on a real terminal, in a fork of this process; see `talked`."""
+    preload()
     pid, terminal = pty.fork()
     if pid == 0:
         if in_background and (child := os.fork()):
             os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         if in_background:
             os.setpgid(0, 0)
-        commands.become(arguments)
+        become(arguments, commands.folder, commands.simulator)
     return talked(pid, terminal, answers, at_rest=at_rest)
 
 

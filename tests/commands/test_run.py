@@ -16,9 +16,8 @@ import pytest
 from autotune.daemon.training_folder import TrainingHeader
 from autotune.errors import AutotuneError
 from autotune.trial import python_command
-from tests.command_line import CommandLine
+from tests.command_line import CommandLine, typed
 from tests.commands.conftest import Autotune
-from tests.warm import typed
 
 FLAG_TRAINER = Path(__file__).parents[1] / "toys" / "flag_trainer.py"
 CONFIG = """\

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import typed
 from tests.commands.conftest import left_running
 from tests.trainers.styles import NOTHING_TO_TUNE, STYLES
-from tests.warm import typed
 
 FOUND: dict[str, tuple[dict[str, Any], str]] = {
     "argparse flags": ({"batch_size": 32, "workers": 2}, ""),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import autotune
-from tests.warm import typed
+from tests.command_line import typed
 
 BUG_REPORT = ("Python ", "cores", "GPU: ", "needs: ", "frameworks beside it: ")
 
