@@ -103,7 +103,13 @@ def test_what_cannot_be_kept_is_refused(text, path, why):
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize(("text", "line", "remedy"), [("", None, "Give the config"), ("a:\n\tb: 2", 2, "Indent with")])
+@pytest.mark.parametrize(
+    ("text", "line", "remedy"),
+    [
+        *(("", None, "Give the config that the trainer reads."), ("a: 1\n\tb: 2", 2, "Indent with spaces")),
+        *(("a: 1\nb: {{ c }}", 2, "Fill the template in"), ("- 1", 1, "a config whose top level is a mapping")),
+    ],
+)
 def test_a_text_that_cannot_be_read_is_refused_with_what_mends_it(text, line, remedy):
     """The line and the remedy are those of the fault in the text, not of the value that was to be changed."""
     with pytest.raises(CannotEditYaml) as caught:
