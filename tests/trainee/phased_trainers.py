@@ -1,51 +1,59 @@
-"""Small trainers of known speed that report nothing: ``phased_trainers.py STYLE... [--load-ms N] [--seconds N]``.
+"""Small trainers that report nothing, to be taken through phases; as a script, ``phased_trainers.py STYLE``.
 
-A batch takes ``--load-ms`` to load; a step takes next to nothing. Each style trains in passes of 20 batches, several of
-them in forks of one process, and prints what it knows of itself. A trainer that divides by the number of batches of a
-pass fails if it is given none. A script for any interpreter that has the framework.
+They train in passes of 20 batches, until they have been through all phases, and know when their loader was asked for a
+batch and when a step ended. A trainer that divides by the number of batches of a pass fails if it is given none.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 BATCHES = 20
 WIDTH = 16
+MOST_STEPS = 3000
 
 
 class Facts:
-    """Numbers that a trainer knows of itself, and its end."""
+    """Times that a trainer knows of itself, and its end.
 
-    def __init__(self, style: str, arguments: argparse.Namespace) -> None:
-        self.style = style
-        self.load_s = arguments.load_ms / 1000
-        self.seconds = arguments.seconds
-        self.steps = 0
-        self.passes: list[int] = []
-        self.end_s = float("inf")
+    Args:
+        steps: Steps after which it ends; None is once it has begun the first phase for the second time.
+    """
+
+    def __init__(self, steps: int | None = None) -> None:
+        self.loads_s: list[float] = []
+        self.steps_s: list[float] = []
+        self.least = MOST_STEPS
+        self._steps = steps
+        self._folder = Path(os.environ["AUTOTUNE_TRIAL_DIR"])
+
+    def load(self) -> None:
+        """Count a batch that the loader makes."""
+        time.sleep(0.001)
+        self.loads_s.append(time.monotonic())
 
     def trained(self) -> bool:
         """Count a step; return whether to go on."""
-        self.steps += 1
-        if self.steps == 3:  # the first ones compile
-            self.end_s = time.monotonic() + self.seconds
-        return time.monotonic() < self.end_s
+        self.steps_s.append(time.monotonic())
+        assert len(self.steps_s) < MOST_STEPS
+        if self._steps is not None:
+            return len(self.steps_s) < self._steps
+        return sum(file.read_text().count('"phase": "replay"') for file in self._folder.glob("steps.*")) < 2
 
-    def train(self, one_pass: Any) -> None:
-        """Train in passes until the time is over, and print the numbers."""
-        while time.monotonic() < self.end_s:
-            before = self.steps
-            one_pass()
-            self.passes.append(self.steps - before)
-        facts = {"style": self.style, "pid": os.getpid(), "steps": self.steps, "least": min(self.passes[:-1] or [1])}
-        print("\n" + json.dumps(facts), flush=True)
+    def train(self, style: str) -> None:
+        """Train in passes until it ends."""
+        one_pass = STYLES[style](self)
+        while True:
+            before = len(self.steps_s)
+            if one_pass() is False:
+                return
+            self.least = min(self.least, len(self.steps_s) - before)
 
 
 def tf_dataset(facts: Facts) -> Any:
@@ -54,7 +62,7 @@ def tf_dataset(facts: Facts) -> Any:
 
     def batches() -> Iterator[Any]:
         for number in range(BATCHES):
-            time.sleep(facts.load_s)
+            facts.load()
             size = 4 + number % 3
             yield {"x": tf.ones((size, WIDTH)), "y": tf.ones((size, 1))}
 
@@ -79,35 +87,41 @@ def tf_step() -> Any:
     return step
 
 
-def loop(facts: Facts) -> Any:
-    """Loop in Python, which takes its batches apart, with validation over the same data."""
+def compiled_step() -> Any:
+    """Return a compiled training step."""
     import tensorflow as tf
 
-    step, dataset = tf.function(tf_step(), reduce_retracing=True), tf_dataset(facts)
+    return tf.function(tf_step(), reduce_retracing=True)
 
-    def one_pass() -> None:
+
+def loop(facts: Facts) -> Any:
+    """Loop in Python, which takes its batches apart, with validation over the same data."""
+    step, dataset = compiled_step(), tf_dataset(facts)
+
+    def one_pass() -> bool:
         for batch in dataset:
             step({name: batch.pop(name) for name in ("x", "y")})
             if not facts.trained():
-                return
+                return False
+        loads = len(facts.loads_s)
         validated = sum(1 for batch in dataset if batch["x"].shape[0])
         assert validated == BATCHES, validated
+        del facts.loads_s[loads:]
+        return True
 
     return one_pass
 
 
 def reports(facts: Facts) -> Any:
     """Loop that reports its steps itself."""
-    import tensorflow as tf
-
     from autotune.trainee import step as report
 
-    step, batches = tf.function(tf_step(), reduce_retracing=True), iter(tf_dataset(facts).repeat())
+    step, batches = compiled_step(), iter(tf_dataset(facts).repeat())
 
-    def one_pass() -> None:
+    def one_pass() -> bool:
         step(next(batches))
         report(samples=4)
-        facts.trained()
+        return facts.trained()
 
     return one_pass
 
@@ -117,20 +131,26 @@ def in_a_thread(facts: Facts) -> Any:
     import queue
     import threading
 
-    import tensorflow as tf
-
-    step, batches = tf.function(tf_step(), reduce_retracing=True), tf_dataset(facts).repeat()
-    ready: queue.Queue[Any] = queue.Queue(2)
+    step, batches = compiled_step(), tf_dataset(facts).repeat()
+    ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    is_over = threading.Event()
 
     def fetch() -> None:
         for batch in batches:
             ready.put(batch)
+            if is_over.is_set():
+                return
 
-    threading.Thread(target=fetch, daemon=True).start()
+    thread = threading.Thread(target=fetch)
+    thread.start()
 
-    def one_pass() -> None:
+    def one_pass() -> bool:
         step(ready.get())
-        facts.trained()
+        if facts.trained():
+            return True
+        is_over.set()
+        thread.join()
+        return False
 
     return one_pass
 
@@ -142,15 +162,15 @@ def next_inside(facts: Facts) -> Any:
     step, dataset = tf_step(), tf_dataset(facts)
     whole = tf.function(lambda batches: step(next(batches)))
 
-    def one_pass() -> None:
+    def one_pass() -> bool:
         batches = iter(dataset)
         try:
             while True:
                 whole(batches)
                 if not facts.trained():
-                    return
+                    return False
         except tf.errors.OutOfRangeError:
-            pass
+            return True
 
     return one_pass
 
@@ -165,17 +185,18 @@ def mirrored(facts: Facts) -> Any:
     both = tf.function(lambda batch: strategy.run(step, args=(batch,)), reduce_retracing=True)
     dataset = strategy.experimental_distribute_dataset(tf_dataset(facts))
 
-    def one_pass() -> None:
+    def one_pass() -> bool:
         for batch in dataset:
             both(batch)
             if not facts.trained():
-                return
+                return False
+        return True
 
     return one_pass
 
 
 def fit(facts: Facts, **options: Any) -> Any:
-    """Keras's own loop, with validation."""
+    """Keras's own loop."""
     import keras
 
     class Counter(keras.callbacks.Callback):  # type: ignore[misc]
@@ -187,8 +208,7 @@ def fit(facts: Facts, **options: Any) -> Any:
     model = keras.Sequential([keras.layers.Input((WIDTH,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", **options)
     dataset = tf_dataset(facts).map(lambda batch: (batch["x"], batch["y"]))
-    validation = dataset.take(2)
-    return lambda: model.fit(dataset, epochs=10**6, verbose=0, callbacks=[Counter()], validation_data=validation)
+    return lambda: model.fit(dataset, epochs=10**6, verbose=0, callbacks=[Counter()]) is None
 
 
 def fit_several(facts: Facts) -> Any:
@@ -200,12 +220,12 @@ def own_batches(facts: Facts) -> Any:
     """Loop that makes its batches itself."""
     import tensorflow as tf
 
-    step = tf.function(tf_step(), reduce_retracing=True)
+    step = compiled_step()
 
-    def one_pass() -> None:
-        time.sleep(facts.load_s)
+    def one_pass() -> bool:
+        facts.load()
         step({"x": tf.ones((4, WIDTH)), "y": tf.ones((4, 1))})
-        facts.trained()
+        return facts.trained()
 
     return one_pass
 
@@ -220,7 +240,7 @@ def torch(facts: Facts, workers: int = 0) -> Any:
 
         def __getitem__(self, index: int) -> Any:
             if index % 4 == 0:
-                time.sleep(facts.load_s)
+                facts.load()
             return {"x": library.ones(WIDTH), "y": library.ones(1)}
 
     library.set_num_threads(1)
@@ -232,15 +252,18 @@ def torch(facts: Facts, workers: int = 0) -> Any:
     model = library.nn.Linear(WIDTH, 1)
     optimizer = library.optim.SGD(model.parameters(), 0.01)
 
-    def one_pass() -> None:
+    def one_pass() -> bool:
         for batch in training:
             loss = library.nn.functional.mse_loss(model(batch.pop("x")), batch.pop("y"))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             if not facts.trained():
-                return
+                return False
+        loads = len(facts.loads_s)
         assert sum(1 for _ in validation) == BATCHES
+        del facts.loads_s[loads:]
+        return True
 
     return one_pass
 
@@ -258,29 +281,8 @@ STYLES = {
     )
 }
 
-
-def main() -> None:
-    """Train in one style, or in several, each in a fork of this process."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("styles", nargs="+", choices=STYLES, metavar="STYLE")
-    parser.add_argument("--load-ms", type=float, default=40.0)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--break", dest="broken", action="store_true", help="have the observer's phases fail")
-    arguments = parser.parse_args()
-    if arguments.broken:
-        fails = {"rotate": property(lambda self: self.there_is_no_such_thing)}
-        sys.modules["_autotune_trainee.phases"].deque = type("Broken", (deque,), fails)  # type: ignore[attr-defined]
-    framework = "torch" if arguments.styles[0].startswith("torch") else "keras"
-    __import__(framework)
-    for style in arguments.styles:
-        child = os.fork() if len(arguments.styles) > 1 else 0
-        if child == 0:
-            facts = Facts(style, arguments)
-            facts.train(STYLES[style](facts))
-            return
-        if os.waitpid(child, 0)[1] != 0:
-            sys.exit(f"{style} failed")
-
-
 if __name__ == "__main__":
-    main()
+    facts = Facts()
+    facts.train(sys.argv[1])
+    about = {"style": sys.argv[1], "pid": os.getpid(), "loads_s": facts.loads_s, "steps_s": facts.steps_s}
+    print(json.dumps({**about, "least": facts.least}))

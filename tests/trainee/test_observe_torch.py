@@ -5,15 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.trainee.conftest import TRAINERS, interpreter_with, sums_up
+from tests.trainee.conftest import interpreter_with, sums_up
+
+pytestmark = pytest.mark.services
 
 FRAMEWORKS = Path(__file__).with_name("torch_frameworks.py")
-
-
-def test_workers_write_nothing(run) -> None:
-    """Only the training process has a stream."""
-    seen = run(interpreter_with("torch"), TRAINERS, "torch-workers", "--steps", 5)
-    assert len(list(seen.folder.path.glob("steps.*"))) == 1
 
 
 SWALLOWS = """
@@ -31,10 +27,10 @@ def test_memory_that_runs_out_is_seen(run, tmp_path: Path) -> None:
     script = tmp_path / "swallows.py"
     script.write_text(SWALLOWS)
     seen = run(interpreter_with("torch"), script)
-    steps = [event for event in seen.events if event.kind == "step"]
+    steps = seen.kind("step")
     assert len(steps) == 10
     assert {step.loss for step in steps} == {math.inf, None}
-    (note,) = [event.text for event in seen.events if event.kind == "note"]
+    (note,) = [event.text for event in seen.kind("note")]
     assert note == "memory ran out: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
 
 
@@ -75,10 +71,10 @@ def test_keras_over_a_loader_counts_each_batch_once(run, tmp_path: Path, backend
     script = tmp_path / "keras_fit.py"
     script.write_text(KERAS_FIT.replace("EAGERLY", str(eagerly)))
     seen = run(interpreter_with("torch", "keras", backend), script, KERAS_BACKEND=backend)
-    steps = [event for event in seen.events if event.kind == "step"]
+    steps = seen.kind("step")
     assert len(steps) == 10
     assert sum(step.samples or 0.0 for step in steps) == pytest.approx(72)
-    assert not [event.text for event in seen.events if event.kind == "note"]
+    assert seen.kind("note") == []
 
 
 @pytest.mark.parametrize("accumulated", [1, 3])
@@ -94,8 +90,8 @@ def test_keras_over_a_loader_counts_each_batch_once(run, tmp_path: Path, backend
 def test_libraries_above_torch_are_seen(run, library: str, style: str, accumulated: int) -> None:
     """Batches, their samples and the optimizer's steps; neither a check before training nor validation is one."""
     seen = run(interpreter_with(library), FRAMEWORKS, style, accumulated)
-    sums_up(seen, style, waits=False)
+    sums_up(seen, style)
     # Before the first update nothing is known of accumulation, so those batches count as steps.
-    updates = [step.update for step in seen.steps_of(style)]
+    updates = [step.update for step in seen.of(style, "step")]
     assert updates.count(True) == seen.facts[style]["updates"] + accumulated - 1
-    assert [event.kind for event in seen.of(style)].count("eval") == 1
+    assert len(seen.of(style, "eval")) == 1

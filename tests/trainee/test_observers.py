@@ -116,6 +116,13 @@ def test_a_loop_that_cannot_be_seen_is_said(matrix: Matrix, framework: str, styl
     assert seen.of(style, "step") == []
 
 
+@each({"torch-workers"})
+def test_workers_write_nothing(matrix: Matrix, framework: str, style: str) -> None:
+    """Only the training process has a stream; the trainers of the styles have one each."""
+    seen = matrix(framework, style)
+    assert {event.pid for event in seen.events if event.kind == "step"} == {one["pid"] for one in seen.facts.values()}
+
+
 @each(VALIDATE)
 def test_validation_is_a_pause_between_the_epochs(matrix: Matrix, framework: str, style: str) -> None:
     """Its batches are no steps, and it lies between the last step of one epoch and the first of the next."""

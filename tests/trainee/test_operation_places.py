@@ -4,7 +4,11 @@ import json
 import subprocess
 from typing import Any
 
+import pytest
+
 from tests.trainee.conftest import interpreter_with
+
+pytestmark = pytest.mark.services  # each imports a framework
 
 ON_TWO_DEVICES = """
 import json

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -17,9 +17,6 @@ from autotune.records import TraineeEvent
 from autotune.trainee import stream
 from autotune.trainee.stream import announce, epoch_end, mark, step
 from autotune.trial.step_files import StepReader
-
-# Python 3.12 warns of forking once any other test of this process has started threads; the child only writes a line.
-forks_on_purpose = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +72,8 @@ def test_a_with_statement_is_one_step_stamped_at_its_end(trial_dir: Path) -> Non
     assert (line["samples"], line["loss"]) == (8, 2.0)
 
 
-def test_outside_a_run_nothing_is_written_and_nothing_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the variable a step makes no object and no file, and takes about a microsecond at most."""
+def test_outside_a_run_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the variable a step makes no object and no file."""
     monkeypatch.chdir(tmp_path)
     assert step(samples=8) is step(samples=9)
     with step(samples=8) as this_step:
@@ -85,26 +82,9 @@ def test_outside_a_run_nothing_is_written_and_nothing_costs(tmp_path: Path, monk
     mark("eval")
     announce("test")
     assert list(tmp_path.iterdir()) == []
-    assert per_call_s(step) < 20e-6  # seen: 0.2 µs; the margin is for busy machines
 
 
-def test_a_step_in_a_run_costs_microseconds(trial_dir: Path) -> None:
-    """Reporting stays far below the shortest training step."""
-    assert per_call_s(lambda: step(samples=8, wait_s=0.00123, work=4021)) < 200e-6  # seen: 5 µs
-
-
-def per_call_s(call: Callable[[], object]) -> float:
-    """The best of several rounds: what it costs when nothing interferes."""
-    rounds = []
-    for _ in range(10):
-        started_s = time.perf_counter()
-        for _ in range(200):
-            call()
-        rounds.append((time.perf_counter() - started_s) / 200)
-    return min(rounds)
-
-
-@forks_on_purpose
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_writes_its_own_file(trial_dir: Path) -> None:
     """A worker inherits neither the parent's file nor its place in it."""
     step(samples=1)
