@@ -41,14 +41,28 @@ def test_the_end_of_the_input_tells_them_to_leave() -> None:
         assert list(group.leave()) == [OutputLine(name="a", text="leaving"), CommandEnd(name="a", status=0)]
 
 
-def test_a_command_that_does_not_leave_is_ended() -> None:
+class FastClock(SystemClock):
+    """Clock on which seconds are short."""
+
+    def now_s(self) -> float:
+        """See `Clock.now_s`."""
+        return 20.0 * super().now_s()
+
+
+@pytest.mark.parametrize(
+    ("script", "clock", "status"),
+    [
+        ("echo up; exec sleep 1000", SystemClock(), -15),
+        ("trap '' TERM; echo up; while :; do sleep 1000 & wait; done", FastClock(), -9),
+    ],
+    ids=["leaves", "takes no notice"],
+)
+def test_a_command_that_does_not_leave_is_ended(script: str, clock: SystemClock, status: int) -> None:
     """By SIGTERM after the time that it was given, by SIGKILL if it takes no notice."""
-    with CommandGroup(SystemClock(), 0.2) as group:
-        group.start("a", ("sleep", "1000"), os.environ)
-        group.start("b", ("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1000 & wait; done"), os.environ)
-        assert next(group.output()).name == "b"
-        told = {one.name: one.status for one in group.leave() if isinstance(one, CommandEnd)}
-    assert told["a"] == -15
+    with CommandGroup(clock, 0.2) as group:
+        group.start("a", ("sh", "-c", script), os.environ)
+        assert next(group.output()) == OutputLine(name="a", text="up")
+        assert list(group.leave()) == [CommandEnd(name="a", status=status)]
 
 
 def test_a_program_that_is_not_there_is_named() -> None:

@@ -19,14 +19,6 @@ def made(path: Path) -> TrialFolder:
     return folder
 
 
-def test_a_new_folder_is_marked_and_private(hostile: Path) -> None:
-    """It is ours, has a place for outputs, and nobody else can look into it."""
-    folder = made(hostile / "trials" / "study" / "trial")
-    assert folder.is_ours()
-    assert folder.outputs.is_dir()
-    assert folder.path.stat().st_mode & 0o077 == 0
-
-
 def test_the_tail_of_stderr_is_whole_lines(tmp_path: Path) -> None:
     """Of much output the last 32 KiB are shown, from the start of a line; bad bytes do no harm."""
     folder = made(tmp_path / "trial")

@@ -145,14 +145,6 @@ def test_a_warm_trial_sees_and_says_what_a_fresh_one_does(
         assert project.runner.warm_starts > before or words[-1] in ("no.such.module", "syntax.py", "latin.py"), words
 
 
-def test_what_keeps_the_observer_out_is_started_afresh(other: Project) -> None:
-    """Nothing comes into such an interpreter, and so no fork either."""
-    other.write("train.py", "")
-    for _ in range(2):
-        assert other.run("-I", "train.py")[0].exit_code == 0
-    assert other.forks == (0, 0)
-
-
 def test_random_numbers_differ_from_trial_to_trial(project: Project) -> None:
     """Generators that a fresh process seeds by itself are not copies of one another."""
     project.write("train.py", "import random, numpy\nprint(random.random(), numpy.random.rand())\n")
@@ -473,17 +465,6 @@ def test_a_killed_search_leaves_no_zygote(trials: Trials) -> None:
         until(lambda: not any(member.is_running() and member.status() != "zombie" for member in members))
     finally:
         search.close()
-
-
-def test_the_record_of_the_first_trial_is_not_left_behind(other: Project) -> None:
-    """The record of imports for the next trials is deleted with the trial."""
-    install(other, "framework", "")
-    other.write("train.py", "import framework\n")
-    own = {".autotune-trial", "config.yaml", "inject", "outputs", "stderr.log", "stdout.log"}
-    for number, log in ((1, set()), (2, {"zygote.log"}), (3, set())):
-        other.run("train.py")
-        names = {path.name for path in (other.folder / "runs" / str(number)).iterdir()}
-        assert {name for name in names if not name.startswith("steps.")} == own | log
 
 
 def test_a_trial_that_has_made_steps_is_never_begun_again(other: Project) -> None:
