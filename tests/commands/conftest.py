@@ -65,18 +65,6 @@ def autotune(project: Path) -> Autotune:
     return run
 
 
-def start_search(project: Path, budget_s: float, command: str = "search") -> subprocess.Popen[str]:
-    """Start a search, or a worker, in the background; its progress is on ``stderr``."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "autotune", command, "--config", "config.yaml", "--budget", f"{budget_s:g}s"],
-        cwd=project,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 Answers = Mapping[bytes, bytes | signal.Signals | Callable[[], object]]
 
 

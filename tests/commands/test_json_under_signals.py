@@ -24,11 +24,10 @@ from tests.until import until
 
 CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "ended by SIGTERM")}
 KINDS = {"sigint": (signal.SIGINT,), "twice": (signal.SIGINT, signal.SIGINT), "sigterm": (signal.SIGTERM,)}
+SEARCH = ("search", "--config", "config.yaml", "--budget", "3m", "--json", "--no-apply")
 
-Comes = Callable[..., Any]
 
-
-def interrupting(kind: str, then: Callable[..., Any]) -> Comes:
+def interrupting(kind: str, then: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that is interrupted before it does what another does."""
 
     def interrupted(*arguments: Any) -> Any:
@@ -59,7 +58,7 @@ def test_a_search_gives_one_object(simulated: CommandLine, kind: str) -> None:
         return (comes if len(simulated.simulator.plans) == 3 else toy)(config)
 
     simulated.trainer = trainer
-    done = simulated.forked("search", "--config", "config.yaml", "--json", "--no-apply")
+    done = simulated.forked(*SEARCH)
     code, word = CODES[KINDS[kind][0]]
     assert done.returncode == code
     assert (done.document["format"], done.document["verdict"], done.document["trials"]) == (2, "no_change", 2)
@@ -75,7 +74,7 @@ def test_before_there_is_an_answer_the_object_is_the_word_for_the_signal(
 ) -> None:
     """While it opens."""
     monkeypatch.setattr(search_run, "open_requested", interrupting(kind, search_run.open_requested))
-    done = simulated.forked("search", "--config", "config.yaml", "--json")
+    done = simulated.forked(*SEARCH)
     code, word = CODES[KINDS[kind][0]]
     assert (done.returncode, done.document["error"]["kind"]) == (code, "interrupted")
     assert done.document["error"]["message"].startswith(word)
@@ -94,7 +93,7 @@ def test_ending_by_force_when_it_hangs(simulated: CommandLine, monkeypatch: pyte
 
     monkeypatch.setattr(termination, "INSISTING_S", 0.0)
     monkeypatch.setattr(search_run, "open_requested", hangs)
-    done = simulated.forked("search", "--config", "config.yaml", "--json")
+    done = simulated.forked(*SEARCH)
     assert (done.returncode, done.document["error"]["kind"]) == (130, "interrupted")
     assert "Traceback" not in done.stderr
 

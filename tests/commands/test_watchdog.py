@@ -14,7 +14,7 @@ from autotune.commands.watchdog import LATE_S, Watchdog
 from autotune.search.tuner import Tuner
 from tests.command_line import CommandLine
 
-SEARCH = ("search", "--config", "config.yaml", "--json", "--no-apply")
+SEARCH = ("search", "--config", "config.yaml", "--budget", "3m", "--json", "--no-apply")
 
 
 def sleeps() -> None:
