@@ -68,26 +68,19 @@ def autotune(project: Path) -> Autotune:
 Answers = Mapping[bytes, bytes | signal.Signals | Callable[[], object]]
 
 
-def answered(
-    project: Path,
-    answers: Answers,
-    *arguments: str,
-    program: tuple[str, ...] = ("-m", "autotune"),
-    env: Mapping[str, str] | None = None,
-) -> tuple[int, str]:
+def answered(project: Path, answers: Answers, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Run a command on a terminal, as a process of its own; see `talked`.
 
     Args:
         project: Directory to run it in.
         answers: What to type, send or do, by what is seen on the screen.
         arguments: Arguments of the command.
-        program: Arguments of the interpreter.
         env: Environment; None for the tests' own.
     """
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(project)
-        os.execve(sys.executable, [sys.executable, *program, *arguments], {**(os.environ if env is None else env)})
+        os.execve(sys.executable, [sys.executable, "-m", "autotune", *arguments], env or os.environ)
     return talked(pid, terminal, answers)
 
 

@@ -23,7 +23,6 @@ class Style:
         knobs: The config that only the section needs, of a trainer without YAML.
         files: Further files of the project, with their text.
         leaves: What it writes outside its runs' folders, in spite of all; nothing else may.
-        finds: Values that the answer of any search over it has to hold.
     """
 
     trainer: str
@@ -34,7 +33,6 @@ class Style:
     knobs: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     leaves: Sequence[str] = ()
-    finds: Mapping[str, object] = field(default_factory=dict)
 
     def lay_out(self, project: Path) -> None:
         """Makes the project as its user has it."""
