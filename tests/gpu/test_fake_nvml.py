@@ -10,14 +10,11 @@ import pytest
 
 from tests.fake_nvml.busy_writer import BusyWriter
 from tests.fake_nvml.scenario import (
-    Fault,
     Gpu,
     Process,
     Scenario,
     Square,
 )
-
-NOT_FOUND, NOT_SUPPORTED, LOST = 6, 3, 15
 
 SAMPLES = """
 nvmlInit()
@@ -42,50 +39,6 @@ def square_mean(square, t0_s, t1_s):
     times_s = (t0_s + (t1_s - t0_s) * (step + 0.5) / steps for step in range(steps))
     high = sum((t_s - square.phase_s) % square.period_s < square.duty * square.period_s for t_s in times_s)
     return square.low + (square.high - square.low) * high / steps
-
-
-# ---- Devices ----
-
-
-def test_every_gpu_is_found_by_index_uuid_and_bus(fake_gpu):
-    """Three GPUs with their own names keep them apart, whichever way they are asked for."""
-    gpus = (
-        Gpu(name="NVIDIA A100-SXM4-40GB", compute_capability=(8, 0), memory_total_bytes=40 << 30),
-        Gpu(uuid="GPU-cafe", pci_bus_id="00000001:C1:00.0"),
-        Gpu(name="NVIDIA GeForce RTX 4090", compute_capability=(8, 9), serial="123"),
-    )
-    told = fake_gpu(Scenario(gpus=gpus, driver_version="570.1", cuda_version=(12, 8))).run("""
-nvmlInit()
-gpus = [nvmlDeviceGetHandleByIndex(index) for index in range(nvmlDeviceGetCount())]
-second = nvmlDeviceGetHandleByUUID("GPU-cafe")
-tell({
-    "names": [nvmlDeviceGetName(gpu) for gpu in gpus],
-    "architectures": [nvmlDeviceGetArchitecture(gpu) for gpu in gpus],
-    "capability": nvmlDeviceGetCudaComputeCapability(gpus[2]),
-    "memory": nvmlDeviceGetMemoryInfo(gpus[0]).total,
-    "bus": nvmlDeviceGetPciInfo(second).busId,
-    "by_uuid": nvmlDeviceGetIndex(second),
-    "by_bus": nvmlDeviceGetIndex(nvmlDeviceGetHandleByPciBusId("1:c1:0")),
-    "unknown": [code_of(nvmlDeviceGetHandleByUUID, "GPU-none"), code_of(nvmlDeviceGetHandleByIndex, 3)],
-    "serials": [code_of(nvmlDeviceGetSerial, gpus[0]), nvmlDeviceGetSerial(gpus[2])],
-    "versions": [nvmlSystemGetDriverVersion(), nvmlSystemGetCudaDriverVersion()],
-})
-""")
-    assert told == {
-        "names": ["NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"],
-        "architectures": [7, 9, 8],
-        "capability": [8, 9],
-        "memory": 40 << 30,
-        "bus": "00000001:C1:00.0",
-        "by_uuid": 1,
-        "by_bus": 1,
-        "unknown": [NOT_FOUND, 2],
-        "serials": [NOT_SUPPORTED, "123"],
-        "versions": ["570.1", 12080],
-    }
-
-
-# ---- Utilization ----
 
 
 @pytest.mark.parametrize(
@@ -113,8 +66,6 @@ def use(since=0):
 """
 
 
-# ---- Following what fake trainers write ----
-
 ORIGIN_S = 1_000.0
 
 
@@ -139,27 +90,6 @@ def test_two_trainers_share_a_gpu(fake_gpu):
     assert told[1] == 60
     assert machine.run(PERCENTS) == [60] * 10
     assert set(machine.run(PERCENTS.replace("ByIndex(0)", "ByIndex(1)"))) == {0}
-
-
-# ---- Faults ----
-
-
-def test_a_gpu_can_disappear_and_come_back(fake_gpu):
-    """From 10 s to 15 s one GPU is lost, handle and all, and the other goes on."""
-    scenario = Scenario(gpus=(Gpu(), Gpu()), faults=(Fault(code=LOST, gpu=1, from_s=10, until_s=15),))
-    told = fake_gpu(scenario, at_s=0).run("""
-nvmlInit(); gpus = [nvmlDeviceGetHandleByIndex(index) for index in (0, 1)]
-told = []
-for t_s in (9.9, 10.0, 14.9, 15.0):
-    at(t_s)
-    told.append([code_of(nvmlDeviceGetUtilizationRates, gpu) for gpu in gpus]
-                + [code_of(nvmlDeviceGetHandleByIndex, 1), nvmlDeviceGetCount()])
-tell(told)
-""")
-    assert told == [[0, 0, 0, 2], [0, LOST, LOST, 2], [0, LOST, LOST, 2], [0, 0, 0, 2]]
-
-
-# ---- Clients that nobody here wrote, and our own ----
 
 
 def monitor(name):

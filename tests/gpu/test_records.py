@@ -1,68 +1,41 @@
 """Promises of the GPU collector's lines: what is written is read back, and nothing unknown breaks a reader."""
 
 import json
+from types import NoneType
+from typing import Any, get_args, get_origin
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.gpu.records import (
-    BusyWindows,
-    CapabilityOff,
-    GpuFound,
-    GpuLost,
-    GpuState,
-    ProcessShares,
-    StreamStarted,
-    UnitActivity,
-    of_line,
-    to_line,
-)
+from autotune.measure.gpu.records import Record, of_line, to_line
 
-numbers = st.floats(allow_nan=False, allow_infinity=False)
-counts = st.integers(0, 2**53)
-uuids = st.text(max_size=40)
+SIMPLE: dict[Any, st.SearchStrategy[Any]] = {
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    int: st.integers(0, 2**53),
+    str: st.text(max_size=40),
+    bool: st.booleans(),
+    NoneType: st.none(),
+}
 
 
-def some(values):
-    """The value, or not known."""
-    return st.none() | values
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Return values of the type of a field."""
+    parts = get_args(kind)
+    if get_origin(kind) is tuple and parts[-1] is ...:
+        return st.lists(values_of(parts[0]), max_size=4).map(tuple)
+    if get_origin(kind) is tuple:
+        return st.tuples(*map(values_of, parts))
+    return st.one_of(*map(values_of, parts)) if parts else SIMPLE[kind]
 
 
-def several(*columns):
-    """A tuple of rows."""
-    return st.lists(st.tuples(*columns), max_size=4).map(tuple)
+def records_of(kind: Any) -> st.SearchStrategy[Any]:
+    """Return records of one kind."""
+    return st.builds(kind, **{field.name: values_of(field.type) for field in msgspec.structs.fields(kind)})
 
 
-records = st.one_of(
-    st.builds(StreamStarted, t_s=numbers, v=counts, pid=counts, driver=st.text()),
-    st.builds(GpuFound, t_s=numbers, uuid=uuids, name=st.text(), memory_bytes=some(counts)),
-    st.builds(BusyWindows, t_s=numbers, uuid=uuids, source=st.text(), windows=several(numbers, numbers, numbers)),
-    st.builds(
-        GpuState,
-        t_s=numbers,
-        uuid=uuids,
-        memory_bytes=some(counts),
-        power_w=some(numbers),
-        energy_j=some(numbers),
-        temperature_c=some(counts),
-        sm_clock_mhz=some(counts),
-        reasons=some(st.lists(st.text()).map(tuple)),
-        holders=some(several(counts, some(counts), st.booleans())),
-    ),
-    st.builds(ProcessShares, t0_s=numbers, t_s=numbers, uuid=uuids, shares=several(counts, numbers)),
-    st.builds(
-        UnitActivity,
-        t0_s=numbers,
-        t_s=numbers,
-        uuid=uuids,
-        sm=some(numbers),
-        tensor=some(numbers),
-        dram=some(numbers),
-    ),
-    st.builds(CapabilityOff, t_s=numbers, uuid=uuids, capability=st.text(), why=st.text()),
-    st.builds(GpuLost, t_s=numbers, uuid=some(uuids), name=st.text(), why=st.text()),
-)
+records = st.one_of(*map(records_of, get_args(Record)))
 
 
 @given(records)
