@@ -4,7 +4,7 @@ import pytest
 
 from scripts.bench.confirmation import NOISES, benchmark_confirmation, judged, simulate
 
-SEARCHES = 250
+SEARCHES = 200
 
 
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)

@@ -1,24 +1,15 @@
 """The benchmarks of what autotune costs: starting trials, watching trainers, and the record of a study."""
 
-import json
-import sqlite3
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autotune.errors import CommandError, TrialError
-from autotune.study.record import Study
-from autotune.study.storage.journal import open_storage
-from autotune.study.storage.storage import Storage
 from scripts.bench.__main__ import main
-from scripts.bench.overhead import filling as study_filling
 from scripts.bench.overhead import storage as storage_cost
-from scripts.bench.overhead.filling import begin, fill, finish, made_up_trials
 from scripts.bench.overhead.observer import benchmark_observer
 from scripts.bench.overhead.start import measure_start
-from scripts.bench.overhead.storage import temporary_addresses
 from tests.commands.conftest import CONFIG, TRAINER
 from tests.trainee.conftest import interpreter_with
 
@@ -53,6 +44,7 @@ def test_says_what_it_needs(config: Path, tmp_path: Path) -> None:
         measure_start(config, trials=1, state_dir=tmp_path / "state")
 
 
+@pytest.mark.services
 def test_prints_what_is_seen_and_what_that_costs(capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each style; one that cannot train says why, and the others are measured."""
     benchmark_observer(python=interpreter_with("torch"), styles=["torch", "jax"], pairs=1, steps=20)
@@ -61,53 +53,6 @@ def test_prints_what_is_seen_and_what_that_costs(capsys: pytest.CaptureFixture[s
     assert (style, steps, samples, is_right) == ("| torch", "40 of 40", "312 of 312", "yes")
     assert 0.0 < float(own_us.split()[0]) < float(step_us)
     assert "[" in cost_us
-
-
-def _storages(folder: Path) -> list[Storage]:
-    folder.mkdir()
-    return [open_storage(address, folder) for address in temporary_addresses(folder)]
-
-
-def _journal(folder: Path) -> list[Any]:
-    entries = [json.loads(line) for line in (folder / "studies/s.journal").read_text().splitlines()]
-    return [_without_identity(entry) for entry in entries]
-
-
-def _tables(folder: Path) -> dict[str, list[Any]]:
-    """Return the rows of all tables, without what differs each time: the order of insertion, and identities."""
-    with sqlite3.connect(folder / "studies.db") as database:
-        database.row_factory = sqlite3.Row
-        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        tables = {name: [dict(row) for row in database.execute(f"SELECT * FROM {name}")] for name in names}
-    return {name: sorted(map(_without_identity, rows), key=repr) for name, rows in tables.items()}
-
-
-_IDENTITY = ("uuid", "worker_id", "datetime_start", "datetime_complete")
-_PLACE = ("param_id", "trial_value_id", "trial_user_attribute_id", "trial_intermediate_value_id")
-
-
-def _without_identity(node: Any) -> Any:
-    if isinstance(node, str) and node.startswith("{"):
-        node = json.loads(node)
-    if not isinstance(node, dict):
-        return node
-    return {key: _without_identity(value) for key, value in node.items() if key not in (*_IDENTITY, *_PLACE)}
-
-
-def test_a_study_that_is_filled_at_once_is_as_if_written_trial_by_trial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same entries in the journal, the same rows in the database, also of what is added later."""
-    monkeypatch.setattr(study_filling, "TRIALS_OF_A_SEARCH", 3)
-    count = 5
-    assert list(fill(_storages(tmp_path / "once"), "s", count)) == [3, count]
-    for storage in _storages(tmp_path / "each"):
-        study = Study("s", storage)
-        for trial in made_up_trials(count):
-            finish(study, begin(study, trial), trial)
-        study.close()
-    assert _journal(tmp_path / "once") == _journal(tmp_path / "each")
-    assert _tables(tmp_path / "once") == _tables(tmp_path / "each")
 
 
 @pytest.mark.services

@@ -8,8 +8,7 @@ import pytest
 from optuna.trial import Trial, TrialState
 
 from autotune.records import Values
-from autotune.sampler.observations import Observation
-from autotune.sampler.other_samplers import OtherSampler, distribution_of
+from autotune.sampler.other_samplers import distribution_of
 from autotune.space.space import Space, point_name
 from scripts.bench.peers import (
     PEERS,
@@ -17,7 +16,6 @@ from scripts.bench.peers import (
     Proposals,
     coordinate_descent,
     forest,
-    hill_climb,
     iterated_local_search,
     random_search,
     tpe,
@@ -87,19 +85,6 @@ def test_coordinate_descent_doubles_as_long_as_it_helps() -> None:
     ]
 
 
-def test_the_hill_climb_looks_around_and_steps() -> None:
-    """It measures three neighbours that differ in as much as possible, steps to where they pull, and ends on top."""
-    line = Space(knobs=(knob("a", 0, *range(1, 10)), knob("b", 0, *range(1, 10))))
-
-    def hill(values: Values) -> float:
-        return 100.0 / (1.0 + (values["a"] - 6) ** 2 + (values["b"] - 1) ** 2)
-
-    tried = [(values["a"], values["b"]) for values in follow(hill_climb(line, 0), hill)]
-    assert tried[:4] == [(0, 0), (0, 1), (1, 0), (2, 2)]
-    assert max(hill({"a": a, "b": b}) for a, b in tried) >= 50.0
-    assert len(set(tried)) == len(tried)
-
-
 @pytest.mark.parametrize("peer", [forest, iterated_local_search])
 def test_peers_climb_and_repeat_nothing(peer) -> None:
     """From today's config to the best one, each point once, until all of a small space are tried."""
@@ -107,10 +92,10 @@ def test_peers_climb_and_repeat_nothing(peer) -> None:
     def sum_of(values: Values) -> float | None:
         return float(1 + values["a"] + values["b"]) if values["a"] or not values["b"] else None
 
-    space = Space(knobs=(knob("a", 0, *range(1, 6)), knob("b", 0, *range(1, 6))))
-    tried = follow(peer(space, 0), sum_of, at_most=30)
+    space = Space(knobs=(knob("a", 0, 1, 2, 3), knob("b", 0, 1, 2, 3)))
+    tried = follow(peer(space, 0), sum_of, at_most=14)
     assert tried[0] == space.baseline
-    assert {"a": 5, "b": 5} in tried
+    assert {"a": 3, "b": 3} in tried
     assert len({space.name(values) for values in tried}) == len(tried)
     assert len(follow(peer(Space(knobs=(knob("a", 0, 1), knob("b", 0, 1))), 0), sum_of)) == 4
 
@@ -149,24 +134,3 @@ def test_a_peer_proposes_what_it_does_on_its_own(peer) -> None:
         else:
             study.tell(trial, math.log(shown))
     assert tried == own
-
-
-def test_a_peer_ends_the_exploring() -> None:
-    """In the place of our own sampler it proposes all but the baseline, which the search measures, and then nothing."""
-    other = OtherSampler(PeerSampler(coordinate_descent, SPACE, 0), SPACE, 0)
-    baseline = SPACE.name(SPACE.baseline)
-    known: dict[str, Observation] = {}
-    values = SPACE.baseline
-    tried = []
-    for _ in range(SPACE.size):
-        shown = speed(values)
-        name = SPACE.name(values)
-        known[name] = Observation(name=name, values=values, scores=(math.log(shown),) if shown else ())
-        proposal = other.next_trial(known, baseline, lambda point: point["cache"] == "none")
-        if proposal is None:
-            break
-        values = proposal.values
-        tried.append(values)
-    own = follow(coordinate_descent(SPACE, 0), speed)
-    # The last one is drawn in the trial that the peer ends in; of what may not be tried the peer is told at once.
-    assert tried[:-1] == [point for point in own[1:] if point["cache"] == "none"]

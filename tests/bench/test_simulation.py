@@ -32,7 +32,7 @@ def test_the_parameters_in_use_are_the_fitted_ones() -> None:
     )
 
 
-ONE_OF_EACH = range(16)
+ONE_OF_EACH = range(8)
 
 Open = Callable[[Scenario], Problem]
 

@@ -91,11 +91,11 @@ def test_a_search_on_a_table(table: Table, tmp_path: Path, method: str) -> None:
     if missing := missing_packages(method):
         pytest.skip(f"{' and '.join(missing)} not installed")
     one = trainer(table)
-    answers = make_search(method, one, (10, 20), tmp_path / "work")
-    assert list(answers.regrets) == [10, 20]
+    answers = make_search(method, one, (5, 10), tmp_path / "work")
+    assert list(answers.regrets) == [5, 10]
     is_tuner = method.startswith("autotune") or method.endswith("in our tuner")  # a search for each number
-    assert answers.trials <= (30 if is_tuner else 20)
-    assert answers.regrets[20] < table.regret(table.lowest)
+    assert answers.trials <= (15 if is_tuner else 10)
+    assert answers.regrets[10] < table.regret(table.lowest)
 
 
 # The benchmark

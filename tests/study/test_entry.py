@@ -120,7 +120,7 @@ def places(value: Any, *path: str | int) -> list[tuple[str | int, ...]]:
     return [path, *(place for key, part in below for place in places(part, *path, key))]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_trial_out(
     make_trial: MakeTrial, data: st.DataObject

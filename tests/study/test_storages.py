@@ -22,7 +22,7 @@ from autotune.study.storage.storage import Storage
 from tests.postgresql import Server
 from tests.study.storages import CHOICES, VALUES, at, record
 
-_PAIRS = 12  # of trials, that two workers make at the same time
+_PAIRS = 5  # of trials, that two workers make at the same time
 
 
 class StorageContract:
