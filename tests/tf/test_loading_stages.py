@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -10,6 +11,7 @@ from autotune.diagnose import pipeline_profile as reader
 from autotune.diagnose.pipeline_profile import read_loading_stages
 from autotune.tf import loading_stages as writer
 from autotune.tf.loading_stages import in_graph, in_python
+from tests.until import until
 
 
 def double(value: tf.Tensor) -> tf.Tensor:
@@ -40,13 +42,14 @@ def test_stages_in_a_pipeline_are_summed_up(tmp_path: Path, monkeypatch: pytest.
         return doubled(tf.ensure_shape(tf.numpy_function(napping, [index], tf.int64), []))
 
     examples = iter(tf.data.Dataset.range(1000).map(load, num_parallel_calls=2))
-    deadline_s = time.monotonic() + 60
     assert [int(next(examples)) for _ in range(5)] == [0, 2, 4, 6, 8]
-    named = {}
-    while len(named) < 2:
+
+    def stages() -> dict[str, Any]:
         next(examples)
         named = {stage.name: stage for stage in read_loading_stages(tmp_path / writer.FILE)}
-        assert time.monotonic() < deadline_s
+        return named if len(named) == 2 else {}
+
+    named = until(stages)
     assert named["nap"].mean_ms >= 10
     assert named["double it"].mean_ms < named["nap"].mean_ms
     assert sum(stage.fraction for stage in named.values()) == pytest.approx(1.0)

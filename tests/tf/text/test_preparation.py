@@ -11,10 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autotune.clock import SystemClock
 from autotune.tf.options import TextOptions
 from autotune.tf.text import TextWorkerError, TokenCache, prepare
 from tests.tf.text import text_functions
+from tests.until import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [f"line {number}" for number in range(40)]
@@ -28,11 +28,17 @@ def own_children() -> set[int]:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [None, PROCESSES, TextOptions(workers=2, threads=True, chunk_lines=5), TextOptions(workers=50, chunk_lines=1)],
-    ids=["here", "processes", "threads", "a process each"],
+    ("function", "options"),
+    [
+        (text_functions.codes, None),
+        (text_functions.numpy_codes, None),
+        (text_functions.numpy_codes, PROCESSES),
+        (text_functions.talkative, PROCESSES),
+        (text_functions.codes, TextOptions(workers=2, threads=True, chunk_lines=5)),
+        (text_functions.codes, TextOptions(workers=50, chunk_lines=3)),
+    ],
+    ids=["here", "here, of NumPy", "processes, of NumPy", "processes", "threads", "a process each"],
 )
-@pytest.mark.parametrize("function", [text_functions.codes, text_functions.numpy_codes, text_functions.talkative])
 def test_tokens_are_the_same_in_every_way(options: TextOptions | None, function: Callable) -> None:
     """The tokens of each line in the order of the lines, as plain ints; no process stays."""
     before = own_children()
@@ -118,7 +124,9 @@ def test_a_function_of_the_main_script_is_refused(tmp_path: Path) -> None:
     assert "own is in the main script, which no other process can import" in run_script(script, ok=False).stderr
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.services), signal.SIGKILL]
+)
 def test_workers_end_with_the_trainer(ending: signal.Signals, tmp_path: Path) -> None:
     """^C, a polite end and a kill leave no worker, even one that is in an endless function."""
     begun = tmp_path / "begun"
@@ -135,13 +143,13 @@ def test_workers_end_with_the_trainer(ending: signal.Signals, tmp_path: Path) ->
     trainer = subprocess.Popen(
         [sys.executable, str(script), str(begun)], env=environment, stderr=subprocess.PIPE, process_group=0
     )
-    assert wait_for(lambda: len(list(begun.iterdir())) == 2)
+    until(lambda: len(list(begun.iterdir())) == 2)
     workers = [psutil.Process(int(path.name)) for path in begun.iterdir()]
     trainer.send_signal(ending)
     _, errors = trainer.communicate(timeout=60)
     assert trainer.returncode == -ending
     assert errors.count(b"Traceback") == (1 if ending is signal.SIGINT else 0)
-    assert wait_for(lambda: not any(is_alive(worker) for worker in workers))
+    until(lambda: not any(is_alive(worker) for worker in workers))
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -152,22 +160,10 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], bool], within_s: float = 60.0) -> bool:
-    """Whether the condition comes true before the deadline."""
-    clock = SystemClock()
-    until_s = clock.now_s() + within_s
-    while not condition():
-        if clock.now_s() > until_s:
-            return False
-        clock.wait(0.02)
-    return True
-
-
-def run_script(script: Path, cwd: Path | None = None, ok: bool = True) -> subprocess.CompletedProcess[str]:
+def run_script(script: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a script with this checkout on its path."""
     done = subprocess.run(
         [sys.executable, str(script)],
-        cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
