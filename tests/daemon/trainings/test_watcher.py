@@ -56,9 +56,10 @@ def test_a_slowdown_is_told_with_its_cause_and_so_is_the_recovery(folder: Path) 
     training, clock = _training(folder), VirtualClock()
     trainings = Trainings(folder, clock)
     events: list[TrainingEvent] = []
-    for number in range(900):
-        training.trains(1, 60.0 if 400 <= number < 600 else 100.0)
-        events += _poll(trainings, clock, _busy if 400 <= number < 600 else quiet)
+    for number in range(180):
+        training.trains(5, 60.0 if 80 <= number < 120 else 100.0)
+        clock.wait(40.0)
+        events += _poll(trainings, clock, _busy if 80 <= number < 120 else quiet)
     assert _told(events) == ["training_started", "slower", "recovered"]
     slower = events[1]
     assert slower["cause"]["kind"] == "neighbour on the CPU"
@@ -172,12 +173,13 @@ def test_a_process_started_anew_with_an_edited_config_is_told_so(folder: Path, t
     training, clock = _training(folder, config=str(config), config_sha256="0" * 64), VirtualClock()
     trainings = Trainings(folder, clock)
     events: list[TrainingEvent] = []
-    for number in range(700):
-        if number == 400:
+    for number in range(140):
+        if number == 80:
             training.file = training.file.parent / "pace.4712.0.0.jsonl"
             clock.wait(200.0)
             training.clock.wait(200.0)
-        training.trains(1, 60.0 if number >= 400 else 100.0)
+        training.trains(5, 60.0 if number >= 80 else 100.0)
+        clock.wait(40.0)
         events += _poll(trainings, clock)
     assert _told(events) == ["training_started", "slower"]
     assert events[1]["cause"]["kind"] == "config edited"

@@ -157,7 +157,7 @@ def test_the_events_of_a_named_state_folder_are_found(daemon: BusyDaemon) -> Non
 
 def test_many_trials_fit(daemon: BusyDaemon) -> None:
     """The document stays small, all steps of the best speed are in it, and so is the fastest trial."""
-    count = MOST_DOTS + 300
+    count = MOST_DOTS + 101
     daemon.add_running()
     daemon.searching.begin()
     daemon.searching.trial(0, 1.0, Purpose.BASELINE)
