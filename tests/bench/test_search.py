@@ -132,11 +132,3 @@ def test_a_whole_benchmark(command, tmp_path: Path) -> None:
         key=str,
     )
     assert all(t_s <= curve["budget_s"] for curve in head_to_head["curves"] for t_s, _ in curve["regrets"])
-
-
-@pytest.mark.parametrize("arguments", [("--seeds", "3-1"), ("--seeds", "x"), ("--budgets", "soon")])
-def test_wrong_usage_is_refused(command, arguments: tuple[str, str]) -> None:
-    """Unreadable arguments are an error of usage."""
-    with pytest.raises(SystemExit) as error:
-        command(*arguments)
-    assert error.value.code == 2

@@ -152,16 +152,3 @@ def test_an_interrupted_benchmark_goes_on(command, tmp_path: Path) -> None:
     regrets = [json.loads(some[3])["search"]["answers"]["regrets"] for some in (lines, again)]
     assert regrets[0] == regrets[1]
     assert "4 of 4" in command(*QUICK[:1], "0-1", *QUICK[2:])[2]
-
-
-def test_what_cannot_be_done_is_refused(command, tmp_path: Path) -> None:
-    """No such method; results of another version; no tables."""
-    code, _, err = command("--method", "guess")
-    assert (code, "no method 'guess'" in err) == (1, True)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/results.jsonl").write_text('{"format": 0, "autotune": "0"}\n')
-    code, _, err = command(*QUICK)
-    assert (code, "another version" in err) == (1, True)
-    (tmp_path / "tiny.csv.gz").unlink()
-    code, _, err = command(*QUICK)
-    assert (code, "there is no table" in err) == (1, True)

@@ -81,16 +81,3 @@ def test_by_utilization_the_busier_gpu_is_the_better_point(make_trial: MakeTrial
     observations = Observations(SPACE, UTILIZATION, trials)
     assert observations[point_name(BASELINE)].mean == 0.0
     assert observations[point_name(FAST)].mean == pytest.approx(math.log(2))
-
-
-def test_busy_for_being_slow_is_worse_than_today(make_trial: MakeTrial) -> None:
-    """The slower, the worse, however busy; and the spread of its trials stays."""
-    baseline = on_gpu(make_trial(BASELINE, 50.0), 0.3)
-    slow = [on_gpu(make_trial(FAST, 40.0), busy) for busy in (0.88, 0.92)]
-    slower = [on_gpu(make_trial({"batch": 16, "xla": True}, 20.0), 0.99)]
-    observations = Observations(SPACE, UTILIZATION, [baseline, *slow, *slower])
-    found = observations[point_name(FAST)]
-    assert (
-        observations[point_name({"batch": 16, "xla": True})].mean < found.mean < observations[point_name(BASELINE)].mean
-    )
-    assert found.scores[1] - found.scores[0] == pytest.approx(math.log(0.92 / 0.88))

@@ -2,7 +2,6 @@
 
 import importlib.util
 import math
-import multiprocessing
 import pickle
 import random
 from collections.abc import Callable
@@ -86,25 +85,6 @@ def test_a_pickled_sampler_goes_on() -> None:
     assert len(study.trials) == 16
 
 
-def _drawn(sampler: ConfigSampler, queue: "multiprocessing.Queue[list[dict[str, object]]]") -> None:
-    sampler.reseed_rng()
-    queue.put([trial.params for trial in study_of(sampler, 6).trials])
-
-
-def test_a_forked_sampler_draws_other_numbers_once_it_is_reseeded() -> None:
-    """Optuna reseeds the samplers of its workers."""
-    context = multiprocessing.get_context("fork")
-    queue: multiprocessing.Queue[list[dict[str, object]]] = context.Queue()
-    sampler = ConfigSampler(seed=0)
-    workers = [context.Process(target=_drawn, args=(sampler, queue)) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    drawn = [queue.get(timeout=60) for _ in workers]
-    for worker in workers:
-        worker.join(60)
-    assert drawn[0] != drawn[1]  # the first of them alone is one of 12,000 points
-
-
 def test_what_violates_a_constraint_is_avoided() -> None:
     """Large batches are fast, and out of memory."""
 
@@ -181,8 +161,6 @@ def test_the_package_for_optunahub_is_complete_and_loads() -> None:
     assert "sampler" in front["tags"]
     assert front["license"] == "MIT License"
     spec = importlib.util.spec_from_file_location("config_sampler", HUB / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.ConfigSampler is ConfigSampler

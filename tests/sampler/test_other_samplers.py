@@ -72,7 +72,6 @@ def test_only_points_that_may_be_tried_are_proposed(name: str) -> None:
     known = named(observation(SPACE, 0.0))
     for _ in range(20):
         proposal = sampler.next_trial(known, BASELINE, lambda values: values["batch"] == 16)
-        assert proposal is not None
         assert proposal.values["batch"] == 16
         assert not proposal.is_repeat
     assert sampler.next_trial(known, BASELINE, lambda _values: False) is None
@@ -91,7 +90,6 @@ def test_the_baseline_and_what_had_its_trials_are_not_proposed() -> None:
     ] == [32] * 10
     again = {**known, **named(observation(small, 0.2, batch=32))}
     repeat = sampler.next_trial(again, small.name(small.baseline), anything)
-    assert repeat is not None
     assert repeat.is_repeat
 
 

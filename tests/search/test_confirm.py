@@ -116,7 +116,6 @@ def test_pairs_are_even_and_no_more_than_fit(quick: list[TrialRecord]) -> None:
 
     def pairs(left_s: float, gain: float = 0.7) -> int:
         plan = plan_confirmation(_better(n1=gain), _basis(quick), left_s=left_s)
-        assert plan is not None
         return plan.pairs
 
     assert [pairs(left_s) for left_s in (59.99, 60.0, 79.99, 1000.0)] == [4, 6, 6, 6]
@@ -132,11 +131,9 @@ def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: M
     assert least_needed_s(large, basis) == 48.0
     assert least_needed_s(small, basis) == 96.0
     plan = plan_confirmation(large, basis, left_s=48.0)
-    assert plan is not None
     assert (plan.pairs, plan.sequential) == (2, True)
     assert plan_confirmation(large, basis, left_s=47.9) is None
     plan = plan_confirmation(small, basis, left_s=65.0)
-    assert plan is not None
     assert plan.pairs == 2  # for which nothing is kept, but which may show it after all
 
 
@@ -160,7 +157,6 @@ def test_trials_measure_as_long_as_is_wished_for_where_there_is_time(
     """A window of 20 s in place of 2 s, in 40 % of the budget at most, and with caution in what is left of it."""
     basis = replace(_basis(quick, wished_window_s=20.0), budget_s=budget_s)
     plan = plan_confirmation(_better(n1=0.7), basis, left_s=left_s)
-    assert plan is not None
     assert (plan.pairs, plan.usual_trial_s, plan.longer_s) == (6, 5.0, pytest.approx(longer_s))
 
 

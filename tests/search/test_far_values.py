@@ -38,12 +38,10 @@ def _computing(config: Mapping[str, Any]) -> Training:
 def test_what_waits_with_the_cpu_idle_gets_more_workers_than_cores(search: Search) -> None:
     """Workers and the threads that they need grow together; the screen says so."""
     searched = search(_waiting, config=_FOUND, budget_s=300)
-    assert searched.answer.best is not None
     best = searched.answer.best.values
     assert min(best["data.num_workers"], best["data.num_private_threads"]) >= 16
     assert any("with the CPU idle: a search tries data.num_workers up to" in one.text for one in _remarks(searched))
     later = search(_waiting, config=_FOUND, budget_s=300)  # has them in its model too
-    assert later.answer.best is not None
     assert later.answer.best.values["data.num_workers"] >= 16
 
 

@@ -88,7 +88,6 @@ def test_today_beside_over_today_alone(make_trial: MakeTrial, beside: float, is_
     others = [today(50.0, False, "b"), today(50.0, None)]
     search = checked[0].search
     speed = speed_beside([*calm, *others, *checked], search, "h", THROUGHPUT)
-    assert speed is not None
     assert speed.ratio == pytest.approx(beside / 100.25, rel=1e-3)
     assert (speed.low >= AS_FAST) == is_as_fast
     assert speed_beside([*calm, *checked[:3]], search, "h", THROUGHPUT) is None

@@ -129,7 +129,6 @@ def test_what_others_have_measured_is_not_tried_again(search: Search, make_trial
     assert searched.answer.best is not None, searched.answer.why
     assert {**searched.answer.best.values, "data.cache": "none"} == BEST  # the cache does nothing
     assert BEST not in [trial.values for trial in searched.of(Purpose.EXPLORE)]
-    assert searched.answer.speedup is not None
     assert 2.0 < searched.answer.speedup.ratio < 2.8  # by pairs of this machine alone
 
 

@@ -63,12 +63,9 @@ def raced(search: Search, trainer: Trainer, **options: Any) -> Searched:
 def test_a_faster_batch_that_learns_less_from_each_sample_is_not_called_better_at_learning(search: Search) -> None:
     """The race says so, with the losses after equal time; nothing is applied without a yes."""
     answer = raced(search, learning(half_as_much)).answer
-    assert answer.best is not None
     assert answer.best.values["data.batch_size"] == 32
-    assert answer.race is not None
     assert answer.race.winner.learning is Learning.SLOWER
     losses = answer.race.winner.at_equal_time
-    assert losses is not None
     assert losses.low > 0.0
     assert losses.other > losses.today
     assert answer.race.winner.learning_speed is not None
@@ -86,9 +83,7 @@ def faster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
 def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(faster: Searched) -> None:
     """By about as much as it is faster; the held-out loss shows it."""
     answer = faster.answer
-    assert answer.race is not None
     assert answer.race.winner.learning is Learning.FASTER
-    assert answer.speedup is not None
     assert answer.race.winner.learning_speed == pytest.approx(answer.speedup.ratio, rel=0.25)
     assert not answer.may_learn_more_slowly
 
@@ -100,7 +95,6 @@ def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(searc
         return 6.0 if config["data"]["batch_size"] == 32 else 1.0
 
     answer = raced(search, learning(sixfold, unseen=half_as_much)).answer
-    assert answer.race is not None
     assert answer.race.winner.learning is Learning.MEMORISES
     assert answer.race.winner.learning_speed is None
     assert answer.race.winner.held_out is not None
@@ -127,9 +121,7 @@ def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_lear
 
     searched = raced(search, learning(worth, unseen=worth), config=WITH_RATE)
     race = searched.answer.race
-    assert race is not None
     assert race.winner.learning is Learning.SLOWER
-    assert race.scaled is not None
     assert race.scaled.learning is Learning.FASTER
     assert race.proposed_rate == ("learning_rate", 0.2)
     told = [event.changes for event in searched.events if isinstance(event, TrialEnded)]
@@ -165,6 +157,5 @@ def test_the_same_training_is_raced_only_if_that_was_asked_for(search: Search) -
     assert of_itself.of(Purpose.RACE) == []
     assert (of_itself.answer.why_not_raced, of_itself.answer.may_learn_more_slowly) == ("", False)
     asked = raced(search, workers, config=config, race_s=RACE_S, fresh=True)
-    assert asked.answer.race is not None
     assert asked.answer.race.winner.learning is Learning.FASTER
     assert asked.answer.race.cautions == ()

@@ -51,7 +51,6 @@ def test_what_does_nothing_is_taken_back_and_a_sure_answer_ends_the_search(searc
     assert "data.workers" in changes
     assert len(changes) <= 2
     worth = changes["data.workers"].worth
-    assert worth is not None
     assert worth.low > 1.0
     said = [event.text for event in searched.events if isinstance(event, Remark)]
     assert searched.took_s < 600
@@ -67,11 +66,8 @@ def test_an_answer_that_changes_the_training_has_another_beside_it(search: Searc
         return Training(samples=data["batch_size"], step_s=step_s, noise=0.03)
 
     answer = search(trainer, budget_s=600).answer
-    assert answer.best is not None
     assert answer.best.values["data.batch_size"] == 32
-    assert answer.same_training is not None
     assert answer.same_training[0].values["data.batch_size"] == 8
-    assert answer.same_training_confirmed is not None
     assert answer.same_training_confirmed.low > 1.02
 
     config = Path("config.yaml")
@@ -121,7 +117,6 @@ def test_changes_that_are_sure_only_together_are_told_together(make_trial: MakeT
     known = TakenBack(trials, BASELINE, POINT, Noise(0.05**2, 8.0))
     ((worth, paths),) = known.together([(known.ratio(path), [path]) for path in known])
     assert set(paths) == {"a", "b"}
-    assert worth is not None
     assert worth.low > 1.0
 
 

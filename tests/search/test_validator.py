@@ -132,10 +132,8 @@ def test_the_winner_is_trained_through_an_epoch_an_evaluation_and_a_checkpoint(s
     searched = validated(search, whole)
     answer, (baseline, winner) = searched.answer, searched.of(Purpose.VALIDATE)
     assert answer.verdict is Verdict.BETTER
-    assert answer.best is not None
     assert (baseline.values, winner.values) == (answer.baseline and answer.baseline.values, answer.best.values)
     assert winner.ending is Ending.STOPPED
-    assert answer.validation is not None
     assert answer.validation.epoch_ends >= 1
     assert answer.validation.evaluations == answer.validation.checkpoints == 1
     assert answer.validation.trained_s < VALIDATE_S
@@ -149,7 +147,6 @@ def test_what_is_fast_for_a_few_seconds_only_makes_way_before_it_is_validated(se
     """Its pairs look longer than the trials that chose it, and see that it is slower than today's config."""
     searched = validated(search, with_large_batches(slowing_down), budget_s=1200.0)
     shown = searched.answer.candidate or searched.answer.best
-    assert shown is not None
     assert (shown.values["data.batch_size"], shown.values["data.num_workers"]) == (8, 2)
     assert any(trial.values["data.batch_size"] == 32 for trial in searched.of(Purpose.CONFIRM))
 
@@ -161,12 +158,9 @@ def test_what_breaks_makes_way_for_the_next_best_and_is_left_alone_by_the_next_s
     answer = first.answer
     assert answer.broken, first.said()
     assert {point.changes["data.batch_size"] for point in answer.broken} == {32}
-    assert answer.broken[0].speedup is not None
     assert answer.broken[0].speedup.low > 1.5
     assert answer.verdict is Verdict.BETTER
-    assert answer.best is not None
     assert (answer.best.values["data.batch_size"], answer.best.values["data.num_workers"]) == (8, 2)
-    assert answer.validation is not None
     assert not answer.validation.broke
     broken = {trial.point for trial in first.trials if trial.validation and trial.validation.broke}
     later = search(trainer, budget_s=60.0)
@@ -196,7 +190,6 @@ def test_what_was_confirmed_beside_it_is_the_answer_where_there_is_no_time_for_a
     searched = validated(search, with_large_batches(change), budget_s=420.0, validate_s=75.0)
     answer = searched.answer
     assert answer.verdict is Verdict.BETTER
-    assert answer.best is not None
     assert answer.best.values["data.batch_size"] == 8
     assert said in answer.broken[0].validation.broke[0]
     assert any("not validated" in caution for caution in answer.cautions)

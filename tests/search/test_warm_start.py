@@ -59,7 +59,6 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Search
 def test_begins_with_the_best_point_of_another_machine(elsewhere: tuple[Search, Searched]) -> None:
     """It is the first point tried after today's; screens say where it came from, and in the end when it was tried."""
     search, before = elsewhere
-    assert before.answer.best is not None
     start = warm_start(_problem())
     assert start.sentence.startswith("A search begins with ")
     assert "a study of this training on B, 8 cores" in start.sentence
@@ -77,7 +76,6 @@ def test_other_numbers_are_not_mixed_in(elsewhere: tuple[Search, Searched]) -> N
         return replace(training, step_s=training.step_s * config["data"]["batch_size"] / 4)
 
     searched = search(other_way_round, budget_s=100, fresh=True, warm_start=warm_start(_problem()))
-    assert searched.answer.best is not None
     assert searched.answer.best.values["data.batch_size"] == 8
 
 
@@ -108,5 +106,4 @@ def test_a_study_leaves_its_profile_in_the_record_and_beside_it(elsewhere: tuple
     assert '"data.batch_size": 32' in text
     assert "train.py" not in text
     assert str(Path.cwd()) not in text
-    assert problem.journal is not None
     assert '"profile"' in problem.journal.read_text()

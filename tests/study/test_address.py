@@ -128,7 +128,6 @@ def test_the_first_that_says_something_counts(tmp_path: Path) -> None:
     assert said_by_environment({"AUTOTUNE_STORAGE": ""}, tmp_path) is None
     environment = said_by_environment({"AUTOTUNE_STORAGE": "sqlite:b.db"}, tmp_path)
     address = address_of(None, environment, said("sqlite:c.db"))
-    assert address is not None
     assert address.path == tmp_path / "b.db"
     assert address_of(None, None) is None
 

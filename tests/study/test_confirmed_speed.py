@@ -37,7 +37,6 @@ def _trial(number: int, point: str, speed: float, purpose: Purpose = Purpose.CON
 def test_the_interval_is_that_of_one_more_training() -> None:
     """The mean is geometric; with few trials the usual spread of 8 % counts most."""
     confirmed = confirmed_speed([_trial(n, "a", speed) for n, speed in enumerate((90.0, 100.0, 111.1))], "a")
-    assert confirmed is not None
     assert confirmed.samples_per_s == pytest.approx(100.0, rel=1e-3)
     assert 0.75 < confirmed.low < 0.85
     assert confirmed.high == pytest.approx(1 / confirmed.low)
@@ -47,7 +46,6 @@ def test_the_interval_is_that_of_one_more_training() -> None:
 def test_more_trials_narrow_the_interval() -> None:
     """A steady machine with many repeats is told apart from a noisy one."""
     steady = confirmed_speed([_trial(n, "a", 100.0 * math.exp(0.02 * (-1) ** n)) for n in range(40)], "a")
-    assert steady is not None
     assert 0.9 < steady.low < 0.95
 
 
@@ -58,7 +56,6 @@ def test_other_points_validations_and_outliers_do_not_count() -> None:
     assert confirmed_speed(records, "c") is None
     records += [_trial(3, "a", 102.0), _trial(4, "a", 40.0)]
     confirmed = confirmed_speed(records, "a", samples_per_step=8.0)
-    assert confirmed is not None
     assert (confirmed.trials, confirmed.samples_per_step) == (2, 8.0)
     assert confirmed.samples_per_s == pytest.approx(101.0, rel=1e-3)
 
@@ -67,6 +64,5 @@ def test_a_speed_with_filled_caches_says_so() -> None:
     """Real training reaches it after its first pass only."""
     records = [_trial(n, "a", 100.0, filled_samples_per_s=150.0) for n in range(2)]
     confirmed = confirmed_speed(records, "a")
-    assert confirmed is not None
     assert confirmed.after_first_pass
     assert confirmed.samples_per_s == pytest.approx(150.0)

@@ -26,7 +26,6 @@ def shown(make_trial: MakeTrial) -> object:
 
 
 def _only(gpus: PooledGpus | None) -> object:
-    assert gpus is not None
     (device,) = gpus.devices
     return device
 
@@ -76,17 +75,14 @@ def test_two_gpus_are_kept_apart_and_the_scored_one_counts(shown) -> None:
     """Each has its verdict; the mean is that of the scored ones, and absent while one of them is not known."""
     data, model = gpu([0.05] * 80, scored=False), gpu([0.8] * 80, uuid="GPU-1", name="NVIDIA T4")
     both = pooled_gpus([shown(data, model)], None)
-    assert both is not None
     assert [(device.figures.name, device.text, device.scored) for device in both.devices] == [
         ("NVIDIA A100", "5 % flat", False),
         ("NVIDIA T4", "80 % flat", True),
     ]
     assert both.utilization == pytest.approx(0.8)
     parallel = pooled_gpus([shown(gpu([0.6] * 80), model)], None)
-    assert parallel is not None
     assert parallel.utilization == pytest.approx(0.7)
     unknown = pooled_gpus([shown(gpu([0.6] * 10), model)], None)
-    assert unknown is not None
     assert unknown.utilization is None
 
 
@@ -109,8 +105,6 @@ def test_effective_utilization_needs_the_studys_limit(shown) -> None:
     """Half of the samples that a busy second was shown to be good for; not known before that."""
     trials = [shown(gpu([0.9] * 80))]
     known, unknown = pooled_gpus(trials, 100.0), pooled_gpus(trials, None)
-    assert known is not None
-    assert unknown is not None
     assert known.effective_utilization == pytest.approx(0.5)
     assert unknown.effective_utilization is None
 

@@ -86,7 +86,6 @@ def test_a_second_search_is_refused_by_name_and_a_dead_one_leaves_nothing(tmp_pa
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(StudyBusy, match=f"process {holder.pid}"), sole_search(lock, "study"):
             pass

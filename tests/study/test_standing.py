@@ -163,7 +163,6 @@ def test_what_is_held_back_says_why_and_how_to_have_it(study: Study, changes: Va
     study.search((WORKERS, 100.0)).search(({**TODAY, **changes}, 120.0))
     assert study.stands() == WORKERS
     own = summarize(study.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
-    assert own is not None
     assert (own.verdict, own.why) == (Verdict.NO_CHANGE, f"something is faster, and held back: {why}")
 
 
@@ -212,8 +211,6 @@ def test_a_search_with_a_limit_speaks_for_itself_and_leaves_what_stands(study: S
     study.search((BATCH, 200.0)).search((smaller, 120.0), left_out=point_name(BATCH))
     assert study.stands() == BATCH
     own = summarize(study.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
-    assert own is not None
-    assert own.best is not None
     assert (own.verdict, own.best.values, own.is_apart) == (Verdict.BETTER, smaller, True)
     assert (study.answer().search, study.answer().is_apart) == ("s0", False)
 
