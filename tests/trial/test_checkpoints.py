@@ -176,7 +176,6 @@ def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., CheckpointB
         else:
             checkpoint("best").mkdir()
         loss = files.loss("trial 0")
-        assert loss is not None
         assert "not put back (" in loss.message
         assert not checkpoint("best").is_file()
     assert os.listdir("checkpoints") == (["best.pth"] if why != "the copy was changed" else [])
@@ -191,12 +190,10 @@ def test_what_is_too_large_to_copy_is_said_beforehand(
     made = kept(old=b"1234", new=b"5678")
     os.utime(checkpoint("old"), (1, 1))
     with made as files:
-        assert files.remark is not None
         assert "checkpoints/old.pth." in files.remark
         assert "new" not in files.remark
         write("old", b"0")
         loss = files.loss("trial 0")
-        assert loss is not None
         assert "no room or time" in str(loss.remedy)
 
 

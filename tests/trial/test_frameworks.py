@@ -30,8 +30,6 @@ def test_frameworks_are_seen_in_the_processes_below_a_launcher(tmp_path: Path, l
     with subprocess.Popen(
         [sys.executable, "-c", launcher], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         assert uses_a_framework(process.pid) is uses
         process.stdin.close()

@@ -47,7 +47,6 @@ class Search:
             start_new_session=True,
             text=True,
         )
-        assert self.process.stdout is not None
         self.guard = int(self.process.stdout.readline())
 
     def close(self) -> None:
@@ -111,7 +110,6 @@ def test_closing_ends_the_trial(trials: Trials) -> None:
         until(lambda: (trials.folder / "ready").exists())
     assert running(trials.trial_id) == []
     assert guard.pid is None
-    assert pid is not None
     assert gone(pid)
 
 
@@ -128,7 +126,6 @@ def test_a_trial_that_closes_its_output_costs_the_guard_no_time(guard: Guard, tr
     """A guard that looked at a closed stream again and again would take a core from the training that it guards."""
     guard.start()
     launch(guard, trials, "closes")
-    assert guard.pid is not None
     before = psutil.Process(guard.pid).cpu_times()
     ended = end_of(guard)
     assert (ended.status, ended.cpu_s >= 0.5) == (0, True)

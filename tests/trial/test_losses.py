@@ -66,8 +66,6 @@ def test_the_level_is_that_before_a_step_relative_to_the_beginning() -> None:
     """A loss that halves every 50 steps, at its end and halfway."""
     falling = losses_of(4.0 * 0.5 ** (n / 50) for n in range(200))
     end, half = falling.level(200), falling.level(100)
-    assert end is not None
-    assert half is not None
     assert end.ratio == pytest.approx(0.5 ** (175 / 50), rel=0.05)
     assert half.ratio == pytest.approx(0.5 ** (87 / 50), rel=0.05)
     assert end.error < 0.01

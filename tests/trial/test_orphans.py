@@ -28,7 +28,6 @@ def start() -> Iterator[Start]:
             stdout=subprocess.PIPE,
             env={**os.environ, **{name: str(value) for name, value in env.items()}},
         )
-        assert process.stdout is not None
         process.stdout.readline()  # only after exec does /proc show these variables
         started.append(process)
         return process

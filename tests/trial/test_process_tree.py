@@ -62,7 +62,6 @@ def test_a_tree_keeps_what_has_lost_its_parent(leaving: subprocess.Popen[str]) -
     tree = ProcessTree((leaving.pid,))
     below = tree.look().keys() - {leaving.pid}
     assert len(below) == 2
-    assert leaving.stdin is not None
     leaving.stdin.write("end\n")
     leaving.stdin.flush()
     leaving.wait(timeout=60)
@@ -73,7 +72,6 @@ def test_the_dead_are_told_from_the_living(leaving: subprocess.Popen[str]) -> No
     """A process that nobody has reaped is dead, and its children's CPU time is in their parent's account."""
     child = int(leaving.stdout.readline()) if leaving.stdout else 0
     stat = process_stat(child)
-    assert stat is not None
     assert not stat.is_dead
     assert not stat.is_kernel_thread
     assert stat.parent == leaving.pid

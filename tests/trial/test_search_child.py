@@ -51,10 +51,7 @@ def python(code: str) -> tuple[str, ...]:
 
 def exit_of(child: SearchChild) -> SearchExit:
     """Wait for the end of a child."""
-    until(lambda: child.poll() is not None)
-    ended = child.poll()
-    assert ended is not None
-    return ended
+    return until(child.poll)
 
 
 def still_running(pids: Iterable[int]) -> list[int]:

@@ -37,7 +37,6 @@ def test_what_is_written_where_one_works_is_named(project: Path) -> None:
     around = watched(project, DATA)
     (project / "train.log").write_text("x")
     found = around.since_then("trial 0")
-    assert found is not None
     assert found.sentence == (
         "while trial 0 went on, outside its folder: new: train.log. autotune takes nothing away there; "
         "where a key says where it goes, name that key in the section: redirect: [KEY]"
@@ -63,7 +62,6 @@ def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
     around = watched(project, DATA)
     (project / "corpus" / "train" / "features.npy").touch()
     found = around.since_then("trial 3")
-    assert found is not None
     assert found.fills_a_cache
     assert "corpus/train/features.npy is taken for a cache, so that trial is not compared" in found.sentence
     assert "redirect:" not in found.sentence

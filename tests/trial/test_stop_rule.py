@@ -93,7 +93,6 @@ def test_enough_is_when_the_window_is_long_enough(goal_s: float) -> None:
     trial = Watched(goal=WindowGoal(min_s=2.0, min_steps=10, target_s=goal_s))
     assert trial.steps(1000, 0.1) is Stop.ENOUGH
     window = trial.watch.window()
-    assert window is not None
     assert goal_s <= window.time_s + 1e-9
     assert trial.clock.now_s() - START_S < 2.0 * goal_s
 
@@ -111,7 +110,6 @@ def test_steps_that_move_the_end_of_the_warm_up_do_not_leave_a_window_too_short(
             stop = trial.watch([replace(trial.event(), t_s=end_s) for end_s in ends_s])
         assert stop is Stop.ENOUGH
         window = trial.watch.window()
-        assert window is not None
         assert goal.is_met_by(window)
 
 
@@ -160,7 +158,6 @@ def test_caches_fill_before_measuring_starts() -> None:
     assert not trial.watch.is_cold
     assert trial.steps(1000, 0.01) is Stop.ENOUGH
     window = trial.watch.window()
-    assert window is not None
     assert window.t0_s >= START_S + epoch_s
     assert window.durations_s.max() == pytest.approx(0.01)
 
