@@ -24,18 +24,6 @@ def test_a_kernel_tuners_cache_becomes_a_table(tmp_path: Path) -> None:
     assert table_of(source, tmp_path) == "x,throughput\n1,500\n2,250\n"
 
 
-def test_columns_of_which_one_is_set_become_one_option(tmp_path: Path) -> None:
-    """Its values are their names; other measures are left out."""
-    (tmp_path / "clone").mkdir()
-    (tmp_path / "clone" / "a.csv").write_text("CG,GS,$n,<$rate,<$late\n1,0,5,10,1\n0,1,5,30,2\n0,1,6,20,3\n")
-    source = Source(
-        name="solver", repository="owner/clone", file="a.csv", measure="<$rate", is_time=False,
-        one_of={"solver": ("CG", "GS")}, unused=("<$late",),
-    )  # fmt: skip
-    text = table_of(source, tmp_path)
-    assert text == "solver:categorical,n,throughput\nCG,5,10\nGS,5,30\nGS,6,20\n"
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_between_a_third_and_most_combinations_fail(tmp_path: Path, seed: int) -> None:
     """And some beside the best one."""

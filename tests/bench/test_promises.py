@@ -14,10 +14,8 @@ from scripts.bench.promises import (
     APART,
     Moment,
     WatchedSearch,
-    small_parts,
     thresholds_table,
 )
-from scripts.bench.tables.table import read_table
 
 
 def moments(*promises: float, gain: float = 0.01, apart_s: float = 60.0) -> list[Moment]:
@@ -63,22 +61,6 @@ def test_a_threshold_ends_a_search_at_the_first_promise_below() -> None:
 
 
 # The parts of a table
-
-
-def test_parts_of_a_table_are_as_fast_as_the_table(tmp_path: Path) -> None:
-    """Each has some of its options, all their combinations that run, and the same throughputs; few points make none."""
-    rows = [f"{a},{b},{c},{d},{1 + a + 10 * b + 100 * c + 1000 * d}" for a, b, c, d in product(range(5), repeat=4)]
-    path = tmp_path / "t.csv.gz"
-    path.write_bytes(gzip.compress("\n".join(["a,b,c,d,throughput", *rows]).encode()))
-    table = read_table(path)
-    parts = small_parts(table)
-    assert parts == small_parts(table)
-    assert len({part.name for part in parts}) == 2
-    for part in parts:
-        assert len(part.throughputs) == part.combinations == 25
-        assert set(part.throughputs.values()) < set(table.throughputs.values())
-    path.write_bytes(gzip.compress("\n".join(["a,b,c,d,throughput", *rows[:4]]).encode()))
-    assert small_parts(read_table(path)) == []
 
 
 # The command

@@ -124,13 +124,6 @@ def test_files_that_a_trial_generates_are_not_the_trainers_code(
     assert ("generated.py" in code(here).digests([str(path)], before_s=written_s + 1)) is is_own
 
 
-def test_a_project_below_the_temporary_folder_has_its_code(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own files count, also where the command runs in the temporary folder itself."""
-    for temporary in (here.parent, here):
-        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-        assert set(code(here).digests([str(here / "unrelated.py")])) == {*NAMES, "unrelated.py"}
-
-
 def test_names_from_elsewhere_are_looked_up_in_the_project_only(here: Path, tmp_path: Path) -> None:
     """A record may come from anywhere: a name that leads out of the project is a file that is not there."""
     (tmp_path / "secret.py").write_text("x = 1\n")

@@ -1,37 +1,18 @@
 """Speed that a study has confirmed for a point, and where the next training is expected."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from autotune.daemon.training_folder import confirmed_speed
-from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
+from autotune.records import Purpose, TrialRecord
+from tests.study.storages import record
 
 
-def _trial(number: int, point: str, speed: float, purpose: Purpose = Purpose.CONFIRM, **fields: object) -> TrialRecord:
-    measurement = Measurement(
-        window_s=10.0,
-        steps=100,
-        samples_per_s=speed,
-        cv=0.03,
-        step_p50_s=0.1,
-        step_p95_s=0.2,
-        data_wait_fraction=0.1,
-        first_step_s=1.0,
-        **fields,  # type: ignore[arg-type]
-    )
-    return TrialRecord(
-        number=number,
-        search="s",
-        point=point,
-        values={},
-        purpose=purpose,
-        ending=Ending.STOPPED,
-        validity=Validity.GOOD,
-        ended_utc="2030-01-01T00:00:00+00:00",
-        duration_s=20.0,
-        measurement=measurement,
-    )
+def _trial(number: int, point: str, speed: float, purpose: Purpose = Purpose.CONFIRM, **fields: float) -> TrialRecord:
+    measurement = replace(record().measurement, samples_per_s=speed, **fields)
+    return replace(record(), number=number, point=point, purpose=purpose, measurement=measurement)
 
 
 def test_the_interval_is_that_of_one_more_training() -> None:

@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from optuna.trial import FrozenTrial
 
 from autotune.errors import StudyError
 from autotune.records import Purpose, TrialRecord
-from autotune.study.optuna_trials import OptunaTrials
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
 from autotune.study.travel import VERSION, export_study, import_files
@@ -132,31 +130,6 @@ def test_huge_files_and_lines_are_refused_unread(tmp_path: Path) -> None:
     for path, says in ((huge, "MiB"), (endless, "line is too long")):
         with pytest.raises(StudyError, match=says):
             import_files([path], whichever, at("journal:target", tmp_path))
-
-
-def test_an_import_that_was_cut_is_made_again(
-    tmp_path: Path, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cut in the middle, the import leaves whole trials; a second one adds the rest, and nothing twice."""
-    storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
-    fill(storage, some(make_trial))
-    content = exported(storage, tmp_path / "study.jsonl")
-    add, added = OptunaTrials.add, []
-
-    def cut(trials: OptunaTrials, finished: FrozenTrial) -> None:
-        if len(added) == 2:
-            raise KeyboardInterrupt
-        added.append(finished)
-        add(trials, finished)
-
-    monkeypatch.setattr(OptunaTrials, "add", cut)
-    with pytest.raises(KeyboardInterrupt):
-        import_files([tmp_path / "study.jsonl"], whichever, target)
-    monkeypatch.undo()
-    assert len(records_of(target)) == 2
-    done = import_files([tmp_path / "study.jsonl"], whichever, target)
-    assert (done.added, done.known, done.differing) == (1, 2, 0)
-    assert exported(target, tmp_path / "again.jsonl") == content
 
 
 @pytest.mark.parametrize(
