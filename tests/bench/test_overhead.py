@@ -22,6 +22,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.services
 def test_prints_the_times_of_both_kinds_and_leaves_no_runs(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from autotune.measure.score import THROUGHPUT
 from autotune.records import ALONE, Purpose, TrialRecord
 from autotune.search.neighbours import AS_FAST, Neighbours, speed_beside
 from tests.runs import MakeTrial
+from tests.until import until
 
 TODAY = {"workers": 1}
 
@@ -27,10 +28,8 @@ def test_trials_run_beside_each_other_and_one_alone_when_they_have_ended(tmp_pat
     """Who wants to be alone waits for those that train, and those that come later wait for it."""
     clock, order = SystemClock(), list[str]()
     one, two, three = (Neighbours(tmp_path) for _ in range(3))
-    waits = threading.Event()
 
     def alone() -> None:
-        waits.set()
         with two.turn(clock, alone=True, until_s=clock.now_s() + 60.0):
             order.append("alone")
 
@@ -44,9 +43,7 @@ def test_trials_run_beside_each_other_and_one_alone_when_they_have_ended(tmp_pat
         assert three.waited is False
         threads = [threading.Thread(target=alone), threading.Thread(target=later)]
         threads[0].start()
-        waits.wait(60.0)
-        while _next_is_free(tmp_path):
-            clock.wait(0.01)
+        until(lambda: not _next_is_free(tmp_path))
         threads[1].start()
         order.append("ends")
     for thread in threads:
