@@ -79,13 +79,8 @@ def test_a_process_of_ours_that_nobody_waited_for_does_not_make_others():
 def test_the_busiest_stranger_is_named_and_the_kernel_is_nobody():
     """Ours do not count; a new process counts from its start, and children that have ended with their parent."""
     before = {1: stat(cpu_s=100.0), 2: stat(), 4: stat(kernel=True), 5: stat()}
-    after = {
-        1: stat(cpu_s=100.5),
-        2: stat(waited_s=1.0, name="make"),
-        3: stat(cpu_s=0.2),
-        4: stat(cpu_s=0.5, kernel=True),
-        5: stat(cpu_s=2.0),
-    }
+    after = {1: stat(cpu_s=100.5), 2: stat(waited_s=1.0, name="make"), 3: stat(cpu_s=0.2), 5: stat(cpu_s=2.0)}
+    after[4] = stat(cpu_s=0.5, kernel=True)
     found = foreign_processes(before, after, {5}, span_s=2.0)
     assert (found.busiest.pid, found.busiest.name, found.busiest.cores) == (2, "make", 0.5)
     assert found.kernel_cores == 0.25

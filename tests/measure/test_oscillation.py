@@ -50,8 +50,7 @@ def test_a_gpu_between_2_and_40_percent_is_seen_as_it_is(period_s, seed):
     trace, seen_windows, _ = wave(period_s, seed=seed)
     seen = oscillation([seen_windows])
     assert seen.mean == pytest.approx(trace.mean(0.0, RUN_S), abs=0.01)
-    assert seen.pattern is Pattern.CYCLIC
-    assert seen.period_s == pytest.approx(period_s, rel=0.05)
+    assert (seen.pattern, seen.period_s) == (Pattern.CYCLIC, pytest.approx(period_s, rel=0.05))
     if period_s >= 1.0:
         assert (seen.low, seen.high) == pytest.approx((0.02, 0.40), abs=0.02)
         assert seen.duty == pytest.approx(0.5, abs=0.05)
@@ -68,8 +67,7 @@ def test_narrow_wide_and_uneven_cycles_have_their_period(period_s, window_s, dut
     for seed in SEEDS:
         trace, seen_windows, true_s = wave(period_s, duty=duty, jitter=jitter, window_s=window_s, high=0.6, seed=seed)
         seen = oscillation([seen_windows])
-        assert seen.pattern is Pattern.CYCLIC
-        assert seen.period_s == pytest.approx(true_s, rel=0.05)
+        assert (seen.pattern, seen.period_s) == (Pattern.CYCLIC, pytest.approx(true_s, rel=0.05))
         ends_s = seen_windows.ends_s
         assert seen.mean == pytest.approx(trace.mean(ends_s[0] - window_s, ends_s[-1]), abs=0.005)
 
@@ -82,8 +80,7 @@ def test_a_cycle_on_a_slope_is_a_cycle():
     fine_s = np.arange(0.0, RUN_S + 0.005, 0.01)
     levels = np.diff(trace.busy_s(fine_s)) / 0.01 + rising
     seen = oscillation([GpuTrace(borders_s=fine_s, levels=levels).seen(0.0, RUN_S, WINDOWS, np.random.default_rng(1))])
-    assert seen.pattern is Pattern.CYCLIC
-    assert seen.period_s == pytest.approx(2.1, rel=0.05)
+    assert (seen.pattern, seen.period_s) == (Pattern.CYCLIC, pytest.approx(2.1, rel=0.05))
     assert seen.rise == pytest.approx(0.4, abs=0.1)
     assert seen.high - seen.low == pytest.approx(0.3, abs=0.05)
 
@@ -151,8 +148,7 @@ def test_runs_of_a_point_are_put_together_but_never_glued():
     trace = SquareWave(period_s=2.1, duty=0.5, low=0.02, high=0.40).trace(300.0, rng)
     trials = [trace.seen(t0_s, t0_s + 7.0, WINDOWS, rng) for t0_s in (3.0, 100.7, 251.9)]
     together = oscillation(trials)
-    assert together.pattern is Pattern.CYCLIC
-    assert together.period_s == pytest.approx(2.1, rel=0.05)
+    assert (together.pattern, together.period_s) == (Pattern.CYCLIC, pytest.approx(2.1, rel=0.05))
     assert numbers(oscillation(trials[::-1])) == pytest.approx(numbers(together))
     # One burst in each trial is no period, though their samples in a row would have one.
     burst = [0.0] * 3 + [1.0] * 6 + [0.0] * 3

@@ -77,10 +77,9 @@ def test_a_prior_narrows_and_steadies_the_interval():
 
 def test_window_grows_with_the_cost_of_starting():
     """The optimum is √(start cost · within / between), held between its bounds."""
-    assert optimal_window_s(8.0, 0.02, 0.01, min_s=2.0, max_s=10.0) == pytest.approx(4.0)
-    assert optimal_window_s(0.1, 0.001, 0.01, min_s=2.0, max_s=10.0) == 2.0
-    assert optimal_window_s(100.0, 0.1, 0.01, min_s=2.0, max_s=10.0) == 10.0
-    assert optimal_window_s(8.0, 0.02, 0.0, min_s=2.0, max_s=10.0) == 10.0
+    given = ((8.0, 0.02, 0.01), (0.1, 0.001, 0.01), (100.0, 0.1, 0.01), (8.0, 0.02, 0.0))
+    windows_s = [optimal_window_s(*one, min_s=2.0, max_s=10.0) for one in given]
+    assert windows_s == pytest.approx([4.0, 2.0, 10.0, 10.0])
 
 
 @pytest.mark.parametrize("p", [0.501, 0.51, 0.75, 0.9, 0.975, 0.9999, 1.0 - 1e-9])
@@ -127,10 +126,9 @@ def test_a_trial_far_below_the_others_is_an_outlier_while_these_are_most(slowed,
 
 def test_only_what_is_slower_by_more_than_the_usual_spread_is_an_outlier():
     """0.3 of ln speed, or four times the median deviation of the side that spreads more; never what is faster."""
-    calm = [0.0] * 7
-    assert slow_outliers([-0.29, *calm], [0.0] * 8) == [False] * 8
-    assert slow_outliers([-0.31, *calm], [0.0] * 8) == [True, *[False] * 7]
-    assert slow_outliers([0.9, *calm], [0.0] * 8) == [False] * 8
-    wide = [-0.2, 0.2] * 4
-    assert slow_outliers([-0.79, *calm], wide) == [False] * 8
-    assert slow_outliers([-0.81, *calm], wide) == [True, *[False] * 7]
+    calm, wide = [0.0] * 8, [-0.2, 0.2] * 4
+    for speed, others, is_out in (
+        *((-0.29, calm, False), (-0.31, calm, True), (0.9, calm, False)),
+        *((-0.79, wide, False), (-0.81, wide, True)),
+    ):
+        assert slow_outliers([speed, *calm[1:]], others) == [is_out, *[False] * 7]

@@ -94,9 +94,8 @@ def test_the_best_rate_is_not_known_before_a_point_is_repeated_and_busy():
     """One trial is luck, and a GPU busy for under 30 % of the time, or not known how long, shows no limit."""
     assert best_busy_rate([]) is None
     assert best_busy_rate([BusyPoint(utilization=0.9, rates=[100.0])]) is None
-    assert best_busy_rate([BusyPoint(utilization=0.29, rates=[100.0, 101.0])]) is None
-    assert best_busy_rate([BusyPoint(utilization=None, rates=[100.0, 101.0])]) is None
-    assert best_busy_rate([BusyPoint(utilization=0.3, rates=[100.0, 101.0])]) is not None
+    for busy, is_known in ((0.29, False), (None, False), (0.3, True)):
+        assert (best_busy_rate([BusyPoint(utilization=busy, rates=[100.0, 101.0])]) is not None) is is_known
 
 
 def test_repeats_of_other_points_narrow_the_interval():
@@ -120,17 +119,9 @@ def test_a_lucky_point_does_not_set_the_limit():
 
 
 @pytest.mark.parametrize(
-    ("role", "utilization", "found"),
-    [
-        (GpuRole.DATA, 0.59, Against.BELOW),
-        (GpuRole.DATA, 0.6, Against.WITHIN),
-        (GpuRole.DATA, 0.8, Against.WITHIN),
-        (GpuRole.DATA, 0.81, Against.ABOVE),
-        (GpuRole.MODEL, 0.84, Against.BELOW),
-        (GpuRole.MODEL, 0.95, Against.WITHIN),
-        (GpuRole.MODEL, 0.96, Against.ABOVE),
-    ],
+    ("role", "around"), [(GpuRole.DATA, (0.59, 0.6, 0.8, 0.81)), (GpuRole.MODEL, (0.84, 0.85, 0.95, 0.96))]
 )
-def test_the_references_of_two_gpus_include_their_ends(role, utilization, found):
+def test_the_references_of_two_gpus_include_their_ends(role, around):
     """60-80 % for the GPU of the data, 85-95 % for that of the model."""
-    assert against_reference(utilization, role) is found
+    found = [against_reference(utilization, role) for utilization in around]
+    assert found == [Against.BELOW, Against.WITHIN, Against.WITHIN, Against.ABOVE]
