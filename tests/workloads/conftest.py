@@ -9,6 +9,7 @@ import pytest
 from autotune.workloads.tts.corpus import write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "configs" / "config.yaml"
 SPEECH = ROOT.parent / "shared" / "data" / "ljspeech_subset"
 
 

@@ -12,8 +12,7 @@ import yaml
 from autotune.tf.options import Cache, Precision
 from autotune.workloads.tts.config import SECTIONS, read_config
 from autotune.workloads.tts.ljspeech import InputError
-
-SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "config.yaml"
+from tests.workloads.conftest import SHIPPED
 
 
 def test_the_shipped_config_names_every_key() -> None:
@@ -85,38 +84,28 @@ def test_a_file_that_is_no_config_is_said_to_be_none(text: str, tmp_path: Path) 
         read_config(path)
 
 
-def test_the_command_answers_mistakes_without_a_traceback(tmp_path: Path) -> None:
-    """``error:``, the remedy, exit code 2, and no TensorFlow import."""
-    path = tmp_path / "config.yaml"
-    path.write_text(SHIPPED.read_text().replace("enable_graph_mode: true", "enable_graph_mode: false"))
-    path.write_text(path.read_text().replace("enable_xla_compilation: false", "enable_xla_compilation: true"))
+def test_the_command_answers_mistakes_without_a_traceback(tmp_path: Path, written_corpus: Path) -> None:
+    """``error:``, the remedy, exit code 2, and no TensorFlow import; which is an extra, and may not be there."""
+    wrong, shipped, whole = (tmp_path / f"{name}.yaml" for name in ("wrong", "shipped", "whole"))
+    text = SHIPPED.read_text()
+    wrong.write_text(
+        text.replace("graph_mode: true", "graph_mode: false").replace("compilation: false", "compilation: true")
+    )
+    shipped.write_text(text)  # the data are missing
+    whole.write_text(f"data: {{dataset_path: '{written_corpus}'}}\n")
     script = (
-        "import sys; sys.argv = ['tts', '--config', 'config.yaml']\n"
-        "from autotune.workloads.tts.__main__ import main\n"
-        "code = main(); assert 'tensorflow' not in sys.modules; sys.exit(code)"
-    )
-    for said in ("enable_graph_mode", "autotune.workloads.tts.corpus --out"):
-        done = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-        )
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("error: ")
-        assert said in done.stderr
-        assert "Traceback" not in done.stderr
-        path.write_text(SHIPPED.read_text())  # now only the data are missing
-
-
-def test_a_missing_tensorflow_is_named(tmp_path: Path, written_corpus: Path) -> None:
-    """It is an extra of the package; without it the answer is how to get it."""
-    path = tmp_path / "config.yaml"
-    path.write_text(f"data: {{dataset_path: '{written_corpus}'}}\n")
-    script = (
-        "import sys; sys.argv = ['tts', '--config', 'config.yaml']; sys.modules['tensorflow'] = None\n"
-        "from autotune.workloads.tts.__main__ import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: tensorflow: is not installed")
-    assert "pip install '.[tensorflow]'" in done.stderr
+        "import sys; from autotune.workloads.tts.__main__ import main\n"
+        "for config in sys.argv[1:]:\n"
+        "    sys.argv = ['tts', '--config', config]\n"
+        "    assert main() == 2 and 'tensorflow' not in sys.modules\n"
+        "    if 'shipped' in config: sys.modules['tensorflow'] = None\n"
+    ).replace("'tensorflow' not in sys.modules", "not sys.modules.get('tensorflow')")
+    command = [sys.executable, "-c", script, *(path.name for path in (wrong, shipped, whole))]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    errors = done.stderr.split("error: ")[1:]
+    assert len(errors) == 3
+    assert "enable_graph_mode" in errors[0]
+    assert "autotune.workloads.tts.corpus --out" in errors[1]
+    assert errors[2].startswith("tensorflow: is not installed")
+    assert "pip install '.[tensorflow]'" in errors[2]

@@ -1,29 +1,26 @@
 """The made-up corpus: the same bytes each time, all of it or nothing."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from autotune.workloads.tts.corpus import write_corpus
+from autotune.workloads.tts.corpus import main, write_corpus
 from autotune.workloads.tts.ljspeech import SAMPLE_RATE, InputError, read_clips
 
 
-def test_the_same_arguments_give_the_same_bytes(written_corpus: Path, tmp_path: Path) -> None:
+def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
     """Written twice it is identical; another seed is another corpus."""
-    again, other = tmp_path / "again", tmp_path / "other"
-    write_corpus(again, clips=12)
-    write_corpus(other, clips=12, seed=1)
-
-    def content(folder: Path) -> dict[str, bytes]:
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-    assert content(again) == content(written_corpus)
-    assert content(other) != content(again)
-    assert len(content(again)) == 13
+    contents = []
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        folder = tmp_path / name
+        write_corpus(folder, clips=2, seed=seed)
+        contents.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
+    one, again, other = contents
+    assert one == again != other
+    assert len(one) == 3
 
 
 def test_clips_are_as_long_as_their_texts(written_corpus: Path) -> None:
@@ -50,18 +47,25 @@ def test_a_corpus_that_cannot_be_finished_leaves_nothing(small_disk: Path) -> No
     assert list((small_disk / "data").iterdir()) == []
 
 
-def test_the_command_says_what_it_did(tmp_path: Path) -> None:
+def test_the_command_says_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It writes, then finds it written; wrong use and a foreign folder are exit code 2."""
     out = tmp_path / "data" / "quick start"
 
-    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "autotune.workloads.tts.corpus", "--out", str(out), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["corpus", "--out", str(out), *arguments])
+        capsys.readouterr()
+        code = main()
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
 
-    assert "wrote 2 clips" in call("--clips", "2").stdout
-    assert "already holds 2 clips" in call("--clips", "2").stdout
-    assert call("--clips", "0").returncode == 2
+    assert call("--clips", "2") == (0, f"{out}: wrote 2 clips\n")
+    assert call("--clips", "2") == (0, f"{out}: already holds 2 clips\n")
+    with pytest.raises(SystemExit) as wrong:
+        call("--clips", "0")
+    assert wrong.value.code == 2
     shutil.rmtree(out / "wavs")
     (out / "metadata.csv").unlink()
-    refused = call()
-    assert (refused.returncode, refused.stderr.startswith("error: ")) == (2, True)
+    code, said = call()
+    assert (code, said.startswith("error: ")) == (2, True)
