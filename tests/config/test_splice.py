@@ -87,6 +87,7 @@ def test_custom_tags_elsewhere_are_neither_run_nor_in_the_way():
         ("a: {b: 1}", "a", "mapping"),
         ("a: [1]", "a", "list"),
         ("a: [1]", "a.1", "no such key"),
+        ("a: !!set {b: , c: }", "a.b", "it stands in a set"),
         ("{a, b}", "a", "meaning of other lines"),
         ("a: 1\na: 2", "a", r"a \(line 1\) and a \(line 2\) are the same key"),
         ("on: 1\nyes: 2", "on", r"on \(line 1\) and yes \(line 2\)"),
