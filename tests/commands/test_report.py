@@ -1,7 +1,6 @@
 """``autotune report`` as its user has it: searches of a simulated trainer, and the file that is left."""
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -105,15 +104,3 @@ def test_what_cannot_be_reported_is_said(simulated: CommandLine) -> None:
     (simulated.folder / "d.json").write_text("[]")
     odd = simulated(*REPORT, "--diagnosis", "d.json")
     assert (odd.returncode, "this is no diagnosis" in odd.stderr) == (1, True)
-
-
-def test_without_matplotlib_the_page_says_what_draws_its_pictures(
-    recorded: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All else is on it."""
-    for name in ["matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))]:
-        monkeypatch.setitem(sys.modules, name, None)
-    assert recorded(*REPORT, "-o", "r.html").returncode == 0
-    page = checked(recorded.folder / "r.html")
-    assert not pictures(page)
-    assert "pip install '.[pictures]'" in words(page)

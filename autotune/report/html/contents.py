@@ -315,14 +315,17 @@ def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
 def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
     """Return the mean speed of the fastest point so far, at the times from which it holds; 1.0 is today's config."""
     speeds: dict[str, list[float]] = {}
+    means: dict[str, float] = {}  # of the speeds: there may be ten thousand trials
     steps: list[tuple[float, float]] = []
     for point in points:
         if point.ratio is None:
             continue
         is_today = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
         if not is_today:
-            speeds.setdefault(point.trial.point, []).append(point.ratio)
-        best = max([1.0, *map(geometric_mean, speeds.values())])
+            own = speeds.setdefault(point.trial.point, [])
+            own.append(point.ratio)
+            means[point.trial.point] = geometric_mean(own)
+        best = max(1.0, *means.values()) if means else 1.0
         if not steps or not math.isclose(steps[-1][1], best, rel_tol=1e-6):
             steps.append((point.t_s, best))
     return steps

@@ -202,6 +202,7 @@ def test_the_batch_to_begin_with_grows_with_the_memory(memory_gib: int, batch: i
     assert starting_batch(Gpu(name="any", uuid="GPU-1", memory_bytes=memory_gib * GIB)) == batch
 
 
+@pytest.mark.services
 @pytest.mark.skipif(not (SHARED / "yaml").is_dir(), reason="the collection of real configs is not here")
 def test_real_configs_give_no_warning_on_a_machine_that_suits_them(tmp_path: Path) -> None:
     """Of 34 real ones, on an A100 with 16 cores: notes at most."""

@@ -127,9 +127,20 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
     )
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the pictures out, as where there is no matplotlib: they take most of the time of a page."""
+    monkeypatch.setattr("autotune.report.html.page.find_spec", lambda _: None)
+
+
 def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
-    """Verdict on top, then each section with its picture and its numbers, and nothing that runs or loads."""
-    page = checked(study_page(contents, NOW))
+    """Verdict on top, then each section with its picture and its numbers, and nothing that runs or loads.
+
+    The same study makes the same bytes: a report under version control changes with what was found, and its time.
+    """
+    written = study_page(contents, NOW)
+    assert study_page(contents, NOW) == written
+    page = checked(written)
     text = words(page)
     assert text.index("as fast as today's config") < text.index("Mind: It changes the")
     ids = [one.attrib["id"] for one in page.iter(f"{HTML}section")]
@@ -145,8 +156,10 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
     assert "The search took 20m" in part(page, "break-even")
     assert "+ batch_size: 32" in part(page, "changes")
     assert "autotune apply --config config.yaml" in part(page, "repeat")
+    assert "--diagnosis FOLDER" in part(page, "parts")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None:
     """Where the race was lost, no section promises time that is won, and what to do instead is said."""
     page = checked(study_page(contents, NOW))
@@ -169,11 +182,6 @@ def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None
     changed = part(checked(study_page(replace(contents, result=both), NOW)), "changes")
     assert "asks first" not in changed  # `apply --all` does not
     assert "Without --all it writes the confirmed values that leave the training itself as it is" in changed
-
-
-def test_the_same_study_makes_the_same_bytes(contents: StudyContents) -> None:
-    """So that a report under version control changes with what was found, and its time."""
-    assert study_page(contents, NOW) == study_page(contents, NOW)
 
 
 def test_text_from_outside_is_text(contents: StudyContents) -> None:
@@ -206,6 +214,7 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         assert not {"\x1b", "\u202e", "\x00"} & set(page)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> None:
     """The failures are there, with what they said, and no section that could only say that there is no answer."""
     failed = [
@@ -230,19 +239,16 @@ def test_failures_alone_are_drawn(trials: list[TrialRecord]) -> None:
 
 
 def test_a_step_is_taken_apart(contents: StudyContents) -> None:
-    """The parts of a profile are drawn and listed; what was not measured, or is lost in the noise, is said."""
+    """The parts of a profile are drawn and listed; what was not measured, or is lost in the noise, is said.
+
+    As each picture has its numbers below, in a table that opens, for those who see none or want the digits.
+    """
     parts = (StepPart(name="forward", mean_ms=3.0), StepPart(name="copy", mean_ms=None), StepPart(name="a", mean_ms=-1))
     page = checked(study_page(replace(contents, step_parts=parts), NOW))
     assert "Parts of a step of today's config" in pictures(page)
     text = part(page, "parts")
     assert "forward 3 ms 100 % copy not measured - a 0 ms 0 %" in text
     assert "--diagnosis FOLDER" not in text
-    assert "--diagnosis FOLDER" in part(checked(study_page(contents, NOW)), "parts")
-
-
-def test_each_picture_has_its_numbers_below(contents: StudyContents) -> None:
-    """In a table that opens, for those who do not see pictures or want the digits."""
-    page = checked(study_page(replace(contents, step_parts=(StepPart(name="forward", mean_ms=3.0),)), NOW))
     parents = [one for one in page.iter() if any(str(child.tag).endswith("figure") for child in one)]
     followed = [
         str(after.tag).rpartition("}")[2]
@@ -253,9 +259,9 @@ def test_each_picture_has_its_numbers_below(contents: StudyContents) -> None:
     assert followed == ["details"] * len(pictures(page))
 
 
-def test_without_matplotlib_the_numbers_stand_there(contents: StudyContents, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("undrawn")
+def test_without_matplotlib_the_numbers_stand_there(contents: StudyContents) -> None:
     """Open, in place of the pictures, and the page says what draws them."""
-    monkeypatch.setattr("autotune.report.html.page.find_spec", lambda _: None)
     for text in (study_page(contents, NOW), comparison_page([contents, contents], NOW)):
         page = checked(text)
         assert not pictures(page)
@@ -273,6 +279,7 @@ def test_text_is_readable_by_light_and_by_dark() -> None:
             assert min(contrast(colours[name], colours[ground]) for ground in under) >= 4.5
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> None:
     """Both are named, also where their hosts have one name, and each row says on which its trial was made."""
     made = [replace(one, conditions={"host": "box", "machine": f"m{place % 2}"}) for place, one in enumerate(trials)]
@@ -282,6 +289,7 @@ def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> 
     assert "0 box (m0) baseline" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_of_a_search_that_has_not_begun() -> None:
     """A study without a trial has a report too."""
     page = checked(
@@ -290,6 +298,7 @@ def test_of_a_search_that_has_not_begun() -> None:
     assert "There is no trial of a search yet" in part(page, "trials")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_of_no_change(contents: StudyContents, search_result: MakeResult) -> None:
     """What was tried stands beside today's config, by that name."""
     unclear = replace(search_result().changes[0], worth=Ratio(ratio=1.1, low=0.9, high=1.3))
