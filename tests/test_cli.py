@@ -147,7 +147,7 @@ def test_a_usage_error_quotes_no_secret(commands: CommandLine) -> None:
     assert "hunter2" not in said
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("search", *NAMED, "--dry-run"), ("status", *NAMED, "--json")])
+@pytest.mark.parametrize("arguments", [("--help",), ("status", *NAMED, "--json")])
 def test_a_reader_that_goes_away_is_no_crash(
     commands: CommandLine, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:

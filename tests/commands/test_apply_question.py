@@ -14,7 +14,7 @@ from tests.command_line import CONFIG, CommandLine, toy
 from tests.commands.conftest import on_terminal
 from tests.until import DEADLINE_S
 
-SEARCH = ("search", "--config", "config.yaml", "--budget", "2m")
+SEARCH = ("search", "--config", "config.yaml", "--budget", "1m")
 QUESTION = b"Apply what leaves the training itself unchanged to config.yaml? [y/N]"
 NEXT = "Next:  autotune apply --config config.yaml"
 

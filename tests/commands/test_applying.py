@@ -157,7 +157,7 @@ def test_a_variable_is_all_that_varies(tmp_path: Path, above: str) -> None:
         return Training(samples=4, step_s=0.004 * threads, noise=0.02)
 
     commands.trainer = trainer
-    answer = commands.search("--json", budget="5m").document
+    answer = commands.search("--json", budget="3m").document
     assert (answer["verdict"], answer["best"]["values"]) == ("better", {"autotune.env.OMP_NUM_THREADS": 1})
     assert typed(commands, "apply")[0] == 0
     assert text_of(commands) == above + OF_ENVIRONMENT.replace("{OMP_NUM_THREADS: 4}", "{OMP_NUM_THREADS: 1}")
@@ -189,7 +189,7 @@ def test_keys_that_move_along_are_searched_applied_and_trained_with(tmp_path: Pa
         return Training(samples=config["batch_size"], step_s=step_s, noise=0.02)
 
     commands.trainer = trainer
-    answer = commands.search("--json", budget="5m").document
+    answer = commands.search("--json", budget="3m").document
     assert answer["best"]["values"] == {"batch_size": 32, "autotune.env.MODE": "fast"}
     assert answer["same_training"]["values"]["batch_size"] == 32
     assert typed(commands, "apply")[0] == 0

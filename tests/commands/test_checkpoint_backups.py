@@ -13,7 +13,7 @@ from autotune.testing.simulated_runner import Training
 from autotune.trial import checkpoint_backups as checkpoints
 from tests.command_line import CONFIG, CommandLine, project_in, toy
 
-SEARCH = ("search", "--config", "config.yaml", "--budget", "1m", "--json", "--no-apply", "--sampler", "random")
+SEARCH = ("search", "--config", "config.yaml", "--budget", "30s", "--json", "--no-apply", "--sampler", "random")
 TWO_WEEKS = b"the weights of two weeks"
 
 
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_an_interrupted_trial_has_written_over_is_put_back(
         return toy(config)
 
     commands.trainer = interrupted
-    assert commands.forked(*SEARCH).returncode == 130
+    assert commands.forked(*SEARCH, "--budget", "5m").returncode == 130
     assert checkpoint.read_bytes() == TWO_WEEKS
     assert copies(commands) == []
 

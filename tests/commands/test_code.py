@@ -67,7 +67,7 @@ def test_trials_of_other_code_are_in_no_verdict_and_their_best_point_is_tried_fi
 
     edit(recorded)
     recorded.trainer = slower
-    done = recorded.search("--no-apply", "--json", budget="3m")
+    done = recorded.search("--no-apply", "--json", budget="2m")
     assert "A search begins with" in done.stderr
     assert "code of before" in done.stderr
     assert done.document["speedup"]["ratio"] < 2.3
@@ -85,7 +85,7 @@ def test_an_edit_during_a_search_ends_it_without_an_answer(simulated: CommandLin
         return toy(config)
 
     simulated.trainer = edited
-    done = simulated.search("--apply", "--json")
+    done = simulated.search("--apply", "--json", budget="2m")
     assert (done.returncode, done.document["error"]["kind"]) == (1, "code_changed")
     assert "train.py" in done.document["error"]["message"]
     assert (simulated.folder / "config.yaml").read_text() == CONFIG

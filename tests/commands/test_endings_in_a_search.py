@@ -12,20 +12,20 @@ from autotune.testing.simulated_runner import Training
 from tests.command_line import CommandLine, project_in
 
 MOODS = {
-    "well": Training(samples=8, step_s=0.01, noise=0.02, loss=1.0),
-    "slow": Training(samples=8, step_s=0.5),
-    "no number": Training(samples=8, step_s=0.01, loss=lambda step: 1.0 if step < 10 else math.nan),
-    "far off": Training(samples=8, step_s=0.01, loss=lambda step: 1.0 + 1.2**step),
-    "short": Training(samples=8, step_s=0.01, steps=3),
+    "well": Training(samples=8, step_s=0.05, noise=0.02, loss=1.0),
+    "slow": Training(samples=8, step_s=2.5),
+    "no number": Training(samples=8, step_s=0.05, loss=lambda step: 1.0 if step < 10 else math.nan),
+    "far off": Training(samples=8, step_s=0.05, loss=lambda step: 1.0 + 1.2**step),
+    "short": Training(samples=8, step_s=0.05, steps=3),
     "late": Training(start_s=math.inf),
-    "crashes": Training(samples=8, step_s=0.01, steps=3, exit_code=1, stderr="ValueError: there is no such layer\n"),
+    "crashes": Training(samples=8, step_s=0.05, steps=3, exit_code=1, stderr="ValueError: there is no such layer\n"),
 }
 CONFIG = f"""\
 mood: well
 autotune:
   command: "{{python}} train.py {{config}}"
   knobs: {{mood: {json.dumps([*MOODS])}}}
-  trial: {{start_timeout_s: 60, min_s: 0.5, min_steps: 20, max_s: 1}}
+  trial: {{start_timeout_s: 60, min_s: 2, min_steps: 20, max_s: 4}}
 """
 ENDS = {
     "well": (Ending.STOPPED, Validity.GOOD, ""),
@@ -46,7 +46,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> CommandLine:
         return MOODS[config["mood"]]
 
     commands = project_in(tmp_path_factory.mktemp("project"), trainer, CONFIG)
-    answer = commands.search("--json").document
+    answer = commands.search("--json", budget="10m").document
     assert answer["best"]["values"] == {"mood": "well"}
     assert answer["outcomes"]["crashed"] == 1
     return commands

@@ -34,10 +34,9 @@ def test_too_little_address_space_is_an_expected_error(project: Path, mebibytes:
     searched(project, "limit", limit=lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size)))
 
 
-@pytest.mark.parametrize("files", [8, 16])
-def test_too_few_open_files_are_an_expected_error(project: Path, files: int) -> None:
-    """The record cannot be opened, or no trial started."""
-    searched(project, "files", limit=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
+def test_too_few_open_files_are_an_expected_error(project: Path) -> None:
+    """No trial can be started."""
+    searched(project, "files", limit=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root, whom this limit spares")

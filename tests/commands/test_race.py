@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from autotune.testing.simulated_runner import Training
-from tests.command_line import CONFIG, project_in, toy
+from tests.command_line import CONFIG as TOYS_CONFIG
+from tests.command_line import project_in, toy
 
-RATE = f"learning_rate: 0.01\nseed: 1\n{CONFIG}"
+CONFIG = TOYS_CONFIG.replace("{min_s: 0.15, min_steps: 10, max_s: 0.5}", "{min_s: 1, min_steps: 10, max_s: 3}")
+RATE = f"learning_rate: 0.01\nseed: 1\n{TOYS_CONFIG}"
+
+
+def slow(config: Mapping[str, Any]) -> Training:
+    """Train like the toy, with a fifth of the steps in a minute."""
+    training = toy(config)
+    return replace(training, step_s=5 * training.step_s, epoch=40)
 
 
 def learns(config: Mapping[str, Any]) -> Training:
@@ -27,10 +35,10 @@ def learns(config: Mapping[str, Any]) -> Training:
 
 def breaks(config: Mapping[str, Any]) -> Training:
     """Train so that large batches crash after some seconds."""
-    training = toy(config)
+    training = slow(config)
     if config["data"]["batch_size"] != 64:
         return training
-    return replace(training, steps=300, exit_code=1, stderr="OSError: [Errno 28] No space left on device")
+    return replace(training, steps=60, exit_code=1, stderr="OSError: [Errno 28] No space left on device")
 
 
 def test_a_faster_batch_that_learns_more_slowly(tmp_path: Path) -> None:
@@ -59,7 +67,7 @@ def test_a_faster_batch_that_learns_more_slowly(tmp_path: Path) -> None:
 
 def test_what_breaks_in_a_longer_training_is_not_the_answer(tmp_path: Path) -> None:
     """The next best is, as soon as it has come through; screens, JSON and `apply` agree."""
-    commands = project_in(tmp_path, breaks)
+    commands = project_in(tmp_path, breaks, CONFIG)
     answer = commands.search("--validate", "1m", "--json", budget="15m").document
     assert answer["verdict"] == "better"
     assert answer["validation"]["broke"] == []
@@ -75,7 +83,7 @@ def test_what_breaks_in_a_longer_training_is_not_the_answer(tmp_path: Path) -> N
 @pytest.mark.parametrize("options", [(), ("--apply",)])
 def test_an_answer_that_was_to_be_validated_and_is_not_is_not_offered(tmp_path: Path, options: tuple[str, ...]) -> None:
     """There was no time for another one after the first broke: it is neither asked about nor applied."""
-    commands = project_in(tmp_path, breaks)
+    commands = project_in(tmp_path, breaks, CONFIG)
     search = ("search", "--config", "config.yaml", "--budget", "4m", "--validate", "50s")
     done = commands(*search, *options, answers="y\n")
     assert "The answer is not validated, though that was asked for" in done.stdout

@@ -50,7 +50,7 @@ def test_a_search_goes_on_with_its_trials_and_leaves_the_config_alone(recorded: 
 def test_an_answer_that_changes_the_training_alone_is_not_applied_without_a_yes(tmp_path: Path) -> None:
     """There is no other beside it: whether it learns as fast is not known."""
     commands = project_in(tmp_path, toy, CONFIG.replace("        data.num_workers: [1, 2]\n", ""))
-    assert "Not applied. It changes the batch" in commands.search("--apply", budget="3m").stderr
+    assert "Not applied. It changes the batch" in commands.search("--apply", budget="2m").stderr
     refused = commands("apply", "--config", "config.yaml")
     assert refused.returncode == 1
     assert "it changes the batch, and whether it also learns faster is not known" in refused.stderr
@@ -70,7 +70,7 @@ def test_where_nothing_helps_nothing_is_written(tmp_path: Path) -> None:
 def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_force(tmp_path: Path) -> None:
     """The search goes on without one."""
     commands = project_in(tmp_path, fails_today)
-    answer = commands.search("--json", budget="3m").document
+    answer = commands.search("--json", budget="2m").document
     assert (answer["verdict"], answer["speedup"], answer["baseline"]["metrics"]) == ("no_baseline", None, None)
     refused = commands("apply", "--config", "config.yaml")
     assert refused.returncode == 1
@@ -105,7 +105,7 @@ def test_a_trainer_that_cannot_be_measured_is_an_error_with_a_remedy(
 def test_outputs_of_trials_stay_where_the_section_keeps_them(tmp_path: Path, kept: bool) -> None:
     """What a trainer wrote into its folder is there after its end, and today's folder is untouched."""
     commands = project_in(tmp_path, keeps_outputs, CONFIG + ("    keep_outputs: true\n" if kept else ""))
-    commands.search("--no-apply", "--sampler", "random", budget="1m")
+    commands.search("--no-apply", "--sampler", "random", budget="30s")
     assert bool([*(tmp_path / ".autotune").rglob("outputs/**/log.txt")]) is kept
     assert not (tmp_path / "logs").exists()
 
@@ -117,7 +117,7 @@ def test_a_command_typed_with_the_configs_own_path(tmp_path: Path) -> None:
     trainer = ("--", sys.executable, "train.py", "./config.yaml")
     planned = commands("search", "--config", "config.yaml", "--dry-run", *trainer)
     assert f"command: {sys.executable} train.py {{config}}" in planned.stdout
-    searched = commands.search("--json", *trainer, budget="3m")
+    searched = commands.search("--json", *trainer, budget="2m")
     assert searched.returncode == 0, searched.stderr
     assert all("./config.yaml" not in plan.argv for plan in commands.simulator.plans)
     status = commands("status", "--config", "config.yaml", "--json")
@@ -129,7 +129,7 @@ def test_a_secret_in_the_command_is_not_shown(simulated: CommandLine) -> None:
     """No secret is in the plan or the messages, wherever the command comes from; the trial gets what was typed."""
     typed = ("--", sys.executable, "train.py", "{config}", "--password=hunter2")
     planned = simulated("search", "--config", "config.yaml", "--dry-run", *typed)
-    searched = simulated.search(*typed, budget="1m")
+    searched = simulated.search(*typed, budget="30s")
     assert searched.returncode == 0, searched.stderr
     assert simulated.simulator.plans[0].argv[-1] == "--password=hunter2"
     secret = CONFIG.replace("{config}", "{config} --api-key hunter2 --db mysql://me:hunter2@host/x")
@@ -197,13 +197,13 @@ def test_apply_moves_the_limit_of_the_batch_and_the_study_goes_on(tmp_path: Path
     """Four times today's batch is found; after `apply` the next search goes further, and says how far that is."""
     config = KNOBS.sub("", CONFIG).replace("    num_workers: 1   # loaders\n", "")
     commands = project_in(tmp_path, lambda config: toy({"data": {**config["data"], "num_workers": 1}}), config)
-    first = commands.search("--json", budget="3m")
+    first = commands.search("--json", budget="2m")
     answer = first.document
     assert answer["best"]["values"]["data.batch_size"] == 16
     said = "data.batch_size is searched up to 16, at most 4 times today's 4: a larger batch makes more samples"
     assert first.stderr.count(said) == Path(answer["paths"]["events"]).read_text().count(said) == 1
     assert commands("apply", "--config", "config.yaml", "--all").returncode == 0
-    second = commands.search("--json", budget="1m")
+    second = commands.search("--json", budget="30s")
     assert "data.batch_size is searched up to 64, at most 4 times today's 16" in second.stderr
     assert "data.batch_size was 4 when this study began and is 16 now: 64, up to which" in second.stderr
     assert f"{answer['trials']} earlier trials found" in second.stderr
@@ -211,12 +211,12 @@ def test_apply_moves_the_limit_of_the_batch_and_the_study_goes_on(tmp_path: Path
 
 def test_a_search_begins_with_what_another_config_of_the_command_showed(recorded: CommandLine) -> None:
     """Its best point is the first one tried; --no-warm-start and --fresh begin from nothing."""
-    recorded.search("--no-apply", budget="1m")
+    recorded.search("--no-apply", budget="30s")
     (recorded.folder / "config.yaml").write_text(f"layers: 3\n{CONFIG}")
     begins = "a study of another config of the same command on "
     assert begins in recorded("search", "--config", "config.yaml", "--dry-run").stdout
     for option in ("--no-warm-start", "--fresh"):
         assert begins not in recorded("search", "--config", "config.yaml", "--dry-run", option).stdout
-    second = recorded.search(budget="3m")
+    second = recorded.search(budget="2m")
     assert "A search begins with " in second.stderr
     assert "The answer is the 1st point that was tried; it came from a study of another config" in second.stderr

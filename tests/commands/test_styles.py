@@ -55,7 +55,7 @@ def test_a_trainer_of_each_style(tmp_path: Path, name: str) -> None:
     assert SAID[name] in done.stderr
     assert answer["baseline"]["metrics"]["samples_per_s"] > 0
     assert set(answer["outcomes"]) <= {"stopped", "killed by budget", "out of GPU memory"}
-    assert answer["outcomes"]["stopped"] > 2
+    assert answer["outcomes"]["stopped"] > 1
 
 
 def test_a_trainer_that_is_no_python(tmp_path: Path) -> None:
