@@ -43,17 +43,9 @@ def test_what_the_pages_quote_can_be_typed(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.services
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "typed",
-    [
-        "kill --times 6 --jobs 2",
-        "outage --only restart silent --budget 40 --away 15 --workers 2",
-        "netns --budget 45 --after 8 --cut 10",
-        "page --only picture tab --trials 1000 --tab 600",
-    ],
-)
+@pytest.mark.parametrize("typed", ["kill --times 6 --jobs 2", "page --only picture tab --trials 1000 --tab 600"])
 def test_a_short_form_finds_nothing_wrong(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Thirty SIGKILLs; a database that is away; a host that is cut off; ten minutes of the page."""
+    """Thirty SIGKILLs: no finished trial is lost, no process left, the config intact; ten minutes of the page."""
     assert run(typed.split(), CHECKS) == 0, capsys.readouterr().out
 
 
