@@ -60,7 +60,7 @@ def search(tmp_path: Path) -> Iterator[Callable[..., Searched]]:
     """Search on a GPU that shows what the test says; the trial that only warms up is left out."""
     with searches_in(tmp_path) as search_plain:
 
-        def searched(of_run: Callable[[int, float], GpuUsage | str], *, budget_s: float = 300.0) -> Searched:
+        def searched(of_run: Callable[[int, float], GpuUsage | str], *, budget_s: float = 200.0) -> Searched:
             found = search_plain(plain, gpus=lambda _simulator: Shows(of_run), budget_s=budget_s)
             first = next(event for event in found.events if isinstance(event, TrialEnded))
             found.events.remove(first)

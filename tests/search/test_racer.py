@@ -133,11 +133,12 @@ def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_lear
 
 
 @pytest.mark.parametrize(
-    ("options", "why"), [({"race_s": 0.0}, "--no-race"), ({"budget_s": 600.0}, "a search of less than 15m")]
+    ("options", "why"),
+    [({"race_s": 0.0, "budget_s": 150.0}, "--no-race"), ({"budget_s": 150.0}, "a search of less than 15m")],
 )
 def test_an_answer_that_was_not_raced_says_why(search: Search, options: dict[str, Any], why: str) -> None:
     """And is not applied without a yes."""
-    searched = raced(search, learning(as_much), **options)
+    searched = raced(search, learning(as_much), budget_s=150.0, **options)
     assert searched.of(Purpose.RACE) == []
     assert why in searched.answer.why_not_raced
     assert searched.answer.may_learn_more_slowly
