@@ -138,7 +138,7 @@ def test_the_learning_rate_is_scaled_with_the_batch_and_proposed_where_that_lear
 )
 def test_an_answer_that_was_not_raced_says_why(search: Search, options: dict[str, Any], why: str) -> None:
     """And is not applied without a yes."""
-    searched = raced(search, learning(as_much), budget_s=150.0, **options)
+    searched = raced(search, learning(as_much), **options)
     assert searched.of(Purpose.RACE) == []
     assert why in searched.answer.why_not_raced
     assert searched.answer.may_learn_more_slowly
