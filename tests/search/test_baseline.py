@@ -12,14 +12,6 @@ from tests.runs import MakeTrial
 from tests.search.simulated import CONFIG
 
 
-@pytest.fixture
-def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
-    """Problem of a search that is about to begin."""
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(CONFIG)
-    return open_problem(Path("config.yaml"), command=None, state_dir=None)
-
-
 def test_a_baseline_with_numbers_or_a_failure_of_its_own_is_let_through(
     problem: Problem, make_trial: MakeTrial
 ) -> None:

@@ -16,19 +16,8 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.outcome import Losses
 from autotune.trial.side_effects import TRIALS_LOOKED_AROUND
 from tests.runs import MakeTrial, knob
-from tests.search.simulated import CONFIG
 
 Learn = Callable[..., TrialRecord]
-
-
-@pytest.fixture
-def problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Problem:
-    """Problem of a search that is about to begin."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "config.yaml").write_text(CONFIG)
-    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-    problem.state.create()
-    return problem
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from autotune.records import Ending, Purpose, Validation, Verdict
 from autotune.search.answer import Study
 from autotune.search.gpus import request_for
 from autotune.search.open import tune
-from autotune.search.problem import open_problem
+from autotune.search.problem import Problem, open_problem
 from autotune.search.validation import judge_validation
 from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
-from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain
+from tests.search.simulated import Search, Searched, Trainer, plain
 
 BUDGET_S = 600.0
 VALIDATE_S = 60.0
@@ -78,12 +78,8 @@ BREAKS: Mapping[str, tuple[Change, str]] = {
 
 
 @pytest.fixture
-def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
+def judge(problem: Problem) -> Judge:
     """Validate a training, and one of today's config, whose speedup was confirmed as 1.5x."""
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(CONFIG)
-    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-    problem.state.create()
     clock, names = VirtualClock(), itertools.count()
 
     def trained(training: Training) -> Execution:
@@ -199,11 +195,8 @@ def test_what_was_confirmed_beside_it_is_the_answer_where_there_is_no_time_for_a
     ("budget_s", "validate_s", "said"),
     [(479.0, 120.0, "too little of a budget of 7m59s"), (479.0, 19.0, "it takes 20s at least")],
 )
-def test_a_budget_too_short_for_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, validate_s: float, said: str
-) -> None:
+@pytest.mark.usefixtures("problem")
+def test_a_budget_too_short_for_it_is_refused(budget_s: float, validate_s: float, said: str) -> None:
     """Both trainings may take half of it."""
-    monkeypatch.chdir(tmp_path)
-    Path("config.yaml").write_text(CONFIG)
     with pytest.raises(ConfigError, match=said):
         tune("config.yaml", budget_s=budget_s, validate_s=validate_s)
