@@ -20,7 +20,6 @@ from autotune.testing.simulated_runner import Training
 from autotune.trial import termination
 from tests.command_line import CommandLine, toy
 from tests.commands.conftest import Autotune
-from tests.until import until
 
 CODES = {signal.SIGINT: (130, "interrupted"), signal.SIGTERM: (143, "ended by SIGTERM")}
 KINDS = {"sigint": (signal.SIGINT,), "twice": (signal.SIGINT, signal.SIGINT), "sigterm": (signal.SIGTERM,)}
@@ -36,17 +35,6 @@ def interrupting(kind: str, then: Callable[..., Any]) -> Callable[..., Any]:
         return then(*arguments)
 
     return interrupted
-
-
-def listens(process: "subprocess.Popen[str]") -> None:
-    """Wait until both signals have a handler, which is long before anything is read."""
-    both = 1 << (signal.SIGINT - 1) | 1 << (signal.SIGTERM - 1)
-
-    def caught() -> int:
-        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
-        return int(found[1], 16) if found else 0
-
-    until(lambda: caught() & both == both)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -251,6 +251,7 @@ def test_init_starts_nothing_before_yes_and_diagnose_nothing_before_it_measures(
 
 
 @pytest.mark.services
+@pytest.mark.timeout(900)
 def test_processes_that_look_import_nothing_of_the_project(project: Project) -> None:
     """Each command as its user starts it, and a daemon that serves its page."""
     env = {**os.environ, **project.environ}
@@ -266,9 +267,13 @@ def test_processes_that_look_import_nothing_of_the_project(project: Project) -> 
         [AUTOTUNE, "daemon", "run", "--web", "--web-port", str(port)], cwd=project.folder, env=env
     ) as daemon:
         ask = [AUTOTUNE, "daemon", "url"]
-        url = until(lambda: subprocess.run(ask, env=env, capture_output=True, text=True, check=False).stdout.strip())
-        client = Client(port).sign_in(url)
-        until(lambda: "path.yaml" in client.ask("/api/state").body.decode(), "the queue is not shown")
-        assert [client.ask(path).status for path in ("/", "/metrics", "/health")] == [200, 200, 200]
-        daemon.send_signal(signal.SIGTERM)
+        try:
+            url = until(
+                lambda: subprocess.run(ask, env=env, capture_output=True, text=True, check=False).stdout.strip()
+            )
+            client = Client(port).sign_in(url)
+            until(lambda: "path.yaml" in client.ask("/api/state").body.decode(), "the queue is not shown")
+            assert [client.ask(path).status for path in ("/", "/metrics", "/health")] == [200, 200, 200]
+        finally:
+            daemon.send_signal(signal.SIGTERM)
     assert project.fired() == set()
