@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy  # noqa: F401
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.postgresql import Server, running_server
 
@@ -33,7 +33,7 @@ pytest_plugins = [
 ]
 
 # A slow machine is no failure; and the same examples every time, so that a red run can be repeated.
-settings.register_profile("suite", deadline=None, derandomize=True)
+settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
 # A job in the background of a script ignores ^C, and so would all that the tests start.
