@@ -55,7 +55,7 @@ def step(x):
     weights.assign_sub(0.1 * tape.gradient(loss, weights))
 
 
-for x in tf.data.Dataset.from_tensors(tf.ones((1, 4))).repeat(30):
+for x in tf.data.Dataset.from_tensors(tf.ones((1, 4))).repeat(20):
     step(x)
 """
 

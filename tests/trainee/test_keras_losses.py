@@ -11,7 +11,7 @@ from autotune.trainee import loop
 from autotune.trainee.report import EACH_LOSS_VARIABLE as OBSERVERS_VARIABLE
 from tests.trainee.conftest import Observed, observe_here
 
-BATCHES, EVERY = 60, 15
+BATCHES, EVERY = 24, 6
 TRAINER = f"""
 import keras, numpy as np
 

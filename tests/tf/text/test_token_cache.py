@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.tf.text import TokenCache, fingerprint, prepare
@@ -120,6 +120,7 @@ def test_imports_inside_a_package_are_followed(tmp_path: Path, monkeypatch: pyte
     assert fingerprint(function, {}) == before
 
 
+@settings(max_examples=30)
 @given(at=st.integers(0, 10_000), value=st.integers(0, 255), cut=st.booleans())
 def test_no_damage_gives_wrong_tokens(at: int, value: int, cut: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Any byte of the file may be another, or the file end there: each entry is right or missing, and is replaced."""
