@@ -98,9 +98,9 @@ def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[s
     folders = [*executable.parent.parent.glob("lib/python3*/site-packages"), *further]
     if executable == Path(sys.executable):
         folders.extend(Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
-    found = metadata.distributions(path=[str(folder) for folder in dict.fromkeys(folders)])
-    versions = {str(d.metadata["Name"]).lower().replace("_", "-"): d.version for d in found}
-    return {name: versions[name] for name in _FRAMEWORKS if name in versions}
+    path = [str(folder) for folder in dict.fromkeys(folders)]
+    found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in _FRAMEWORKS}
+    return {name: package.version for name, package in found.items() if package}
 
 
 def frameworks_text(conditions: Mapping[str, Scalar]) -> str:
