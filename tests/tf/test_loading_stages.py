@@ -41,7 +41,7 @@ def test_stages_in_a_pipeline_are_summed_up(tmp_path: Path, monkeypatch: pytest.
     def load(index: tf.Tensor) -> tf.Tensor:
         return doubled(tf.ensure_shape(tf.numpy_function(napping, [index], tf.int64), []))
 
-    examples = iter(tf.data.Dataset.range(1000).map(load, num_parallel_calls=2))
+    examples = iter(tf.data.Dataset.range(1 << 40).map(load, num_parallel_calls=2))
     assert [int(next(examples)) for _ in range(5)] == [0, 2, 4, 6, 8]
 
     def stages() -> dict[str, Any]:
