@@ -138,7 +138,7 @@ class CommandLine:
         """Run one command in a fork of this process, which takes signals as a user's does."""
         return run_forked(*arguments, cwd=self.folder, simulator=self.simulator)
 
-    def search(self, *options: str, config: str = "config.yaml", budget: str = "30m") -> Done:
+    def search(self, *options: str, config: str = "config.yaml", budget: str = "5m") -> Done:
         """Search, without a question at its end."""
         return self("search", "--config", config, "--budget", budget, *options)
 

@@ -100,7 +100,7 @@ def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[s
         folders.extend(Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
     path = [str(folder) for folder in dict.fromkeys(folders)]
     found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in _FRAMEWORKS}
-    return {name: package.version for name, package in found.items() if package}
+    return {name: package.version for name, package in found.items() if package and package.version}
 
 
 def frameworks_text(conditions: Mapping[str, Scalar]) -> str:

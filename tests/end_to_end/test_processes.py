@@ -11,7 +11,7 @@ from tests.until import until
 
 
 @pytest.mark.parametrize(
-    ("mood", "ending"), [("hangs", "never_started"), ("is killed", "killed"), ("forks away", "stopped")]
+    ("mood", "ending"), [("hangs", "never started"), ("is killed", "interrupted"), ("forks away", "stopped")]
 )
 def test_a_trainer_that_misbehaves_is_named_and_nothing_of_it_is_left(toy: Project, mood: str, ending: str) -> None:
     """Real, because the kernel decides what a hanging, a killed and a forking process leaves behind."""
