@@ -223,14 +223,22 @@ _LONGEST_BYTES = 107 - len("/torch-shm-dir-XXXXXX/manager.sock")  # unix(7), and
 
 
 def temporary_folder(trial: Path) -> Path:
-    """Return the path of a trial's folder for temporary files; it need not exist."""
+    """Return the path of a trial's folder for temporary files; it need not exist.
+
+    It has no white space, as the system's own has none: torch.compile splits the compiler's command at it.
+    """
     real = os.path.realpath(trial)
     inside = Path(real, "tmp")
-    if len(os.fsencode(inside)) <= _LONGEST_BYTES:
+    if len(os.fsencode(inside)) <= _LONGEST_BYTES and not has_space(inside):
         return inside
     name = f"autotune-{os.getuid()}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:12]}"
     places = (Path(place, name) for place in (os.path.realpath(tempfile.gettempdir()), "/tmp", "/var/tmp"))  # noqa: S108 - it is private, and checked before use
     return next((path for path in places if len(os.fsencode(path)) <= _LONGEST_BYTES), inside)
+
+
+def has_space(path: Path) -> bool:
+    """Return whether there is white space in a path."""
+    return str(path).split() != [str(path)]
 
 
 def make_temporary_folder(trial: Path) -> None:

@@ -12,7 +12,7 @@ from autotune.config.load import Copy, Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
 from autotune.records import CONFIGS_VARIABLE, EACH_LOSS_VARIABLE, PHASE_VARIABLE, TrialExit, TrialPlan, Values
 from autotune.trial.error_text import last_error
-from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, temporary_folder
+from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, has_space, temporary_folder
 from autotune.trial.launch import Runner, Watch
 from autotune.trial.state_folder import StateFolder
 
@@ -159,7 +159,11 @@ def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[st
         # Else every trial would leave Python's own files beside the user's modules.
         "PYTHONDONTWRITEBYTECODE": "1",
         TEMPORARY_VARIABLE: str(temporary_folder(folder.path)),
-        # What is compiled is kept from one trial to the next.
-        **{name: str(trainer.state.cache / name.lower()) for name in _COMPILED if name not in os.environ},
+        # What is compiled is kept from one trial to the next, unless torch.compile would split the path.
+        **{
+            name: str(trainer.state.cache / name.lower())
+            for name in _COMPILED
+            if name not in os.environ and not has_space(trainer.state.cache)
+        },
     }
     return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}

@@ -22,7 +22,9 @@ def test_a_trainer_that_misbehaves_is_named_and_nothing_of_it_is_left(toy: Proje
     toy.until_nothing_runs()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.services)]
+)
 def test_an_interrupted_search_loses_no_trial_and_resumes(toy: Project, number: signal.Signals) -> None:
     """Real, because a SIGKILL runs no code of ours: the guard has to end the trainer, and the journal to hold."""
     before = toy.config.read_bytes()
@@ -63,6 +65,7 @@ def test_a_full_disk_ends_a_search_with_a_reason_and_the_config_as_it_was(toy: P
     toy.until_nothing_runs()
 
 
+@pytest.mark.core
 @pytest.mark.services
 def test_a_worker_takes_part_in_a_search_through_postgresql(toy: Project, postgresql, tmp_path: Path) -> None:
     """Real, because two processes and a server share the study; no trial is made twice."""
@@ -83,9 +86,8 @@ def test_a_worker_takes_part_in_a_search_through_postgresql(toy: Project, postgr
 def test_a_queued_search_is_run_by_the_daemon(toy: Project, tmp_path: Path) -> None:
     """Real, because the daemon starts searches as processes of their own, and ends with them."""
     toy.env |= {"AUTOTUNE_DAEMON_DIR": str(tmp_path / "daemon"), "XDG_CONFIG_HOME": str(tmp_path / "settings")}
-    daemon = toy.start("daemon", "run")
-    with daemon:
-        until(lambda: toy.start("daemon", "status").wait() == 0, "the daemon answers")
+    with toy.start("daemon", "run") as daemon:
+        until(lambda: list((tmp_path / "daemon").rglob("wake")), "the daemon answers")
         toy.run("queue", "add", "--config", "config.yaml", "--budget", "5s", "--when", "now", "--no-check")
         until(
             lambda: json.loads(toy.run("queue", "list", "--json"))["entries"][0]["state"] not in ("waiting", "running")

@@ -34,8 +34,8 @@ INSIDE, ABOVE = "TMPDIR in the project", "TMPDIR above the project"
     ("framework", "temporary"),
     [
         ("torch", INSIDE),
-        ("jax", ABOVE),
-        ("keras", INSIDE),
+        pytest.param("jax", ABOVE, marks=[pytest.mark.core, pytest.mark.services]),
+        pytest.param("keras", INSIDE, marks=[pytest.mark.core, pytest.mark.services]),
         pytest.param("torch", ABOVE, marks=pytest.mark.services),
         pytest.param("jax", INSIDE, marks=pytest.mark.services),
         pytest.param("keras", ABOVE, marks=pytest.mark.services),
@@ -48,7 +48,7 @@ def test_an_unmodified_trainer_is_searched_and_its_values_applied(
     trainer, config = TRAINERS[framework]
     python = interpreter_with(framework)
     project = Project(
-        tmp_path / "my project", HERE / "trainers" / f"{trainer}.py", config, f"{python} train.py {{config}}"
+        tmp_path / "project", HERE / "trainers" / f"{trainer}.py", config, f"{python} train.py {{config}}"
     )
     folder = project.folder / "tmp" if temporary == INSIDE else tmp_path
     folder.mkdir(exist_ok=True)

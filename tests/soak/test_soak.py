@@ -43,7 +43,13 @@ def test_what_the_pages_quote_can_be_typed(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.services
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("typed", ["kill --times 6 --jobs 2", "page --only picture tab --trials 1000 --tab 600"])
+@pytest.mark.parametrize(
+    "typed",
+    [
+        pytest.param("kill --times 6 --jobs 2", marks=pytest.mark.core),
+        "page --only picture tab --trials 1000 --tab 600",
+    ],
+)
 def test_a_short_form_finds_nothing_wrong(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Thirty SIGKILLs: no finished trial is lost, no process left, the config intact; ten minutes of the page."""
     assert run(typed.split(), CHECKS) == 0, capsys.readouterr().out

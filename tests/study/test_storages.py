@@ -238,6 +238,7 @@ class TestSqlite(StorageContract):
         return at("sqlite:studies.db", folder)
 
 
+@pytest.mark.core
 @pytest.mark.services
 class TestPostgresql(StorageContract):
     """Server, with a database for each test."""

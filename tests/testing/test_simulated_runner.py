@@ -143,6 +143,7 @@ def test_a_hang_goes_on_without_steps(make: Make) -> None:
     assert trial_exit.ended_s - trial_exit.started_s == pytest.approx(60.0)
 
 
+@pytest.mark.services
 def test_accidents_happen_as_often_as_asked(make: Make) -> None:
     """Crashes name themselves, hangs are silent, all else goes on; a training that ends sooner is spared."""
     training = Training(step_s=1.0, crash_chance=0.1, hang_chance=0.2)
@@ -156,6 +157,7 @@ def test_accidents_happen_as_often_as_asked(make: Make) -> None:
     assert all(make(short, seed=seed)[1].exit_code == 0 for seed in range(30))
 
 
+@pytest.mark.services
 def test_the_machine_drifts_and_throttles(make: Make) -> None:
     """Speed wanders slowly by its spread; throttled, it is lower by its factor, for minutes."""
     steady = Training(step_s=1.0, step_noise=0.0)

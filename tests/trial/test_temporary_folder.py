@@ -26,9 +26,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     short.rmdir()
 
 
-def test_a_socket_fits_into_it_however_long_the_trials_path_is(place: Path, tmp_path: Path) -> None:
-    """Multiprocessing and PyTorch put their sockets there; the folder is this user's alone, and goes."""
-    trial = tmp_path / ("long" * 20) / "trial"
+@pytest.mark.parametrize("project", ["long" * 20, "with space"])
+def test_sockets_fit_into_it_and_compilers_take_its_path(place: Path, tmp_path: Path, project: str) -> None:
+    """Multiprocessing and PyTorch put theirs there; the folder is this user's alone, and goes."""
+    trial = tmp_path / project / "trial"
     folder = temporary_folder(trial)
     assert folder.parent == place
     assert folder != temporary_folder(trial.with_name("other"))

@@ -124,6 +124,7 @@ def test_without_slurm_the_remedy_is_said(request_of: Request, monkeypatch: pyte
     assert not list(Path().glob(".autotune/workers"))
 
 
+@pytest.mark.core
 @pytest.mark.services
 def test_each_task_works_on_a_node_of_its_own(
     request_of: Request,

@@ -59,6 +59,7 @@ def opened(browser: Any, server: PageServer) -> Any:
     return browser
 
 
+@pytest.mark.core
 def test_every_section_shows_what_there_is(browser: Any, served: PageServer) -> None:
     """A headline, six sections with content, pictures with data in them, tables beside them; and no complaint."""
     page = opened(browser, served)
