@@ -14,25 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.command_line import CONFIG as SIMULATED
 from tests.command_line import CommandLine, become, preload, typed
 from tests.until import DEADLINE_S
 
 TRAINER = Path(__file__).parents[1] / "toys" / "toy_trainer.py"
-CONFIG = """\
-# How the toy is trained.
-data:
-    batch_size: 4      # samples per step
-    num_workers: 1   # loaders
-
-out: {log_dir: logs}   # not the user's, in trials
-
-autotune:
-    command: "{python} '%s' {config}"
-    knobs:
-        data.batch_size: [4, 16, 64]
-        data.num_workers: [1, 2]
-    trial: {min_s: 0.15, min_steps: 10, max_s: 0.5}
-"""
+CONFIG = SIMULATED.replace("train.py", "'%s'").replace("    folder: '.'\n", "")
+"""Config of a real trainer, whose path is filled in."""
 
 Autotune = Callable[..., subprocess.CompletedProcess[str]]
 
