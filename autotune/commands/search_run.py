@@ -135,7 +135,11 @@ def apply_if_better(
     result = finished.written
     if finished.changes is not None:
         if must_be_validated and result.validation is None:
-            text_console(stderr=True).print("Not applied: the answer is not validated, see above.")
+            why = "the answer is not validated, see above."
+            if finished.result.validation is not None:
+                every = problem.typed.command("apply", "--all")
+                why = f"the values that leave the training unchanged were not validated. `{every}` writes those that were."
+            text_console(stderr=True).print(f"Not applied: {why}", soft_wrap=True)
             return
         if result.may_learn_more_slowly and not is_accepted:
             why = why_it_may_learn_more_slowly(result)

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.testing.simulated_runner import Training
 from tests.command_line import CONFIG as TOYS_CONFIG
-from tests.command_line import project_in, toy
+from tests.command_line import CommandLine, project_in, toy
 
 CONFIG = TOYS_CONFIG.replace("{min_s: 0.15, min_steps: 10, max_s: 0.5}", "{min_s: 1, min_steps: 10, max_s: 3}")
 RATE = f"learning_rate: 0.01\nseed: 1\n{TOYS_CONFIG}"
@@ -78,6 +78,15 @@ def test_what_breaks_in_a_longer_training_is_not_the_answer(tmp_path: Path) -> N
     assert "No space left on device" in known
     assert commands("apply", "--config", "config.yaml", "--all").returncode == 0
     assert f"batch_size: {answer['best']['values']['data.batch_size']} " in (tmp_path / "config.yaml").read_text()
+
+
+def test_a_part_of_a_validated_answer_is_not_applied_as_validated(simulated: CommandLine) -> None:
+    """`--apply` writes what leaves the training unchanged; the message names the command for what was validated."""
+    done = simulated.search("--validate", "20s", "--apply")
+    assert "Validated: " in done.stdout
+    assert "the values that leave the training unchanged were not validated" in done.stderr
+    assert "autotune apply --config config.yaml --all" in done.stderr
+    assert (simulated.folder / "config.yaml").read_text() == TOYS_CONFIG
 
 
 @pytest.mark.parametrize("options", [(), ("--apply",)])
