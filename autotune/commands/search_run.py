@@ -138,7 +138,7 @@ def apply_if_better(
             why = "the answer is not validated, see above."
             if finished.result.validation is not None:
                 every = problem.typed.command("apply", "--all")
-                why = f"the values that leave the training unchanged were not validated. `{every}` writes those that were."
+                why = f"the values that leave the training unchanged were not validated. `{every}` writes all changes."
             text_console(stderr=True).print(f"Not applied: {why}", soft_wrap=True)
             return
         if result.may_learn_more_slowly and not is_accepted:
