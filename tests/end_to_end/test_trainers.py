@@ -53,6 +53,7 @@ def test_an_unmodified_trainer_is_searched_and_its_values_applied(
     folder = project.folder / "tmp" if temporary == INSIDE else tmp_path
     folder.mkdir(exist_ok=True)
     project.env |= {"TMPDIR": str(folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    project.tune("data.batch_size: [16, 32, 64]")
     require_applied_and_reverted(project)
 
 
