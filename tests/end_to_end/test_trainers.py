@@ -33,7 +33,7 @@ INSIDE, ABOVE = "TMPDIR in the project", "TMPDIR above the project"
 @pytest.mark.parametrize(
     ("framework", "temporary"),
     [
-        ("torch", INSIDE),
+        pytest.param("torch", INSIDE, marks=[pytest.mark.core, pytest.mark.services]),
         pytest.param("jax", ABOVE, marks=[pytest.mark.core, pytest.mark.services]),
         pytest.param("keras", INSIDE, marks=[pytest.mark.core, pytest.mark.services]),
         pytest.param("torch", ABOVE, marks=pytest.mark.services),
