@@ -98,7 +98,7 @@ class CommandLine:
         trainer: The trainer, by its config.
 
     Attributes:
-        clock: Virtual clock of the searches; it goes on from one command to the next.
+        clock: Virtual clock of the searches; it continues from one command to the next.
         simulator: Runs the trials, and keeps their plans.
         trainer: The trainer; another one may be put in its place between two commands.
     """
