@@ -325,7 +325,7 @@ def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
             own = speeds.setdefault(point.trial.point, [])
             own.append(point.ratio)
             means[point.trial.point] = geometric_mean(own)
-        best = max(1.0, *means.values()) if means else 1.0
+        best = max([1.0, *means.values()])
         if not steps or not math.isclose(steps[-1][1], best, rel_tol=1e-6):
             steps.append((point.t_s, best))
     return steps
