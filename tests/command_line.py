@@ -4,6 +4,7 @@ Verdicts, budgets, intervals, wording and exit codes of commands are tested thro
 everything else is what a user has. What needs a process, a terminal or a signal is in `tests/end_to_end`.
 """
 
+import gc
 import io
 import json
 import os
@@ -191,6 +192,7 @@ def become(
     arguments: Sequence[str], cwd: Path, simulator: SimulatedRunner | None, streams: Sequence[int] = (0, 1, 2)
 ) -> NoReturn:
     """Make this forked process one that runs the command with these streams, and end it."""
+    gc.disable()  # it would collect objects of a TensorFlow whose threads were not forked
     code: object = 3
     try:
         for number, given in enumerate(streams):

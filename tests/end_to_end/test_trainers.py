@@ -15,17 +15,6 @@ TRAINERS = {
 }
 
 
-def require_applied_and_reverted(project: Project) -> None:
-    """Search, write the values of an explored trial, and take them out again."""
-    before = project.config.read_text()
-    project.search_until("explore .*/s")
-    project.run("apply", "--config", "config.yaml", "--trial", str(project.explored()["number"]), "--force")
-    assert project.config.read_text() != before
-    project.run("revert", "--config", "config.yaml")
-    assert project.config.read_text() == before
-    project.until_nothing_runs()
-
-
 INSIDE, ABOVE = "TMPDIR in the project", "TMPDIR above the project"
 
 
@@ -54,9 +43,13 @@ def test_an_unmodified_trainer_is_searched_and_its_values_applied(
     folder.mkdir(exist_ok=True)
     project.env |= {"TMPDIR": str(folder), "TF_CPP_MIN_LOG_LEVEL": "2"}
     project.tune("data.batch_size: [16, 32, 64]")
-    require_applied_and_reverted(project)
+    project.search_until("explore .*/s")
+    project.apply_and_revert()
+    project.until_nothing_runs()
 
 
+@pytest.mark.core
+@pytest.mark.services
 @pytest.mark.timeout(300)
 def test_the_shipped_trainer_is_searched_and_its_values_applied(tmp_path: Path) -> None:
     """Real, because it is what the README's first command runs; its command runs in TMPDIR itself, above its config."""
@@ -66,4 +59,6 @@ def test_the_shipped_trainer_is_searched_and_its_values_applied(tmp_path: Path) 
     project.config.write_text((ROOT / "configs" / "config.yaml").read_text())
     corpus = [sys.executable, "-m", "autotune.workloads.tts.corpus", "--out", "data/quickstart"]
     subprocess.run(corpus, cwd=tmp_path, check=True, capture_output=True)
-    require_applied_and_reverted(project)
+    project.search_until("explore .*/s")
+    project.apply_and_revert()
+    project.until_nothing_runs()

@@ -1,5 +1,6 @@
 """Steps from observed fetches and work, of any framework."""
 
+import gc
 import math
 import os
 import threading
@@ -260,6 +261,7 @@ def test_a_forked_child_does_not_go_on_with_the_parents_steps(trainer: Trainer) 
     trainer.play("ft")
     child = os.fork()
     if child == 0:
+        gc.disable()  # it would collect objects of a TensorFlow whose threads were not forked
         trainer.loop.forget()
         trainer.loop.ends()
         os._exit(0)
