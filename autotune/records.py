@@ -601,7 +601,7 @@ class TrialRecord:
 
     @property
     def machine(self) -> str:
-        """Name of the machine that it was made on: the host's where an earlier version wrote no other."""
+        """Name of the machine that it was made on: the host's where it has no other."""
         return str(self.conditions.get(MACHINE) or self.conditions.get("host") or "")
 
     @property

@@ -19,18 +19,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import StudyError
 from autotune.files import open_regular, replace_durably
-from autotune.measure.phases import FREE_DATA, FREE_STEP, HIGH
 from autotune.metrics import values_of
-from autotune.records import (
-    ALLOWED,
-    CHANGES,
-    LEFT_OUT,
-    OUTSIDE,
-    PAIRS_PLANNED,
-    VALIDATION_ASKED,
-    Purpose,
-    TrialRecord,
-)
+from autotune.records import Purpose, TrialRecord
 from autotune.study.claims import CLAIM, Claim, uuid_of
 from autotune.study.storage.lock import FileLock
 from autotune.study.storage.storage import DAMAGE
@@ -42,24 +32,7 @@ IMPORTED = "imported"
 """Attribute of a trial that came out of a file: what of it no storage keeps as it was, its times in UTC among it."""
 
 FORMAT = 2
-"""Version of the record. In 1 the figures of a GPU stood beside its other fields; it is still read."""
-
-_ADDED = frozenset({"number", "validation", "race", "code"})
-"""Fields that a written trial may lack: the number is its place, and earlier studies of format 2 had no others."""
-
-_ONCE = {
-    "validation asked for, s": VALIDATION_ASKED,
-    "pairs planned at most": PAIRS_PLANNED,
-    "changes of the training": CHANGES,
-    "changes allowed": ALLOWED,
-    "answer left out": LEFT_OUT,
-    "answer outside the domains": OUTSIDE,
-    "free data, speed over today's": FREE_DATA,
-    "free data, speed over today's, at most": FREE_DATA + HIGH,
-    "free step, speed over today's": FREE_STEP,
-    "free step, speed over today's, at most": FREE_STEP + HIGH,
-}
-"""Names that conditions had in earlier studies of format 1 and 2."""
+"""Version of the record."""
 
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
@@ -76,15 +49,9 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
         ValueError: It is none of ours, of another format, or holds what no trial can; with the reason, of one line.
     """
     written = dict(attributes)
-    if written.get("format") not in (1, FORMAT) or isinstance(written["format"], bool):
+    if written.get("format") != FORMAT:
         raise ValueError("another format")
-    if written["format"] == 1:
-        _update_format_1(written)
-    if written.get("purpose") == "today":  # the baseline's word in format 1, and in the first studies of format 2
-        written["purpose"] = Purpose.BASELINE.value
-    if isinstance(conditions := written.get("conditions"), Mapping):
-        written["conditions"] = {_ONCE.get(name, name): value for name, value in conditions.items()}
-    missing = [field.name for field in fields(TrialRecord) if field.name not in {*written, *_ADDED}]
+    missing = [field.name for field in fields(TrialRecord) if field.name not in {*written, "number"}]
     if missing:
         raise ValueError(f"no {missing[0]}")
     try:
@@ -105,13 +72,6 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     return record
 
 
-def _update_format_1(written: dict[str, Any]) -> None:
-    measurement = written.get("measurement")
-    if isinstance(measurement, Mapping) and isinstance(measurement.get("gpus"), list):
-        gpus = [{**gpu, "figures": gpu} if isinstance(gpu, Mapping) else gpu for gpu in measurement["gpus"]]
-        written["measurement"] = {**measurement, "gpus": gpus}
-
-
 def written_record(trial: FrozenTrial) -> Mapping[str, Any] | None:
     """Return the record that an Optuna trial holds; None for one that was interrupted, or goes on.
 
@@ -121,10 +81,9 @@ def written_record(trial: FrozenTrial) -> Mapping[str, Any] | None:
     attributes = trial.user_attrs
     if not isinstance(attributes, Mapping):
         raise ValueError("no attributes")
-    # The first studies had no claims, and the record's fields as attributes of their own.
-    record = attributes.get(RECORD, None if CLAIM in attributes else attributes)
-    if record is not None and not isinstance(record, Mapping):
-        raise ValueError("no attributes")
+    record = attributes.get(RECORD)
+    if not isinstance(record, Mapping) and (record is not None or CLAIM not in attributes):
+        raise ValueError("no record")
     return record
 
 

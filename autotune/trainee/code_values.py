@@ -22,7 +22,6 @@ MADE = "calls.made"
 _DATASET = "tensorflow.python.data.ops.dataset_ops:DatasetV2"
 PLACES = {
     "keras": {"compile": "keras.src.trainers.trainer:Trainer.compile"},
-    "tf_keras": {"compile": "tf_keras.src.engine.training:Model.compile"},
     "torch": {"DataLoader": "torch.utils.data.dataloader:DataLoader.__init__"},
     "transformers.training_args": {"TrainingArguments": "transformers.training_args:TrainingArguments.__init__"},
     "transformers.training_args_seq2seq": {

@@ -26,9 +26,8 @@ from autotune.trainee.stream import OBSERVER, TRIAL_DIR_VARIABLE, WATCH_DIR_VARI
 
 # Each module is imported with its framework only: a process without frameworks starts without delay.
 OBSERVERS = {
-    "tensorflow": ("observe_tensorflow.TensorFlowObserver", "observe_session.SessionObserver"),
+    "tensorflow": ("observe_tensorflow.TensorFlowObserver",),
     "keras": ("observe_keras.KerasObserver",),
-    "tf_keras": ("observe_keras.Keras2Observer",),
     "torch": ("observe_torch.TorchObserver",),
     "jax": ("observe_jax.JaxObserver",),
 }

@@ -1,4 +1,4 @@
-"""Observer of Keras: ``fit`` and ``train_on_batch``, of Keras 3 on any backend and of Keras 2 (``tf_keras``).
+"""Observer of Keras 3: ``fit`` and ``train_on_batch``, on any backend.
 
 ``fit`` marks the end of a step by calling ``CallbackList.on_train_batch_end``. That method is wrapped and no callback
 added, because one that is not declared ``async_safe`` would make Keras wait for all others after each step.
@@ -19,34 +19,26 @@ from autotune.trainee.observer import Observer
 class KerasObserver(Observer):
     """Observer of Keras's own training loop, and of its single step."""
 
-    package = "keras"
-
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._sizes, self._losses = BatchSizes(), RunningMean()
 
     def install(self) -> None:
-        is_keras_3 = int(import_module(self.package).__version__.partition(".")[0]) >= 3
-        model = f"{self.package}:Model"
-        callbacks = f"{self.package}.src.callbacks{'.callback_list' if is_keras_3 else ''}:CallbackList"
+        if int(import_module("keras").__version__.partition(".")[0]) < 3:
+            return  # its ``fit`` is a compiled function, whose steps TensorFlow's observer sees
+        model, callbacks = "keras:Model", "keras.src.callbacks.callback_list:CallbackList"
         self.around(f"{model}.fit", self._fit_begins, self._fit_ends)
         self.around(f"{model}.train_on_batch", self._single_begins, self._single_ends)
         self.around(f"{callbacks}.on_train_begin", self._in_fit, self._training_has_begun)
-        self.attempt(f"{callbacks}.on_train_batch_end", functools.partial(self._around_step_end, is_keras_3))
+        self.attempt(f"{callbacks}.on_train_batch_end", self._around_step_end)
         self.around(f"{callbacks}.on_epoch_end", self._in_fit, self._epoch_reported)
-        if is_keras_3:
-            self.around(f"{callbacks}._on_train_batch_end", self._logs_are_read, self._logs_were_read)
-            batches = "keras.src.trainers.epoch_iterator:EpochIterator.__next__"
-            self.around(batches, self._batch_begins, self._batch_fetched)
+        self.around(f"{callbacks}._on_train_batch_end", self._logs_are_read, self._logs_were_read)
+        batches = "keras.src.trainers.epoch_iterator:EpochIterator.__next__"
+        self.around(batches, self._batch_begins, self._batch_fetched)
         self.around(f"{model}.evaluate", lambda args, kwargs: self.loop.pause_begins(), self._evaluated)
         self.pause(f"{model}.predict", "eval")
         for name in ("save", "save_weights"):
             self.pause(f"{model}.{name}", "checkpoint")
-
-    @functools.cached_property
-    def _is_on_cpu(self) -> bool:
-        # Keras 2 does not read its logs after each step; on an accelerator that would wait for it.
-        return bool(import_module("tensorflow.python.eager.context").context().num_gpus() == 0)
 
     def _fit_begins(self, args: Any, kwargs: Any) -> Any:
         if self.loop.is_suspended:
@@ -71,15 +63,10 @@ class KerasObserver(Observer):
         self.loop.flush()
         self.loop.report.mark("epoch_end", t_s)
 
-    def _around_step_end(self, is_keras_3: bool, owner: Any, name: str) -> None:
+    def _around_step_end(self, owner: Any, name: str) -> None:
         """Record the step ends of ``fit``; the trainer's callbacks within may report the step themselves."""
-        original, loop, instrumentation, monotonic = (
-            getattr(owner, name),
-            self.loop,
-            self.instrumentation,
-            time.monotonic,
-        )
-        see_loss = None if is_keras_3 else self._see_loss
+        original, loop, instrumentation = getattr(owner, name), self.loop, self.instrumentation
+        monotonic = time.monotonic
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -95,18 +82,11 @@ class KerasObserver(Observer):
             finally:
                 if end_s is not None:
                     try:
-                        if see_loss is not None:
-                            see_loss(end_s, args)
                         loop.aggregated.ended(end_s)
                     except Exception as error:
                         instrumentation.failed(error)
 
         self.instrumentation.put(owner, name, observed)
-
-    def _see_loss(self, now_s: float, args: Any) -> None:
-        if now_s >= self.loop.report.loss_due_s and self._is_on_cpu:
-            shown = loss_in(args[2]) if len(args) > 2 else None
-            self.loop.report.loss(now_s, self._losses.since_last(args[0], args[1], shown))
 
     def _logs_are_read(self, args: Any, kwargs: Any) -> Any:
         """Note that Keras is about to read a step's logs, which waits for the accelerator, maybe in another thread."""
@@ -151,12 +131,6 @@ class KerasObserver(Observer):
             self.loop.worked(("train_on_batch", id(args[0])), begin_s, samples, True, threading.get_ident())
 
 
-class Keras2Observer(KerasObserver):
-    """Observer of Keras 2, under its name beside Keras 3."""
-
-    package = "tf_keras"
-
-
 class RunningMean:
     """Losses of Keras's logs, made those of the batches since the last look.
 
@@ -194,7 +168,7 @@ def _is_running_mean(callbacks: Any, shown: float) -> bool:
     """Return whether a loss comes from a metric of the model: a train_step of the user's may return that of a batch."""
     model: Any = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)
     step = getattr(type(model), "train_step", None)
-    if (getattr(step, "__module__", None) or "").partition(".")[0] in ("keras", "tf_keras"):
+    if (getattr(step, "__module__", None) or "").partition(".")[0] == "keras":
         return True
     try:
         results = [float(metric.result()) for metric in model.metrics]

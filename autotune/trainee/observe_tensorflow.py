@@ -62,7 +62,6 @@ class TensorFlowObserver(Observer):
         exhausted = f"{_PYTHON}.framework.errors_impl:ResourceExhaustedError.__init__"
         self.around(exhausted, lambda args, _kwargs: args, self._ran_out_of_a_resource)
         self.pause(f"{_PYTHON}.checkpoint.checkpoint:TrackableSaver.save", "checkpoint")
-        self.pause(f"{_PYTHON}.training.saver:Saver.save", "checkpoint")
 
     def _install_fetches(self) -> None:
         """Observe iterators over datasets: eager ones, those in graphs, and those that fetch for several devices."""

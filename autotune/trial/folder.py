@@ -146,7 +146,6 @@ class TrialFolder:
         try:
             if not self.is_ours():
                 raise FileNotFoundError(errno.ENOENT, "the trial's folder is gone", str(self.path))
-            # In format 1 the figures of a GPU were not a record of their own.
             text = json.dumps({"format": 2, **result}, indent=2) + "\n"
             create_private(self.result, text.encode())  # whatever the trainer may have put there, e.g. a link
         except OSError as error:

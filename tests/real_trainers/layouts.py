@@ -103,37 +103,6 @@ def _keras_custom(place: Place) -> None:
     place.write("demo_custom_tf_workflow.py", script)
 
 
-def _yolo(place: Place) -> None:
-    place.copy("train.py", "yolov3_tf2", "data")
-    (place.project / "checkpoints").mkdir()
-    place.run(synthetic.DETECTION_RECORDS, "data/train.tfrecord", "data/voc2012.names")
-
-
-_MIGRATE = """
-import subprocess, sys, sysconfig
-old, new = sys.argv[1:]
-tool = sysconfig.get_path("scripts") + "/tf_upgrade_v2"
-subprocess.run([sys.executable, tool, "--mode", "SAFETY", "--infile", old, "--outfile", new], check=True)
-"""
-"""Migrate a script of TensorFlow 1 to the interface that TensorFlow 2 keeps for it, as its users do."""
-
-
-def _session(place: Place) -> None:
-    synthetic.mnist_files(place.project / "data", compressed=True)
-    reader = (place.checkout / "input_data.py").read_text()
-    place.write("input_data.py", reader.replace("dtype=dt)", "dtype=dt)[0]"))  # for the NumPy of today
-    script = (place.checkout / "tensorflow_v1/examples/3_NeuralNetworks/neural_network_raw.py").read_text()
-    script = script.replace("from tensorflow.examples.tutorials.mnist import", "import").replace("/tmp/data/", "data/")
-    script = script.replace("num_steps = 500", "num_steps = 500000").replace("display_step = 100", "display_step = 10")
-    place.write("old.py", script)
-    place.run(_MIGRATE, "old.py", "neural_network_raw.py")
-    migrated = (place.project / "neural_network_raw.py").read_text()
-    graph = "import tensorflow.compat.v1 as tf\ntf.disable_eager_execution()\n"
-    place.write("neural_network_raw.py", migrated.replace("import tensorflow.compat.v1 as tf\n", graph))
-    (place.project / "old.py").unlink()
-    (place.project / "report.txt").unlink(missing_ok=True)
-
-
 def _speech(place: Place) -> None:
     if not SPEECH.is_dir():
         raise RuntimeError("ljspeech_subset is not at hand")

@@ -1,6 +1,5 @@
 """Synthetic data in the formats that trainers read; programs for the trainer's interpreter, and small files."""
 
-import gzip
 import random
 import struct
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 WORDS = 400
 
 
-def mnist_files(folder: Path, *, train: int = 6000, test: int = 500, compressed: bool = False) -> None:
+def mnist_files(folder: Path, *, train: int = 6000, test: int = 500) -> None:
     """Write random digits as the four files of MNIST."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -19,10 +18,6 @@ def mnist_files(folder: Path, *, train: int = 6000, test: int = 500, compressed:
         (folder / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">4i", 0x803, count, 28, 28) + images)
         labels = rng.integers(0, 10, count).astype(np.uint8).tobytes()
         (folder / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">2i", 0x801, count) + labels)
-    if compressed:
-        for path in list(folder.glob("*-ubyte")):
-            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), compresslevel=1))
-            path.unlink()
 
 
 def text(lines: int, *, words: int = 20, seed: int = 0) -> str:
@@ -71,24 +66,3 @@ for part, count in (("train", 96), ("val", 8)):
             Image.fromarray(rng.integers(0, 256, (96, 96, 3), numpy.uint8)).save(folder / f"{number}.jpg")
 """
 """Write folders of small random pictures, one for each class, below ``argv[1]``."""
-
-DETECTION_RECORDS = """
-import sys
-import numpy
-import tensorflow as tf
-rng = numpy.random.default_rng(0)
-names = [line.strip() for line in open(sys.argv[2])]
-def floats(values): return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-def texts(values): return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
-with tf.io.TFRecordWriter(sys.argv[1]) as records:
-    for _ in range(400):
-        low, high = rng.uniform(0, 0.4, (2, 3)), rng.uniform(0.5, 1, (2, 3))
-        picture = tf.io.encode_jpeg(rng.integers(0, 256, (120, 160, 3), numpy.uint8)).numpy()
-        records.write(tf.train.Example(features=tf.train.Features(feature={
-            "image/encoded": texts([picture]),
-            "image/object/bbox/xmin": floats(low[0]), "image/object/bbox/ymin": floats(low[1]),
-            "image/object/bbox/xmax": floats(high[0]), "image/object/bbox/ymax": floats(high[1]),
-            "image/object/class/text": texts([rng.choice(names).encode() for _ in range(3)]),
-        })).SerializeToString())
-"""
-"""Write pictures with boxes of the classes in ``argv[2]`` as TensorFlow records into ``argv[1]``."""

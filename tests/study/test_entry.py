@@ -11,15 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.measure.score import OBJECTIVES
-from autotune.records import (
-    CHANGES,
-    LossCurve,
-    Purpose,
-    RaceArm,
-    RaceLeg,
-    TrialRecord,
-    Validation,
-)
+from autotune.records import LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord, Validation
 from autotune.space.space import Space
 from autotune.study.entry import attributes_of, record_of
 from autotune.study.summary import latest_search, summarize
@@ -153,11 +145,3 @@ def test_whatever_is_changed_in_a_record_gives_an_answer_or_leaves_the_trial_out
         if result:
             json.dumps(result.outcomes)
             assert result.baseline is not None
-
-
-def test_conditions_of_earlier_studies_keep_their_meaning(make_trial: MakeTrial) -> None:
-    """They were sentences once; a study that has such trials goes on."""
-    once = {**written(make_trial(VALUES, 60.0)), "conditions": {"changes of the training": "batch", "host": "a"}}
-    assert record_of(0, {**once, "purpose": "today"}).purpose is Purpose.BASELINE
-    assert record_of(0, once).conditions == {CHANGES: "batch", "host": "a"}
-    assert record_of(0, {**once, "conditions": {CHANGES: "batch"}}).conditions == {CHANGES: "batch"}

@@ -1,8 +1,6 @@
 """Summary of a search, from its record alone."""
 
-import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from autotune.space.space import Space, point_name
 from autotune.study.answer import judged_finalists, pairs_of
 from autotune.study.summary import latest_search, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
-from tests.study.storages import append, journal_study
 
 SPACE = Space(knobs=(knob("batch", 8, 32, label=Label.BATCH), knob("workers", 1, 2)))
 BASELINE = SPACE.baseline
@@ -300,23 +297,3 @@ def test_what_comes_after_a_search_leaves_its_answer_alone(history: History) -> 
     for speed in (30.0, 60.0, 38.0, 70.0):
         history.run(WORKERS, speed, Purpose.EXPLORE)
     assert history.answer("s1") == before
-
-
-def test_a_study_of_the_first_format_still_has_its_answer(tmp_path: Path) -> None:
-    """Written by a real search of the toy trainer before entries had a record of each GPU's figures; it goes on."""
-    kept = Path(__file__).with_name("format_1.journal")
-    path = tmp_path / "config-7cff431c-429a-8405.journal"
-    shutil.copyfile(kept, path)
-    study = journal_study(path)
-    records = study.records()
-    assert [trial.number for trial in records] == list(range(12))
-    space = Space(knobs=(knob("data.num_workers", 1, 2), knob("data.batch_size", 4, 16, 64, label=Label.BATCH)))
-    search = latest_search(records, EFFECTIVE_UTILIZATION)
-    assert search is not None
-    answer = summarize(records, search, space, objective=EFFECTIVE_UTILIZATION)
-    assert (answer.verdict, answer.best and answer.best.values) == (
-        Verdict.BETTER,
-        {"data.num_workers": 2, "data.batch_size": 64},
-    )
-    append(study, records[-1])
-    assert len(journal_study(path).records()) == 13

@@ -74,7 +74,6 @@ def tensorflow_workouts() -> dict[str, Workout]:
     """Yield calls that reach each of our functions in TensorFlow and Keras."""
     import tensorflow as tf
 
-    v1 = tf.compat.v1
     facts = trainers.Facts(FACTS)
     strategy = trainers.tf_strategy(2)
     compiled, eager = (trainers.tf_loop(facts, compiled=way) for way in (True, False))
@@ -83,13 +82,6 @@ def tensorflow_workouts() -> dict[str, Workout]:
     step, _, weights = trainers.tf_step()
     model = trainers.keras_model(tf.keras)
     rows = tf.ones((4, trainers.WIDTH)), tf.ones((4, 1))
-    graph = tf.Graph()
-    with graph.as_default():
-        fed = v1.placeholder(tf.float32, (None,))
-        variable = v1.get_variable("weight", ())
-        train = v1.train.GradientDescentOptimizer(0.01).minimize(tf.reduce_mean(fed * variable))
-        saver, session = v1.train.Saver(), v1.Session(graph=graph)
-        session.run(v1.global_variables_initializer())
 
     def loops() -> None:
         compiled()
@@ -123,10 +115,6 @@ def tensorflow_workouts() -> dict[str, Workout]:
 
     def gradients() -> None:
         tf.function(lambda: tf.gradients(weights, weights))()
-
-    def save() -> None:
-        with graph.as_default():
-            saver.save(session, str(OUTPUTS / "saver"))
 
     def batches_of_keras() -> None:
         from keras.src.trainers.epoch_iterator import EpochIterator
@@ -162,11 +150,9 @@ def tensorflow_workouts() -> dict[str, Workout]:
         "tensorflow.python.data.ops.dataset_autograph._general_purpose_scan": whole_pass,
         "ResourceExhaustedError.__init__": lambda: tf.errors.ResourceExhaustedError(None, None, "OOM, sorry"),
         "TrackableSaver.save": lambda: tf.train.Checkpoint(w=weights).write(str(OUTPUTS / "checkpoint")),
-        "Saver.save": save,
         "tensorflow.python.eager.polymorphic_function.tracing_compilation._create_concrete_function": traces,
         "FuncRegistry.__call__": python,
         "FuncRegistry.insert": python,
-        "BaseSession.run": lambda: session.run(train, {fed: [1.0, 2.0]}),
         "Model.train_on_batch": lambda: model.train_on_batch(*rows),
         "Model.evaluate": lambda: model.evaluate(*rows, verbose=0),
         "Model.predict": lambda: model.predict(rows[0], verbose=0),

@@ -30,16 +30,11 @@ from tests.trainee.conftest import ROOT, TRAINERS, Observed, interpreter_with, o
 
 STEPS, SLEEP_MS = 10, 2.0
 HIDES_WAITS = {"fit-mirrored", "torch-own-batches"}  # fetched ahead for each device, or by nothing that is known
-HIDES_SAMPLES = {"session-dataset", "torch-own-batches"}
+HIDES_SAMPLES = {"torch-own-batches"}
 VALIDATE = {"fit", "loop-compiled", "loop-eager", "torch", "torch-workers"}
 CHECKPOINT = {"loop-compiled", "loop-eager", "torch", "torch-workers"}
-END_EPOCHS = {"fit", "fit-several-steps", "loop-compiled", "loop-mirrored", "session-dataset", "torch", "torch-workers"}
-SHOW_LOSSES = {
-    *("fit", "train-on-batch", "loop-compiled", "loop-eager", "session-feed"),
-    *("keras-2-fit", "keras-2-train-on-batch", "torch", "torch-workers"),
-}
-ELSEWHERE = {"session-feed", "session-dataset"}
-"""Styles of TensorFlow that change it for a whole process."""
+END_EPOCHS = {"fit", "fit-several-steps", "loop-compiled", "loop-mirrored", "torch", "torch-workers"}
+SHOW_LOSSES = {"fit", "train-on-batch", "loop-compiled", "loop-eager", "torch", "torch-workers"}
 
 Matrix = Callable[[str, str], Observed]
 
@@ -68,27 +63,21 @@ def matrix(tmp_path_factory: pytest.TempPathFactory, tensorflow: Any) -> Iterato
 
         @cache
         def elsewhere(framework: str) -> Observed:
-            imports = {"tensorflow": "tensorflow,keras", "jax": "tensorflow,jax"}.get(framework, framework)
-            styles = [style for style in STYLES[framework] if framework != "tensorflow" or style in ELSEWHERE]
+            imports = "tensorflow,jax" if framework == "jax" else framework
             words = ("--pauses", "--imports", imports, "--steps", STEPS, "--sleep-ms", SLEEP_MS)
             python = interpreter_with(*imports.split(","))
-            return observe_run(runner, folder / framework, python, TRAINERS, *styles, *words)
+            return observe_run(runner, folder / framework, python, TRAINERS, *STYLES[framework], *words)
 
-        yield lambda framework, style: here(style) if is_here(framework, style) else elsewhere(framework)
-
-
-def is_here(framework: str, style: str) -> bool:
-    """Return whether trainers of a style run in this process."""
-    return framework == "tensorflow" and style not in ELSEWHERE
+        yield lambda framework, style: here(style) if framework == "tensorflow" else elsewhere(framework)
 
 
 def each(styles: Collection[str] = (), *, but: Collection[str] = ()) -> pytest.MarkDecorator:
     """Run a test with each style, by its framework, or with all but some."""
     pairs = [(framework, style) for framework, names in STYLES.items() for style in names]
     chosen = [(framework, style) for framework, style in pairs if (style in styles or not styles) and style not in but]
-    marks = [() if is_here(*pair) else (pytest.mark.services,) for pair in chosen]
+    services = [() if framework == "tensorflow" else (pytest.mark.services,) for framework, _ in chosen]
     return pytest.mark.parametrize(
-        ("framework", "style"), [pytest.param(*pair, marks=mark) for pair, mark in zip(chosen, marks, strict=True)]
+        ("framework", "style"), [pytest.param(*pair, marks=mark) for pair, mark in zip(chosen, services, strict=True)]
     )
 
 

@@ -216,39 +216,6 @@ def tf_mirrored(facts: Facts, *, compiled: bool) -> Epoch:
     return epoch
 
 
-def tf1_session(facts: Facts, *, feed: bool) -> Epoch:
-    """Train with graphs and sessions."""
-    import tensorflow as tf
-
-    v1 = tf.compat.v1
-    v1.disable_eager_execution()
-    with tf.Graph().as_default():
-        if feed:
-            x, y = v1.placeholder(tf.float32, (None, WIDTH)), v1.placeholder(tf.float32, (None, 1))
-        else:
-            iterator = v1.data.make_initializable_iterator(tf_dataset(facts))
-            x, y = iterator.get_next()
-        weights = v1.get_variable("weights", (WIDTH, 1))
-        loss = tf.reduce_mean(tf.square(x @ weights - y))
-        train = v1.train.GradientDescentOptimizer(0.01).minimize(loss)
-        session = v1.Session()
-        session.run(v1.global_variables_initializer())
-
-    def epoch() -> None:
-        if feed:
-            for one, other in facts.arrays():
-                session.run([train, loss], {x: one, y: other})
-            return
-        session.run(iterator.initializer)
-        try:
-            while True:
-                session.run([train, loss])
-        except tf.errors.OutOfRangeError:
-            pass
-
-    return epoch
-
-
 # Keras.
 
 
@@ -259,10 +226,8 @@ def keras_model(keras: Any, **options: Any) -> Any:
     return model
 
 
-def keras_fit(facts: Facts, *, package: str = "keras", devices: int = 1, **options: Any) -> Epoch:
+def keras_fit(facts: Facts, *, devices: int = 1, **options: Any) -> Epoch:
     """Train with ``fit``, one epoch at a time."""
-    if package == "tf_keras":
-        os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import tensorflow as tf
 
     keras = tf.keras
@@ -282,10 +247,8 @@ def keras_fit(facts: Facts, *, package: str = "keras", devices: int = 1, **optio
     return epoch
 
 
-def keras_on_batch(facts: Facts, *, package: str = "keras") -> Epoch:
+def keras_on_batch(facts: Facts) -> Epoch:
     """Train with ``train_on_batch``, on batches from the user's own generator."""
-    if package == "tf_keras":
-        os.environ["TF_USE_LEGACY_KERAS"] = "1"
     import tensorflow as tf
 
     model = keras_model(tf.keras)
@@ -370,8 +333,6 @@ STYLES: dict[str, Callable[[Facts], Epoch]] = {
     "fit-eager": lambda facts: keras_fit(facts, run_eagerly=True),
     "fit-mirrored": lambda facts: keras_fit(facts, devices=2),
     "train-on-batch": keras_on_batch,
-    "keras-2-fit": lambda facts: keras_fit(facts, package="tf_keras"),
-    "keras-2-train-on-batch": lambda facts: keras_on_batch(facts, package="tf_keras"),
     "loop-compiled": lambda facts: tf_loop(facts, compiled=True),
     "loop-eager": lambda facts: tf_loop(facts, compiled=False),
     "loop-mirrored": lambda facts: tf_mirrored(facts, compiled=True),
@@ -379,8 +340,6 @@ STYLES: dict[str, Callable[[Facts], Epoch]] = {
     "loop-own-batches": tf_arrays,
     "next-inside": tf_next_inside,
     "loop-inside": tf_loop_inside,
-    "session-feed": lambda facts: tf1_session(facts, feed=True),
-    "session-dataset": lambda facts: tf1_session(facts, feed=False),
     "torch": lambda facts: torch_loader(facts, workers=0),
     "torch-workers": lambda facts: torch_loader(facts, workers=2),
     "torch-own-batches": lambda facts: torch_loader(facts, workers=0, loader=False),

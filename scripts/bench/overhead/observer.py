@@ -55,10 +55,7 @@ STYLES = {
         "loop-own-batches",
         "next-inside",
         "loop-inside",
-        "session-feed",
-        "session-dataset",
     ),
-    "tf_keras": ("keras-2-fit", "keras-2-train-on-batch"),
     "torch": ("torch", "torch-workers", "torch-own-batches"),
     "jax": ("jax",),
 }
