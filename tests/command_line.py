@@ -33,7 +33,7 @@ from autotune.clock import VirtualClock
 from autotune.commands.watchdog import Watchdog
 from autotune.search import problem
 from autotune.study.identity import framework_versions
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.until import DEADLINE_S
 
 Trainer = Callable[[Mapping[str, Any]], Training]

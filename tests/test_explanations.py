@@ -15,7 +15,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.study.claims import Owner
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine, Trainer, project_in, typed
 from tests.postgresql import running_server
 from tests.study.storages import CHOICES, VALUES, at, record

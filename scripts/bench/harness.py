@@ -29,13 +29,13 @@ from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import SimulatedRunner
 from autotune.trial.execution import TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
 from scripts.bench.peers import Proposals
+from scripts.bench.simulated_runner import SimulatedRunner
 
 OURS = "autotune"
 """Name of our search among the methods."""

@@ -11,9 +11,9 @@ from autotune.measure.window import WindowGoal
 from autotune.records import Scalar, Validity, Values
 from autotune.search.gpus import request_for
 from autotune.search.problem import Problem, open_problem
-from autotune.testing.simulated_runner import Drift
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.stop_rule import TrialPolicy
+from scripts.bench.simulated_runner import Drift
 from scripts.bench.simulation.calibration import (
     FITTED,
     REFERENCE,

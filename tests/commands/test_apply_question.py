@@ -9,7 +9,7 @@ import pytest
 
 from autotune.commands import search_run
 from autotune.commands.watchdog import Watchdog
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, toy
 from tests.commands.conftest import on_terminal
 from tests.until import DEADLINE_S

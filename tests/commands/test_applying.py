@@ -11,7 +11,7 @@ from autotune.errors import ConfigError
 from autotune.report.console import text_console
 from autotune.search.answer import changes_from_now
 from autotune.search.problem import open_problem
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, project_in
 
 SAME_TRAINING = CONFIG.replace("num_workers: 1 ", "num_workers: 2 ")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from autotune.testing.simulated_runner import Training
 from autotune.trial import checkpoint_backups as checkpoints
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, project_in, toy
 
 SEARCH = ("search", "--config", "config.yaml", "--budget", "30s", "--json", "--no-apply", "--sampler", "random")

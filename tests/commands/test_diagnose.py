@@ -7,7 +7,7 @@ import pytest
 from autotune.diagnose import framework
 from autotune.report.json_answer import FORMAT
 from autotune.search import problem
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CommandLine
 
 DIAGNOSE = ("diagnose", "--config", "config.yaml")

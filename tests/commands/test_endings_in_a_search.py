@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.records import Ending, Validity
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine, project_in
 
 MOODS = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine, project_in, toy
 
 NAMES = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.search.problem import open_problem
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine, Done
 
 _CONFIG = "batch_size: 4\nnum_workers: 1\nout_dir: out\n"

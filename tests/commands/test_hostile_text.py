@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, Done, project_in, toy
 
 TITLE = "\x1b]0;owned\x07"

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.config.apply import plan_edit, write_edits
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CommandLine, Trainer, project_in
 
 FLAG_TRAINER = Path(__file__).parents[1] / "toys" / "flag_trainer.py"

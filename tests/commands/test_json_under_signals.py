@@ -16,8 +16,8 @@ import pytest
 
 from autotune import cli
 from autotune.commands import search_run
-from autotune.testing.simulated_runner import Training
 from autotune.trial import termination
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine, toy
 from tests.commands.conftest import Autotune
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CONFIG, CommandLine
 
 TEXTS = {

@@ -15,7 +15,7 @@ from autotune.commands import queue
 from autotune.daemon.advice import Advices
 from autotune.daemon.home import locate_home
 from autotune.errors import AutotuneError
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CommandLine
 from tests.commands.conftest import Autotune, left_running
 from tests.daemon.advised import advice

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG as TOYS_CONFIG
 from tests.command_line import CommandLine, project_in, toy
 

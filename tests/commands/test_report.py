@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CommandLine, project_in, toy
 from tests.report.html.validity import checked, part, pictures, words
 

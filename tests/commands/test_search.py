@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, project_in, toy
 
 KNOBS = re.compile(r"    knobs:\n(?:        .*\n)+")

@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import Terminated
 from autotune.study.record import Study
 from autotune.study.storage.journal import JournalFolder
-from autotune.testing.simulated_runner import SimulatedRunner, Training
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CommandLine, Done, project_in, toy
 from tests.commands.conftest import config_of_many
 

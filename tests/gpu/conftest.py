@@ -17,7 +17,7 @@ _TYPES = """
 from dataclasses import asdict
 from pathlib import Path
 from autotune.measure.gpu import devices
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import project_in, toy
 devices.TIME_LIMIT_S = {time_limit_s}
 tell(asdict(project_in(Path({folder!r}), {trainer}, {config!r})(*{words!r})))

@@ -22,8 +22,8 @@ from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
 from autotune.study.claims import Owner
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
+from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 
 CONFIG = """\
 data:

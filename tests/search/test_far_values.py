@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from autotune.events import Remark
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.search.simulated import Search
 
 _FOUND = """\

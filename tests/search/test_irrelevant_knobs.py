@@ -17,8 +17,8 @@ from autotune.search.schedule import Budget
 from autotune.search.state import irrelevant_knobs
 from autotune.space.space import Space
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import PhaseTimes, SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
+from scripts.bench.simulated_runner import PhaseTimes, SimulatedHostProbe, SimulatedRunner, Training
 from tests.runs import MakeTrial, knob
 from tests.search.simulated import CONFIG, Search
 

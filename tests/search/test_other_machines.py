@@ -11,7 +11,7 @@ from autotune.search.problem import Problem
 from autotune.study.claims import Claim, Owner
 from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.runs import MakeTrial
 from tests.search.simulated import Search, plain
 

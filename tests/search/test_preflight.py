@@ -12,10 +12,10 @@ from autotune.records import Ending
 from autotune.search import preflight as preflight_module
 from autotune.search.preflight import Preflight, Reached, run_preflight
 from autotune.search.problem import open_problem
-from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial import stop_rule
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 
 PREFIX = "import sys, time\nfrom autotune.trainee import step\n"
 READS = "open(sys.argv[1]).read()\n"

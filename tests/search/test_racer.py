@@ -9,7 +9,7 @@ import pytest
 
 from autotune.events import TrialEnded
 from autotune.records import Learning, Purpose, RaceArm, Verdict
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in
 
 BUDGET_S = 1200.0

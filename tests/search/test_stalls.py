@@ -7,7 +7,7 @@ import pytest
 from autotune.events import Remark
 from autotune.measure.cycles import LEAST_CYCLES
 from autotune.records import Purpose, Verdict
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer
 
 USUAL = CONFIG[: CONFIG.index("    trial:")]

@@ -13,7 +13,7 @@ from autotune.events import Remark
 from autotune.records import Ending, Purpose, TrialRecord, Values, Verdict
 from autotune.search.worth import TakenBack
 from autotune.study.noise import Noise
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine
 from tests.runs import MakeTrial
 from tests.search.simulated import Search

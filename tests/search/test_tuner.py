@@ -19,7 +19,7 @@ from autotune.sampler.config_sampler import ConfigSampler
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.answer import Study
 from autotune.study.summary import judged_finalists
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in
 
 # Too large to be tried out.

@@ -18,10 +18,10 @@ from autotune.search.gpus import request_for
 from autotune.search.open import tune
 from autotune.search.problem import Problem, open_problem
 from autotune.search.validation import judge_validation
-from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
+from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from tests.search.simulated import Search, Searched, Trainer, plain
 
 BUDGET_S = 600.0

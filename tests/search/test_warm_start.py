@@ -12,7 +12,7 @@ from autotune.search.problem import Problem, open_problem
 from autotune.search.warm_start import keep_profile, profile_of, warm_start
 from autotune.study.profiles import INDEX, ProfileIndex, ProfilePoint
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.runs import named, observation
 from tests.search.simulated import Search, Searched, plain, searches_in
 

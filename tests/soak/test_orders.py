@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from autotune.testing.simulated_runner import Training
+from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, Done, project_in
 
 CHOICES = {"batch_size": (4, 16, 64), "num_workers": (1, 2)}

@@ -9,7 +9,7 @@ import pytest
 from autotune.errors import ConfigError
 from autotune.records import Machine, Verdict
 from autotune.search.problem import open_problem
-from autotune.testing.simulated_runner import SimulatedGpuProbe, Training
+from scripts.bench.simulated_runner import SimulatedGpuProbe, Training
 from tests.search.simulated import Search
 
 CONFIG = """\

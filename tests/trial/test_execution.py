@@ -19,10 +19,10 @@ from autotune.records import (
 )
 from autotune.search.gpus import request_for
 from autotune.search.problem import open_problem
-from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.execution import Execution, TrialTools, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
+from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from tests.search.simulated import CONFIG, Search
 
 STEP_S = 0.05

@@ -13,10 +13,10 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.errors import CommandError, TrialError
 from autotune.records import Stop, TrialPlan
-from autotune.testing.runner_contract import Behaviour, RunnerContract
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
 from tests.trial.conftest import TRAINER, Trials, running
+from tests.trial.runner_contract import Behaviour, RunnerContract
 from tests.until import until
 
 WORDS = {

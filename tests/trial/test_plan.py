@@ -6,9 +6,9 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.search.problem import open_problem
-from autotune.testing.simulated_runner import SimulatedRunner, Training
 from autotune.trial.folder import TrialFolder
 from autotune.trial.plan import plan_trial
+from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.search.simulated import CONFIG
 
 OUTPUTS = "out: {checkpoint_dir: ckpt, log_dir: logs, result_file: best.txt}\n"

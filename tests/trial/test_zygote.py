@@ -15,13 +15,13 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
 from autotune.records import TrialPlan
-from autotune.testing.runner_contract import Behaviour, RunnerContract
 from autotune.trial.folder import TrialFolder, temporary_folder
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.orphans import end_orphans
 from autotune.trial.warm import MOST_ZYGOTES, ZygoteRunner
 from tests.trial.conftest import SAME_ENVIRONMENT, Project, Trials, install
+from tests.trial.runner_contract import Behaviour, RunnerContract
 from tests.trial.test_guard import Search, gone
 from tests.trial.test_launch import WORDS
 from tests.until import until

@@ -20,7 +20,8 @@ from autotune.config.document import Document
 from autotune.records import Machine, Scalar, Values
 from autotune.space.catalog import KNOWN_KNOBS
 from autotune.space.knob import with_baseline
-from autotune.testing.simulated_runner import (
+from autotune.trial.instruments import Instruments
+from scripts.bench.simulated_runner import (
     Drift,
     PhaseTimes,
     SimulatedGpuProbe,
@@ -28,7 +29,6 @@ from autotune.testing.simulated_runner import (
     SimulatedRunner,
     Training,
 )
-from autotune.trial.instruments import Instruments
 from scripts.bench.simulation.pipeline_model import MACHINES, Options, Pace, SimulatedMachine, Workload, coded, predict
 
 Kinds = Mapping[str, Scalar]

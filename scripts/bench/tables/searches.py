@@ -27,7 +27,6 @@ from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.schedule import Budget, expected_trial_s
 from autotune.space.space import Space
-from autotune.testing.simulated_runner import SimulatedRunner
 from scripts.bench.harness import OURS, Harness
 from scripts.bench.peers import (
     PeerSampler,
@@ -40,6 +39,7 @@ from scripts.bench.peers import (
     random_search,
     tpe,
 )
+from scripts.bench.simulated_runner import SimulatedRunner
 from scripts.bench.tables.table import USUAL, Table, TableTrainer
 
 _FIRST_S = 6.0  # guess at a trial's length before the first one

@@ -29,8 +29,8 @@ from autotune.clock import VirtualClock
 from autotune.config.document import Document
 from autotune.errors import ConfigError
 from autotune.records import Machine, Scalar, Values
-from autotune.testing.simulated_runner import Drift, SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
+from scripts.bench.simulated_runner import Drift, SimulatedHostProbe, SimulatedRunner, Training
 
 SUFFIX = ".csv.gz"
 _THROUGHPUT = "throughput"

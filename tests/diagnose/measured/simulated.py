@@ -18,8 +18,8 @@ from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.study.claims import Owner
 from autotune.study.record import Study
-from autotune.testing.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from autotune.trial.instruments import Instruments
+from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 
 CONFIG = """\
 data:

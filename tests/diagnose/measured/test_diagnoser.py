@@ -7,7 +7,7 @@ import pytest
 
 from autotune.diagnose.findings import Evidence, Limit
 from autotune.records import NOT_COMPARED, Purpose
-from autotune.testing.simulated_runner import PhaseTimes, Training
+from scripts.bench.simulated_runner import PhaseTimes, Training
 from tests.diagnose.measured.simulated import CONFIG, Diagnose
 
 BASE_S = 0.03

@@ -12,10 +12,10 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit, TrialPlan
-from autotune.testing.runner_contract import Behaviour, RunnerContract
-from autotune.testing.simulated_runner import Drift, SimulatedRunner, Training
 from autotune.trial.launch import Runner
 from autotune.trial.outcome import ending_of
+from scripts.bench.simulated_runner import Drift, SimulatedRunner, Training
+from tests.trial.runner_contract import Behaviour, RunnerContract
 
 TRAININGS = {
     Behaviour.ENDS_WELL: Training(steps=5),

@@ -1,1 +1,0 @@
-"""Contract of runners, fakes and the simulated runner, for tests and benchmarks."""
