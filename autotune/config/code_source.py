@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from autotune.messages import _
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -89,9 +87,9 @@ def parse(name: str, content: bytes, *, is_script: bool) -> SourceFile | str:
             return SourceFile(name=name, tree=ast.parse(content), is_script=is_script)
     except SyntaxError as error:
         place = f"{name}:{error.lineno or 1}"
-        return _("{place} is no Python that this version reads: {error}", place=place, error=error.msg)
+        return f"{place} is no Python that this version reads: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
-        return _("{file} is no Python that can be read: {error}", file=name, error=str(error))
+        return f"{name} is no Python that can be read: {error}"
 
 
 def spelled(node: ast.AST) -> str:
