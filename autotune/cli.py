@@ -44,7 +44,7 @@ _COMMANDS = {
         "study": "list, show, export, import, repair or delete studies",
     },
     "Machines": {
-        "worker": "lend this machine to the searches of a study that other machines work on",
+        "worker": "make this machine available to the searches of a shared study",
         "daemon": "the service that tunes while GPUs are idle, and watches what trains",
         "queue": "searches that wait for an idle machine",
     },

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 STORAGE_VARIABLE = "AUTOTUNE_STORAGE"
-"""Variable that may hold the address of a storage, with its password. No other process gets it."""
+"""Variable that may hold the address of a storage, with its password. Only workers get it of what a search
+starts."""
 
 
 def inherited_environment() -> dict[str, str]:

@@ -115,12 +115,6 @@ class Cluster:
         )
         return done.stdout
 
-    def states(self, job: str) -> dict[str, str]:
-        """Return the states of the tasks of an array job, by their numbers, also after their ends."""
-        lines = self.run("scontrol", "show", "job", job, "--oneliner").splitlines()
-        fields = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in lines]
-        return {one.get("ArrayTaskId", ""): one.get("JobState", "") for one in fields if "JobState" in one}
-
     def logs(self) -> str:
         """Return the ends of its logs, for messages."""
         return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in sorted(self._folder.glob("*.log")))

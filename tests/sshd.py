@@ -1,4 +1,4 @@
-"""ssh server of a test's own, on loopback, with keys of its own, and a client that knows it by several names."""
+"""ssh server of a test's own, on loopback, with keys of its own, and a client that knows it by a name."""
 
 import contextlib
 import os
@@ -14,9 +14,8 @@ import pytest
 
 from tests.until import until
 
-HOSTS = ("node-a", "node-b")
-"""Names by which the client knows the server; `UNKNOWN` is one at whose port nobody listens."""
-UNKNOWN = "node-z"
+HOST = "node-a"
+"""Name by which the client knows the server."""
 
 _SERVER = """\
 Port {port}
@@ -30,11 +29,8 @@ PasswordAuthentication no
 PermitRootLogin prohibit-password
 """
 _CLIENT = """\
-Host {hosts}
+Host {host}
     Port {port}
-Host {unknown}
-    Port 1
-Host *
     HostName 127.0.0.1
     IdentityFile "{folder}/user_key"
     IdentitiesOnly yes
@@ -66,7 +62,7 @@ def running_sshd() -> Iterator[str]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         (folder / "server").write_text(_SERVER.format(port=port, folder=folder))
-        text = _CLIENT.format(hosts=" ".join(HOSTS), unknown=UNKNOWN, port=port, folder=folder)
+        text = _CLIENT.format(host=HOST, port=port, folder=folder)
         (folder / "client").write_text(text)
         (folder / "bin").mkdir()
         wrapper = folder / "bin" / "ssh"

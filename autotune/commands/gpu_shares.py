@@ -1,59 +1,112 @@
-"""Shares of a machine with several GPUs: one GPU each, with cores near it, for a search or worker of its own."""
+"""``search --gpus``: this process has the first GPU, and a worker each of the others, with cores near its GPU."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from autotune.clock import Clock
 from autotune.commands.output import say_aside
-from autotune.config.secrets import masked
-from autotune.environment import inherited_environment
+from autotune.config.load import load_settings
+from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import ConfigError
+from autotune.files import make_private_folder
 from autotune.measure.gpu.devices import cores_near, look_for_gpus, visible_devices
+from autotune.options import SearchRequest
 from autotune.search.neighbours import FOLDER_VARIABLE
-from autotune.trial.command_group import CommandEnd, CommandGroup, OutputLine
+from autotune.trial.search_child import OWN_COMMAND, SearchChild
 from autotune.trial.state_folder import StateFolder
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuShare:
-    """A GPU with its cores.
+    """GPU with its cores.
 
     Attributes:
         number: CUDA's, among those that the environment leaves.
-        turns: Folder of the locks by which all of them take turns, see `autotune.search.neighbours`.
     """
 
     number: int
     uuid: str
     cores: frozenset[int]
-    turns: Path
-
-    @property
-    def name(self) -> str:
-        """Name for people."""
-        return f"GPU {self.number}"
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What its process has in its environment."""
-        return {"CUDA_VISIBLE_DEVICES": self.uuid, FOLDER_VARIABLE: str(self.turns)}
-
-    def take(self) -> None:
-        """Make this process, and all that it starts, one that has this share alone."""
-        os.environ.update(self.variables)
-        os.sched_setaffinity(0, self.cores)
 
 
-def gpu_shares(state: StateFolder, where: str, chosen: Sequence[int] = ()) -> list[GpuShare]:
-    """Share this machine out among its GPUs.
-
-    All get as many cores, as studies are of machines alike: those near the GPU (its NUMA node) if there are enough.
+def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
+    """Give this process the first of several GPUs; return the workers on the others.
 
     Args:
-        where: The option, for errors.
+        gpus: Their numbers; empty for all.
+
+    Returns:
+        Runs the workers for the duration of a ``with`` block.
+
+    Raises:
+        click.UsageError: The search's sampler is one that workers do not have.
+        ConfigError: There are not that many GPUs, or cores.
+    """
+    if request.sampler is not None:
+        raise click.UsageError("--gpus and --sampler exclude each other: name the sampler in the section.")
+    own, *others = gpu_shares(gpus)
+    state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
+    is_known = os.environ.get(STORAGE_VARIABLE) or load_settings(request.config).section.storage
+    place = request.storage or (None if is_known else f"journal:{state.studies}")
+    words = [*OWN_COMMAND, "worker", "--config", str(request.config), "--budget", f"{request.budget_s:.3f}s"]
+    words += ["--storage", place] if place else []
+    words += ["--allow-busy-gpu"] if request.allow_busy_gpu else []
+    words += ["--same-training"] if request.same_training else []
+    words += [] if request.warm_start else ["--no-warm-start"]
+    words += ["--batch", request.batch] if request.batch else []
+    commands = {
+        share: (
+            *(*words, "--seed", str(request.seed + number), "--state-dir", str(state.workers / share.uuid)),
+            *(("--", *request.trainer) if request.trainer else ()),
+        )
+        for number, share in enumerate(others, start=1)
+    }
+    os.environ |= {"CUDA_VISIBLE_DEVICES": own.uuid, FOLDER_VARIABLE: str(state.workers / "turns")}
+    os.sched_setaffinity(0, own.cores)
+    return _running(commands, state.workers, clock)
+
+
+@contextmanager
+def _running(commands: Mapping[GpuShare, Sequence[str]], folder: Path, clock: Clock) -> Iterator[None]:
+    """Run workers for the duration of a ``with`` block; report those that failed.
+
+    Raises:
+        CommandError: One of them cannot be started.
+    """
+    workers: dict[GpuShare, SearchChild] = {}
+    own = os.sched_getaffinity(0)
+    make_private_folder(folder)
+    try:
+        for share, words in commands.items():
+            os.sched_setaffinity(0, share.cores)  # the worker inherits them
+            env = {**os.environ, "CUDA_VISIBLE_DEVICES": share.uuid}
+            log, niceness = folder / f"{share.uuid}.log", os.getpriority(os.PRIO_PROCESS, 0)
+            workers[share] = SearchChild.start(words, cwd=Path.cwd(), env=env, log=log, clock=clock, niceness=niceness)
+        os.sched_setaffinity(0, own)
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+        failed = [share for share, worker in workers.items() if (ended := worker.poll()) and ended.code]
+        for worker in workers.values():
+            worker.leave()
+        for worker in workers.values():
+            worker.end()
+        for share in failed:
+            say_aside(f"autotune: the worker on GPU {share.number} failed: see {folder / share.uuid}.log")
+
+
+def gpu_shares(chosen: Sequence[int] = ()) -> list[GpuShare]:
+    """Share this machine out among its GPUs.
+
+    All get as many cores, because studies are of equal machines: those near the GPU (its NUMA node) if there are
+    enough.
+
+    Args:
         chosen: Numbers of the GPUs; empty for all that the environment leaves.
 
     Raises:
@@ -65,7 +118,7 @@ def gpu_shares(state: StateFolder, where: str, chosen: Sequence[int] = ()) -> li
     if beyond := [number for number in chosen if number >= len(uuids)]:
         raise ConfigError(
             f"there is no GPU {beyond[0]}: {inventory.why_none or f'there are {len(uuids)}, numbered from 0'}",
-            where=where,
+            where="--gpus",
             remedy="Run it without this option." if inventory.why_none else "Name those that are there, or all.",
         )
     numbers = list(dict.fromkeys(chosen)) or range(len(uuids))
@@ -73,18 +126,17 @@ def gpu_shares(state: StateFolder, where: str, chosen: Sequence[int] = ()) -> li
     if len(numbers) < 2 or len(cores) < len(numbers):
         why = inventory.why_none or (visible and visible.why_none) or f"{len(numbers)} GPU for {len(cores)} cores"
         raise ConfigError(
-            f"it needs two GPUs, and a core for each: {why}", where=where, remedy="Run it without this option."
+            f"it needs two GPUs, and a core for each: {why}", where="--gpus", remedy="Run it without this option."
         )
     near = {gpu.uuid: cores_near(gpu) for gpu in inventory.gpus}
     shared = share_cores(cores, [near.get(uuids[number], frozenset()) for number in numbers])
     return [
-        GpuShare(number=number, uuid=uuids[number], cores=share, turns=state.workers / "turns")
-        for number, share in zip(numbers, shared, strict=True)
+        GpuShare(number=number, uuid=uuids[number], cores=share) for number, share in zip(numbers, shared, strict=True)
     ]
 
 
 def share_cores(cores: Sequence[int], near: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Share cores out, as many to each, to those that have them near; by number where that does not work out.
+    """Share cores out, equally many to each, to those that have them near; by number if that does not work out.
 
     Args:
         cores: Ascending; at least as many as there are shares.
@@ -99,63 +151,3 @@ def share_cores(cores: Sequence[int], near: Sequence[frozenset[int]]) -> list[fr
     if len(frozenset().union(*shares)) == each * len(near):
         return shares
     return [frozenset(cores[number * each : (number + 1) * each]) for number in range(len(near))]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Started:
-    """Command that is run as one of a group, on all cores unless some are named."""
-
-    words: tuple[str, ...]
-    env: Mapping[str, str]
-    cores: frozenset[int] = frozenset()
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The command as it could be typed, without secrets."""
-        inherited = inherited_environment()
-        variables = [f"{name}={text}" for name, text in self.env.items() if inherited.get(name) != text]
-        cores = ("taskset", "-c", ",".join(map(str, sorted(self.cores)))) if self.cores else ()
-        return (*variables, *cores, *masked(self.words))
-
-
-def workers_on(
-    shares: Sequence[GpuShare], words: Sequence[str], state: StateFolder, *, seed: int, behind: Sequence[str] = ()
-) -> dict[str, Started]:
-    """Return a worker for each share, by its name; each has a folder of its own for its trials.
-
-    Args:
-        words: Command line of a worker, without its seed and its folder.
-        behind: What stands at its end.
-    """
-    return {
-        share.name: Started(
-            words=(
-                *(*words, "--seed", str(seed + place), "--state-dir", str(state.workers / share.uuid)),
-                *(("--", *behind) if behind else ()),
-            ),
-            env={**inherited_environment(), **share.variables},
-            cores=share.cores,
-        )
-        for place, share in enumerate(shares)
-    }
-
-
-@contextmanager
-def working_along(started: Mapping[str, Started], clock: Clock) -> Iterator[None]:
-    """Have workers at work for as long as a ``with`` block lasts; say which of them failed, and what they said last.
-
-    Raises:
-        CommandError: One of them cannot be started.
-    """
-    said = dict.fromkeys(started, "")
-    with CommandGroup(clock, leave_s=0.0) as group:
-        for name, one in started.items():
-            group.start(name, one.words, one.env, one.cores)
-        try:
-            yield
-        finally:
-            for told in group.leave():
-                if isinstance(told, OutputLine):
-                    said[told.name] = told.text or said[told.name]
-                elif isinstance(told, CommandEnd) and told.status > 0:
-                    say_aside(f"autotune: the worker on {told.name} failed (status {told.status}): {said[told.name]}")

@@ -169,7 +169,7 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
 
 def _along(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
     with signals_held():
-        from autotune.commands.worker_submission import share_for_search
+        from autotune.commands.gpu_shares import share_for_search
 
     return share_for_search(request, gpus, clock)
 

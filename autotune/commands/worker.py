@@ -1,20 +1,17 @@
-"""``autotune worker``: lends this machine to the searches of a study."""
+"""``autotune worker``: makes this machine available to the searches of a study."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from autotune.clock import SystemClock, format_duration
+from autotune.clock import format_duration
 from autotune.commands.invocation import Invocation
 from autotune.commands.output import kept_trials
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
     config_option,
-    dry_run_option,
     seed_option,
     state_dir_option,
     storage_option,
@@ -23,47 +20,6 @@ from autotune.commands.parameters import (
 from autotune.errors import TrialError
 from autotune.options import SearchRequest
 from autotune.trial.termination import signals_held
-
-# Options of ``autotune worker`` that say where workers are started, if not here.
-
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-_OPTIONS = (
-    click.option(
-        "--submit",
-        "engine",
-        type=click.Choice(["slurm", "kubernetes", "ssh", "gpus"]),
-        help="Start workers elsewhere: an array job of Slurm (what stands behind -- goes to sbatch), a Job for "
-        "Kubernetes (printed), or one on each HOST that is named behind it, over ssh; or one here for each GPU, with "
-        "its share of the cores.",
-    ),
-    click.option("-n", "--workers", "count", type=click.IntRange(1, 1000), help="Number of workers to submit [1]."),
-    click.option("--image", help="Image with the trainer, the config and autotune, for Kubernetes."),
-    click.option(
-        "--gpus", type=click.IntRange(0, 64), help="GPUs of a worker, for Kubernetes; 0 for a trainer without [1]."
-    ),
-    click.option(
-        "--template",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Your own batch script of Slurm, or Job, Pod or PodTemplate of Kubernetes: the worker's command is put "
-        "into it, and all else stays. In a script {worker} is its place; else it is the last line.",
-    ),
-    click.option(
-        "--secret", metavar="NAME", help="Secret of Kubernetes with the storage's address [autotune-storage]."
-    ),
-    click.option(
-        "--reachable", is_flag=True, help="The other machines reach the storage, though it looks like this one's own."
-    ),
-    dry_run_option,
-)
-
-
-def submission_options(command: _Command) -> _Command:
-    """Add the options; the command gets them under the names of `SubmissionRequest`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command(name="worker")
@@ -79,31 +35,16 @@ def submission_options(command: _Command) -> _Command:
 @click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="As for the search that is joined.")
 @warm_start_option
 @click.option("--allow-busy-gpu", is_flag=True, help="Work although somebody else is on the GPU.")
-@submission_options
 @state_dir_option
 @storage_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:
-    """Lends this machine to the searches of a study that other machines work on, and leaves when it needs no more.
+    """Makes this machine available to the searches of a shared study, and leaves when it needs no more.
 
     It takes the next trial itself, as often as there is one, and never makes one twice. The trainer is the one of this
     machine, with the config as it is here. It needs no terminal; told to end by SIGTERM, it gives its trial back.
-
-    With --submit, workers are started on other machines; their trainer's command is that of the config's section.
     """
-    submission = {
-        name: options.pop(name)
-        for name in ("engine", "count", "image", "gpus", "template", "secret", "reachable", "dry_run")
-    }
-    if submission["engine"] is not None:
-        with signals_held():
-            from autotune.commands.worker_submission import SubmissionRequest, submit_workers
-
-        request = SubmissionRequest(**submission, words=options.pop("trainer"), **options)
-        return submit_workers(request, SystemClock())
-    if any(submission.values()):
-        raise click.UsageError("-n, --dry-run and the like are for --submit.")
     as_long_as_others = options["budget_s"] is None
     if as_long_as_others:
         options["budget_s"] = 1800.0
@@ -119,9 +60,15 @@ def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) 
         from autotune.search.open import Part, open_search
         from autotune.study.members import Role
         from autotune.study.summary import has_answer
+        from autotune.trial.search_child import Lifeline
 
     problem = open_requested(request)
-    part = Part(started_s=call.started_s, role=Role.WORKER, as_long_as_others=as_long_as_others)
+    part = Part(
+        started_s=call.started_s,
+        lifeline=Lifeline.of_environment(),
+        role=Role.WORKER,
+        as_long_as_others=as_long_as_others,
+    )
     console = text_console(stderr=True)
     display = SearchDisplay(console, call.clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:

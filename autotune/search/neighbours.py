@@ -1,27 +1,20 @@
 """Neighbours: searches and workers on the other GPUs of this machine, and the turns that they take.
 
-They share its memory, its disk and what feeds them. Whether that slows a training down is seen by today's config, in
-trials beside theirs and in trials alone (an A/A test). Unless it is shown to be negligible, pairs are made alone.
+They share its memory, its disk and what feeds them. So they explore at the same time, and run pairs alone.
 """
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from autotune.clock import Clock
 from autotune.files import make_private_folder, open_regular
-from autotune.measure.score import FEWEST_PAIRS, Objective, judge
-from autotune.records import ALONE, Purpose, Ratio, TrialRecord
-from autotune.study.noise import pair_noise
 
 FOLDER_VARIABLE = "AUTOTUNE_NEIGHBOURS"
 """Variable with the folder of the locks by which those on one machine take turns; who starts them sets it."""
-
-AS_FAST = 0.95
-"""Share of its speed alone that today's config has to keep beside them, with the whole interval."""
 
 _LOOK_S = 0.05  # between looks at a lock
 
@@ -38,7 +31,6 @@ class Neighbours:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
-        self._check: BinaryIO | None = None
         self.waited: bool | None = None
 
     @classmethod
@@ -75,18 +67,6 @@ class Neighbours:
             elif is_beside or not _is_free(training):
                 self.waited = False
 
-    def is_first(self) -> bool:
-        """Return whether this process is the one that checks whether they disturb each other; one does."""
-        if self._folder is None or self._check is not None:
-            return False
-        self._check = self._open("check")
-        return _is_free(self._check)
-
-    def close(self) -> None:
-        """Leave the check to those that come later."""
-        if self._check is not None:
-            self._check.close()
-
     def _open(self, name: str) -> BinaryIO:
         assert self._folder is not None, "there are others"
         make_private_folder(self._folder)
@@ -112,27 +92,3 @@ def _is_free(file: BinaryIO) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def speed_beside(records: Sequence[TrialRecord], search: str, host: str, objective: Objective) -> Ratio | None:
-    """Return the speed of today's config beside its neighbours on a host over its speed alone, with its interval.
-
-    Returns:
-        None before the check has been made.
-    """
-
-    def is_todays(trial: TrialRecord) -> bool:
-        return (trial.search, trial.purpose, trial.conditions.get("host")) == (search, Purpose.BASELINE, host)
-
-    checked = [trial for trial in records if is_todays(trial) and trial.comparable]
-    machine = next((trial.machine for trial in checked if trial.conditions.get(ALONE)), None)
-    alone, beside = (
-        [one.comparable for one in checked if one.machine == machine and one.conditions.get(ALONE) is how]
-        for how in (True, False)
-    )
-    pairs = [(one, other) for one, other in zip(alone, beside, strict=False) if one and other]
-    if len(pairs) < FEWEST_PAIRS:
-        return None
-    rest = [trial for trial in records if not is_todays(trial)]
-    variance, df = pair_noise(rest, search, objective, pairs=len(pairs))
-    return judge(pairs, prior_variance=variance, prior_df=df).speed

@@ -273,7 +273,7 @@ def open_parts(
         remark(start.sentence, growth, checkpoints.remark)
         if joins:
             join(study, problem, part.role, name, clock, remark)
-        zygotes, neighbours = ZygoteRunner(guard, clock), Neighbours.of_environment()
+        zygotes = ZygoteRunner(guard, clock)
         queues = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
 
         def tell_remarks(_event: Event | None = None) -> None:
@@ -295,7 +295,7 @@ def open_parts(
             exhaust=options.exhaust,
             lifeline=part.lifeline,
             warm_start=start,
-            neighbours=neighbours,
+            neighbours=Neighbours.of_environment(),
             instruments=simulator.instruments if simulator else lambda: Instruments.of_machine(clock, collector),
         )
         consumers = (tell, checkpoints.after, tell_remarks)
@@ -303,7 +303,6 @@ def open_parts(
             yield OpenParts(parts=parts, consumers=consumers, checkpoints=checkpoints, tell=tell)
         finally:
             study.close()
-            neighbours.close()
             tell_remarks()
 
 
@@ -412,7 +411,7 @@ def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler:
 
 
 FORMAT = 2
-"""Format version of the lines; in format 1 the figures of a GPU were not a record of their own."""
+"""Format version of the lines."""
 
 _log = logging.getLogger(__name__)
 

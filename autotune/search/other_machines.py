@@ -7,17 +7,14 @@ describe themselves, see `study.members`.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from statistics import fmean, median
 
 from autotune.events import Event, Remark
-from autotune.records import Ending, Ratio, TrialRecord
+from autotune.records import Ending, TrialRecord
 from autotune.sampler.observations import ATTRIBUTIONS, Attribution
 from autotune.search.confirm import Candidate
-from autotune.search.neighbours import AS_FAST, speed_beside
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PlannedTrial, TrialMaker
 from autotune.study.members import Member, Phase, Role, hosts_of, hosts_told_apart
 from autotune.trial.process_identity import same_boot
 
@@ -30,9 +27,6 @@ BASELINE_EVERY = 12
 _FAILURES_IN_A_ROW = 2  # after which today's config is tried again: is it the machine?
 _SLOW = math.log(0.5)  # of the others' median: two of a class that differ by 20 %, and noise, come to 0.63
 _TRIALS_OF_SLOW = 2  # of today's config, before a machine counts as slow
-_REST_OF_ABBA = (True, True, False)  # whether today's config is tried alone, after a first trial beside the others
-_MORE = (False, True)  # where one of these gave no number, or none of the others was training
-_MOST_FOR_NEIGHBOURS = 0.1  # of the budget, for these
 _MANY = 3  # trials of others under way: what they tell is worth waiting for
 _LOOK_S = 2.0  # between looks at what others do
 
@@ -51,7 +45,6 @@ class OtherMachines:
         self._state = state
         self._known = {one.uuid: one for one in self._together()}
         self._worked_for_a_search = False
-        self._has_told_of_neighbours = False
 
     def take_in(self) -> None:
         """Take in what others have measured, and what they measure now.
@@ -140,45 +133,15 @@ class OtherMachines:
             return []
         return [candidate for candidate in better if candidate.observation.name == point]
 
-    def look_at_neighbours(self, trials: TrialMaker, baseline: PlannedTrial) -> None:
-        """See by today's config, which has just been tried, whether those on this machine slow each other down."""
-        tried, budget_s = self._state.good_baseline_trials(), self._parts.budget.budget_s
-        if not tried or not self._parts.neighbours.is_first():
-            return
-        start_s = tried[-1].duration_s - (tried[-1].measurement.window_s if tried[-1].measurement else 0.0)
-        most = int(_MOST_FOR_NEIGHBOURS * budget_s / (start_s + self._state.goal().length_s))
-        for alone in (*_REST_OF_ABBA, *_MORE)[:most] if most >= len(_REST_OF_ABBA) else ():
-            if not self._speed_beside():
-                trials.make(replace(baseline, alone=alone))
-
-    def _tell_of_neighbours(self) -> None:
-        """Say, once, whether those on this machine slow each other down, and what follows for the pairs."""
-        if self._parts.neighbours and not self._has_told_of_neighbours:
-            self._has_told_of_neighbours, speed = True, self._speed_beside()
-            beside = f"{speed.ratio:.2f}x ({speed.low:.2f} to {speed.high:.2f})" if speed else "an unknown part"
-            then = "pairs are made while these wait" if self.take_turns else "pairs are made beside them"
-            self._tell(
-                Remark(text=f"Beside this machine's other GPUs today's config has {beside} of its speed: {then}.")
-            )
-
     @property
     def take_turns(self) -> bool:
-        """Whether pairs are made while the others on this machine wait: if they are not shown to be as fast beside."""
-        if not self._parts.neighbours:
-            return False
-        speed = self._speed_beside()
-        return speed is None or speed.low < AS_FAST
-
-    def _speed_beside(self) -> Ratio | None:
-        problem = self._parts.problem
-        host = str(problem.conditions["host"])
-        return speed_beside(self._state.records(), self._parts.search, host, problem.objective)
+        """Whether pairs are run while the others on this machine wait."""
+        return bool(self._parts.neighbours)
 
     @contextmanager
     def confirming(self, point: str) -> Iterator[None]:
         """Tell the others that this machine confirms a point, for as long as a ``with`` block lasts."""
         self._study.describe(phase=Phase.CONFIRMING, point=point)
-        self._tell_of_neighbours()
         try:
             yield
         finally:
@@ -189,7 +152,6 @@ class OtherMachines:
         if self._study.member is None or self._is_worker:
             return
         self._study.refresh()
-        self._tell_of_neighbours()
         while self._confirming() and self._parts.budget.left_s() > _LOOK_S:
             self._parts.clock.wait(_LOOK_S)
             self._study.refresh()

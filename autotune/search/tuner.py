@@ -125,7 +125,6 @@ class Tuner:
             if self._budget.budget_s >= WARM_UP_FROM_S:
                 self._trials.make_once(replace(self._baseline, goal=_WARM_UP, warms_up=True))
             self._measure_baseline()
-            self._others.look_at_neighbours(self._trials, self._baseline)
             self._try_standing_answer()
             if alone := self.state.leave_alone(self.state.baseline_point):
                 self._narrator.tell_phase("exploring", alone)

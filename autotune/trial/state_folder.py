@@ -30,7 +30,7 @@ class StateFolder:
     Attributes:
         remarks: Sentences for the user on why it is this one and not another.
         backups: Folder of the configs as they were before they were changed.
-        workers: Folder of jobs that were submitted: their scripts and output; made by the first one.
+        workers: Folder of the workers on further GPUs of this machine: their state and output; made by the first one.
     """
 
     def __init__(self, path: Path, *, remarks: tuple[str, ...] = ()) -> None:

@@ -80,7 +80,6 @@ COMMANDS: dict[str, Sequence[str]] = {
     "search --dry-run, PATH": ("search", "--config", "path.yaml", "--dry-run"),
     "apply --dry-run": ("apply", "--config", "config.yaml", "--dry-run"),
     "run --dry-run": ("run", "--config", "path.yaml", "--dry-run"),
-    "worker --dry-run": ("worker", "--config", "config.yaml", "--submit", "ssh", "--dry-run", "--", "somewhere"),
     "monitor": ("monitor", "--for", "0.1s"),
     "daemon status": ("daemon", "status"),
 }

@@ -1,4 +1,4 @@
-"""A search or worker for each GPU of a machine, on fake ones."""
+"""A search on each GPU of a machine, on fake ones."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.commands.gpu_shares import share_cores
-from tests.gpu.conftest import UUID, GpuProject
+from tests.gpu.conftest import GpuProject
 from tests.until import until
 
 needs_two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -33,26 +33,6 @@ def test_all_get_as_many_cores_as_near_as_can_be(case: str) -> None:
     """No core twice; where too few are near to some, by their numbers."""
     near, expected = SHARES[case]
     assert share_cores(range(8), [frozenset(one) for one in near]) == [frozenset(one) for one in expected]
-
-
-@needs_two_cores
-def test_each_gpu_has_a_worker_with_its_share_of_the_cores(gpu_project: Callable[..., GpuProject]) -> None:
-    """One command a GPU, with its GPU, its cores and its seed, and nothing started; -n has no meaning here."""
-    project = gpu_project()
-    done = project("worker", "--config", "config.yaml", "--submit", "gpus", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    share = len(os.sched_getaffinity(0)) // 2
-    for number, line in enumerate(lines):
-        variable, _, rest = line.partition(" ")
-        assert variable == f"CUDA_VISIBLE_DEVICES={UUID.format(number)}"
-        assert f"--seed {number} --state-dir" in rest
-        cores = rest.split(" taskset -c ")[1].split()[0].split(",")
-        assert cores == [str(core) for core in sorted(os.sched_getaffinity(0))[number * share : (number + 1) * share]]
-    assert len(lines) == 2
-    assert list(project.folder.glob(".autotune/studies/*")) == []
-    wrong = project("worker", "--config", "config.yaml", "--submit", "gpus", "-n", "2")
-    assert "leave -n, and further words, out" in wrong.stderr
 
 
 def test_gpus_that_are_not_there_are_told(gpu_project: Callable[..., GpuProject]) -> None:
