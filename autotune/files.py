@@ -1,8 +1,8 @@
-"""Opening of files in folders that others may write to: links are not followed, and no open blocks.
+"""Opening of files in folders that other users may write to: links are not followed, and no open blocks.
 
-A trainer writes into its own trial folder, and a folder on a shared machine may have been prepared by somebody else.
-A file opened by a known name there may be a link to another file, a FIFO whose other end nobody opens, or a device.
-The folder of a project, which all paths are found from, is found here too.
+A folder on a shared machine may have been prepared by another user: a file of a known name there may be a link to
+another file, a FIFO whose other end nobody opens, or a device. The folder of a project, which all paths are found from,
+is found here too.
 """
 
 import contextlib
@@ -21,31 +21,23 @@ _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 
 
-def open_regular(path: Path, *, append: bool = False, create: bool = False, write: bool = False) -> BinaryIO:
+def open_regular(path: Path, *, append: bool = False, create: bool = False) -> BinaryIO:
     """Open a regular file without blocking, and without following a link in the last component of its path.
 
     Args:
         append: Opens for writing at its end, where the position is, and for reading.
         create: Makes the file if it does not exist, with mode 0600; opens it for reading and writing.
-        write: Opens for reading and writing from its start; nothing is cut off.
 
     Raises:
-        OSError: It cannot be opened; ``ELOOP`` for a link, ``EINVAL`` for anything else that is no regular file.
+        OSError: It cannot be opened, or is a link or anything else that is no regular file.
     """
-    flags = os.O_RDWR if append or create or write else os.O_RDONLY
+    flags = os.O_RDWR if append or create else os.O_RDONLY
     flags |= (os.O_APPEND if append else 0) | (os.O_CREAT if create else 0)
-    try:
-        descriptor = os.open(path, flags | _SAFELY, _FILE_MODE)
-    except IsADirectoryError as error:
-        raise _no_regular_file(path) from error
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
-            raise _no_regular_file(path) from error
-        raise
+    descriptor = os.open(path, flags | _SAFELY, _FILE_MODE)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _no_regular_file(path)
-    mode: Literal["rb", "r+b", "a+b"] = "a+b" if append else "r+b" if create or write else "rb"
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    mode: Literal["rb", "r+b", "a+b"] = "a+b" if append else "r+b" if create else "rb"
     # The file object owns the descriptor from here on. To close it too when ^C arrives would close it twice, and the
     # error of that would take the place of the interrupt.
     return os.fdopen(descriptor, mode)
@@ -104,25 +96,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def rewrite(path: Path, content: bytes) -> None:
-    """Replace the content of an existing regular file in place (same inode); anything else of that name is replaced.
-
-    Raises:
-        OSError: It cannot be made, or not all of it be written.
-    """
-    try:
-        file = open_regular(path, write=True)
-    except OSError:
-        return create_private(path, content)
-    with file:
-        if os.fstat(file.fileno()).st_nlink > 1:  # it is another file as well
-            return create_private(path, content)
-        os.fchmod(file.fileno(), _FILE_MODE)
-        file.truncate()
-        file.write(content)
-    return None
-
-
 def read_beginning(path: Path, most_bytes: int) -> bytes:
     """Return the first bytes of a regular file; none if it cannot be read."""
     try:
@@ -173,10 +146,6 @@ def make_private_folder(path: Path) -> None:
                 os.fchmod(descriptor, _FOLDER_MODE)
         finally:
             os.close(descriptor)
-
-
-def _no_regular_file(path: Path) -> OSError:
-    return OSError(errno.EINVAL, "not a regular file", os.fspath(path))
 
 
 def project_folder(config: Path) -> Path:

@@ -54,10 +54,9 @@ def test_only_regular_files_are_opened(plant: Callable[[Path], object], tmp_path
     (tmp_path / "victim").write_text("thesis")
     path = tmp_path / "stderr.log"
     plant(path)
-    for ways in ({}, {"append": True}, {"write": True}, {"create": True}, {"append": True, "create": True}):
-        with pytest.raises(OSError) as caught:  # noqa: PT011 -- its number is looked at
+    for ways in ({}, {"append": True}, {"create": True}, {"append": True, "create": True}):
+        with pytest.raises(OSError):  # noqa: PT011 -- of several numbers
             open_regular(path, **ways)
-        assert caught.value.errno in (errno.EINVAL, errno.ELOOP)
     assert read_tail(path, 10) == (b"", 0)
     assert read_beginning(path, 10) == b""
     assert (tmp_path / "victim").read_text() == "thesis"
@@ -111,7 +110,7 @@ def test_a_planted_link_is_replaced_and_not_written_to(plant: Callable[[Path], o
 
 
 def test_files_are_read_and_written(tmp_path: Path) -> None:
-    """The last bytes with the size, the first ones, appending, and writing without cutting anything off."""
+    """The last bytes with the size, the first ones, and appending."""
     path = tmp_path / "log"
     with open_regular(path, append=True, create=True) as file:
         file.write(b"0123456789")
@@ -119,11 +118,9 @@ def test_files_are_read_and_written(tmp_path: Path) -> None:
         file.write(b"abc")
         file.seek(0)
         assert file.read(2) == b"01"
-    with open_regular(path, write=True) as file:
-        file.write(b"X")
     assert read_tail(path, 4) == (b"9abc", 13)
-    assert read_tail(path, 100) == (b"X123456789abc", 13)
-    assert read_beginning(path, 3) == b"X12"
+    assert read_tail(path, 100) == (b"0123456789abc", 13)
+    assert read_beginning(path, 3) == b"012"
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none", append=True)
 

@@ -159,9 +159,9 @@ class CheckpointBackups:
         )
 
     def _way_back(self) -> str:
-        copied = sum(file.has_copy for file in self._lost)
+        copied = sum(file.copy is not None for file in self._lost)
         if not copied:
-            return "There is no copy: there was no room or time for one beforehand, or it was changed."
+            return "There is no copy: there was no room or time for one beforehand."
         some = "" if copied == len(self._lost) else f" ({copied} of {len(self._lost)}; there was no room for more)"
         command = f"cp -r {shlex.quote(f'{self._copies}/.')} {shlex.quote(str(self._above))}"
         return f"As they were{some}, put back by:  {command}"
@@ -301,23 +301,17 @@ class KeptFile:
     Attributes:
         stamp: Metadata that show whether it was changed since; None if the file does not exist.
         copy: Its copy; None if there is none.
-        copied: Metadata of the copy that show whether that was changed since.
         owner: Its user and group; None without a copy.
     """
 
     path: Path
     stamp: Stamp | None
     copy: Path | None = None
-    copied: Stamp | None = None
     owner: tuple[int, int] | None = None
 
     @property
     def now(self) -> Stamp | None:
         return stamp_of(self.path)
-
-    @property
-    def has_copy(self) -> bool:
-        return self.copy is not None and stamp_of(self.copy) == self.copied
 
     def still_begins_so(self) -> bool:
         """Return whether all its old content is still there, at most with something appended; False without a copy."""
@@ -353,8 +347,6 @@ class KeptFile:
             folder.mkdir(parents=True, exist_ok=True)
             if os.path.realpath(folder) != str(folder):
                 raise CannotPutBack("its folder is a link now")
-            if not self.has_copy:
-                raise CannotPutBack("its copy was changed")
             try:
                 _copy(self.copy, beside, owner=self.owner)
                 if self.now != left or (left and left[:2] in written):
@@ -384,8 +376,7 @@ def kept(path: Path, copy: Path) -> KeptFile | None:
     if stamp is None or stamp_of(path) != stamp:
         copy.unlink()
         return None
-    owner = about.st_uid, about.st_gid
-    return KeptFile(path=path, stamp=stamp, copy=copy, copied=stamp_of(copy), owner=owner)
+    return KeptFile(path=path, stamp=stamp, copy=copy, owner=(about.st_uid, about.st_gid))
 
 
 MOST_OF_FREE = 0.1

@@ -1,7 +1,6 @@
 """Folder of one trial: file names, creation and deletion, its temporary folder, the observer that is copied into it."""
 
 import contextlib
-import errno
 import hashlib
 import json
 import logging
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import TrialError
-from autotune.files import create_private, make_private_folder, read_tail, rewrite
+from autotune.files import create_private, make_private_folder, read_tail
 from autotune.trial.deletion import delete_apart, delete_tree, discard, left_aside
 
 MARKER = ".autotune-trial"
@@ -108,7 +107,9 @@ class TrialFolder:
         """
         try:
             # Into the same file: when it was last read shows whether the trainer reads it.
-            rewrite(self.path / name, text.encode())
+            descriptor = os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
         except OSError as error:
             raise TrialError(
                 f"the trial's config cannot be written: {error.strerror}",
@@ -144,10 +145,7 @@ class TrialFolder:
         A disk that is full now ends the search at the next append to the record; here it is only logged.
         """
         try:
-            if not self.is_ours():
-                raise FileNotFoundError(errno.ENOENT, "the trial's folder is gone", str(self.path))
-            text = json.dumps({"format": 2, **result}, indent=2) + "\n"
-            create_private(self.result, text.encode())  # whatever the trainer may have put there, e.g. a link
+            create_private(self.result, (json.dumps({"format": 2, **result}, indent=2) + "\n").encode())
         except OSError as error:
             _log.warning("%s could not be written: %s", self.result, error.strerror)
 

@@ -116,13 +116,6 @@ def _send(number: int, pid: int = 0, *, group: int = 0) -> None:
             os.kill(pid, number)
 
 
-def _new_file(path: bytes) -> int:
-    """Open a file for appending in place of whatever is there: an earlier trial may have put a link or a FIFO there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_EXCL, 0o600)
-
-
 class _Output:
     """Output of a trial on one stream: its first and its last mebibyte go into a file.
 
@@ -131,7 +124,7 @@ class _Output:
     """
 
     def __init__(self, path: bytes) -> None:
-        self._file = _new_file(path)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self._left_bytes = KEPT_BYTES  # that are written as they come
@@ -411,7 +404,7 @@ class Guard:
             _send(signal.SIGTERM, pid)
 
     def _kill(self, trial: _Trial, since_s: float) -> bool:
-        """Send SIGKILL to all that is left; return True when nothing is, or the rest cannot be killed."""
+        """Send SIGKILL to all that is left; return True when it is given up: the rest cannot be killed."""
         alive = self._alive()
         trial.killed |= alive.keys()
         # The kernel lets nobody fork out of a group while it signals the group, so one call ends a whole chain of
@@ -420,20 +413,6 @@ class Guard:
             _send(signal.SIGKILL, group=group)
         for pid in alive:
             _send(signal.SIGKILL, pid)
-        # Unless each of the chain opens a session. But whose parent is gone is our child, and those are listed
-        # in one read, while a look through /proc takes longer than such a process lives.
-        before: set[int] = set()
-        # rounds of SIGKILL to processes that fork faster than they can be listed, before output is read again
-        for _ in range(500):
-            if self._reap() or _children() <= self._kept():
-                return True
-            children = _children() - self._given_up - self._kept()
-            if children == before:
-                break
-            for pid in children:
-                _send(signal.SIGKILL, group=pid)
-                _send(signal.SIGKILL, pid)
-            before = children
         if time.monotonic() < since_s + GIVE_UP_S:
             return False
         self._given_up |= self._alive().keys()

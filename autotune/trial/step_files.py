@@ -1,7 +1,7 @@
 """Reader of the step files that training processes write about themselves, while they write them.
 
-The writer is `autotune.trainee`; the format is described in its wire module. A reader trusts nothing in these
-files: they are made by the user's process, which may write rubbish, any amount of it, or stop in mid-line.
+The writer is `autotune.trainee`; stream.py there describes the format. The reader takes what is well formed: a trainer in
+another language writes its own lines, any amount of them, and a killed one stops in mid-line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -209,9 +208,6 @@ class LineTail:
     Args:
         path: The file; it need not exist yet.
         longest_bytes: Longest line that counts; longer ones are replaced by empty ones.
-
-    Attributes:
-        is_readable: False once something that is no regular file was found in its place.
     """
 
     def __init__(self, path: Path, *, longest_bytes: int) -> None:
@@ -220,26 +216,14 @@ class LineTail:
         self._offset = 0
         self._torn = b""
         self._skipping = False  # within a line that is too long
-        self.is_readable = True
 
     def read(self, limit_bytes: int) -> list[bytes]:
         """Return the whole lines among the next bytes of the file; a last line without its newline is kept."""
-        if not self.is_readable:
-            return []
         try:
-            # Not through a link, and never waiting for the writer of a fifo of that name.
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with self._path.open("rb") as file:
+                data = os.pread(file.fileno(), limit_bytes, self._offset)
         except OSError:
             return []
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                self.is_readable = False
-                return []
-            data = os.pread(descriptor, limit_bytes, self._offset)
-        except OSError:
-            return []
-        finally:
-            os.close(descriptor)
         self._offset += len(data)
         *lines, self._torn = (self._torn + data).split(b"\n")
         if self._skipping and lines:

@@ -21,7 +21,6 @@ import json
 import logging
 import math
 import os
-import re
 import signal
 import tempfile
 from collections import OrderedDict, deque
@@ -148,8 +147,7 @@ class ZygoteRunner(ProcessRunner):
         read_rest(request)
         record = request.folder.path / "imports.jsonl"
         made = _read_record(record, request)
-        if not os.path.isdir(record):  # which the trainer may have put there
-            record.unlink(missing_ok=True)
+        record.unlink(missing_ok=True)
         if liveness.first_step_s is None and ended.why is not None:
             return ended  # stopped before it had shown all
         until_s = liveness.first_step_s or ended.ended_s
@@ -277,8 +275,7 @@ class ZygoteRunner(ProcessRunner):
         elif liveness.is_lost:
             silence = f"a trial gave no sign of life for {interpreter.silence_s:.0f} s after its fork"
             self._failed(f"{silence}, as where a library that it imports does not survive one")
-        elif liveness.first_step_s is None and os.path.lexists(unfit):  # a trial that gives up has made no step
-            # It may hold anything.
+        elif liveness.first_step_s is None and unfit.exists():  # a trial that gives up has made no step
             why = one_line(read_beginning(unfit, 1 << 12).decode("utf-8", "replace")) or "a trial was unlike the first"
             self._unfit += 1
             if self._unfit >= 3:
@@ -330,7 +327,7 @@ def _without_arguments(command: PythonCommand, request: LaunchRequest) -> tuple[
 
 
 def _read_record(path: Path, request: LaunchRequest) -> list[tuple[float, dict[str, Any]]]:
-    """Parse a trial's record of imports, which may hold anything: when, and what in which environment."""
+    """Parse a trial's record of imports: when, and what in which environment."""
     own = ((request.plan.env.get(TEMPORARY_VARIABLE), zygote.TEMPORARY), (str(request.folder.path), zygote.TRIAL_DIR))
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     for line in read_beginning(path, 8 << 20).splitlines():
@@ -343,10 +340,9 @@ def _read_record(path: Path, request: LaunchRequest) -> list[tuple[float, dict[s
                     for name, value in environ.items()
                     if name not in zygote.LATE_VARIABLES
                 }
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, KeyError):  # a torn line
             continue
-        if re.fullmatch(r"\w+(\.\w+)*", module):
-            found.setdefault(module, (t_s, {"module": module, "environ": environ}))
+        found.setdefault(module, (t_s, {"module": module, "environ": environ}))
     return list(found.values())
 
 

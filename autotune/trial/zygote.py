@@ -61,8 +61,6 @@ TRIAL_DIR, TEMPORARY = "\0trial", "\0temporary"
 
 _SITE = tuple(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages"))
 _STANDARD = (os.path.dirname(os.__file__), *(path for path in sys.path if os.path.basename(path) == "lib-dynload"))
-# A trainer may have put a FIFO, or a link, where one of our files is to be.
-_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _ABSENT = object()
 
 
@@ -130,7 +128,7 @@ class Recorder:
             changes = _changes(self._at_start, os.environ)
             line = json.dumps({"t_s": time.monotonic(), "module": name, "environ": changes})
             # Opened anew for each line: a trainer may close descriptors that it does not know.
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
+            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             os.write(file, line.encode("ascii") + b"\n")
             os.close(file)
 
@@ -395,10 +393,10 @@ class ParkedModules:
         try:
             for name in os.listdir(folder):
                 if name.startswith("steps."):
-                    with open(os.open(os.path.join(folder, name), os.O_RDONLY | _SAFELY), "rb") as steps:
+                    with open(os.path.join(folder, name), "rb") as steps:
                         if b'"k": "step"' in steps.read(1 << 14):
                             return
-            file = os.open(self._unfit, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY, 0o600)
+            file = os.open(self._unfit, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             os.write(file, why.encode("utf-8", "backslashreplace"))
         except OSError:
             return

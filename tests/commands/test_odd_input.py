@@ -1,5 +1,7 @@
 """Odd input through the whole command line: used, or refused with a place and a remedy, and never taken for a bug."""
 
+import os
+
 import pytest
 
 from scripts.bench.simulated_runner import SimulatedRunner, Training
@@ -55,3 +57,26 @@ def test_a_damaged_manifest_is_an_expected_error(simulated: CommandLine) -> None
     done = simulated("revert", *flags)
     assert done.returncode == 1, done.stderr
     assert manifest.name in done.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", ["config.yaml", "config.autotune.yaml"])
+def test_a_fifo_for_a_config_is_refused(name: str, simulated: CommandLine) -> None:
+    """Reading one that nobody writes into would take for ever; the same for the section in a file of its own."""
+    (simulated.folder / "config.yaml").write_text("data: {batch_size: 4}\n")
+    (simulated.folder / name).unlink(missing_ok=True)
+    os.mkfifo(simulated.folder / name)
+    done = simulated("search", "--config", "config.yaml", "--dry-run")
+    assert done.returncode == 1
+    assert f"{name}: this is no ordinary file" in done.stderr
+
+
+def test_a_pipe_for_a_config_is_refused(simulated: CommandLine) -> None:
+    """A pipe, ``--config <(...)``, can be read once only, and cannot be written to."""
+    ours, theirs = os.pipe()
+    os.write(theirs, (simulated.folder / "config.yaml").read_bytes())
+    os.close(theirs)
+    done = simulated("search", "--dry-run", "--config", f"/dev/fd/{ours}")
+    os.close(ours)
+    assert done.returncode == 1
+    assert "this is no ordinary file" in done.stderr

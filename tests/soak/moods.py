@@ -3,7 +3,6 @@
 For ``python -m tests.soak hostile``. Each mood does its harm once and then trains as others do, or ends.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -67,19 +66,6 @@ def _files(where: str | Path, count: int, folders: int = 0) -> None:
                 pass
 
 
-def _nested(levels: int) -> None:
-    """Make folders in folders, in the trial's own outputs."""
-    logs = Path(yaml.safe_load(CONFIG.read_text())["out"]["log_dir"])
-    logs.mkdir(parents=True, exist_ok=True)
-    folder = os.open(logs, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir("deeper", dir_fd=folder)
-        below = os.open("deeper", os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = below
-    os.close(folder)
-
-
 def _stuck(*command: str) -> None:
     """Make something that is not deleted, by a program that may not be allowed to."""
     place = OUTPUTS / "stuck"
@@ -88,15 +74,6 @@ def _stuck(*command: str) -> None:
     subprocess.run([*command, str(place)], check=False, capture_output=True)
     if os.path.ismount(place):
         os.chdir(place)
-
-
-def _replaced(make: Callable[[Path], Any], *paths: Path) -> None:
-    """Put something else in the place of files."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        with contextlib.suppress(OSError):
-            make(path)
 
 
 def _steps(name: str, start_s: float, lines: int | None = None) -> None:
@@ -130,9 +107,6 @@ def _append(path: Path, text: bytes) -> None:
         file.write(text)
 
 
-_LOGS = [
-    TRIAL / name for name in ["stdout.log", "stderr.log", "imports.jsonl", "unfit.txt", "result.json", "zygote.log"]
-]
 _GARBAGE = os.urandom(200_000) + b"\n" + b"[" * 100_000 + b"\n{}\nnull\n"
 _SLEEP = "import time; time.sleep(1e6)"
 MOODS: dict[str, Callable[[], Any]] = {
@@ -154,16 +128,12 @@ MOODS: dict[str, Callable[[], Any]] = {
     "200,000 files in outputs": lambda: _files(OUTPUTS, 200_000),
     "200,000 files in 2,000 folders": lambda: _files(OUTPUTS, 100, folders=2000),
     "200,000 temporary files": lambda: _files(os.environ["TMPDIR"], 200_000),
-    "20,000 pipes in outputs": lambda: [os.mkfifo(OUTPUTS / f"{os.getpid()}-{n}") for n in range(20_000)],
     "a file that nobody may delete": lambda: _stuck("chattr", "-R", "+i"),
     "a busy mount in outputs": lambda: _stuck("mount", "-t", "tmpfs", "none"),
-    "nests 3,000 folders in outputs": lambda: _nested(3000),
     "fills stdout": lambda: _print(b"x" * 999_999 + b"\n", times=1000),
     "prints binary": lambda: _print(b"\x1b]0;gone\x07\x1b[31m\x1b[2J" + os.urandom(1 << 20)),
     "closes stdout": lambda: (os.close(1), os.close(2)),
     "closes all files": lambda: os.closerange(3, 4096),
-    "pipes in place of its logs": lambda: _replaced(os.mkfifo, *_LOGS),
-    "stderr.log is a link": lambda: _replaced(lambda path: path.symlink_to("/etc/passwd"), TRIAL / "stderr.log"),
     "deletes its folder": lambda: shutil.rmtree(TRIAL, ignore_errors=True),
     "locks its folder": lambda: TRIAL.chmod(0),
     "renames its folder": lambda: TRIAL.rename(TRIAL.with_name("elsewhere")),
@@ -174,7 +144,6 @@ MOODS: dict[str, Callable[[], Any]] = {
         _append(path, b'{"op_code": 4, ') for path in TRIAL.parents[2].glob("studies/*.journal")
     ],
     "writes over a checkpoint": lambda: Path("model.ckpt").write_bytes(os.urandom(1000)),
-    "a pipe in place of a checkpoint": lambda: _replaced(os.mkfifo, Path("model.ckpt")),
     "loss is NaN": lambda: _train(loss=float("nan")),
     "garbage steps": lambda: [(TRIAL / f"steps.{n}.0.jsonl").write_bytes(_GARBAGE) for n in range(20)],
     "empty steps": lambda: (TRIAL / "steps.5.0.jsonl").touch(),

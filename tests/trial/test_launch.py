@@ -101,7 +101,6 @@ def test_a_command_that_sets_the_path_of_modules_itself_is_observed(
         ("leaves", "worker"),
         ("leaves", "daemon"),
         ("respawns", "20000"),
-        ("respawns-in-sessions", "2000"),
         ("prints", "-1"),
     ],
     ids=" ".join,

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -120,16 +119,6 @@ def test_a_stream_that_would_be_misread_is_not_read(change: dict[str, object], t
     assert reader.poll() == []
     write(tmp_path, {"k": "step", "t_s": 2.0})
     assert reader.poll() == []
-
-
-def test_only_real_files_are_read(tmp_path: Path) -> None:
-    """A link, a folder or a fifo of that name is not followed, entered or waited for."""
-    secret = tmp_path / "elsewhere"
-    secret.write_text('{"k": "step", "t_s": 1.0}\n')
-    (tmp_path / "steps.1.0.jsonl").symlink_to(secret)
-    (tmp_path / "steps.2.0.jsonl").mkdir()
-    os.mkfifo(tmp_path / "steps.3.0.jsonl")
-    assert StepReader(tmp_path).poll() == []
 
 
 def test_a_flood_costs_a_bounded_read_and_starves_nobody(tmp_path: Path) -> None:

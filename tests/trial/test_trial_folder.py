@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import TrialError
 from autotune.trial.deletion import left_aside
 from autotune.trial.folder import MARKER, TrialFolder, delete_left
-from tests.trial.test_deletion import nested
 from tests.until import until
 
 
@@ -28,32 +26,6 @@ def test_the_tail_of_stderr_is_whole_lines(tmp_path: Path) -> None:
     assert 32_000 < len(tail) <= 32 << 10
     assert tail.startswith("line ")
     assert tail.endswith("line 009999\n\ufffd\n")
-
-
-@pytest.mark.parametrize("kind", ["fifo", "link", "device", "folder"])
-def test_what_is_no_file_has_no_tail_and_is_replaced(kind: str, tmp_path: Path) -> None:
-    """A trainer can put anything there: nothing blocks, no link is followed, and our files are written anew."""
-    folder = made(tmp_path / "trial")
-    (tmp_path / "victim").write_text("thesis")
-    for path in (folder.stdout, folder.stderr, folder.config, folder.result):
-        if kind == "fifo":
-            os.mkfifo(path)
-        elif kind == "folder":
-            path.mkdir()
-        else:
-            path.symlink_to("/dev/zero" if kind == "device" else tmp_path / "victim")
-    assert folder.stderr_tail() == folder.stdout_tail() == ""
-    folder.write_result({"number": 1})
-    if kind == "folder":
-        with pytest.raises(TrialError, match="the trial's config cannot be written"):
-            folder.write_config("a: 1")
-    else:
-        folder.write_config("a: 1")
-        assert folder.config.read_text() == "a: 1"
-        assert not folder.config.is_symlink()
-        assert folder.result.is_file()
-        assert not folder.result.is_symlink()
-    assert (tmp_path / "victim").read_text() == "thesis"
 
 
 def test_all_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -136,16 +108,3 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path, caplog, monkeypatch) -> 
     monkeypatch.setattr("autotune.trial.deletion._run", lambda *_: None)
     folder.discard_outputs()
     assert f"{folder.outputs} could not be deleted completely" in caplog.text
-
-
-def test_a_trial_whose_outputs_are_nested_deep_is_begun_again_and_deleted(in_memory: Path) -> None:
-    """Three thousand folders in each other are no more than a trainer may leave."""
-    folder = made(in_memory / "trial")
-    nested(folder.outputs / "before", 1100)
-    before = folder.contents()
-    nested(folder.outputs / "since", 3000)
-    (folder.outputs / "before" / "since").touch()
-    folder.restore(before)
-    assert folder.contents() == before
-    folder.delete()
-    assert not folder.path.exists()

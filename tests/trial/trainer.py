@@ -65,15 +65,13 @@ def leaves(kind: str, *, then_ends: bool) -> None:
     for_ever()
 
 
-def respawns(generations: int, *, new_sessions: bool) -> None:
+def respawns(generations: int) -> None:
     """Fork a child and end, and so does the child, faster than one can look."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ready()
     for _ in range(generations):
         if os.fork() != 0:
             os._exit(0)
-        if new_sessions:
-            os.setsid()
     for_ever()
 
 
@@ -136,8 +134,8 @@ if __name__ == "__main__":
         trains(*map(int, rest))
     elif what in ("leaves", "leaves-and-ends"):
         leaves(rest[0], then_ends=what == "leaves-and-ends")
-    elif what in ("respawns", "respawns-in-sessions"):
-        respawns(int(rest[0]), new_sessions=what == "respawns-in-sessions")
+    elif what == "respawns":
+        respawns(int(rest[0]))
     elif what == "prints":
         prints(int(rest[0]))
     elif what == "uses":
