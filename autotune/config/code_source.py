@@ -62,12 +62,10 @@ class SourceFile:
     def full_name(self, node: ast.AST) -> str:
         """Return the whole name of what an expression names, e.g. ``tensorflow.data.Dataset``; empty for other ones.
 
-        The names of TensorFlow's ``compat.v1`` and ``compat.v2`` are those without these. A name that is not imported
-        stands for itself.
+        A name that is not imported stands for itself.
         """
         first, _, rest = spelled(node).partition(".")
-        whole = ".".join(filter(None, (self.imported.get(first, first), rest)))
-        return re.sub(r"^tensorflow\.compat\.v[12]\.", "tensorflow.", whole)
+        return ".".join(filter(None, (self.imported.get(first, first), rest)))
 
     def imports(self, *packages: str) -> bool:
         return any(whole.partition(".")[0] in packages for whole in self.imported.values())
