@@ -12,7 +12,6 @@ from autotune.commands.parameters import (
     Parsed,
     config_if_any_option,
     json_option,
-    language_option,
     state_dir_option,
     storage_option,
 )
@@ -62,7 +61,6 @@ def _condition(text: str) -> "FailOn":
     "the pipeline and the step, which take a third of the budget.",
 )
 @click.option("--allow-busy-gpu", is_flag=True, help="Make trials although somebody else is on the GPU.")
-@language_option
 @json_option
 @state_dir_option
 @storage_option
@@ -76,10 +74,9 @@ def command(call: Invocation, /, **options: Any) -> int:
     without --fix. Without --config: this machine and its installation, as a bug report wants them.
     """
     from autotune.commands.diagnose_run import DiagnosisRequest, say_gpus
-    from autotune.messages import Language
 
     shows_gpus = options.pop("gpus")
-    request = DiagnosisRequest(**{**options, "language": Language(options["language"])})
+    request = DiagnosisRequest(**options)
     if request.config is None and (request.fix or request.trainer):
         raise click.UsageError("--fix and a trainer's command are about a config: name it with --config.")
     if request.verify and (request.config is None or request.static or request.fix or request.out is not None):

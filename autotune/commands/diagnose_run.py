@@ -21,9 +21,8 @@ from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.gpu.devices import look_for_gpus
 from autotune.measure.host import machine_facts
-from autotune.messages import Language, _, translated
 from autotune.records import Gpu
-from autotune.report.console import console_for, file_console, text_console
+from autotune.report.console import file_console, text_console
 from autotune.report.diagnosis import diagnosis_document, print_diagnosis, print_gpus
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
@@ -47,7 +46,6 @@ class DiagnosisRequest:
         fail_on: Condition under which the exit code is 1; None for none.
         out: Folder to keep everything in; None for none.
         allow_busy_gpu: True to make trials although somebody else is on the GPU.
-        language: Language of the screen; an object is in English.
         state_dir: Folder of all state; None finds the place by the config.
         storage: Where studies are kept, as typed.
         trainer: The trainer's command as typed behind ``--``; empty takes that of the section.
@@ -61,7 +59,6 @@ class DiagnosisRequest:
     fail_on: FailOn | None
     out: Path | None
     allow_busy_gpu: bool
-    language: Language
     state_dir: Path | None
     storage: str | None
     trainer: tuple[str, ...]
@@ -178,18 +175,15 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
     if as_json:
         say_object(_document(done, elapsed_s=elapsed_s), indent=2)
         return
-    language = request.language
-    console = console_for(language)
-    print_diagnosis(console, done.diagnosis, language)
+    console = text_console()
+    print_diagnosis(console, done.diagnosis)
     if done.failed_on is not None:
-        failed = _("Failed, as asked for: {condition}", condition=done.failed_on)
-        console.print(f"\n{translated(failed, language)}")
+        console.print(f"\nFailed, as asked for: {done.failed_on}")
     if done.problem is not None and not (request.fix or request.static or request.verify):
         typed = done.problem.typed
         fixes = fixing(done.diagnosis) is not None
         command = typed.command("diagnose", "--fix") if fixes else typed.command("search", "--budget", "30m")
-        next_command = _("Next: {command}", command=command)
-        console.print(f"\n{translated(next_command, language)}", soft_wrap=True)
+        console.print(f"\nNext: {command}", soft_wrap=True)
 
 
 def fix(request: DiagnosisRequest, done: Diagnosed) -> None:

@@ -146,13 +146,3 @@ json_option = click.option(  # `Invocation.as_json` says it, to errors as well
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change and start nothing.")
 force_option = click.option("--force", is_flag=True, help="Do not ask, also where a value was edited since.")
-
-language_option = click.option(
-    "--lang",
-    "language",
-    type=click.Choice(["en", "fa"]),
-    default="en",
-    envvar="AUTOTUNE_LANG",
-    show_envvar=True,
-    help="Language of the screen: English, or Persian. JSON is always in English.",
-)

@@ -15,7 +15,6 @@ from autotune.commands.parameters import (
     config_if_any_option,
     config_option,
     json_option,
-    language_option,
     state_dir_option,
 )
 from autotune.report.plain_text import plain
@@ -30,7 +29,6 @@ command = OrderedGroup(name="profile", help="How long the parts of a training st
 @command.command("pipeline", short_help="times of batches, waits for them, their cycle")
 @config_option
 @click.option("--grid", "with_grid", is_flag=True, help="Also try batch sizes and workers, a short trial a pair.")
-@language_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
@@ -39,7 +37,6 @@ def pipeline(
     call: Invocation,
     config: Path,
     with_grid: bool,
-    language: str,
     state_dir: Path | None,
     trainer: tuple[str, ...],
 ) -> int:
@@ -51,8 +48,7 @@ def pipeline(
     with signals_held():
         from autotune.diagnose.pipeline_profile import profile_grid, profile_pipeline
         from autotune.diagnose.profile_trials import open_trials
-        from autotune.messages import Language
-        from autotune.report.console import console_for, text_console
+        from autotune.report.console import text_console
         from autotune.report.profile_tables import print_grid, print_pipeline_profile
 
     problem = _opened(config, state_dir, trainer)
@@ -64,7 +60,7 @@ def pipeline(
         document = {"format": 1, **asdict(profile), "grid": asdict(grid) if grid else None}
         call.answer(lambda: say_object(document, indent=2))
         return 0
-    print_pipeline_profile(console_for(Language(language)), profile, Language(language))
+    print_pipeline_profile(text_console(), profile)
     if grid is not None:
         print_grid(text_console(), grid)
     return 0
@@ -72,12 +68,11 @@ def pipeline(
 
 @command.command("step", short_help="data, copy to device, forward, loss, backward, optimizer, the rest")
 @config_if_any_option
-@language_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def step(call: Invocation, config: Path | None, language: str, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
+def step(call: Invocation, config: Path | None, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
     """Times the phases of a training step: data, copy to device, forward, loss, backward, optimizer, the rest.
 
     With a config, those of your trainer's step, in a trial of its own that no search looks at: Keras's fit and
@@ -90,8 +85,7 @@ def step(call: Invocation, config: Path | None, language: str, state_dir: Path |
         raise click.UsageError("A command behind -- needs its config: --config FILE")
     with signals_held():
         from autotune.diagnose.step_profile import profile_shipped_step, profile_trainer_step
-        from autotune.messages import Language
-        from autotune.report.console import console_for
+        from autotune.report.console import text_console
         from autotune.report.profile_tables import print_step_profile
 
     if config is None:
@@ -103,7 +97,7 @@ def step(call: Invocation, config: Path | None, language: str, state_dir: Path |
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
-        print_step_profile(console_for(Language(language)), profile, Language(language))
+        print_step_profile(text_console(), profile)
     return 0
 
 

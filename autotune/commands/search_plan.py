@@ -127,7 +127,7 @@ def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:
 
 def knob_rows(problem: Problem) -> list[KnobRow]:
     """The knobs as the user sees them."""
-    sentences = {row.kind: row.sentence for row in KNOWN_KNOBS}
+    sentences = {row.kind: row.meaning for row in KNOWN_KNOBS}
     return [
         KnobRow(
             paths=knob.paths,

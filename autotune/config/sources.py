@@ -11,7 +11,6 @@ from pathlib import Path
 from autotune.config.code_source import LiveCode, SourceFile, parse
 from autotune.config.command import Script, find_script, takes_values
 from autotune.files import read_beginning
-from autotune.messages import _
 from autotune.records import Scalar
 
 _MOST_FILES = 500
@@ -151,7 +150,7 @@ def read_sources(paths: Sequence[Path], folder: Path, named: Iterable[str], tell
         content = read_beginning(path.resolve(), _LARGEST_BYTES + 1)
         seen += 1
         if len(content) > _LARGEST_BYTES:
-            why = _("{file} was not read: it is larger than {size} MiB", file=name, size=_LARGEST_BYTES >> 20)
+            why = f"{name} was not read: it is larger than {_LARGEST_BYTES >> 20} MiB"
         elif path == paths[0] or telling.search(content):
             if len(content) <= left:
                 parsed = parse(name, content, is_script=path == paths[0])
@@ -162,7 +161,7 @@ def read_sources(paths: Sequence[Path], folder: Path, named: Iterable[str], tell
                 why = parsed
             else:
                 size = _MOST_PARSED_BYTES >> 20
-                why = _("{file} was not read: the sources are larger than {size} MiB together", file=name, size=size)
+                why = f"{name} was not read: the sources are larger than {size} MiB together"
         words |= _words_of_code(content)
         unread += [why] if why else []
     return Sources(code=LiveCode(files, words), files=seen - len(unread), unread=tuple(unread))

@@ -10,10 +10,9 @@ from autotune.config.code_source import Training, Unit
 from autotune.config.command import own_words
 from autotune.config.sources import read_sources, trainer_files, words_in
 from autotune.diagnose import code_finders
-from autotune.diagnose.findings import CheckResult, Issue, issue
+from autotune.diagnose.findings import CheckResult, Issue, capitalized, issue
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES, Rule
-from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.search.problem import Problem
 from autotune.space.catalog import known_knob
 
@@ -64,14 +63,14 @@ def check_code(look: Subject) -> CheckResult:
     """Look for slow code in the script that the command starts, and in the modules beside it."""
     problem = look.problem
     if problem is None or not problem.command:
-        return CheckResult(check="code", why_not=_("it is not known how training is started"))
+        return CheckResult(check="code", why_not="it is not known how training is started")
     paths = trainer_files(problem.command, problem.settings.folder)
     if not paths:
         return CheckResult(check="code", why_not=_why_nothing_to_read(problem.command))
     named = words_in((*problem.settings.scalars.values(), *problem.command))
     done = scan(paths, problem.settings.folder, named, _machine_of(problem))
     if not done.files:
-        return CheckResult(check="code", why_not=listed("; ", done.unread))
+        return CheckResult(check="code", why_not="; ".join(done.unread))
     native = {
         path: value
         for path, value in problem.settings.scalars.items()
@@ -83,17 +82,15 @@ def check_code(look: Subject) -> CheckResult:
         for rule, places in done.found
         if rule.id != _PYTHON_IN_GRAPH or True not in native.values()
     ]
-    read = ngettext("{count} source file read", "{count} source files read", done.files)
-    return CheckResult(check="code", issues=tuple(issues), sentence=listed("; ", (read, *done.unread)))
+    read = "1 source file read" if done.files == 1 else f"{done.files} source files read"
+    return CheckResult(check="code", issues=tuple(issues), sentence="; ".join((read, *done.unread)))
 
 
-def _why_nothing_to_read(command: Sequence[str]) -> Message:
+def _why_nothing_to_read(command: Sequence[str]) -> str:
     script = own_words(command) - 1
     if script and command[script - 1] == "-m":
-        return _(
-            "the module {module} is not below this directory; installed packages are not read", module=command[script]
-        )
-    return _("the command starts no Python script that is found here")
+        return f"the module {command[script]} is not below this directory; installed packages are not read"
+    return "the command starts no Python script that is found here"
 
 
 def _machine_of(problem: Problem) -> TrainerMachine:
@@ -114,10 +111,10 @@ def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:
     """
     shown, remedy = ", ".join(places[:4]), rule.remedy
     if switch:
-        remedy = _("Set {key} to true, which leaves Python out of loading; or: {remedy}", key=switch, remedy=remedy)
+        remedy = f"Set {switch} to true, which leaves Python out of loading; or: {remedy}"
     return issue(
         "code",
-        _("{clause}.", clause=capitalized(rule.sentence)),
+        f"{capitalized(rule.sentence)}.",
         remedy,
         severity=rule.severity,
         place=f"{shown} and {len(places) - 4} more" if len(places) > 4 else shown,

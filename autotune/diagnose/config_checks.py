@@ -8,11 +8,10 @@ from dataclasses import replace
 from functools import partial
 
 from autotune.config.document import Leaf
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, counted, issue
 from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, of_kind, place_of, trainer_text, written
 from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
 from autotune.measure.host import memory_state
-from autotune.messages import Message, _, listed, ngettext
 from autotune.records import Scalar
 from autotune.search.problem import Problem
 from autotune.space import domains
@@ -25,7 +24,7 @@ def check_configuration(look: Subject) -> CheckResult:
     """Look at the values of the config."""
     problem = look.problem
     if problem is None:
-        return CheckResult(check="configuration", why_not=_("no config is given"))
+        return CheckResult(check="configuration", why_not="no config is given")
     kinds = (
         _mistyped_keys,
         _values_in_quotes,
@@ -50,7 +49,7 @@ def check_configuration(look: Subject) -> CheckResult:
     found = [_as_it_can_be_written(problem, one) for one in raw]
     found.sort(key=lambda one: weights.index(one.severity))
     values, known = len(problem.settings.scalars), len(known_keys(problem))
-    sentence = _("{values} values, {known} of them known knobs", values=values, known=known)
+    sentence = f"{values} values, {known} of them known knobs"
     return CheckResult(check="configuration", issues=tuple(found), sentence=sentence)
 
 
@@ -67,8 +66,8 @@ def _as_it_can_be_written(problem: Problem, found: Issue) -> Issue:
     return replace(found, place=place_of(problem, found.place), recommendations=tuple(advice))
 
 
-def _try(path: str, value: str) -> Message:
-    return _("Try {change}.", change=f"{path}: {value}")
+def _try(path: str, value: str) -> str:
+    return f"Try {path}: {value}."
 
 
 # Mistakes: mistyped keys and values, and values that do not go together.
@@ -94,9 +93,9 @@ def _mistyped_keys(problem: Problem) -> Iterator[Issue]:
         if re.search(rb"\b%s\b" % re.escape(str(leaf.path[-1]).encode()), sources):
             continue  # the trainer calls it so
         reads = re.search(rb"\b%s\b" % meant.encode(), sources) is not None
-        never = _("; the trainer's sources name that one, and never this") if reads else ""
-        sentence = _("{key} looks like a slip for {meant}{never}.", key=leaf.dotted, meant=meant, never=never)
-        remedy = _("Write {meant}, if that is meant.", meant=meant)
+        never = "; the trainer's sources name that one, and never this" if reads else ""
+        sentence = f"{leaf.dotted} looks like a slip for {meant}{never}."
+        remedy = f"Write {meant}, if that is meant."
         yield _found(sentence, remedy, severity=Severity.ERROR if reads else Severity.WARNING, place=leaf.dotted)
 
 
@@ -126,16 +125,12 @@ def _numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
     if re.search(reads_1_2, sources, re.I) or re.search(is_1_2, problem.settings.document.text, re.M):
         return
     by_pyyaml = re.search(rb"\byaml\.(?:safe_load|load|full_load|unsafe_load)\b", sources) is not None
-    sentence = _(
-        "{pyyaml} reads {keys}{more} as a text and not as a number.",
-        pyyaml=_("PyYAML, which the trainer's sources use,") if by_pyyaml else "PyYAML",
-        keys=", ".join(f"{leaf.dotted}: {leaf.text}" for leaf in found[:4]),
-        more=_(" and {count} more", count=len(found) - 4) if len(found) > 4 else "",
-    )
+    parser = "PyYAML, which the trainer's sources use," if by_pyyaml else "PyYAML"
+    keys = ", ".join(f"{leaf.dotted}: {leaf.text}" for leaf in found[:4])
+    more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+    sentence = f"{parser} reads {keys}{more} as a text and not as a number."
     number = _with_point(found[0].text)
-    remedy = _(
-        "Write {number}, which is a number to every parser; or see that the trainer makes it one.", number=number
-    )
+    remedy = f"Write {number}, which is a number to every parser; or see that the trainer makes it one."
     severity = Severity.WARNING if by_pyyaml else Severity.NOTE
     yield _found(sentence, remedy, severity=severity, place=found[0].dotted)
 
@@ -162,16 +157,16 @@ def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
         is_a_switch = any(name in row.names and row.accepts(True) for row in KNOWN_KNOBS)
         is_off = is_a_switch and text in ("false", "no", "off")
         if is_off or (is_a_switch and text in ("true", "yes", "on")) or (name in _BATCHES and text.isdecimal()):
-            why = _(", and every text that is not empty is true to Python") if is_off else ""
-            sentence = _("{key} is the text {text} in quotes{why}.", key=leaf.dotted, text=leaf.text, why=why)
-            yield _found(sentence, _("Leave the quotes out."), place=leaf.dotted)
+            why = ", and every text that is not empty is true to Python" if is_off else ""
+            sentence = f"{leaf.dotted} is the text {leaf.text} in quotes{why}."
+            yield _found(sentence, "Leave the quotes out.", place=leaf.dotted)
 
 
 def _empty_batches(problem: Problem) -> Iterator[Issue]:
     for path, value in problem.settings.scalars.items():
         if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
-            sentence = _("{key} is 0: no step has a sample.", key=path)
-            yield _found(sentence, _("Give a number from 1 on."), place=path)
+            sentence = f"{path} is 0: no step has a sample."
+            yield _found(sentence, "Give a number from 1 on.", place=path)
 
 
 def _contradictions(problem: Problem) -> Iterator[Issue]:
@@ -184,10 +179,8 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
                 if pair in seen or not any(same_scalar(other.value, value) for value in values):
                     continue
                 seen.add(pair)
-                sentence = _(
-                    "{one} does not go with {other}: that is an error in most trainers.", one=key.said, other=other.said
-                )
-                remedy = _("Change one of the two: {one}, or {other}.", one=key.path, other=other.path)
+                sentence = f"{key.said} does not go with {other.said}: that is an error in most trainers."
+                remedy = f"Change one of the two: {key.path}, or {other.path}."
                 yield _found(sentence, remedy, place=key.path)
 
 
@@ -195,21 +188,18 @@ def _unmet_needs(problem: Problem) -> Iterator[Issue]:
     """Yield values that pay only together with another one that is off, such as XLA without fixed shapes."""
     keys = known_keys(problem)
     why_needed = {
-        "fixed_length": _("XLA compiles again for each new shape, and with it a step was 20 times as slow"),
-        "graph_mode": _("XLA compiles graphs only"),
+        "fixed_length": "XLA compiles again for each new shape, and with it a step was 20 times as slow",
+        "graph_mode": "XLA compiles graphs only",
     }
     for key in keys:
         for kind, needed in ROWS[key.kind].needs(key.value).items():
             for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
-                sentence = _(
-                    "{key} needs {needed}, and that is {value}: {why}.",
-                    key=key.said,
-                    needed=f"{other.path}: {written(needed)}",
-                    value=written(other.value),
-                    why=why_needed.get(kind, _("without it, it has no effect")),
+                sentence = (
+                    f"{key.said} needs {other.path}: {written(needed)}, and that is {written(other.value)}: "
+                    f"{why_needed.get(kind, 'without it, it has no effect')}."
                 )
                 on = written(needed)
-                remedy = _("Set {other} to {needed}, or {key} to false.", other=other.path, needed=on, key=key.path)
+                remedy = f"Set {other.path} to {on}, or {key.path} to false."
                 yield _found(sentence, remedy, values={other.path: needed}, place=key.path)
 
 
@@ -235,7 +225,7 @@ def _slow_settings(problem: Problem) -> Iterator[Issue]:
                 needed = ROWS[key.kind].needs(setting.write).items()
                 along = {mate.path: value for kind, value in needed for mate in _mates(key, keys, kind)}
                 yield _found(
-                    _(setting.sentence, key=key.said),
+                    setting.sentence.format(key=key.said),
                     _try(key.path, written(setting.write)),
                     severity=setting.severity,
                     values={key.path: setting.write, **along},
@@ -251,26 +241,13 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
         if any(_PREPARING.match(section.lower()) for section in key.path.split(".")[:-1]):
             continue
         if key.value == 0 and cores >= 4:
-            sentence = _(
-                "{key} is 0 and this machine has {cores} cores: samples are prepared between the steps.",
-                key=key.path,
-                cores=cores,
-            )
+            sentence = f"{key.path} is 0 and this machine has {cores} cores: samples are prepared between the steps."
         elif key.value > 2 * cores:  # PyTorch warns from 1 on, and loaders that wait for a disk gain up to here
-            sentence = ngettext(
-                "{key} is {value} and this machine has {count} core for training.",
-                "{key} is {value} and this machine has {count} cores for training.",
-                cores,
-                key=key.path,
-                value=key.value,
-            )
+            sentence = f"{key.path} is {key.value} and this machine has {counted(cores, 'core')} for training."
         elif key.value > cores:
-            sentence = ngettext(
-                "{key} is {value} and this machine has {count} core for training: that pays only where they wait.",
-                "{key} is {value} and this machine has {count} cores for training: that pays only where they wait.",
-                cores,
-                key=key.path,
-                value=key.value,
+            sentence = (
+                f"{key.path} is {key.value} and this machine has {counted(cores, 'core')} for training: that pays only "
+                "where they wait."
             )
             yield _found(sentence, severity=Severity.NOTE, limit=Limit.PREPARING, place=key.path)
             continue
@@ -286,15 +263,12 @@ def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float)
     on: Mapping[str, Scalar] = {"cache": "memory", "cache_switch": True}
     for key in of_kind(problem, *on):
         if key.value in ("none", False) and 10 * dataset.size_bytes < room_bytes:
-            sentence = _(
-                "{key}, and the {size} MiB of {data} fit into memory ten times: from the second epoch on nothing is "
-                "loaded or prepared again, unless it is different each time.",
-                key=key.said,
-                size=dataset.size_bytes >> 20,
-                data=dataset.key,
+            sentence = (
+                f"{key.said}, and the {dataset.size_bytes >> 20} MiB of {dataset.key} fit into memory ten times: from "
+                "the second epoch on nothing is loaded or prepared again, unless it is different each time."
             )
             value = on[key.kind]
-            remedy, cost = _try(key.path, written(value)), _("memory; what is random before the cache stays as it was")
+            remedy, cost = _try(key.path, written(value)), "memory; what is random before the cache stays as it was"
             note = Severity.NOTE
             values = {key.path: value}
             yield _found(sentence, remedy, severity=note, values=values, limit=Limit.LOADING, cost=cost, place=key.path)
@@ -309,12 +283,9 @@ def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: 
     for key in of_kind(problem, "prefetch", "pipeline_buffer"):
         needed_bytes = int(key.value) * batches[0] * sample_bytes if isinstance(key.value, int) else 0.0
         if needed_bytes > room_bytes:
-            sentence = _(
-                "{key} batches of {batch} samples take {needed:.1f} GiB, and {room:.1f} GiB of memory are free.",
-                key=key.said,
-                batch=batches[0],
-                needed=needed_bytes / 2**30,
-                room=room_bytes / 2**30,
+            sentence = (
+                f"{key.said} batches of {batches[0]} samples take {needed_bytes / 2**30:.1f} GiB, and "
+                f"{room_bytes / 2**30:.1f} GiB of memory are free."
             )
             good = max(1, int(0.1 * room_bytes / (batches[0] * sample_bytes)))
             remedy, values = _try(key.path, str(good)), {key.path: good}
@@ -323,15 +294,12 @@ def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: 
 
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
     gpus, why = len(problem.machine.gpus), problem.why_no_gpu
-    there = _("there is none") if gpus == 0 else ""
-    there = there or ngettext("there is {count}, counted from 0", "there are {count}, counted from 0", gpus)
+    there = f"there {'is' if gpus == 1 else 'are'} {gpus}, counted from 0" if gpus else "there is none"
     for key in of_kind(problem, "model_gpu", "data_gpu"):
         if isinstance(key.value, int) and key.value >= gpus:
-            because = _(" ({text})", text=why) if why else ""
-            sentence = _(
-                "{key} is GPU {value}, and {there}{why}.", key=key.path, value=key.value, there=there, why=because
-            )
-            remedy = _("Name one that is there, or null for none in particular.")
+            because = f" ({why})" if why else ""
+            sentence = f"{key.path} is GPU {key.value}, and {there}{because}."
+            remedy = "Name one that is there, or null for none in particular."
             yield _found(sentence, remedy, severity=Severity.ERROR, place=key.path)
     drivers = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA's driver, of WSL2, of AMD's
     if gpus or why is None or any(map(os.path.exists, drivers)):
@@ -339,8 +307,8 @@ def _absent_gpus(problem: Problem) -> Iterator[Issue]:
     for path, value in problem.settings.scalars.items():
         is_device = key_name(path) in ("device", "devices", "accelerator")
         if is_device and re.fullmatch(r"(?:cuda|gpu)(?::\d+)?", str(value), re.IGNORECASE):
-            sentence = _("{key} is {value}, and there is no GPU: {why}.", key=path, value=value, why=why)
-            remedy = _("Train on a machine with one, or on the CPU.")
+            sentence = f"{path} is {value}, and there is no GPU: {why}."
+            remedy = "Train on a machine with one, or on the CPU."
             yield _found(sentence, remedy, severity=Severity.ERROR, place=path)
 
 
@@ -351,21 +319,16 @@ def _without_effect(problem: Problem) -> Iterator[Issue]:
     if gpus < 2 and any(one.value is not None for one in of_kind(problem, "model_gpu", "data_gpu")):
         found += of_kind(problem, "pipeline_buffer")
     if found:
-        sentence = ngettext(
-            "On this machine, with {there}, {keys} has no effect.",
-            "On this machine, with {there}, {keys} have no effect.",
-            len(found),
-            there=_("no GPU") if gpus == 0 else _("one GPU"),
-            keys=_listed([key.path for key in found]),
-        )
+        there, have = "no GPU" if gpus == 0 else "one GPU", "has" if len(found) == 1 else "have"
+        sentence = f"On this machine, with {there}, {_listed([key.path for key in found])} {have} no effect."
         yield _found(sentence, severity=Severity.NOTE, place=found[0].path)
 
 
 def _listed(names: list[str]) -> str:
-    more = [_("{count} more", count=len(names) - 4)] if len(names) > 4 else []
+    more = [f"{len(names) - 4} more"] if len(names) > 4 else []
     shown: list[str] = [*names[:4], *more]
     *most, last = shown
-    return listed(" and ", (listed(", ", most), last)) if most else last
+    return " and ".join((", ".join(most), last)) if most else last
 
 
 def _slow_precision(problem: Problem) -> Iterator[Issue]:
@@ -374,18 +337,18 @@ def _slow_precision(problem: Problem) -> Iterator[Issue]:
     for key in of_kind(problem, *PRECISION.kinds):
         is_bfloat16 = key.value in PRECISION.bfloat16 or (key.kind == "bf16" and key.value is True)
         if not gpus and key.value in PRECISION.float16 and not isinstance(key.value, bool):
-            why = _("a CPU only emulates float16: a quarter of the speed of float32")
+            why = "a CPU only emulates float16: a quarter of the speed of float32"
         elif not gpus and is_bfloat16 and not machine.cpu_bfloat16:
-            why = _("this CPU ({cpu}) does not compute in bfloat16 itself", cpu=machine.cpu_model)
+            why = f"this CPU ({machine.cpu_model}) does not compute in bfloat16 itself"
         elif gpus and is_bfloat16 and all(types is not None and "bfloat16" not in types for types in known):
-            why = _("{gpu} does not compute in bfloat16 itself", gpu=gpus[0].name)
+            why = f"{gpus[0].name} does not compute in bfloat16 itself"
         else:
             continue
         full: Scalar = False if key.kind in ("fp16", "bf16") else PRECISION.full.get(str(key.value))
         full = 32 if key.value == 16 else full
-        remedy = _try(key.path, written(full)) if full is not None else _("Compute in float32 here.")
+        remedy = _try(key.path, written(full)) if full is not None else "Compute in float32 here."
         values = {key.path: full} if full is not None else {}
-        sentence = _("{key}: {why}.", key=key.said, why=why)
+        sentence = f"{key.said}: {why}."
         yield _found(sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP, place=key.path)
 
 
@@ -401,7 +364,7 @@ def _unused_precision(problem: Problem) -> Iterator[Issue]:
         half = _half(key, problem, bfloat16=bfloat16)
         if half is not None:
             gpu = gpus[0].name
-            sentence = _("{key}: the tensor cores of {gpu} compute far faster in 16 bits.", key=key.said, gpu=gpu)
+            sentence = f"{key.said}: the tensor cores of {gpu} compute far faster in 16 bits."
             yield _found(
                 sentence,
                 _try(key.path, written(half)),
@@ -432,15 +395,11 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
         # small: a sixteenth of the one to begin with; a batch of 4 never is, as there are models of any size
         small = isinstance(key.value, int) and good is not None and key.value <= min(3, good // 16)
         if small and key_name(key.path) in PLAIN_NAMES:
-            sentence = _(
-                "{key} is {value}, which is little for {gpu}: most of a step may be launches.",
-                key=key.path,
-                value=written(key.value),
-                gpu=gpu.name,
+            sentence = (
+                f"{key.path} is {written(key.value)}, which is little for {gpu.name}: most of a step may be launches."
             )
-            remedy = _(
-                "Try larger ones; {batch} is usual to begin with on a GPU of its memory, if the model is small enough.",
-                batch=good,
+            remedy = (
+                f"Try larger ones; {good} is usual to begin with on a GPU of its memory, if the model is small enough."
             )
             yield _found(
                 sentence,
@@ -449,7 +408,7 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
                 values={key.path: good},
                 label=Label.BATCH,
                 limit=Limit.HOST,
-                cost=_("memory, and perhaps another learning rate"),
+                cost="memory, and perhaps another learning rate",
                 place=key.path,
             )
 
@@ -466,16 +425,13 @@ def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
     if not problem.machine.gpus or len(found) != 1 or len(batches) != 1 or found[0][1] % 2:
         return
     (path, steps), (batch, size) = found[0], batches[0]
-    sentence = _("{key} is {steps}: {steps} batches of {batch} make one update.", key=path, steps=steps, batch=size)
-    remedy = _(
-        "Where memory suffices, {batch} and {steps} are the same training in fewer, larger steps.",
-        batch=f"{batch}: {size * 2}",
-        steps=f"{path}: {steps // 2}",
+    sentence = f"{path} is {steps}: {steps} batches of {size} make one update."
+    remedy = (
+        f"Where memory suffices, {batch}: {size * 2} and {path}: {steps // 2} are the same training in fewer, larger "
+        "steps."
     )
     values = {batch: size * 2, path: steps // 2}
-    yield _found(
-        sentence, remedy, severity=Severity.NOTE, values=values, limit=Limit.HOST, cost=_("memory"), place=path
-    )
+    yield _found(sentence, remedy, severity=Severity.NOTE, values=values, limit=Limit.HOST, cost="memory", place=path)
 
 
 def _accumulations(problem: Problem) -> list[tuple[str, int]]:

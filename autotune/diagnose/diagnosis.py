@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from autotune.clock import Clock
 from autotune.diagnose.code_scan import check_code
 from autotune.diagnose.config_checks import check_configuration
-from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Limit, Severity, Verdict, ratio_text
+from autotune.diagnose.findings import (
+    CheckResult,
+    Diagnosis,
+    Evidence,
+    Issue,
+    Limit,
+    Severity,
+    Verdict,
+    counted,
+    ratio_text,
+)
 from autotune.diagnose.framework import ask_framework, check_framework, check_graph, check_native_loader
 from autotune.diagnose.hardware import check_hardware, check_memory
 from autotune.diagnose.measured import Diagnoser, Measured
@@ -17,7 +27,6 @@ from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import MEASURED_CHECKS, STATIC_CHECKS
 from autotune.events import Event
 from autotune.measure.host import BusyCpu
-from autotune.messages import _, ngettext, uncapitalized
 from autotune.options import SearchOptions
 from autotune.search.open import Part, open_parts
 from autotune.search.problem import Problem
@@ -79,11 +88,11 @@ def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
     wrong = [one for result in results for one in result.issues if one.severity is not Severity.NOTE]
     unseen = measured.why_not_seen or next((one.why_not for one in measured.results if one.why_not), "")
     if wrong:
-        sentence = _("Not as the config says: {first}", first=wrong[0].sentence)
+        sentence = f"Not as the config says: {wrong[0].sentence}"
     elif unseen:
-        sentence = _("Not seen: {why}", why=unseen)
+        sentence = f"Not seen: {unseen}"
     else:
-        sentence = _("The step is what the config says, as far as the framework tells.")
+        sentence = "The step is what the config says, as far as the framework tells."
     limit = (wrong[0].limit or Limit.STEP) if wrong else Limit.NOT_SEEN if unseen else None
     return Diagnosis(verdict=Verdict(sentence=sentence, limit=limit), results=results)
 
@@ -118,15 +127,15 @@ _SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # they make all other numbers
 _INPUT = frozenset((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING))
 _SIDES = (_INPUT, frozenset((Limit.HOST, Limit.STEP)))  # which the same place in the code may be the reason for
 _NAMES = {
-    **dict.fromkeys(_INPUT, _("Input-bound")),
-    Limit.HOST: _("Bound by the fixed cost of a step"),
-    Limit.STEP: _("Bound by the step"),
-    Limit.OUTSIDE: _("Much time passes outside of steps"),
-    Limit.COMPILING: _("Compiled again and again"),
-    Limit.STALLS: _("Stalls"),
-    Limit.NEIGHBOUR: _("Somebody else is on the machine"),
-    Limit.THROTTLING: _("The GPU is held down"),
-    Limit.MEMORY: _("Memory is nearly full"),
+    **dict.fromkeys(_INPUT, "Input-bound"),
+    Limit.HOST: "Bound by the fixed cost of a step",
+    Limit.STEP: "Bound by the step",
+    Limit.OUTSIDE: "Much time passes outside of steps",
+    Limit.COMPILING: "Compiled again and again",
+    Limit.STALLS: "Stalls",
+    Limit.NEIGHBOUR: "Somebody else is on the machine",
+    Limit.THROTTLING: "The GPU is held down",
+    Limit.MEMORY: "Memory is nearly full",
 }
 
 
@@ -139,20 +148,19 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
     """
     issues = [issue for result in results for issue in result.issues]
     if why_not_seen:
-        return Verdict(sentence=_("Not seen: {why}", why=why_not_seen), limit=Limit.NOT_SEEN)
+        return Verdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
     main = _main(issues)
     if main is None or main.limit is None:
         why_no_input = next((one.why_not for one in results if one.check == "input" and one.why_not), "")
         if why_no_input:
-            sentence = _("No limit was found, and the input was not seen: {why}.", why=why_no_input)
+            sentence = f"No limit was found, and the input was not seen: {why_no_input}."
             return Verdict(sentence=sentence, limit=Limit.NOT_SEEN)
-        sentence = _("Nothing worth doing was found: the step itself is the limit, and no change that was tried helps.")
+        sentence = "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps."
         return Verdict(sentence=sentence, limit=Limit.STEP)
-    sentence = _("{name}: {sentence}", name=_NAMES[main.limit], sentence=main.sentence)
+    sentence = f"{_NAMES[main.limit]}: {main.sentence}"
     counted = [result for result in results if result.check == "recurring-costs"]
     if (place := _place(main.limit, (*static, *counted))) is not None and place is not main:
-        what = uncapitalized(place.sentence)
-        sentence = _("{verdict} Look at {place}: {what}", verdict=sentence, place=place.place, what=what)
+        sentence = f"{sentence} Look at {place.place}: {place.sentence[:1].lower()}{place.sentence[1:]}"
     measured = [
         (one.gain, one)
         for issue in issues
@@ -161,8 +169,7 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
     ]
     gain, best = max(measured, key=lambda one: one[0].low, default=(None, None))
     if gain is not None and best is not None and best not in main.recommendations:
-        told = ratio_text(gain)
-        sentence = _("{verdict} Measured: {change}, {gain}.", verdict=sentence, change=best.sentence, gain=told)
+        sentence = f"{sentence} Measured: {best.sentence}, {ratio_text(gain)}."
     return Verdict(sentence=sentence, limit=main.limit, bound=main.bound)
 
 
@@ -178,13 +185,10 @@ def static_verdict(results: Sequence[CheckResult]) -> Verdict:
         for issue in result.issues:
             by_weight[issue.severity].append(issue)
     if errors := by_weight[Severity.ERROR]:
-        count = ngettext("{count} error", "{count} errors", len(errors))
-        return Verdict(sentence=_("{errors}, the first: {first}", errors=count, first=errors[0].sentence))
+        return Verdict(sentence=f"{counted(len(errors), 'error')}, the first: {errors[0].sentence}")
     if warnings := by_weight[Severity.WARNING]:
-        count = ngettext("{count} warning", "{count} warnings", len(warnings))
-        sentence = _("No error; {warnings}, the first: {first}", warnings=count, first=warnings[0].sentence)
-        return Verdict(sentence=sentence)
-    return Verdict(sentence=_("Nothing was found that is wrong; what limits the speed is seen only by trials."))
+        return Verdict(sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {warnings[0].sentence}")
+    return Verdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
 
 
 def _main(issues: Sequence[Issue]) -> Issue | None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autotune.messages import Message, _
 from autotune.records import CODE, Ratio, Values
 
 
@@ -203,20 +202,29 @@ def issue(
 # Words and numbers of a diagnosis as people read them.
 
 
-def ratio_text(ratio: Ratio) -> Message:
+def ratio_text(ratio: Ratio) -> str:
     """Return a ratio with its interval, e.g. ``2.6x (2.4 to 2.8)``."""
     digits = 2 if ratio.ratio < 2.0 else 1
-    ends = {"low": f"{ratio.low:.{digits}f}", "high": f"{ratio.high:.{digits}f}"}
-    return _("{ratio}x ({low} to {high})", ratio=f"{ratio.ratio:.{digits}f}", **ends)
+    return f"{ratio.ratio:.{digits}f}x ({ratio.low:.{digits}f} to {ratio.high:.{digits}f})"
 
 
 NO_LIMIT = 20.0
 """Bound from which on something is said to be no limit any more: what then limits is something else."""
 
 
-def bound_text(bound: Ratio) -> Message:
+def bound_text(bound: Ratio) -> str:
     """Return what something would gain if it cost nothing: that of a large bound would be no gain anybody has."""
-    return _("more than {ratio:.0f}x", ratio=NO_LIMIT) if bound.ratio > NO_LIMIT else ratio_text(bound)
+    return f"more than {NO_LIMIT:.0f}x" if bound.ratio > NO_LIMIT else ratio_text(bound)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things, e.g. ``1 error`` or ``2 errors``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def capitalized(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def percent(fraction: float) -> str:

@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 
 from autotune.config.command import resolve_executable
-from autotune.diagnose.findings import CheckResult, Limit, Severity, issue
+from autotune.diagnose.findings import CheckResult, Limit, Severity, counted, issue
 from autotune.diagnose.subject import Subject, trainer_text
 from autotune.errors import AutotuneError
-from autotune.messages import _, listed, ngettext
 from autotune.search.problem import Problem
 from autotune.study.identity import framework_versions
 from autotune.trial.python_command import python_command
@@ -25,7 +24,7 @@ from autotune.trial.search_child import run_short
 
 _LIMIT_S = 25.0
 _WORDS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
-_NO_ANSWER = _("it gave no answer")
+_NO_ANSWER = "it gave no answer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +63,10 @@ class FrameworkAnswers:
     def why_not_tensorflow(self) -> str | None:
         """Reason for which nothing is known of TensorFlow; None where it is loaded."""
         if self.framework == "torch":
-            return _("the trainer uses PyTorch")
+            return "the trainer uses PyTorch"
         loaded = self.answers.get("import")
         if not self.framework or loaded is None or loaded.error is not None:
-            return self.why_not or _("TensorFlow cannot be imported")
+            return self.why_not or "TensorFlow cannot be imported"
         return None
 
 
@@ -79,13 +78,13 @@ def ask_framework(look: Subject) -> FrameworkAnswers:
     problem = look.problem
     interpreter = Path(sys.executable) if problem is None else _interpreter_of(problem)
     if interpreter is None:
-        return FrameworkAnswers(framework="", why_not=_("the command starts no Python interpreter that is found"))
+        return FrameworkAnswers(framework="", why_not="the command starts no Python interpreter that is found")
     if not look.is_run and interpreter.absolute().parent != Path(sys.executable).parent:
-        why_not = _("without trials no program of the project is started, and its Python is one")
+        why_not = "without trials no program of the project is started, and its Python is one"
         return FrameworkAnswers(framework="", why_not=why_not)
     framework = _used_framework(problem, framework_versions(interpreter) if problem is None else problem.frameworks)
     if not framework:
-        return FrameworkAnswers(framework="", why_not=_("neither TensorFlow nor PyTorch is installed beside it"))
+        return FrameworkAnswers(framework="", why_not="neither TensorFlow nor PyTorch is installed beside it")
     sample = next((file for place in look.places or () for file in place.decodable), None)
     # A framework looks up programs of the system; where none of the project is to be started, the PATH may name some.
     own = {"PATH": os.defpath} if problem is None or not look.is_run else problem.settings.section.env
@@ -97,12 +96,10 @@ def ask_framework(look: Subject) -> FrameworkAnswers:
         answers = _read(file)
     why_silent: str | None = None
     if ended.status != 0:
-        late = _("did not answer within {limit:.0f} s", limit=_LIMIT_S)
-        how = _("ended with {status}", status=ended.status) if ended.status is not None else late
+        late = f"did not answer within {_LIMIT_S:.0f} s"
+        how = f"ended with {ended.status}" if ended.status is not None else late
         asked = str(interpreter)
-        why_silent = _(
-            "a child of {interpreter} that asked {framework} {how}", interpreter=asked, framework=framework, how=how
-        )
+        why_silent = f"a child of {asked} that asked {framework} {how}"
     return FrameworkAnswers(framework=framework, why_not=why_silent, answers=answers, sample=sample)
 
 
@@ -148,39 +145,31 @@ def check_framework(look: Subject, asked: FrameworkAnswers) -> CheckResult:
     name = _WORDS[asked.framework]
     loaded, version, gpus = (asked.answers.get(question) for question in ("import", "version", "gpus"))
     if loaded is not None and loaded.error is not None:
-        failed = _("{name} cannot be imported: {error}.", name=name, error=loaded.error)
-        found = issue("framework", failed, _("Install it again."), severity=Severity.ERROR)
+        failed = f"{name} cannot be imported: {loaded.error}."
+        found = issue("framework", failed, "Install it again.", severity=Severity.ERROR)
         return CheckResult(check="framework", issues=(found,))
     if version is None or gpus is None:
-        return CheckResult(check="framework", why_not=asked.why_not or _("{name} gave no answer", name=name))
+        return CheckResult(check="framework", why_not=asked.why_not or f"{name} gave no answer")
     issues = []
     if gpus.error is not None:
         reason = gpus.error
-        blind = _("{name} {version} cannot look for GPUs: {error}.", name=name, version=version.value, error=reason)
+        blind = f"{name} {version.value} cannot look for GPUs: {reason}."
         issues.append(issue("framework", blind))
     elif gpus.value == 0 and look.gpus and (look.problem is None or look.problem.machine.gpus):
         built = asked.answers.get("built for GPUs")
         cpu_only = built is not None and built.value is False
-        libraries = _("it may be that its CUDA libraries do not load, or do not suit the driver")
-        blind = _(
-            "{name} {version} sees no GPU though {gpu} is there: {why}.",
-            name=name,
-            version=version.value,
-            gpu=look.gpus[0].name,
-            why=_("it is a build for CPUs alone") if cpu_only else libraries,
+        libraries = "it may be that its CUDA libraries do not load, or do not suit the driver"
+        blind = (
+            f"{name} {version.value} sees no GPU though {look.gpus[0].name} is there: "
+            f"{'it is a build for CPUs alone' if cpu_only else libraries}."
         )
-        see = _("see pytorch.org/get-started for the command")
+        see = "see pytorch.org/get-started for the command"
         command = see if asked.framework == "torch" else "pip install 'tensorflow[and-cuda]'"
-        remedy = _("Install a build for GPUs: {command}.", command=command)
+        remedy = f"Install a build for GPUs: {command}."
         issues.append(issue("framework", blind, remedy, limit=Limit.STEP))
-    sentence = ngettext(
-        "{name} {version}, which sees {count} GPU{took}",
-        "{name} {version}, which sees {count} GPUs{took}",
-        gpus.value if isinstance(gpus.value, int) else 0,
-        name=name,
-        version=version.value,
-        took=_("; imported in {seconds:.1f} s", seconds=loaded.seconds) if loaded is not None else "",
-    )
+    seen = counted(gpus.value if isinstance(gpus.value, int) else 0, "GPU")
+    took = f"; imported in {loaded.seconds:.1f} s" if loaded is not None else ""
+    sentence = f"{name} {version.value}, which sees {seen}{took}"
     return CheckResult(check="framework", issues=tuple(issues), sentence=sentence)
 
 
@@ -189,15 +178,15 @@ def check_graph(asked: FrameworkAnswers) -> CheckResult:
     if why_not := asked.why_not_tensorflow:
         return CheckResult(check="graph-and-xla", why_not=why_not)
     issues, works = [], []
-    for name, question in ((_("graph mode"), "graph"), ("XLA", "xla")):
+    for name, question in (("graph mode", "graph"), ("XLA", "xla")):
         answer = asked.answers.get(question)
         if answer is not None and answer.error is None:
-            works.append(_("{name} works ({seconds:.1f} s for a small function)", name=name, seconds=answer.seconds))
+            works.append(f"{name} works ({answer.seconds:.1f} s for a small function)")
             continue
-        fails = _("{name} fails here: {why}.", name=name, why=_why(asked, answer))
-        remedy = _("Leave it off in the config, or mend the installation.")
+        fails = f"{name} fails here: {_why(asked, answer)}."
+        remedy = "Leave it off in the config, or mend the installation."
         issues.append(issue("graph-and-xla", fails, remedy))
-    return CheckResult(check="graph-and-xla", issues=tuple(issues), sentence=listed(" and ", works))
+    return CheckResult(check="graph-and-xla", issues=tuple(issues), sentence=" and ".join(works))
 
 
 def check_native_loader(asked: FrameworkAnswers) -> CheckResult:
@@ -205,16 +194,16 @@ def check_native_loader(asked: FrameworkAnswers) -> CheckResult:
     if why_not := asked.why_not_tensorflow:
         return CheckResult(check="native-loader", why_not=why_not)
     if asked.sample is None:
-        why_not = _("the config names no folder with .wav, .png, .jpg or .tfrecord files")
+        why_not = "the config names no folder with .wav, .png, .jpg or .tfrecord files"
         return CheckResult(check="native-loader", why_not=why_not)
     answer = asked.answers.get("decode")
     if answer is not None and answer.error is None:
-        sentence = _("{file} is {what}", file=asked.sample.name, what=answer.value)
+        sentence = f"{asked.sample.name} is {answer.value}"
         return CheckResult(check="native-loader", sentence=sentence)
     found = issue(
         "native-loader",
-        _("TensorFlow's own ops do not decode this file: {why}.", why=_why(asked, answer)),
-        _("Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord."),
+        f"TensorFlow's own ops do not decode this file: {_why(asked, answer)}.",
+        "Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord.",
         severity=Severity.NOTE,
         place=str(asked.sample),
         limit=Limit.PREPARING,

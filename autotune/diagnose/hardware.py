@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, issue
 from autotune.diagnose.subject import Subject, of_kind
 from autotune.errors import GpuError
 from autotune.measure.gpu.devices import in_time, look_for_gpus
 from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, reasons_of
 from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.host import memory_state, text_of
-from autotune.messages import Message, _, capitalized, listed
 from autotune.search.gpus import remarks_on_gpus
 
 _GIB = 1 << 30
@@ -28,33 +27,29 @@ def check_hardware(look: Subject) -> CheckResult:
     issues = [*_choice(look)]
     if inventory.why_none is not None:
         if not inventory.is_without_driver or _cards():
-            cards = _(" though there is a card of NVIDIA's in this machine") if _cards() else ""
-            unusable = _("No GPU can be used{cards}: {why}.", cards=cards, why=inventory.why_none)
+            cards = " though there is a card of NVIDIA's in this machine" if _cards() else ""
+            unusable = f"No GPU can be used{cards}: {inventory.why_none}."
             issues.append(_of_hardware(unusable, inventory.remedy or ""))
-        none = _("no GPU: {why}", why=inventory.why_none)
+        none = f"no GPU: {inventory.why_none}"
         return CheckResult(check="hardware", issues=tuple(issues), sentence=none)
     issues += map(_of_hardware, inventory.silent)
     try:
         asked = in_time(_driver_and_conditions)
     except DriverError as error:
-        broken = _of_hardware(capitalized(_("{clause}.", clause=error.for_people)), error.remedy)
+        broken = _of_hardware(capitalized(f"{error.for_people}."), error.remedy)
         return CheckResult(check="hardware", issues=(*issues, broken))
     if asked is None:
-        silent = _of_hardware(_("The NVIDIA driver has not answered for 10 s."), _("`dmesg` may say why."))
+        silent = _of_hardware("The NVIDIA driver has not answered for 10 s.", "`dmesg` may say why.")
         return CheckResult(check="hardware", issues=(*issues, silent))
     driver, conditions = asked
     issues += conditions
     for gpu in inventory.gpus:
         if gpu.mig_uuids is not None:
-            cut = _(
-                "{gpu} is cut into {count} MIG instances, whose utilization not all drivers tell.",
-                gpu=gpu.name,
-                count=len(gpu.mig_uuids),
-            )
+            cut = f"{gpu.name} is cut into {len(gpu.mig_uuids)} MIG instances, whose utilization not all drivers tell."
             issues.append(_of_hardware(cut, place=gpu.uuid, severity=Severity.NOTE))
     issues += _neighbours(look)
     names = ", ".join(f"{gpu.name} ({(gpu.memory_bytes or 0) / _GIB:.0f} GiB)" for gpu in inventory.gpus)
-    sentence = _("{gpus}; driver {driver}", gpus=names, driver=driver) if driver else names
+    sentence = f"{names}; driver {driver}" if driver else names
     return CheckResult(check="hardware", issues=tuple(issues), sentence=sentence)
 
 
@@ -65,11 +60,9 @@ def _choice(look: Subject) -> Iterator[Issue]:
     try:
         for remark in remarks_on_gpus(look.problem):
             if "alike" not in remark and not remark.startswith("To have"):
-                sentence = capitalized(_("{clause}.", clause=remark))
-                yield _of_hardware(sentence, place=place, severity=Severity.NOTE)
+                yield _of_hardware(capitalized(f"{remark}."), place=place, severity=Severity.NOTE)
     except GpuError as error:
-        sentence = capitalized(_("{clause}.", clause=error.message))
-        yield _of_hardware(sentence, error.remedy or "", place=place, severity=Severity.ERROR)
+        yield _of_hardware(capitalized(f"{error.message}."), error.remedy or "", place=place, severity=Severity.ERROR)
 
 
 def _driver_and_conditions() -> tuple[str | None, list[Issue]]:
@@ -102,18 +95,18 @@ def _issues_of(name: str, found: Callable[..., Issue], device: Device) -> Iterat
     held = THROTTLING & set(reasons_of(_if_told(device.clock_reasons) or 0))
     if held:
         temperature = _if_told(device.temperature_c)
-        at = _(" at {temperature} °C", temperature=temperature) if temperature is not None else ""
+        at = f" at {temperature} °C" if temperature is not None else ""
         reasons = ", ".join(sorted(held))
         yield found(
-            _("The clocks of {gpu} are held down right now{at}: {reasons}.", gpu=name, at=at, reasons=reasons),
-            _("See to its fans and the air in front of them, or its power supply; numbers measured now are too low."),
+            f"The clocks of {name} are held down right now{at}: {reasons}.",
+            "See to its fans and the air in front of them, or its power supply; numbers measured now are too low.",
             limit=Limit.THROTTLING,
         )
     now_w, usual_w = _if_told(device.power_limits_w) or (1.0, 1.0)
     if now_w < 0.95 * usual_w:  # of the limit that a GPU came with; makers round
         yield found(
-            _("{gpu} may draw {now:.0f} W of the {usual:.0f} W that it came with.", gpu=name, now=now_w, usual=usual_w),
-            _("If nobody wants it so: {command}.", command=f"sudo nvidia-smi -pl {usual_w:.0f}"),
+            f"{name} may draw {now_w:.0f} W of the {usual_w:.0f} W that it came with.",
+            f"If nobody wants it so: sudo nvidia-smi -pl {usual_w:.0f}.",
             severity=Severity.NOTE,
             numbers={"power_limit_w": now_w, "default_power_limit_w": usual_w},
             limit=Limit.STEP,
@@ -121,22 +114,14 @@ def _issues_of(name: str, found: Callable[..., Issue], device: Device) -> Iterat
     now, most = _if_told(device.pcie_widths) or (0, 0)
     if 0 < now < most:
         yield found(
-            _(
-                "{gpu} is linked to the host by {now} lanes of the {most} that both could use.",
-                gpu=name,
-                now=now,
-                most=most,
-            ),
-            _("Some lower it while idle; if it stays so under load, put the card into another slot, or seat it again."),
+            f"{name} is linked to the host by {now} lanes of the {most} that both could use.",
+            "Some lower it while idle; if it stays so under load, put the card into another slot, or seat it again.",
             severity=Severity.WARNING if now * 2 <= most else Severity.NOTE,
             numbers={"pcie_lanes": now, "most_pcie_lanes": most},
         )
     if _if_told(device.is_persistent) is False:
-        sentence = _(
-            "The driver of {gpu} is unloaded whenever nobody uses it: each training starts some seconds later.",
-            gpu=name,
-        )
-        remedy = _("sudo nvidia-smi -pm 1, or the service nvidia-persistenced.")
+        sentence = f"The driver of {name} is unloaded whenever nobody uses it: each training starts some seconds later."
+        remedy = "sudo nvidia-smi -pm 1, or the service nvidia-persistenced."
         yield found(sentence, remedy, severity=Severity.NOTE)
 
 
@@ -148,11 +133,11 @@ def _neighbours(look: Subject) -> Iterator[Issue]:
         return
     for gpu in busy:
         names = {one.pid: f" ({one.name})" if one.name else "" for one in gpu.occupants if one.computes}
-        computing = [_("process {process}", process=f"{pid}{name}") for pid, name in names.items()]
+        computing = [f"process {pid}{name}" for pid, name in names.items()]
         if computing:
             yield _of_hardware(
-                _("{gpu} is in use by {users}.", gpu=gpu.name, users=listed(", ", computing)),
-                _("Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES."),
+                f"{gpu.name} is in use by {', '.join(computing)}.",
+                "Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES.",
                 place=gpu.uuid,
                 limit=Limit.NEIGHBOUR,
             )
@@ -178,22 +163,20 @@ def check_memory(look: Subject) -> CheckResult:
     issues = []
     # a framework with its libraries takes half a GiB to two
     if state.available_bytes < max(2 * _GIB, 0.1 * state.total_bytes):
-        of = _("of the limit of its cgroup") if state.limit_bytes is not None else _("of the host's memory")
-        left = _("{available} {of}, {total}, are left for a training.", available=available, of=of, total=total)
-        remedy = _("End what else runs here, or give the container more memory.")
+        of = "of the limit of its cgroup" if state.limit_bytes is not None else "of the host's memory"
+        left = f"{available} {of}, {total}, are left for a training."
+        remedy = "End what else runs here, or give the container more memory."
         issues.append(found(left, remedy, numbers=numbers))
     if state.pressure is not None and state.pressure > 0.1:  # share of time in which some process waits for memory
         swapped = state.swap_used_bytes
-        swap = _(" {size} are swapped out.", size=_gib(swapped)) if swapped else ""
-        waited = _(
-            "Processes waited for memory in {pressure:.0%} of the last 10 s.{swap}", pressure=state.pressure, swap=swap
-        )
+        swap = f" {_gib(swapped)} are swapped out." if swapped else ""
+        waited = f"Processes waited for memory in {state.pressure:.0%} of the last 10 s.{swap}"
         numbers |= {"swap_used_bytes": float(swapped), "pressure_fraction": state.pressure}
-        issues.append(found(waited, _("End what takes it, or use fewer workers."), numbers=numbers))
+        issues.append(found(waited, "End what takes it, or use fewer workers.", numbers=numbers))
     if (small := _small_shared_memory(look)) is not None:
         issues.append(small)
-    limit = _(", a limit of {limit}", limit=_gib(state.limit_bytes)) if state.limit_bytes is not None else ""
-    sentence = _("{available} of {total} available{limit}", available=available, total=total, limit=limit)
+    limit = f", a limit of {_gib(state.limit_bytes)}" if state.limit_bytes is not None else ""
+    sentence = f"{available} of {total} available{limit}"
     return CheckResult(check="memory", issues=tuple(issues), sentence=sentence)
 
 
@@ -210,12 +193,8 @@ def _small_shared_memory(look: Subject) -> Issue | None:
         return None
     if size >= _GIB:  # Docker gives 64 MiB; PyTorch's README asks for --ipc=host or --shm-size
         return None
-    sentence: Message = _(
-        "{folder} holds {size:.0f} MiB: workers of PyTorch's loader send batches through it.",
-        folder=folder,
-        size=size / 2**20,
-    )
-    remedy = _("Start the container with --ipc=host, or --shm-size=8g.")
+    sentence: str = f"{folder} holds {size / 2**20:.0f} MiB: workers of PyTorch's loader send batches through it."
+    remedy = "Start the container with --ipc=host, or --shm-size=8g."
     return issue("memory", sentence, remedy, numbers={"shared_memory_bytes": float(size)}, limit=Limit.MEMORY)
 
 

@@ -31,7 +31,6 @@ from autotune.diagnose.tables import MEASURED_CHECKS
 from autotune.events import Event
 from autotune.measure.phases import Bounds, bounds_of, phased_trial
 from autotune.measure.window import WindowGoal
-from autotune.messages import _
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
 from autotune.search.findings import Findings
 from autotune.search.parts import Narrator, SearchParts
@@ -108,7 +107,7 @@ class Diagnoser:
         trial = phased_trial(phased.events)
         bounds = bounds_of(trial, phased.cpu_cores)
         if phased_record.ending not in _WELL:
-            why = _("in phases the trainer {ending}", ending=_ended(phased_record))
+            why = f"in phases the trainer {_ended(phased_record)}"
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
         costs = self._judge_costs(watched, phased)
@@ -125,9 +124,9 @@ class Diagnoser:
             is_compiling=any(one.limit is Limit.COMPILING for one in anew),
             is_unsteady=bool(steadiness.issues),
         )
-        why_no_switch = _("no time was left for it") if plan.not_tried else ""
+        why_no_switch = "no time was left for it" if plan.not_tried else ""
         if not self._problem.can_vary:
-            why_no_switch = _("this config has no knob that may vary")
+            why_no_switch = "this config has no knob that may vary"
         own_cores = watched.cpu_cores(watched.window.t0_s, watched.window.t1_s) if watched.window else None
         machine = self._problem.machine
         batches = self._batches(record, larger_record)
@@ -271,15 +270,15 @@ class Diagnoser:
 
 
 def _nothing_seen(record: TrialRecord) -> Measured:
-    nothing = _("no steps were measured")
+    nothing = "no steps were measured"
     results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
-    return Measured(results=results, why_not_seen=_("today's config {ending}", ending=_ended(record)))
+    return Measured(results=results, why_not_seen=f"today's config {_ended(record)}")
 
 
 def _ended(record: TrialRecord) -> str:
     if not record.detail:
         return record.ending.value
-    return _("{ending} ({detail})", ending=record.ending.value, detail=record.detail)
+    return f"{record.ending.value} ({record.detail})"
 
 
 def _loads_ahead(problem: Problem) -> bool | None:

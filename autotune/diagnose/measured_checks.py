@@ -26,7 +26,6 @@ from autotune.events import Event, TrialProgress
 from autotune.measure.phases import Bounds, without
 from autotune.measure.probe import MemorySeries
 from autotune.measure.window import PAUSES, growth_bytes_per_s, main_stream
-from autotune.messages import Message, _, listed
 from autotune.records import Machine, Measurement, Ratio, TraineeEvent, TrialPhase, TrialRecord, Validity
 
 _WORTH_TELLING = 1.05  # gain from which on it is an issue: less is not told from the noise of a few short trials
@@ -38,10 +37,10 @@ _MOST_SHARE = 0.99  # of the time, so that what is left of it is no division by 
 
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
 _MEANING = {
-    Limit.OVERLAP: _("Loading and the step take turns: loading ahead of the step is what helps"),
-    Limit.READING: _("Reading is the limit, not preparing"),
-    Limit.PREPARING: _("Preparing is the limit, not reading"),
-    Limit.LOADING: _("Whether reading or preparing is the limit is not known"),
+    Limit.OVERLAP: "Loading and the step take turns: loading ahead of the step is what helps",
+    Limit.READING: "Reading is the limit, not preparing",
+    Limit.PREPARING: "Preparing is the limit, not reading",
+    Limit.LOADING: "Whether reading or preparing is the limit is not known",
 }
 
 
@@ -57,36 +56,31 @@ def judge_input(
     """
     gain = bounds.free_data
     if gain is None:
-        unseen = _(
+        unseen = (
             "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
         )
-        why_not = _("the trial was too short for it") if bounds.speeds else unseen
-        return CheckResult(check="input", why_not=listed("; ", bounds.why_not) or why_not)
+        why_not = "the trial was too short for it" if bounds.speeds else unseen
+        return CheckResult(check="input", why_not="; ".join(bounds.why_not) or why_not)
     # Where it is most of the gain, that is the limit; what remains of the input is seen without it.
     is_explained = made_anew is not None and made_anew.ratio >= gain.ratio**0.5
     if gain.low <= _WORTH_TELLING or is_explained:
-        sentence = _("With free data it would be {gain} as fast.", gain=ratio_text(gain))
+        sentence = f"With free data it would be {ratio_text(gain)} as fast."
         if made_anew:
-            sentence = _(
-                "On the same few batches, for which nothing is compiled or started anew, it is {gain} as fast.",
-                gain=ratio_text(gain),
+            sentence = (
+                f"On the same few batches, for which nothing is compiled or started anew, it is {ratio_text(gain)} as "
+                "fast."
             )
         return CheckResult(check="input", sentence=sentence)
     if _is_beside(bounds):
-        sentence = _(
-            "With free data it would be {gain} as fast, and the step hardly waits for data: loading, which is far "
-            "faster, takes cores from the step.{work}",
-            gain=ratio_text(gain),
-            work=_work(bounds),
+        sentence = (
+            f"With free data it would be {ratio_text(gain)} as fast, and the step hardly waits for data: loading, "
+            f"which is far faster, takes cores from the step.{_work(bounds)}"
         )
         return CheckResult(check="input", sentence=sentence)
     limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
-    sentence = _(
-        "The input takes {waiting} of the time; with free data it would be {gain} as fast. {meaning}.{work}",
-        waiting=percent(1.0 - 1.0 / gain.ratio),
-        gain=bound_text(gain),
-        meaning=_MEANING[limit],
-        work=_work(bounds),
+    sentence = (
+        f"The input takes {percent(1.0 - 1.0 / gain.ratio)} of the time; with free data it would be "
+        f"{bound_text(gain)} as fast. {_MEANING[limit]}.{_work(bounds)}"
     )
     unit = "samples" if bounds.counts_samples else "batches"
     numbers = {f"{phase.value}_{unit}_per_s": speed for phase, speed in bounds.speeds.items()}
@@ -140,8 +134,8 @@ def _work(bounds: Bounds) -> str:
         return ""
     took = milliseconds(bounds.batch / loading)
     if cores is None:
-        return _(" The loader alone takes {time} for a batch.", time=took)
-    return _(" The loader alone takes {time} for a batch and keeps {cores:.1f} cores busy.", time=took, cores=cores)
+        return f" The loader alone takes {took} for a batch."
+    return f" The loader alone takes {took} for a batch and keeps {cores:.1f} cores busy."
 
 
 # Fixed cost: how much of a step does not depend on the batch.
@@ -164,10 +158,10 @@ def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bou
         bounds: What a step that costs nothing gains, which bounds what this gains.
     """
     if one is None or other is None or not one.step_s or not other.step_s:
-        return CheckResult(check="fixed-cost", why_not=_("it takes steps with free data at two sizes of the batch"))
+        return CheckResult(check="fixed-cost", why_not="it takes steps with free data at two sizes of the batch")
     factor = other.batch / one.batch
     if factor < 1.5:  # between the two batches
-        why_not = _("the two batches are too alike: {one:g} and {other:g}", one=one.batch, other=other.batch)
+        why_not = f"the two batches are too alike: {one.batch:g} and {other.batch:g}"
         return CheckResult(check="fixed-cost", why_not=why_not)
     today_s, larger_s = median(one.step_s), median(other.step_s)
     error = 1.96 * math.sqrt(2.0) * 0.04  # of ln step time between two trials
@@ -175,23 +169,19 @@ def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bou
     times = [larger_s / today_s * math.exp(shift) for shift in (0.0, error, -error)]
     share, least, most = (min(1.0, max(0.0, (factor - ratio) / (factor - 1.0))) for ratio in times)
     bound = _bounded(share, least, most, bounds)
-    seen = _(
-        "Of the {today} of a step with free data, {share} is taken whatever the batch ({larger} with {factor:g} times "
-        "the batch)",
-        today=milliseconds(today_s),
-        share=percent(share),
-        larger=milliseconds(larger_s),
-        factor=factor,
+    seen = (
+        f"Of the {milliseconds(today_s)} of a step with free data, {percent(share)} is taken whatever the batch "
+        f"({milliseconds(larger_s)} with {factor:g} times the batch)"
     )
     # of the step for certain: up to there it may be the update of the weights, which is work
     if least < 0.6 or bound.low <= _WORTH_TELLING:
-        return CheckResult(check="fixed-cost", sentence=_("{clause}.", clause=seen))
-    launches = _(
+        return CheckResult(check="fixed-cost", sentence=f"{seen}.")
+    launches = (
         "it may be launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help."
     )
     found = issue(
         "fixed-cost",
-        _("{seen}: {remedy}", seen=seen, remedy=launches),
+        f"{seen}: {launches}",
         numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
         bound=bound,
         limit=Limit.HOST,
@@ -212,8 +202,8 @@ def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
 
 
 _PAUSES = {
-    "eval": (_("evaluation"), _("evaluate more seldom, on fewer samples, or in a process of its own")),
-    "checkpoint": (_("checkpoint"), _("save more seldom, less, or while training goes on")),
+    "eval": ("evaluation", "evaluate more seldom, on fewer samples, or in a process of its own"),
+    "checkpoint": ("checkpoint", "save more seldom, less, or while training goes on"),
 }
 
 
@@ -225,32 +215,26 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
     """
     pairs = _successive_steps(events)
     if len(pairs) < 4:
-        return CheckResult(check="outside-steps", why_not=_("too few steps were seen"))
+        return CheckResult(check="outside-steps", why_not="too few steps were seen")
     all_s = pairs[-1][1].t_s - pairs[0][0].t_s
     issues, told = [], []
     for kind, spent_s in _pauses(pairs).items():
         (what, remedy), times, each_s = _PAUSES[kind], len(spent_s), median(spent_s)
         share = min(_MOST_SHARE, each_s * times / all_s)
-        told.append(_("{what} {share}", what=what, share=percent(share)))
+        told.append(f"{what} {percent(share)}")
         if share <= 0.05:
             continue
         # What recurs takes at least the share that was seen since the start, as the latest cycle was cut short, and at
         # most that of one time more. Of the only one that was seen half is certain: the first compiles what it needs.
         low, high = (share if times > 1 else 0.5 * share), min(_MOST_SHARE, share * (times + 1) / times)
         each = milliseconds(each_s)
-        often = _("{times} of {time}", times=times, time=each) if times > 1 else _("one of {time}", time=each)
-        sentence = _(
-            "The {what} takes {share} of the time ({often} was seen): {remedy}.",
-            what=what,
-            share=percent(share),
-            often=often,
-            remedy=remedy,
-        )
+        often = f"{times} of {each}" if times > 1 else f"one of {each}"
+        sentence = f"The {what} takes {percent(share)} of the time ({often} was seen): {remedy}."
         bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
         numbers = {"time_fraction": share, "times": float(times), "each_s": each_s}
         issues.append(issue("outside-steps", sentence, numbers=numbers, bound=bound, limit=Limit.OUTSIDE))
-    nothing = _("No evaluation and no checkpoint was seen.")
-    sentence = _("Of the time seen: {shares}.", shares=listed(", ", told)) if told else nothing
+    nothing = "No evaluation and no checkpoint was seen."
+    sentence = f"Of the time seen: {', '.join(told)}." if told else nothing
     return CheckResult(check="outside-steps", issues=tuple(issues), sentence=sentence)
 
 
@@ -326,7 +310,7 @@ def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
 def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     """Judge whether slow steps recur, and cost much of the time."""
     if len(steps) < 30:
-        return CheckResult(check="steadiness", why_not=_("{steps} steps are too few for it", steps=len(steps)))
+        return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few for it")
     usual_s = median(step.duration_s for step in steps)
     # three times the median step, and 5 ms more: less is the machine's own unrest
     slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
@@ -351,19 +335,13 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     wait = are_known and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
     where = ""
     if when == _AT_EPOCHS:
-        where = _(": iterators, shuffle buffers, workers and callbacks begin anew there")
+        where = ": iterators, shuffle buffers, workers and callbacks begin anew there"
     elif are_known:
-        busy = _(", and do not wait for data meanwhile: look for what the training loop does then besides steps")
-        where = _(", and wait for data") if wait else busy
-    sentence = _(
-        "{slow} of {steps} steps take {time} instead of {usual}: {share} of the time. They come {when}{where}.",
-        slow=len(slow),
-        steps=len(steps),
-        time=milliseconds(median(step.duration_s for step in slow)),
-        usual=milliseconds(usual_s),
-        share=percent(share),
-        when=when or _("irregularly"),
-        where=where,
+        busy = ", and do not wait for data meanwhile: look for what the training loop does then besides steps"
+        where = ", and wait for data" if wait else busy
+    sentence = (
+        f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
+        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
     )
     found = issue(
         "steadiness",
@@ -375,30 +353,30 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
     return CheckResult(check="steadiness", issues=(found,))
 
 
-_AT_EPOCHS = _("at the beginning of each epoch")
+_AT_EPOCHS = "at the beginning of each epoch"
 
 
-def _recurrence(slow: Sequence[TimedStep]) -> Message | None:
+def _recurrence(slow: Sequence[TimedStep]) -> str | None:
     if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
         return _AT_EPOCHS
     steps = [after.number - before.number for before, after in pairwise(slow)]
     seconds = [after.end_s - before.end_s for before, after in pairwise(slow)]
     regular = 0.2  # variation of the distances between slow steps
     if pstdev(steps) < regular * fmean(steps):
-        return _("every {steps:.0f} steps", steps=fmean(steps))
+        return f"every {fmean(steps):.0f} steps"
     if pstdev(seconds) < regular * fmean(seconds):
-        return _("every {seconds:.1f} s", seconds=fmean(seconds))
+        return f"every {fmean(seconds):.1f} s"
     return None
 
 
 # What recurs besides the arithmetic of steps: functions that are compiled anew, Python within a graph, new workers.
 
 
-_ANEW = _("give it tensors of few shapes, padded or in buckets, in place of Python numbers, and make it once")
+_ANEW = "give it tensors of few shapes, padded or in buckets, in place of Python numbers, and make it once"
 _COSTS = {
-    "trace": (_("is traced anew"), _ANEW, Limit.COMPILING),
-    "compile": (_("is compiled anew"), _ANEW, Limit.COMPILING),
-    "workers": (_("starts the loader's workers anew"), _("keep them: persistent_workers=True"), Limit.STALLS),
+    "trace": ("is traced anew", _ANEW, Limit.COMPILING),
+    "compile": ("is compiled anew", _ANEW, Limit.COMPILING),
+    "workers": ("starts the loader's workers anew", "keep them: persistent_workers=True", Limit.STALLS),
 }
 
 
@@ -413,7 +391,7 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
     pairs = _successive_steps(events)
     pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # what is done once, at the begin, is no matter
     if len(pairs) < 10:
-        return CheckResult(check="recurring-costs", why_not=_("too few steps were seen"))
+        return CheckResult(check="recurring-costs", why_not="too few steps were seen")
     begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
     usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
     issues: list[Issue] = []
@@ -466,13 +444,10 @@ def _costs_by_place(events: Sequence[TraineeEvent]) -> dict[tuple[str, str], lis
 
 
 def _python(place: str, times: int, took_s: float, share: float) -> Issue:
-    sentence = _(
-        "{place} is Python that TensorFlow calls: {times} times, {each} each, {share} of the time in all. Calls wait "
-        "for each other while they hold Python's lock; operations of TensorFlow in its place run side by side.",
-        place=place,
-        times=times,
-        each=milliseconds(took_s / times),
-        share=percent(share),
+    sentence = (
+        f"{place} is Python that TensorFlow calls: {times} times, {milliseconds(took_s / times)} each, "
+        f"{percent(share)} of the time in all. Calls wait for each other while they hold Python's lock; operations of "
+        "TensorFlow in its place run side by side."
     )
     return _cost(place, sentence, numbers={"time_fraction": share})
 
@@ -482,11 +457,9 @@ def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float], step_s: flo
     steps = sum(told.t_s - (told.duration_s or 0.0) <= end_s <= told.t_s for end_s in steps_s)
     a_step = (told.times or 0) / max(1, steps)
     if steps and a_step > 25:  # a compiled step has a few around it: its batch, its metrics
-        sentence = _(
-            "{place}: Python launches {count:.0f} operations of TensorFlow in each step, one by one: put @tf.function "
-            "on what computes and applies the gradients.",
-            place=place,
-            count=a_step,
+        sentence = (
+            f"{place}: Python launches {a_step:.0f} operations of TensorFlow in each step, one by one: put "
+            "@tf.function on what computes and applies the gradients."
         )
         with suppress(ValueError):
             each_us, between_s = map(float, (told.text or "").split())
@@ -499,13 +472,10 @@ def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
     count, launch_s = told.times or 0, told.duration_s or 0.0
     share = min(_MOST_SHARE, launch_s / step_s)
     if count >= 200 and step_s / count < 50e-6 and share > 0.05:  # a usual one takes longer than that
-        sentence = _(
-            "{place}: PyTorch makes {count} operations in each step, of {each:.0f} µs on average: launching them takes "
-            "{share} of it at least. Whole batches at once, torch.compile and a larger batch make fewer of them.",
-            place=place,
-            count=count,
-            each=1e6 * step_s / count,
-            share=percent(share),
+        sentence = (
+            f"{place}: PyTorch makes {count} operations in each step, of {1e6 * step_s / count:.0f} µs on average: "
+            f"launching them takes {percent(share)} of it at least. Whole batches at once, torch.compile and a larger "
+            "batch make fewer of them."
         )
         yield _of_launches(place, sentence, count, share)
 
@@ -515,46 +485,34 @@ def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float) -> Iterator[Is
     count, trip_s = told.times or 0, told.duration_s or 0.0
     share = min(_MOST_SHARE, trip_s / step_s)
     if share > 0.05:
-        sentence = _(
-            "{place}: Python waits for the GPU {count} times in each step (.item(), .cpu(), a tensor as a condition), "
-            "and the GPU then for Python: {share} of the step at least. Keep what is computed on the GPU, and read it "
-            "after many steps.",
-            place=place,
-            count=count,
-            share=percent(share),
+        sentence = (
+            f"{place}: Python waits for the GPU {count} times in each step (.item(), .cpu(), a tensor as a "
+            f"condition), and the GPU then for Python: {percent(share)} of the step at least. Keep what is computed "
+            "on the GPU, and read it after many steps."
         )
         yield _of_launches(place, sentence, count, share)
 
 
-def _of_launches(place: str, sentence: Message, count: float, share: float) -> Issue:
+def _of_launches(place: str, sentence: str, count: float, share: float) -> Issue:
     """Return the issue of operations whose launches take a share of the step at least."""
     numbers = {"operations_per_step": float(count), "time_fraction": share}
     return _cost(place, sentence, numbers=numbers, bound=without(share, 0.3 * share), limit=Limit.HOST)
 
 
-def _cost(place: str, sentence: Message, **about: Any) -> Issue:
+def _cost(place: str, sentence: str, **about: Any) -> Issue:
     """Return the issue of a cost at a place: file and line, with the name of what is there behind them."""
     return issue("recurring-costs", sentence, place=place.partition(" ")[0], **about)
 
 
 def _cut(place: str, why: str) -> Issue:
-    sentence = _("torch.compile cuts {place} into pieces, with Python between them: {why}", place=place, why=why)
+    sentence = f"torch.compile cuts {place} into pieces, with Python between them: {why}"
     return _cost(place, sentence, severity=Severity.NOTE, limit=Limit.HOST)
 
 
 def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
     what, remedy, limit = _COSTS[kind]
-    reason = _(" (the last time {why})", why=why) if why else ""
-    sentence = _(
-        "{place} {what} {times} times in {steps} steps{reason}: {share} of the time; {remedy}.",
-        place=place,
-        what=what,
-        times=times,
-        steps=steps,
-        reason=reason,
-        share=percent(share),
-        remedy=remedy,
-    )
+    reason = f" (the last time {why})" if why else ""
+    sentence = f"{place} {what} {times} times in {steps} steps{reason}: {percent(share)} of the time; {remedy}."
     numbers = {"times": float(times), "time_fraction": share}
     bound = without(share, 2.0 * share / times**0.5)
     return _cost(place, sentence, numbers=numbers, bound=bound, limit=limit)
@@ -611,7 +569,7 @@ def judge_neighbours(
         issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
     issues += _on_the_gpus(trials)
     if not issues and not foreign_cores:
-        return CheckResult(check="neighbours", why_not=_("the CPU time of others is not known here"))
+        return CheckResult(check="neighbours", why_not="the CPU time of others is not known here")
     return CheckResult(check="neighbours", issues=tuple(issues))
 
 
@@ -620,12 +578,10 @@ def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
     most = cores / (cores - foreign) if foreign < cores else None
     return issue(
         "neighbours",
-        _(
-            "Other processes keep {foreign:.1f} of {cores:g} cores busy, and {costs}: what is measured now is not the "
-            "speed of an idle machine.",
-            foreign=foreign,
-            cores=cores,
-            costs=_("the trainer wants them too") if is_short else _("the trainer leaves them free"),
+        (
+            f"Other processes keep {foreign:.1f} of {cores:g} cores busy, and "
+            f"{'the trainer wants them too' if is_short else 'the trainer leaves them free'}: what is measured now is "
+            "not the speed of an idle machine."
         ),
         severity=Severity.WARNING if is_short else Severity.NOTE,
         numbers={"foreign_cores": foreign, "cores": cores},
@@ -641,12 +597,7 @@ def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
     for validity, limit in ((Validity.CONTAMINATED, Limit.NEIGHBOUR), (Validity.THROTTLED, Limit.THROTTLING)):
         spoiled = [trial for trial in trials if trial.validity is validity]
         if spoiled:
-            sentence = _(
-                "{spoiled} of {trials} trials were disturbed: {detail}.",
-                spoiled=len(spoiled),
-                trials=len(trials),
-                detail=spoiled[0].detail,
-            )
+            sentence = f"{len(spoiled)} of {len(trials)} trials were disturbed: {spoiled[0].detail}."
             issues.append(issue("neighbours", sentence, numbers={"trials": float(len(spoiled))}, limit=limit))
     if issues:
         return issues
@@ -655,14 +606,10 @@ def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
         throttled, foreign = figures.throttled_fraction or 0.0, figures.foreign_fraction or 0.0
         if throttled > 0.05:  # of the readings
             share = percent(throttled)
-            held = _(
-                "Heat or a power brake holds the clocks of {gpu} down for {share} of the time.",
-                gpu=figures.name,
-                share=share,
-            )
+            held = f"Heat or a power brake holds the clocks of {figures.name} down for {share} of the time."
             issues.append(found(held, limit=Limit.THROTTLING))
         elif foreign > 0.05:  # of the time; as `gpu.contamination` has it for trials
-            used = _("Other processes use {gpu} for {share} of the time.", gpu=figures.name, share=percent(foreign))
+            used = f"Other processes use {figures.name} for {percent(foreign)} of the time."
             issues.append(found(used, limit=Limit.NEIGHBOUR))
     return issues[:2]
 
@@ -685,42 +632,37 @@ def judge_memory(
         batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
     """
     if measurement is None:
-        return CheckResult(check="memory-room", why_not=_("no trial gave numbers"))
+        return CheckResult(check="memory-room", why_not="no trial gave numbers")
     gpu_total = measurement.fullest_gpu.memory_total_bytes if measurement.fullest_gpu else None
     largest = largest_batch(batches, gpu_total) if gpu_total else None
     # TensorFlow and JAX take all of a GPU's memory at once: it is full only if it depends on the batch.
     places = (
-        (_("The host's memory"), measurement.peak_memory_bytes, machine.memory_bytes, series[0], True),
-        (_("The GPU's memory"), measurement.gpu_memory_bytes, gpu_total, series[1], largest is not None),
+        ("The host's memory", measurement.peak_memory_bytes, machine.memory_bytes, series[0], True),
+        ("The GPU's memory", measurement.gpu_memory_bytes, gpu_total, series[1], largest is not None),
     )
     issues, seen = [], []
     for what, peak, total, over_time, tells_full in places:
         if peak is None or not total:
             continue
-        sizes = {"peak": peak / _GIB, "total": total / _GIB}
-        seen.append(_("{what} is used up to {peak:.1f} of {total:.1f} GiB.", what=what, **sizes))
+        seen.append(f"{what} is used up to {peak / _GIB:.1f} of {total / _GIB:.1f} GiB.")
         growth = growth_bytes_per_s(over_time) or 0.0
         full_s = (total - peak) / growth if growth > 0 else math.inf
         sentence = None
         if peak > _NEARLY_FULL * total and tells_full:
             share = percent(peak / total)
-            sentence = _(
-                "{what} is nearly full: {share} of {total:.1f} GiB.", what=what, share=share, total=total / _GIB
-            )
+            sentence = f"{what} is nearly full: {share} of {total / _GIB:.1f} GiB."
         elif full_s < 24 * 3600.0:
-            sentence = _(
-                "{what} grows by {growth:.0f} MiB a minute: it would be full after {time}.",
-                what=what,
-                growth=growth * 60 / (1 << 20),
-                time=format_duration(full_s),
+            sentence = (
+                f"{what} grows by {growth * 60 / (1 << 20):.0f} MiB a minute: it would be full after "
+                f"{format_duration(full_s)}."
             )
         if sentence:
             issues.append(issue("memory-room", sentence, numbers={"peak_bytes": float(peak)}, limit=Limit.MEMORY))
     if largest is not None:
-        seen.append(_("The largest batch that is safe is about {batch}.", batch=largest))
+        seen.append(f"The largest batch that is safe is about {largest}.")
     if not seen:
-        return CheckResult(check="memory-room", why_not=_("the memory in use is not known"))
-    return CheckResult(check="memory-room", issues=tuple(issues), sentence=listed(" ", seen))
+        return CheckResult(check="memory-room", why_not="the memory in use is not known")
+    return CheckResult(check="memory-room", issues=tuple(issues), sentence=" ".join(seen))
 
 
 def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int) -> int | None:

@@ -21,7 +21,6 @@ from autotune.files import read_beginning
 from autotune.measure.oscillation import period_of
 from autotune.measure.statistics import Series
 from autotune.measure.window import Window, main_stream, steady_window
-from autotune.messages import Message, _
 from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.search.problem import Problem
 from autotune.space.catalog import known_knob
@@ -130,40 +129,36 @@ def _sentence(
     replayed: BatchTimes | None,
     idle: float | None,
     stages: Sequence[LoadingStage],
-) -> Message:
+) -> str:
     share = percent(idle or 0.0)
     if loading is None and idle is not None:
-        return _("The step waits {share} of the time; how fast the loader is alone was not measured.", share=share)
+        return f"The step waits {share} of the time; how fast the loader is alone was not measured."
     if loading is None:
-        return _("Neither waits nor the loader alone can be seen with this trainer.")
+        return "Neither waits nor the loader alone can be seen with this trainer."
     computing_ms = min(replayed.mean_ms, steps.mean_ms) if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
-    rates = _(
-        "alone, the loader gives {loads:.3g} batches/s and the steps take {steps:.3g} batches/s",
-        loads=1000.0 / loading.mean_ms,
-        steps=1000.0 / computing_ms,
+    rates = (
+        f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
+        f"{1000.0 / computing_ms:.3g} batches/s"
     )
     if computing_ms < 0.9 * loading.mean_ms:  # rate of the loader as a part of the steps' below which it is the limit
-        said = _("Loading is the limit")
+        said = "Loading is the limit"
     elif idle is not None and idle >= 0.05:  # share of the time from which on waiting is worth a word
-        said = _("Loading is fast enough on its own, and not beside the steps, or not evenly")
+        said = "Loading is fast enough on its own, and not beside the steps, or not evenly"
     else:
-        said = _("The loader keeps up")
+        said = "The loader keeps up"
     if idle is None:
-        return _("{verdict}: {rates}.", verdict=said, rates=rates)
-    waits = _("the step waits {share} of the time, {time:.3g} s of each minute", share=share, time=60.0 * idle)
-    said = _("{verdict}: {rates}, and {waits}.", verdict=said, rates=rates, waits=waits)
+        return f"{said}: {rates}."
+    waits = f"the step waits {share} of the time, {60.0 * idle:.3g} s of each minute"
+    said = f"{said}: {rates}, and {waits}."
     if idle < 0.05:
         return said
     if first := max(stages, default=None, key=lambda stage: stage.fraction):
         without_ms = max(computing_ms, loading.mean_ms * (1.0 - first.fraction))
-        said = _(
-            "{verdict} Mend {stage} first, {share} of loading: at most {bound:.2f}x.",
-            verdict=said,
-            stage=first.name,
-            share=percent(first.fraction),
-            bound=steps.mean_ms / without_ms,
+        said = (
+            f"{said} Mend {first.name} first, {percent(first.fraction)} of loading: at most "
+            f"{steps.mean_ms / without_ms:.2f}x."
         )
-    return _("{verdict} If loading cost nothing: {bound:.2f}x.", verdict=said, bound=steps.mean_ms / computing_ms)
+    return f"{said} If loading cost nothing: {steps.mean_ms / computing_ms:.2f}x."
 
 
 def _is_over(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:

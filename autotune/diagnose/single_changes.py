@@ -9,7 +9,6 @@ from autotune.diagnose.findings import CheckResult, Evidence, Issue, Limit, Reco
 from autotune.diagnose.subject import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
-from autotune.messages import Message, _, listed
 from autotune.records import Machine, Ratio, Scalar, TraineeEvent, TrialRecord, Values
 from autotune.space.catalog import effects_of, row_of
 from autotune.space.knob import Knob, Label, same_scalar
@@ -124,9 +123,7 @@ def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
     issues = [
         replace(
             one,
-            sentence=_(
-                "{sentence} XLA compiles the step anew for each shape: without it they are gone.", sentence=one.sentence
-            ),
+            sentence=f"{one.sentence} XLA compiles the step anew for each shape: without it they are gone.",
             limit=Limit.COMPILING,
         )
         for one in steadiness.issues
@@ -190,7 +187,7 @@ class SwitchTrials:
         for place, switch in enumerate(self.switches):
             speeds, ending = self.speeds.get(place, []), self.endings.get(place, "")
             if not speeds or not baseline or ending:
-                why_not = ending or _("no trial of it gave numbers")
+                why_not = ending or "no trial of it gave numbers"
                 found.append(Gain(switch=switch, gain=None, why_not=why_not))
                 continue
             mean = fmean(speeds) - fmean(baseline)
@@ -211,28 +208,28 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
     for one in measured:
         change = _change(one.switch)
         if one.gain is None:
-            told.append(_("{change} gave no numbers ({why})", change=change, why=one.why_not))
+            told.append(f"{change} gave no numbers ({one.why_not})")
             continue
-        told.append(_("{change} {gain} as fast", change=change, gain=ratio_text(one.gain)))
+        told.append(f"{change} {ratio_text(one.gain)} as fast")
         if one.gain.low > CANNOT_MATTER:
             issues.append(_helps(one.switch, one.gain))
     if plan.not_tried:
         issues.append(_not_tried(plan.not_tried, bounds))
     for on_step, paths in plan.irrelevant_knobs.items():
         if paths:
-            side = _("the step cannot matter now") if on_step else _("the input cannot matter now")
-            told.append(_("{keys} left alone, as {side}", keys=", ".join(paths), side=side))
+            side = "the step cannot matter now" if on_step else "the input cannot matter now"
+            told.append(f"{', '.join(paths)} left alone, as {side}")
     if not told:
-        why_not = why_not or _("no knob of this config has another value worth trying")
+        why_not = why_not or "no knob of this config has another value worth trying"
         return CheckResult(check="switches", issues=tuple(issues), why_not=why_not)
-    return CheckResult(check="switches", issues=tuple(issues), sentence=_("{clause}.", clause=listed("; ", told)))
+    return CheckResult(check="switches", issues=tuple(issues), sentence=f"{'; '.join(told)}.")
 
 
 def _helps(switch: Switch, gain: Ratio) -> Issue:
     return Issue(
         check="switches",
         severity=Severity.WARNING,
-        sentence=_("{change} is {gain} as fast.", change=_change(switch), gain=ratio_text(gain)),
+        sentence=f"{_change(switch)} is {ratio_text(gain)} as fast.",
         place=", ".join(knob.path for knob in switch.knobs),
         bound=gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
@@ -245,16 +242,16 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     for switch in switches:
         bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
         advice.append(_recommendation(switch, bound, Evidence.BOUNDED if bound else Evidence.NOT_TRIED))
-    sentence = _("{count} more may help, and a few short trials do not show it: a search does.", count=len(switches))
+    sentence = f"{len(switches)} more may help, and a few short trials do not show it: a search does."
     return Issue(check="switches", severity=Severity.NOTE, sentence=sentence, recommendations=tuple(advice))
 
 
 def _recommendation(switch: Switch, gain: Ratio | None, evidence: Evidence) -> Recommendation:
-    meanings = [row.sentence for knob in switch.knobs if (row := row_of(knob)) is not None]
+    meanings = [row.meaning for knob in switch.knobs if (row := row_of(knob)) is not None]
     sentence: str = _change(switch)
     if meanings:
-        sentence = _("{change} ({meaning})", change=sentence, meaning=listed("; ", meanings))
-    cost = _("each sample may teach less") if switch.label is Label.BATCH and evidence is Evidence.MEASURED else ""
+        sentence = f"{sentence} ({'; '.join(meanings)})"
+    cost = "each sample may teach less" if switch.label is Label.BATCH and evidence is Evidence.MEASURED else ""
     label = switch.label.value
     return Recommendation(
         sentence=sentence, values=switch.changes, gain=gain, evidence=evidence, label=label, cost=cost
@@ -277,27 +274,25 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
     """
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:
-        why_not = _("no framework in the trainer's process has told its settings")
+        why_not = "no framework in the trainer's process has told its settings"
         return CheckResult(check="in-force", why_not=why_not)
     settings = reported[-1]
     issues = []
     gpus = [settings[name] for name in ("tensorflow.gpus", "torch.gpus") if name in settings]
     if machine.gpus and gpus and not any(gpus):
         name = machine.gpus[0].name
-        unused = _("{gpu} is there, and the trainer's framework uses no GPU: it trains on the CPU.", gpu=name)
+        unused = f"{name} is there, and the trainer's framework uses no GPU: it trains on the CPU."
         issues.append(issue("in-force", unused, severity=Severity.ERROR, limit=Limit.STEP))
     for knob in space.knobs:
         for there in _differences(knob, settings):
-            sentence = _(
-                "{key}: {value} is not in force: {there}.", key=knob.path, value=written(knob.baseline), there=there
-            )
+            sentence = f"{knob.path}: {written(knob.baseline)} is not in force: {there}."
             limit = Limit.HOST if knob.kind == "graph_mode" else None
             issues.append(issue("in-force", sentence, place=knob.path, limit=limit))
     told = ", ".join(f"{name} {written(value)}" for name, value in settings.items())
-    return CheckResult(check="in-force", issues=tuple(issues), sentence=_("{clause}.", clause=told))
+    return CheckResult(check="in-force", issues=tuple(issues), sentence=f"{told}.")
 
 
-def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[Message]:
+def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[str]:
     """Yield what a framework says of a knob, where it is not today's value."""
     value = knob.baseline
     threads = {
@@ -307,13 +302,13 @@ def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[Message
     for name in threads.get(knob.kind or "", ()):
         there = settings.get(name)
         if isinstance(value, int) and value > 0 and there is not None and there != value:
-            yield _("{name} is {value}", name=name, value=written(there))
+            yield f"{name} is {written(there)}"
     policy, half = settings.get("keras.precision"), ("mixed_float16", "mixed_bfloat16")
     if knob.kind == "precision" and isinstance(value, str) and policy is not None:
         # A trainer may cast by itself; the other way round nobody does by accident.
         if value == "float32" and policy in half:
-            yield _("Keras' policy is {policy}", policy=written(policy))
+            yield f"Keras' policy is {written(policy)}"
         elif value in half and policy != value:
-            yield _("Keras' policy is {policy}; a trainer may cast by itself", policy=written(policy))
+            yield f"Keras' policy is {written(policy)}; a trainer may cast by itself"
     if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
-        yield _("TensorFlow runs functions eagerly, op by op")
+        yield "TensorFlow runs functions eagerly, op by op"

@@ -21,7 +21,6 @@ from autotune.diagnose.profile_trials import MadeTrial, TrialRequest, open_trial
 from autotune.errors import TrialError
 from autotune.measure.statistics import Series
 from autotune.measure.window import Window, main_stream, steady_window
-from autotune.messages import Message, _
 from autotune.records import TraineeEvent
 from autotune.search.problem import Problem
 from autotune.trial.search_child import run_short
@@ -238,28 +237,25 @@ class StepProfile:
     slowest: tuple[Operation, ...] = ()
 
     @property
-    def verdict(self) -> Message:
+    def verdict(self) -> str:
         """What takes most of the step, and what that is about, as a sentence; steps of uneven length are told, too."""
         known = [(phase.mean_ms, phase.name) for phase in self.phases if phase.mean_ms is not None]
         step_ms, (most_ms, most) = self.step.mean_ms, max(known, default=(0.0, ""))
         if not step_ms or self.adds_up is None:
-            return _("What takes most of the step is not known: its parts were not measured.")
+            return "What takes most of the step is not known: its parts were not measured."
         about = {
-            "data": _("waiting for data is the limit, and `autotune profile pipeline` says what of it"),
-            "copy to device": _("the copy is the limit: batches that are on the device ahead hide it"),
-            "the rest": _("Python and callbacks between the parts are the limit, not arithmetic"),
+            "data": "waiting for data is the limit, and `autotune profile pipeline` says what of it",
+            "copy to device": "the copy is the limit: batches that are on the device ahead hide it",
+            "the rest": "Python and callbacks between the parts are the limit, not arithmetic",
         }
-        arithmetic = _("the arithmetic of the step is the limit, not its data")
-        said = _(
-            "{phase} takes {share} of the step: {about}",
-            phase=f"{most[0].upper()}{most[1:]}",
-            share=percent(most_ms / step_ms),
-            about=about.get(most, arithmetic),
+        arithmetic = "the arithmetic of the step is the limit, not its data"
+        said = (
+            f"{most[0].upper()}{most[1:]} takes {percent(most_ms / step_ms)} of the step: {about.get(most, arithmetic)}"
         )
         if self.step.tail_ms and self.step.median_ms and self.step.tail_ms[1] > 2.0 * self.step.median_ms:
             times = f"{self.step.tail_ms[1] / self.step.median_ms:.1f}"
-            said = _("{verdict}; one step in a hundred takes {times} times the usual", verdict=said, times=times)
-        return _("{clause}.", clause=said)
+            said = f"{said}; one step in a hundred takes {times} times the usual"
+        return f"{said}."
 
 
 def step_profile(times: StepTimes, training: Training | None = None) -> StepProfile:

@@ -9,30 +9,29 @@ from functools import partial
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, counted, issue
 from autotune.diagnose.subject import DatasetPlace, Subject, missing_data, place_of
 from autotune.files import open_regular
 from autotune.measure.gpu.devices import in_time
 from autotune.measure.host import memory_state
-from autotune.messages import Message, _, capitalized, listed, ngettext
 from autotune.trial.mounts import file_system, is_network, is_rotating
 
 
 def check_storage(look: Subject) -> CheckResult:
     """Look at where the dataset is, and read some of it."""
     if look.problem is None:
-        why_not = _("no config is given, so that it is not known where the dataset is")
+        why_not = "no config is given, so that it is not known where the dataset is"
         return CheckResult(check="storage", why_not=why_not)
     if look.places is None:
         return CheckResult(check="storage", issues=(_silent(),))
     issues, seen = [], []
     for key, value in missing_data(look.problem):
-        missing = _("{key} names {value}, and there is nothing of that name on this machine.", key=key, value=value)
-        remedy = _("Correct the path, or mount what is there.")
+        missing = f"{key} names {value}, and there is nothing of that name on this machine."
+        remedy = "Correct the path, or mount what is there."
         place_of_key = place_of(look.problem, key)
         issues.append(issue("storage", missing, remedy, severity=Severity.ERROR, place=place_of_key))
     if not look.places and not issues:
-        return CheckResult(check="storage", why_not=_("the config names no dataset that is on this machine"))
+        return CheckResult(check="storage", why_not="the config names no dataset that is on this machine")
     for place in look.places:
         rate = None
         if place is look.places[0]:
@@ -40,7 +39,7 @@ def check_storage(look: Subject) -> CheckResult:
             issues += [_silent()] if rate is None else []
         seen.append(_sentence(place, rate))
         issues += _of_place(place, rate)
-    return CheckResult(check="storage", issues=tuple(issues), sentence=listed("; ", seen))
+    return CheckResult(check="storage", issues=tuple(issues), sentence="; ".join(seen))
 
 
 def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
@@ -49,27 +48,23 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
     found = partial(issue, "storage", place=str(place.path), limit=Limit.READING)
     if on_network:
         yield found(
-            _("The dataset is on another machine ({kind}): each file that is read crosses the network.", kind=kind),
+            f"The dataset is on another machine ({kind}): each file that is read crosses the network.",
             _copy(place),
             severity=Severity.WARNING if rate is None or _is_slow(rate) else Severity.NOTE,
         )
     elif rate is not None and _is_slow(rate):
-        disk = _("a disk that rotates") if rotates else _("this disk ({kind})", kind=kind)
+        disk = "a disk that rotates" if rotates else f"this disk ({kind})"
         reads = rate.disk
         yield found(
-            _("{disk} gave {rates}, which is slow.", disk=capitalized(disk), rates=_rates(rate)),
+            f"{capitalized(disk)} gave {_rates(rate)}, which is slow.",
             _copy(place),
             numbers={"disk_bytes_per_s": reads.bytes_per_s, "disk_files_per_s": reads.files_per_s},
         )
     small = sum(size < 256 << 10 for _, size in place.files)
     if small >= 10_000 and small * 2 > len(place.files) and (on_network or rotates):
         yield found(
-            _(
-                "{count:,} of its files are smaller than {size} KiB: each costs a look-up and a seek.",
-                count=small,
-                size=256,
-            ),
-            _("Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more."),
+            f"{small:,} of its files are smaller than 256 KiB: each costs a look-up and a seek.",
+            "Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more.",
             severity=Severity.NOTE,
         )
 
@@ -78,8 +73,8 @@ def _silent() -> Issue:
     """Return the issue that a file system hangs, as a network does whose server is gone."""
     return issue(
         "storage",
-        _("The file system of the dataset has not answered for 10 s."),
-        _("See with `df` whether it answers; on a network, its server may be gone."),
+        "The file system of the dataset has not answered for 10 s.",
+        "See with `df` whether it answers; on a network, its server may be gone.",
         severity=Severity.ERROR,
         limit=Limit.READING,
     )
@@ -91,46 +86,30 @@ def _is_slow(rate: ReadingRate) -> bool:
     return rate.knows_cache and reads.are_enough and reads.bytes_per_s < 150e6 and reads.files_per_s < 200
 
 
-def _copy(place: DatasetPlace) -> Message:
+def _copy(place: DatasetPlace) -> str:
     # of the available memory that a dataset may take of the page cache
     if place.is_whole and place.size_bytes < 0.5 * memory_state().available_bytes:
-        return _(
-            "Its {size:.1f} GiB fit into memory: cache it there, or copy it to a local SSD before training.",
-            size=place.size_bytes / 2**30,
+        return (
+            f"Its {place.size_bytes / 2**30:.1f} GiB fit into memory: cache it there, or copy it to a local SSD "
+            "before training."
         )
-    return _("Copy it to a local SSD before training, or cache what is prepared of it.")
+    return "Copy it to a local SSD before training, or cache what is prepared of it."
 
 
-def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> Message:
+def _sentence(place: DatasetPlace, rate: ReadingRate | None) -> str:
     kind = file_system(place.path)
-    files = ngettext(
-        "{key}: {count:,} file{more}, {size:.2f} GiB{where}",
-        "{key}: {count:,} files{more}, {size:.2f} GiB{where}",
-        len(place.files),
-        key=place.key,
-        more="" if place.is_whole else _(" and more"),
-        size=place.size_bytes / 2**30,
-        where=_(" on {kind}", kind=kind) if kind else "",
-    )
+    more, where = "" if place.is_whole else " and more", f" on {kind}" if kind else ""
+    files = f"{place.key}: {counted(len(place.files), 'file')}{more}, {place.size_bytes / 2**30:.2f} GiB{where}"
     rates = _rates(rate) if rate is not None else ""
-    return listed(", ", (files, rates)) if rates else files
+    return ", ".join((files, rates)) if rates else files
 
 
-def _rates(rate: ReadingRate) -> Message:
-    from_disk = _("from the disk") if rate.knows_cache else _("read")
-    return listed(
-        ", ",
-        (
-            _(
-                "{speed:,.0f} MB/s and {files:,.0f} files/s {source} ({count} files)",
-                speed=reads.bytes_per_s / 1e6,
-                files=reads.files_per_s,
-                source=source,
-                count=reads.files,
-            )
-            for reads, source in ((rate.disk, from_disk), (rate.cache, _("from memory")))
-            if reads.are_enough
-        ),
+def _rates(rate: ReadingRate) -> str:
+    from_disk = "from the disk" if rate.knows_cache else "read"
+    return ", ".join(
+        f"{reads.bytes_per_s / 1e6:,.0f} MB/s and {reads.files_per_s:,.0f} files/s {source} ({reads.files} files)"
+        for reads, source in ((rate.disk, from_disk), (rate.cache, "from memory"))
+        if reads.are_enough
     )
 
 

@@ -2,12 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from autotune.diagnose.findings import Limit, Severity
-from autotune.messages import Message, _
 from autotune.records import Gpu
 
 
@@ -26,7 +25,7 @@ class Check(_Row, frozen=True):
     """
 
     id: str
-    question: Message
+    question: str
     how: str
     threshold: str
 
@@ -41,8 +40,8 @@ class Rule(_Row, frozen=True):
     """
 
     id: str
-    sentence: Message
-    remedy: Message
+    sentence: str
+    remedy: str
     limit: Limit
     severity: Severity = Severity.WARNING
     find: str = ""
@@ -100,11 +99,7 @@ class _Tables(_Row, frozen=True):
     gpu: tuple[GpuModels, ...]
 
 
-def _message(_kind: type, text: Any) -> Message:
-    return _(text)
-
-
-_tables = msgspec.toml.decode(Path(__file__).with_name("tables.toml").read_bytes(), type=_Tables, dec_hook=_message)
+_tables = msgspec.toml.decode(Path(__file__).with_name("tables.toml").read_bytes(), type=_Tables)
 STATIC_CHECKS, MEASURED_CHECKS = _tables.static, _tables.measured
 """The checks, in the order in which they are shown."""
 

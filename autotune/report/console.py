@@ -8,7 +8,6 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from autotune.messages import INVISIBLE, Language
 from autotune.report.plain_text import is_safe, safe_text
 
 _FILE_WIDTH = 160  # columns, where there is no terminal
@@ -18,14 +17,7 @@ class SafeConsole(Console):
     """Console of rich that prints control characters of any text as visible escapes.
 
     Its own sequences (colours, cursor movements of live displays) are not part of any text, and stay.
-
-    Args:
-        kept: Characters without a shape that the texts hold on purpose, as sentences from right to left do.
     """
-
-    def __init__(self, *, kept: frozenset[str] = frozenset(), **options: Any) -> None:
-        super().__init__(**options)
-        self._kept = kept
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         if isinstance(renderable, Text) and not is_safe(renderable.plain):
@@ -35,7 +27,7 @@ class SafeConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """See `Console.render_str`; also asked for the width of a table's cells."""
-        return super().render_str(safe_text(text, self._kept), **options)
+        return super().render_str(safe_text(text), **options)
 
     def _safe(self, text: Text) -> Text:
         safe = Text(
@@ -43,11 +35,11 @@ class SafeConsole(Console):
             tab_size=text.tab_size,
         )  # fmt: skip
         for part in text.render(self):
-            safe.append(safe_text(part.text, self._kept), part.style)
+            safe.append(safe_text(part.text), part.style)
         return safe
 
     def _safe_segment(self, segment: Segment) -> Segment:
-        return Segment(safe_text(segment.text, self._kept), segment.style)
+        return Segment(safe_text(segment.text), segment.style)
 
 
 def file_console() -> SafeConsole:
@@ -57,13 +49,8 @@ def file_console() -> SafeConsole:
     )
 
 
-def text_console(*, stderr: bool = False, kept: frozenset[str] = frozenset()) -> SafeConsole:
+def text_console(*, stderr: bool = False) -> SafeConsole:
     """Return a console for plain prose, without markup, emoji or automatic highlighting."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _FILE_WIDTH
-    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width, kept=kept)
-
-
-def console_for(language: Language) -> SafeConsole:
-    """Return a console for prose in a language; one from right to left isolates what is not of it."""
-    return text_console(kept=frozenset() if language is Language.ENGLISH else INVISIBLE)
+    return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)

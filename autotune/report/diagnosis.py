@@ -21,81 +21,57 @@ from autotune.diagnose.findings import (
     ratio_text,
 )
 from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
-from autotune.messages import Language, Message, _, translated
 from autotune.records import Gpu
 from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import change_text, plain, value_text
-from autotune.space.knob import Label
 
-_SEVERITIES = {
-    Severity.ERROR: (_("error"), "bold red"),
-    Severity.WARNING: (_("warning"), "yellow"),
-    Severity.NOTE: (_("note"), "dim"),
-}
-_LABELS: Mapping[str, Message] = {
-    Label.SAME_TRAINING: _("same training"),
-    Label.BATCH: _("batch"),
-    Label.PRECISION: _("precision"),
-    Label.UNKNOWN: _("unknown"),
-}
-_COLUMNS = (_("change"), _("gain"), _("training"), _("cost"))
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
-def print_diagnosis(console: Console, diagnosis: Diagnosis, language: Language = Language.ENGLISH) -> None:
-    """Print a diagnosis.
-
-    Args:
-        console: Where to.
-        diagnosis: What was found.
-        language: Language of its sentences; what others have said, as a driver or the trainer, stays as it is.
-    """
+def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
+    """Print a diagnosis."""
 
     def say(text: str, style: str = "") -> None:
-        console.print(Text(translated(text, language), style=style))
+        console.print(Text(text, style=style))
 
     say(diagnosis.verdict.sentence, "bold")
     if diagnosis.issues:
         console.print()
     for issue in diagnosis.issues:
         if issue.sentence not in diagnosis.verdict.sentence:
-            _print_issue(console, issue, language)
+            _print_issue(console, issue)
     if recommendations := diagnosis.recommendations:
         console.print()
-        say(_("What to do, the most certain gain first"), "bold")
-        if language is Language.ENGLISH:
-            console.print(_table(recommendations))
-        else:
-            _print_one_by_one(console, recommendations, language)
+        say("What to do, the most certain gain first", "bold")
+        console.print(_table(recommendations))
     if diagnosis.changes:
         console.print()
-        say(_("In the config, of these what leaves the training as it is"), "bold")
+        say("In the config, of these what leaves the training as it is", "bold")
         for line in yaml_lines(diagnosis):
             console.print(Text(line), soft_wrap=True)
     looked = [result for result in diagnosis.results if not result.issues]
     if looked:
         console.print()
-        say(_("Looked at as well"), "bold")
+        say("Looked at as well", "bold")
     outcomes: dict[str, list[str]] = {}
     for result in looked:
-        question = _question(result)
-        outcome = result.sentence or _("{question} Nothing was found.", question=question)
+        outcome = result.sentence or f"{_question(result)} Nothing was found."
         if result.why_not:
-            outcome = _("not seen: {why}", why=result.why_not)
+            outcome = f"not seen: {result.why_not}"
         outcomes.setdefault(outcome, []).append(result.check)
     for outcome, checks in outcomes.items():
-        say(_("  {check}: {outcome}", check=", ".join(checks), outcome=outcome), "dim")
+        say(f"  {', '.join(checks)}: {outcome}", "dim")
 
 
 def _question(result: CheckResult) -> str:
     return next(check.question for check in CHECKS if check.id == result.check)
 
 
-def _print_issue(console: Console, issue: Issue, language: Language) -> None:
-    severity, style = _SEVERITIES[issue.severity]
+def _print_issue(console: Console, issue: Issue) -> None:
     line = Text()
-    line.append(f"{translated(severity, language)} ", style=style)
+    line.append(f"{issue.severity} ", style=_STYLES[issue.severity])
     line.append(f"[{issue.check}: {issue.rule}] " if issue.rule else f"[{issue.check}] ", style="dim")
-    line.append(translated(issue.sentence, language))
+    line.append(issue.sentence)
     if issue.place and issue.place not in issue.sentence:
         line.append(f" ({issue.place})", style="dim")
     console.print(line)
@@ -103,25 +79,13 @@ def _print_issue(console: Console, issue: Issue, language: Language) -> None:
 
 def _table(recommendations: tuple[Recommendation, ...]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
-    change, gain, training, cost = _COLUMNS
-    table.add_column(change, ratio=3, overflow="fold")
-    table.add_column(gain, no_wrap=True)
-    table.add_column(training, no_wrap=True)
-    table.add_column(cost, overflow="fold")
+    table.add_column("change", ratio=3, overflow="fold")
+    table.add_column("gain", no_wrap=True)
+    table.add_column("training", no_wrap=True)
+    table.add_column("cost", overflow="fold")
     for one in recommendations:
         table.add_row(Text(change_text(one.values, one.sentence)), Text(_gain(one)), Text(one.label), Text(one.cost))
     return table
-
-
-def _print_one_by_one(console: Console, recommendations: tuple[Recommendation, ...], language: Language) -> None:
-    """Print recommendations as sentences: columns of a table would change places in a line of mixed directions."""
-    gain, training, cost = _COLUMNS[1:]
-    for one in recommendations:
-        parts = [change_text(one.values, one.sentence), _("{name}: {text}", name=gain, text=_gain(one))]
-        parts.append(_("{name}: {text}", name=training, text=_LABELS[one.label]))
-        if one.cost:
-            parts.append(_("{name}: {text}", name=cost, text=one.cost))
-        console.print(Text("\n    ".join(translated(part, language) for part in parts)))
 
 
 def yaml_lines(diagnosis: Diagnosis) -> list[str]:
@@ -138,14 +102,14 @@ def yaml_lines(diagnosis: Diagnosis) -> list[str]:
     return [f"{line:{width}}# {gain}" if gain else line for line, gain in lines]
 
 
-def _gain(one: Recommendation) -> Message:
+def _gain(one: Recommendation) -> str:
     if one.gain is None:
-        return _("not tried")
+        return "not tried"
     if one.evidence is Evidence.MEASURED:
         return ratio_text(one.gain)
     if one.gain.high > NO_LIMIT:
-        return _("no longer the limit")
-    return _("at most {gain}", gain=f"{one.gain.high:.2f}x")
+        return "no longer the limit"
+    return f"at most {one.gain.high:.2f}x"
 
 
 # Table of GPUs, with what to begin with.

@@ -7,8 +7,6 @@ import unicodedata
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from autotune.messages import _
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -49,7 +47,7 @@ def short_names(paths: Iterable[str]) -> dict[str, str]:
 def change_text(values: Values, sentence: str) -> str:
     """Return what to do as a sentence that has the values in it."""
     written = ", ".join(f"{path}: {value_text(value)}" for path, value in values.items())
-    return sentence if written in sentence else _("{values} ({sentence})", values=written, sentence=sentence)
+    return sentence if written in sentence else f"{written} ({sentence})"
 
 
 # Text without control characters, made of any text.
@@ -60,16 +58,13 @@ def is_safe(text: str) -> bool:
     return text.isprintable() or all(map(_is_kept, text))
 
 
-def safe_text(text: str, kept: frozenset[str] = frozenset()) -> str:
+def safe_text(text: str) -> str:
     r"""Replace control and format characters by their visible escapes, such as ``\x1b`` and ``\u202e``.
 
     Printable characters, line ends, tabs and spaces of any width stay; ``\r\n`` is one line end.
-
-    Args:
-        kept: Further characters that stay.
     """
     return "".join(
-        character if character in kept or _is_kept(character) else character.encode("unicode_escape").decode("ascii")
+        character if _is_kept(character) else character.encode("unicode_escape").decode("ascii")
         for character in text.replace("\r\n", "\n")
     )
 

@@ -7,21 +7,20 @@ from rich.text import Text
 from autotune.diagnose.findings import percent
 from autotune.diagnose.pipeline_profile import Grid, PipelineProfile
 from autotune.diagnose.step_profile import Phase, StepProfile
-from autotune.messages import Language, Message, _, translated
 from autotune.report.plain_text import plain, value_text
 
 
-def print_step_profile(console: Console, profile: StepProfile, language: Language = Language.ENGLISH) -> None:
-    """Print the phases of a step, the step, and how well they add up; in another language, what they come to."""
+def print_step_profile(console: Console, profile: StepProfile) -> None:
+    """Print the phases of a step, the step, and how well they add up."""
     size = "" if profile.batch_size is None else f": batches of {profile.batch_size}"
     where = ", ".join(part for part in (profile.device, profile.compiled) if part)
     console.print(f"Step of {plain(profile.of)}{size}{f', on {plain(where)}' if where else ''}", soft_wrap=True)
-    console.print(Text(translated(profile.verdict, language)), soft_wrap=True)
+    console.print(Text(profile.verdict), soft_wrap=True)
     table = Table("phase", "mean ms", "median", "middle half", "p95", "p99", "share")
     for phase in (*profile.phases, profile.step):
         table.add_row(*_cells(phase, profile.step.mean_ms or 0.0))
     console.print(table)
-    console.print(Text(translated(_adding_up(profile), language)), soft_wrap=True)
+    console.print(Text(_adding_up(profile)), soft_wrap=True)
     for line in _places(profile):
         console.print(line, soft_wrap=True)
     if profile.gpu_utilization is not None:
@@ -33,28 +32,21 @@ def print_step_profile(console: Console, profile: StepProfile, language: Languag
         console.print(table)
 
 
-def _adding_up(profile: StepProfile) -> Message:
-    timed = _("timed with its parts, in turn")
+def _adding_up(profile: StepProfile) -> str:
+    timed = "timed with its parts, in turn"
     if profile.steps is not None:
-        timed = _("that of {steps} steps of the training itself", steps=profile.steps)
+        timed = f"that of {profile.steps} steps of the training itself"
     if profile.adds_up is None:
-        return _("The step is {timed}; its parts were not measured.", timed=timed)
+        return f"The step is {timed}; its parts were not measured."
     share = percent(profile.adds_up)
     if profile.marks_cost is None:
-        return _(
-            "The phases without the rest make {share} of the step, which is {timed}; they are means of {rounds} rounds "
-            "in turn.",
-            share=share,
-            timed=timed,
-            rounds=profile.rounds,
+        return (
+            f"The phases without the rest make {share} of the step, which is {timed}; they are means of "
+            f"{profile.rounds} rounds in turn."
         )
-    return _(
-        "The phases without the rest make {share} of the step, which is {timed} without marks; they are means of "
-        "{rounds} steps with marks, which took {cost} of the others' time.",
-        share=share,
-        timed=timed,
-        rounds=profile.rounds,
-        cost=f"{1.0 + profile.marks_cost:.1%}",
+    return (
+        f"The phases without the rest make {share} of the step, which is {timed} without marks; they are means of "
+        f"{profile.rounds} steps with marks, which took {1.0 + profile.marks_cost:.1%} of the others' time."
     )
 
 
@@ -83,8 +75,8 @@ def _cells(phase: Phase, step_ms: float) -> tuple[str, ...]:
 # Screen of a pipeline's profile.
 
 
-def print_pipeline_profile(console: Console, profile: PipelineProfile, language: Language = Language.ENGLISH) -> None:
-    """Print the times of batches, and what they come to; that in another language, too."""
+def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
+    """Print the times of batches, and what they come to."""
     if profile.batch_samples is not None:
         console.print(f"Batches of {profile.batch_samples:.4g} samples", soft_wrap=True)
     columns = ("mean", "sd", "min", "median", "p95", "p99", "max")
@@ -120,7 +112,7 @@ def print_pipeline_profile(console: Console, profile: PipelineProfile, language:
         console.print(f"Two devices: {plain(profile.stages.verdict(), longest=400)}.", soft_wrap=True)
     if profile.gpu_utilization is not None:
         console.print(f"GPU busy in training: {profile.gpu_utilization:.0%} of the time.", soft_wrap=True)
-    console.print(Text(translated(profile.sentence, language)), soft_wrap=True)
+    console.print(Text(profile.sentence), soft_wrap=True)
 
 
 def _percent(share: float | None) -> str:

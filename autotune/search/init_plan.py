@@ -32,7 +32,7 @@ from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label
 from autotune.trial.state_folder import StateFolder
 
-_SENTENCES = {row.kind: row.sentence for row in KNOWN_KNOBS}
+_SENTENCES = {row.kind: row.meaning for row in KNOWN_KNOBS}
 
 
 @dataclass(frozen=True, kw_only=True)

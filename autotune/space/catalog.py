@@ -12,7 +12,6 @@ from pathlib import Path
 
 import msgspec
 
-from autotune.messages import Message, _
 from autotune.records import Machine, Scalar
 from autotune.space.domains import CHECKS, DOMAINS, Choices
 from autotune.space.knob import Knob, Label, key_name
@@ -58,11 +57,6 @@ class KnownKnob(Effects):
     not_with: Mapping[str, Choices] = field(default_factory=dict)
     is_one_switch: bool = False
     only_if_listed: bool = False
-
-    @property
-    def sentence(self) -> Message:
-        """What it does, for people."""
-        return _(self.meaning)
 
     def accepts(self, value: Scalar) -> bool:
         """Return whether a present value is one that the row understands."""

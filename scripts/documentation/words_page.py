@@ -39,7 +39,7 @@ def metrics_page() -> str:
 def knobs_page() -> str:
     """Return the page of the knobs that are found by their names."""
     rows = [
-        (", ".join(map(code, knob.names)), knob.sentence, knob.label.value, "yes" if knob.bundled else "")
+        (", ".join(map(code, knob.names)), knob.meaning, knob.label.value, "yes" if knob.bundled else "")
         for knob in KNOWN_KNOBS
     ]
     return "\n\n".join(

@@ -59,11 +59,3 @@ def test_a_live_display_moves_the_cursor_itself() -> None:
     assert SHOWN in file.getvalue()
     assert HOSTILE not in file.getvalue()
     assert "\x1b[?25l" in file.getvalue()  # the cursor is hidden
-
-
-def test_characters_that_are_kept_are_shown_as_they_are() -> None:
-    """A sentence from right to left has isolates; an override beside them is still escaped."""
-    file = io.StringIO()
-    kept = frozenset("\u2068\u2069")
-    SafeConsole(file=file, width=60, kept=kept).print(Text("\u2068GPU\u2069 \u202e"))
-    assert file.getvalue() == "\u2068GPU\u2069 \\u202e\n"
