@@ -27,9 +27,8 @@ from autotune.search.problem import Problem
 from autotune.study.storage.lock import sole_search
 from autotune.trial.checkpoint_backups import CheckpointBackups, is_called_a_checkpoint
 from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.guard import Guard
+from autotune.trial.guard import Guard, end_orphans
 from autotune.trial.launch import Runner
-from autotune.trial.orphans import end_orphans
 from autotune.trial.side_effects import SideEffects
 from autotune.trial.warm import ZygoteRunner
 

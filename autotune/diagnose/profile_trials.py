@@ -20,10 +20,9 @@ from autotune.trial.checkpoint_backups import CheckpointBackups
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.folder import TrialFolder
 from autotune.trial.gpu_collector import gpu_collector
-from autotune.trial.guard import Guard
+from autotune.trial.guard import Guard, end_orphans
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import ProcessRunner, Runner
-from autotune.trial.orphans import end_orphans
 from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import UnseenSteps

@@ -13,8 +13,7 @@ from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capi
 from autotune.diagnose.subject import DatasetPlace, Subject, missing_data, place_of
 from autotune.files import open_regular
 from autotune.measure.gpu.devices import in_time
-from autotune.measure.host import memory_state
-from autotune.trial.mounts import file_system, is_network, is_rotating
+from autotune.measure.host import file_system, is_network, is_rotating, memory_state
 
 
 def check_storage(look: Subject) -> CheckResult:

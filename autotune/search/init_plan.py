@@ -19,8 +19,7 @@ from autotune.config.hydra import compose
 from autotune.config.keys import Syntax, syntax_of
 from autotune.config.load import separate_path
 from autotune.config.outputs import exists
-from autotune.config.schema import SECTION
-from autotune.config.section import ListedKnob, OfferedVariable, section_lines
+from autotune.config.schema import SECTION, ListedKnob, OfferedVariable, section_lines
 from autotune.config.sources import opens_by_name
 from autotune.config.splice import with_section
 from autotune.errors import CannotEditYaml, ConfigError

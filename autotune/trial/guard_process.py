@@ -18,7 +18,7 @@ zygotes (zygote.py), which trials are forked from. Who may be killed when::
     the guard    leaves at the end of its standard input, a socket that is command channel and lifeline at once, or
                  when it is told by SIGTERM or SIGHUP: the trial is ended first, then all that is left. Where it gets
                  SIGKILL itself, the kernel ends its children (PR_SET_PDEATHSIG), and the next trial, or the next search
-                 of the study, ends what these have left (orphans.py).
+                 of the study, ends what these have left (`end_orphans`).
 
 Lines of JSON, from the search::
 

@@ -14,8 +14,7 @@ from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, make_temporary_folder, temporary_folder
-from autotune.trial.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Program, Started
-from autotune.trial.orphans import end_orphans
+from autotune.trial.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Program, Started, end_orphans
 from autotune.trial.step_files import StepReader
 
 Watch = Callable[[Sequence[TraineeEvent]], Stop | None]

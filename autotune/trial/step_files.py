@@ -1,7 +1,7 @@
 """Reader of the step files that training processes write about themselves, while they write them.
 
-The writer is `autotune.trainee`; stream.py there describes the format. The reader takes what is well formed: a trainer in
-another language writes its own lines, any amount of them, and a killed one stops in mid-line.
+The writer is `autotune.trainee`; stream.py there describes the format. The reader takes what is well formed: a trainer
+in another language writes its own lines, any amount of them, and a killed one stops in mid-line.
 """
 
 from __future__ import annotations

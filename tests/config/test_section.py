@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from autotune.config.command import split_command
 from autotune.config.document import Document
-from autotune.config.schema import Source, TrialLimits, parse_section
-from autotune.config.section import ListedKnob, section_lines
+from autotune.config.schema import ListedKnob, Source, TrialLimits, parse_section, section_lines
 from autotune.errors import ConfigError
 
 

@@ -14,9 +14,8 @@ import pytest
 import autotune
 from autotune.clock import SystemClock
 from autotune.records import Stop
-from autotune.trial.guard import ENDING_S, Ended, Guard, Program, Started
+from autotune.trial.guard import ENDING_S, Ended, Guard, Program, Started, end_orphans
 from autotune.trial.guard_process import GIVE_UP_S, GRACE_S
-from autotune.trial.orphans import end_orphans
 from tests.trial.conftest import Trials, running
 from tests.until import DEADLINE_S, until
 

@@ -105,6 +105,6 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path, caplog, monkeypatch) -> 
     (folder.outputs / "checkpoint").write_text("x")
 
     # Root may delete anything, so the refusal of a read-only mount has to be played.
-    monkeypatch.setattr("autotune.trial.deletion._run", lambda *_: None)
+    monkeypatch.setattr("autotune.trial.deletion._remove", lambda *_: None)
     folder.discard_outputs()
     assert f"{folder.outputs} could not be deleted completely" in caplog.text

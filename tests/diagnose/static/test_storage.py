@@ -10,7 +10,7 @@ from autotune.diagnose import storage
 from autotune.diagnose.findings import Severity
 from autotune.diagnose.storage import ReadingRate, Reads, check_storage, reading_rate
 from autotune.diagnose.subject import Subject
-from autotune.trial.mounts import is_network, is_rotating
+from autotune.measure.host import is_network, is_rotating
 from tests.diagnose.static.problems import problem_of
 
 
