@@ -53,25 +53,13 @@ def eager_steps(training: Training) -> Places:
             yield unit, min(updates, key=lambda call: call.lineno)
 
 
-def serial_maps(training: Training) -> Iterator[tuple[Unit, ast.Call]]:
-    """Yield ``map`` of a dataset without ``num_parallel_calls``."""
+def serial_maps(training: Training) -> Places:
+    """Yield serial ``map`` calls of datasets whose function has a state: random numbers or Python."""
     for unit, call in dataset_calls(training.code, "map"):
         # Dataset.map(map_func, num_parallel_calls=None, ...)
-        if len(call.args) <= 1 and not any(one.arg in ("num_parallel_calls", None) for one in call.keywords):
+        is_serial = len(call.args) == 1 and not any(one.arg in ("num_parallel_calls", None) for one in call.keywords)
+        if is_serial and _is_stateful(training, unit, call.args[0], set()):
             yield unit, call
-
-
-def stateful_serial_maps(training: Training) -> Places:
-    """Yield those of `serial_maps` whose function has a state, random numbers or Python, as far as can be seen."""
-    for unit, call in serial_maps(training):
-        if call.args and _is_stateful(training, unit, call.args[0], set()):
-            yield unit, call
-
-
-def unbuffered_pipelines(training: Training) -> Places:
-    """Yield the first ``batch`` of a dataset where no dataset is ever prefetched."""
-    if not _mentions(training, "prefetch", "prefetch_to_device"):
-        yield from list(dataset_calls(training.code, "batch", "padded_batch"))[:1]
 
 
 def functions_made_in_loops(training: Training) -> Places:

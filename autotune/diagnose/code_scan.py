@@ -13,7 +13,6 @@ from autotune.diagnose import code_finders
 from autotune.diagnose.findings import CheckResult, Issue, capitalized, issue
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES, Rule
-from autotune.search.problem import Problem
 from autotune.space.catalog import known_knob
 
 _PYTHON_IN_GRAPH = "python-in-graph"
@@ -28,20 +27,13 @@ _TELLING = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerMachine:
-    """What rules need of where a trainer runs.
-
-    Attributes:
-        tensorflow: Version of TensorFlow; None where it is not known.
-    """
+    """What rules need of where a trainer runs."""
 
     cores: int
     has_gpu: bool
-    tensorflow: tuple[int, int] | None = None
 
     def has(self, need: str) -> bool:
-        is_newer = self.tensorflow is not None and self.tensorflow >= (2, 13)
-        needs = {"cores": self.cores > 1, "gpu": self.has_gpu}
-        return {**needs, "newer TensorFlow": is_newer, "older TensorFlow": not is_newer}[need]
+        return {"cores": self.cores > 1, "gpu": self.has_gpu}[need]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +60,8 @@ def check_code(look: Subject) -> CheckResult:
     if not paths:
         return CheckResult(check="code", why_not=_why_nothing_to_read(problem.command))
     named = words_in((*problem.settings.scalars.values(), *problem.command))
-    done = scan(paths, problem.settings.folder, named, _machine_of(problem))
+    machine = TrainerMachine(cores=problem.machine.cpu_cores, has_gpu=bool(problem.machine.gpus))
+    done = scan(paths, problem.settings.folder, named, machine)
     if not done.files:
         return CheckResult(check="code", why_not="; ".join(done.unread))
     native = {
@@ -91,16 +84,6 @@ def _why_nothing_to_read(command: Sequence[str]) -> str:
     if script and command[script - 1] == "-m":
         return f"the module {command[script]} is not below this directory; installed packages are not read"
     return "the command starts no Python script that is found here"
-
-
-def _machine_of(problem: Problem) -> TrainerMachine:
-    version = problem.frameworks.get("tensorflow") or problem.frameworks.get("tensorflow-cpu") or ""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return TrainerMachine(
-        cores=problem.machine.cpu_cores,
-        has_gpu=bool(problem.machine.gpus),
-        tensorflow=(int(numbers[1]), int(numbers[2])) if numbers else None,
-    )
 
 
 def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:

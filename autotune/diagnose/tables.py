@@ -47,7 +47,7 @@ class Rule(_Row, frozen=True):
     find: str = ""
     calls: tuple[str, ...] = ()
     where: Literal["anywhere", "always", "each step"] = "anywhere"
-    needs: tuple[Literal["cores", "gpu", "older TensorFlow", "newer TensorFlow"], ...] = ()
+    needs: tuple[Literal["cores", "gpu"], ...] = ()
 
 
 class Setting(_Row, frozen=True):

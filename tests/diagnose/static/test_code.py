@@ -70,8 +70,8 @@ def test_modules_count_as_far_as_the_script_reaches_them(tmp_path: Path) -> None
     assert found_in(tmp_path, sources) == {("data/loading.py:5", "python-in-graph")}
 
 
-def test_newer_tensorflow_is_not_told_what_it_does_itself(tmp_path: Path) -> None:
-    """From 2.13 on maps without a state are made parallel, and a prefetch is put in; those with one are still found."""
+def test_only_maps_with_a_state_are_serial(tmp_path: Path) -> None:
+    """TensorFlow makes the others parallel, and puts a prefetch in."""
     text = """
         import tensorflow as tf
 
@@ -82,10 +82,7 @@ def test_newer_tensorflow_is_not_told_what_it_does_itself(tmp_path: Path) -> Non
         data = data.map(lambda x: augment(x)).batch(4)
         fit(data)
         """
-    older = {("train.py:7", "serial-map"), ("train.py:8", "serial-map"), ("train.py:8", "no-prefetch")}
-    assert found_in(tmp_path, {"train.py": text}) == older
-    newer = TrainerMachine(cores=8, has_gpu=True, tensorflow=(2, 16))
-    assert found_in(tmp_path, {"train.py": text}, newer) == {("train.py:8", "serial-map")}
+    assert found_in(tmp_path, {"train.py": text}) == {("train.py:8", "serial-map")}
 
 
 def test_rules_about_a_gpu_or_cores_are_left_out_where_there_is_none(tmp_path: Path) -> None:
