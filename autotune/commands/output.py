@@ -5,7 +5,6 @@ import os
 import sys
 import termios
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -27,20 +26,6 @@ def say_aside(text: str) -> None:
 def say_document(text: str) -> None:
     """Prints a whole document on stdout, as it is."""
     print(text, end="", flush=True)
-
-
-def append_line(path: Path, text: str | None) -> None:
-    """Append a line to a file of the user's; None only opens it.
-
-    Raises:
-        ConfigError: It cannot be written to.
-    """
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            print(safe_text(text or ""), end="\n" if text else "", file=file)
-    except OSError as error:
-        why = f"cannot be written to: {error.strerror}"
-        raise ConfigError(why, where=str(path), remedy="Name another file.") from error
 
 
 def say_object(document: Mapping[str, Any], *, indent: int | None = None) -> None:
