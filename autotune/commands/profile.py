@@ -12,7 +12,6 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.output import say_aside, say_object
 from autotune.commands.parameters import (
-    config_if_any_option,
     config_option,
     json_option,
     state_dir_option,
@@ -66,38 +65,30 @@ def pipeline(
     return 0
 
 
-@command.command("step", short_help="data, copy to device, forward, loss, backward, optimizer, the rest")
-@config_if_any_option
+@command.command("step", short_help="data, forward, backward, optimizer, the rest; the slowest operations")
+@config_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def step(call: Invocation, config: Path | None, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
-    """Times the phases of a training step: data, copy to device, forward, loss, backward, optimizer, the rest.
+def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
+    """Times the phases of a training step, and the operations that take longest in it.
 
-    With a config, those of your trainer's step, in a trial of its own that no search looks at: Keras's fit and
-    train_on_batch, and autotune.tf, compiled as it trains and on its own batches; PyTorch by marks on its own steps.
-    The command stands in the config's section, or behind --.
-
-    Without a config, those of the shipped text-to-speech model, on random batches.
+    In a trial of its own that no search looks at, with today's values. PyTorch's steps are divided into data, forward,
+    backward, optimizer and the rest, all others into data and the rest. The operations are those that PyTorch's or
+    TensorFlow's own profiler sees. The command stands in the config's section, or behind --.
     """
-    if trainer and config is None:
-        raise click.UsageError("A command behind -- needs its config: --config FILE")
     with signals_held():
-        from autotune.diagnose.step_profile import profile_shipped_step, profile_trainer_step
+        from autotune.diagnose.step_profile import profile_trainer_step
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_step_profile
 
-    if config is None:
-        profile = profile_shipped_step()
-    else:
-        made = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
-        _say_remarks(made.remarks)
-        profile = made.profile
+    made = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
+    _say_remarks(made.remarks)
     if call.as_json:
-        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
+        call.answer(lambda: say_object({"format": 1, **asdict(made.profile)}, indent=2))
     else:
-        print_step_profile(text_console(), profile)
+        print_step_profile(text_console(), made.profile)
     return 0
 
 

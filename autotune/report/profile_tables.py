@@ -1,66 +1,36 @@
-"""Screen of a step's profile: a row a phase, and whether they add up."""
+"""Screen of a step's profile: its phases and its operations."""
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.diagnose.findings import percent
 from autotune.diagnose.pipeline_profile import Grid, PipelineProfile
 from autotune.diagnose.step_profile import Phase, StepProfile
 from autotune.report.plain_text import plain, value_text
 
 
 def print_step_profile(console: Console, profile: StepProfile) -> None:
-    """Print the phases of a step, the step, and how well they add up."""
-    size = "" if profile.batch_size is None else f": batches of {profile.batch_size}"
-    where = ", ".join(part for part in (profile.device, profile.compiled) if part)
-    console.print(f"Step of {plain(profile.of)}{size}{f', on {plain(where)}' if where else ''}", soft_wrap=True)
+    """Print the phases of a step, the step, and its operations."""
+    of = f" of {profile.framework}" if profile.framework else ""
+    size = "" if profile.batch_size is None else f": batches of {profile.batch_size:.4g}"
+    console.print(f"Step{of}{size}; {profile.steps} steps", soft_wrap=True)
     console.print(Text(profile.verdict), soft_wrap=True)
     table = Table("phase", "mean ms", "median", "middle half", "p95", "p99", "share")
     for phase in (*profile.phases, profile.step):
         table.add_row(*_cells(phase, profile.step.mean_ms or 0.0))
     console.print(table)
-    console.print(Text(_adding_up(profile)), soft_wrap=True)
-    for line in _places(profile):
-        console.print(line, soft_wrap=True)
     if profile.gpu_utilization is not None:
         console.print(f"GPU busy in training: {profile.gpu_utilization:.0%} of the time.", soft_wrap=True)
-    if profile.slowest:
-        table = Table("slowest operations, made one by one", "ms a step", "times", "from")
-        for one in profile.slowest[:5]:
-            table.add_row(plain(one.what), f"{one.ms:.2f}", str(one.count), plain(one.place.rpartition("/")[2]))
-        console.print(table)
-
-
-def _adding_up(profile: StepProfile) -> str:
-    timed = "timed with its parts, in turn"
-    if profile.steps is not None:
-        timed = f"that of {profile.steps} steps of the training itself"
-    if profile.adds_up is None:
-        return f"The step is {timed}; its parts were not measured."
-    share = percent(profile.adds_up)
-    if profile.marks_cost is None:
-        return (
-            f"The phases without the rest make {share} of the step, which is {timed}; they are means of "
-            f"{profile.rounds} rounds in turn."
-        )
-    return (
-        f"The phases without the rest make {share} of the step, which is {timed} without marks; they are means of "
-        f"{profile.rounds} steps with marks, which took {1.0 + profile.marks_cost:.1%} of the others' time."
-    )
-
-
-def _places(profile: StepProfile) -> list[str]:
-    if not profile.places:
-        return ["There is no GPU: all of it runs on the CPU."] if profile.device == "CPU" else []
-    lines = []
-    for what in dict.fromkeys(place.what for place in profile.places):
-        some = [place for place in profile.places if place.what == what]
-        lines.append(f"{what}: " + ", ".join(f"{place.count} on {place.device}" for place in some))
-        on_cpu = [name for place in some if "cpu" in place.device.lower() for name in place.names if name]
-        if on_cpu:
-            lines.append(f"  on the CPU though there is a GPU: {', '.join(on_cpu)}")
-    return [plain(line) for line in lines]
+    if profile.why_not is not None:
+        console.print(f"Incomplete: {plain(profile.why_not)}.", soft_wrap=True)
+    if not profile.operations:
+        return
+    table = Table("operation", "times a step", "ms on the host", "ms on a GPU")
+    for one in profile.operations[:10]:
+        table.add_row(plain(one.name), f"{one.times:.4g}", f"{one.host_ms:.3f}", f"{one.device_ms:.3f}")
+    console.print(table)
+    steps = f"The operations are from {profile.framework}'s profiler, over {profile.profiled_steps} steps."
+    console.print(plain(steps), soft_wrap=True)
 
 
 def _cells(phase: Phase, step_ms: float) -> tuple[str, ...]:

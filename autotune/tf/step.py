@@ -107,7 +107,6 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         signature: Shapes and dtypes of a batch, the pipeline's ``element_spec``. The step is traced for
             it once, whatever lengths come; with XLA, dimensions that it leaves open are compiled for as
             they come.
-        forward: The part of ``loss`` that makes what is compared, from a batch to tensors; only profiles call it.
 
     Attributes:
         loss_scale: Scale of the loss; None where there is none.
@@ -123,12 +122,9 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         optimizer: Optimizer,
         options: StepOptions,
         signature: dict[str, tf.TensorSpec],
-        *,
-        forward: Callable[[Batch], Any] | None = None,
     ) -> None:
         super().__init__()
         self.loss = loss
-        self.forward = forward
         self._variables = list(variables)
         self._optimizer = optimizer
         self.loss_scale = LossScale() if options.precision is Precision.MIXED_FLOAT16 else None

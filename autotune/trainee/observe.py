@@ -49,6 +49,9 @@ COSTS = {
 }
 """The same, of what is observed only in trials."""
 
+STEP_PROFILES = {"tensorflow": ("step_profile.TensorFlowProfile",), "torch": ("step_profile.TorchProfile",)}
+"""The same, of what profiles the step in a trial that is made for it."""
+
 installed: list[Instrumentation] = []
 """Instrumentation of this process, once installed."""
 
@@ -72,8 +75,10 @@ def install() -> None:
     def add(observer: str) -> None:
         part(observer)(loop, instrumentation, *phased).install()
 
+    profiles = STEP_PROFILES if folder and "AUTOTUNE_PROFILE_STEP" in os.environ else {}
+
     def observe(framework: str) -> None:
-        for observers in (PHASED_OBSERVERS if phased else {}), OBSERVERS, (COSTS if folder else {}):
+        for observers in (PHASED_OBSERVERS if phased else {}), OBSERVERS, (COSTS if folder else {}), profiles:
             for observer in observers.get(framework, ()):
                 instrumentation.attempt(framework, add, observer)
         if code is not None:

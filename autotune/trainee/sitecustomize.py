@@ -39,10 +39,6 @@ def _observe() -> None:
         from autotune.trainee import observe
 
         observe.install()
-        if os.environ.get("AUTOTUNE_PROFILE_STEP"):
-            from autotune.trainee import step_profile
-
-            step_profile.install()
         if _code and not _channel:
             _load()
             _warm["Recorder"]()  # type: ignore[operator]

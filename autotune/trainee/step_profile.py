@@ -1,311 +1,326 @@
-"""Profile of the step of an unchanged trainer, made in its process while it trains.
+"""Profile of the steps of an unchanged trainer, made in its process while it trains: in a trial of its own.
 
-The parts of the step are timed in several blocks of rounds with steps of the training between them: so both are timed
-while the machine is as it is. The result is ``step_phases.json`` in the trial's folder, one object:
+PyTorch's steps are divided into phases at the moments that hooks see: fetches, backward passes, updates. Then PyTorch's
+or TensorFlow's own profiler observes a few steps. The result is ``step_profile.json`` in the trial's folder:
 
-    {"v": 1, "of": "…", "compiled": "graph", "device": "CPU", "batch_size": 8, "held": [[81.2, 83.1], …],
-     "draws": true, "times_ms": {"forward": […], "loss": […], "gradients": […], "update": […]},
-     "why_not": {"copy": "…"}}
+    {"v": 1, "framework": "PyTorch", "profiler_begin_s": 102.3, "steps": 9,
+     "phases_ms": {"data": […], "forward": […], "backward": […], "optimizer": […], "rest": […]},
+     "operations": [{"name": "aten::mm", "times": 24, "host_ms": 15.6, "device_ms": 0.0}, …], "why_not": ""}
 
-or ``{"v": 1, "error": "…"}``; in place of ``times_ms``, a profile by marks (step_profile_torch.py) has ``marked_ms``,
-the phases of each step with marks, and ``plain_ms``, the times of steps without. ``places`` says which tensors and
-operations are on which device, where there is a GPU: ``[{"what": "buffers", "device": "cpu", "count": 1, "names":
-["mask"]}, …]``. ``slowest`` are the operations that took longest where one step was made one by one: ``[{"what":
-"Conv2D", "place": "/home/me/train.py:41 loss", "count": 2, "ms": 12.1}, …]``. ``held`` are the times (CLOCK_MONOTONIC)
-for which the trainer was held; ``draws`` says whether batches were drawn from its loader meanwhile, which else has had
-time to work ahead.
+``phases_ms`` are the times of each step before the profiler is started (CLOCK_MONOTONIC), ``operations`` the sums over
+the ``steps`` until it is stopped, ``why_not`` is the reason that one of them is missing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import re
+import shutil
+import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+import weakref
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Callable, Optional
 
-from autotune.trainee import observe
-from autotune.trainee.costs import place_of
-from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.stream import TRIAL_DIR_VARIABLE, mark
+from autotune.trainee.observer import Observer
+from autotune.trainee.report import Report
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Step, mark
 
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
-"""Environment variable that asks for a profile, in a trial of its own."""
+"""Environment variable that asks for a profile."""
 
-NO_PROFILE = "no profile of the step: "
-"""Begin of the notes that say why."""
+BEGINS = "the step will be profiled"
+"""Note at the first step."""
 
-BEGINS = "the parts of the step will be timed"
-"""Note at the first step that is counted."""
-
-FILE = "step_phases.json"
+FILE = "step_profile.json"
 FORMAT_VERSION = 1
 
-STEPS_ONE_BY_ONE = 8
-"""Steps whose operations are timed one by one."""
+_LEAST = (20, 4.0), (20, 6.0), (4, 0.2)
+"""Steps and seconds of the warm-up, of the steps before the profiler is started, and of those until it is stopped."""
 
-_PROFILED = {
-    "keras": "step_profile_tensorflow.profile_keras",
-    "autotune.tf.step": "step_profile_tensorflow.profile_train_step",
-    "torch": "step_profile_torch.profile_torch",
-}
-"""Module → what profiles the steps that it makes."""
+_MOST_STEPS = 600  # whose phases are kept
+_MOST_OPERATIONS = 50
 
-
-def install() -> None:
-    """Install the profiler in a trial that is made for it; in any other process nothing happens."""
-    folder = os.environ.get(TRIAL_DIR_VARIABLE) if os.environ.get(VARIABLE) else None
-    if folder is None:
-        return
-    instrumentation = Instrumentation(refuse)
-    profiler = StepProfiler(folder)
-
-    def profile(framework: str) -> None:
-        instrumentation.attempt(framework, lambda: observe.part(_PROFILED[framework])(profiler, instrumentation))
-
-    observe.Hook(dict.fromkeys(_PROFILED, profile)).install()
+Operations = dict[str, list[float]]
+"""Name of an operation → how often it was executed, its ms on the host, its ms on a device."""
 
 
-def refuse(why: str) -> None:
-    """Say that there will be no profile."""
-    mark("note", text=f"{NO_PROFILE}{why}")
+class StepProfile(Observer):
+    """Profile of the steps of one framework; an error of it is written into the result, or is a note."""
 
+    framework = ""
 
-class StepProfiler:
-    """Profiler of the steps of this process.
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._stage, self._steps, self._since_s = 0, 0, 0.0
+        self._profiler_begin_s = 0.0
+        self._why_not = ""
 
-    Attributes:
-        is_over: True once there is a result.
-    """
+    def start(self) -> None:
+        """Start the framework's profiler."""
+        raise NotImplementedError
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self._lock = threading.Lock()
-        self._steps = 0  # since the last block
-        self._since_s = 0.0
-        self._held: list[tuple[float, float]] = []
-        self._timing: Optional[Timing] = None
-        self.is_over = False
+    def stop(self) -> Operations:
+        """Stop the framework's profiler, and return what it has seen."""
+        raise NotImplementedError
 
-    def is_due(self) -> bool:
-        """Count a step that is about to begin; return whether a block is to be made now."""
+    def phases_ms(self) -> dict[str, list[float]]:
+        """Return the times of the phases of each step; empty if they are not seen."""
+        return {}
+
+    @property
+    def is_warm(self) -> bool:
+        """True for the steps between the warm-up and the profiler."""
+        return self._stage == 1
+
+    @property
+    def is_over(self) -> bool:
+        return self._stage == len(_LEAST)
+
+    def passed(self, steps: int) -> None:
+        """Process the end of some steps."""
+        if self.is_over:
+            return
         now_s = time.monotonic()
-        with self._lock:
-            if self.is_over:
-                return False
-            if not self._since_s and not self._held:
-                mark("note", text=BEGINS)
-            self._since_s = self._since_s or now_s
-            self._steps += 1
-            passed_s = now_s - self._since_s
-            # Before the first block the step has to be traced, compiled and steady; and there may be few long steps.
-            steps, least_s = (8, 0.75) if self._held else (20, 4.0)
-            due = (self._steps > steps and passed_s > least_s) or (self._steps > 4 and passed_s > 30.0)
-            if due:
-                self._steps, self._since_s = 0, 0.0
-            return due
+        if not self._since_s:
+            self._since_s = now_s
+            mark("note", text=BEGINS)
+        self._steps += steps
+        passed_s = now_s - self._since_s
+        least, least_s = _LEAST[self._stage]
+        is_due = self._steps >= least and passed_s >= least_s
+        is_long = (self._steps >= 4 and passed_s >= 30.0) or (self.is_warm and self._steps >= _MOST_STEPS)
+        if is_due or is_long:
+            steps, self._steps, self._since_s, self._stage = self._steps, 0, now_s, self._stage + 1
+            if self._stage == 2:
+                self._profiler_begin_s = now_s
+                self._attempt(self.start)
+            elif self.is_over:
+                self._write(steps)
 
-    def make(self, parts_of: Callable[[], StepParts]) -> None:
-        """Make a block, which the observer does not take for steps, and after the last one write the result.
-
-        Nothing is raised.
-
-        Args:
-            parts_of: Makes the parts, before the first block.
-        """
-        begin_s = time.monotonic()
+    def _attempt(self, action: Callable[[], Any]) -> Any:
         try:
-            _observe(False)
-            if self._timing is None:
-                self._timing = Timing(parts_of())
-            self._timing.block(rounds=5, fewest=1, limit_s=1.5)
-            self._held.append((begin_s, time.monotonic()))
-            if len(self._held) == 12:
-                self.is_over = True
-                write_result(self.folder, {**self._timing.result(), "held": self._held})
+            return action()
         except Exception as error:
-            self.is_over = True
-            try_to_write_error(self.folder, f"{type(error).__name__}: {error}")
-        finally:
-            _observe(True)
+            self._why_not = f"{type(error).__name__}: {error}"[:300]
+            return None
 
-
-def _observe(on: bool) -> None:
-    for instrumentation in observe.installed:
-        instrumentation.on = on
-
-
-@dataclass
-class StepParts:
-    """Functions that do more and more of a training step, and the batches to time them with.
-
-    Attributes:
-        compiled: Way in which it is executed: eager, traced into a graph, compiled by XLA.
-        batch_size: Samples in a batch; None if that is not known.
-        functions: Functions of a batch on that device, in the order in which each does one part more: ``forward``,
-            ``loss``, ``gradients``, ``update``, ``metrics``; those that there are, or ``whole`` where none can be told
-            apart. They may return at once, and `wait` returns when their work is done.
-        warm_up_on: Those of the batches on which the functions are traced and compiled for all.
-        why_not: Function that there is not → the reason.
-        copy: Copies a batch from the host to the device; None where none is copied in the step.
-        on_host: The batches as the step is given them.
-        restore: Puts back what the functions have changed.
-        places: Returns what is on which device, where there is a GPU, with a step of its own.
-        operations: Adds the operations of a step of its own, which is made one by one.
-        draw: Draws a batch from the trainer's loader, which then loads the next one; None where it is not known.
-    """
-
-    of: str
-    compiled: str
-    device: str
-    batch_size: Optional[int]
-    functions: Mapping[str, Callable[[Any], object]]
-    batches: Sequence[Any]
-    warm_up_on: Sequence[Any]
-    why_not: Mapping[str, str]
-    wait: Callable[[], object]
-    copy: Optional[Callable[[Any], object]]
-    on_host: Sequence[Any]
-    restore: Callable[[], object]
-    places: Callable[[], list[dict[str, Any]]]
-    operations: Callable[[Operations], object]
-    draw: Optional[Callable[[], object]] = None
-
-
-class Timing:
-    """Times of the parts of a step, block by block.
-
-    Args:
-        parts: The parts; they are called until they are traced and compiled.
-    """
-
-    def __init__(self, parts: StepParts) -> None:
-        self._parts = parts
-        self._times_ms: dict[str, list[float]] = {}
-        self._draws = parts.draw is not None
-        self._why_not = dict(parts.why_not)
-        self._functions: dict[str, Callable[[Any], object]] = {}
-        self._places: list[dict[str, Any]] = []
-        self._operations = Operations()
-        try:
-            for name, function in parts.functions.items():
-                self._warm_up(name, function, parts.warm_up_on)
-            if parts.copy is not None:
-                self._warm_up("copy", parts.copy, parts.on_host[:1])
-            with contextlib.suppress(Exception):  # a version of the framework that does not show its graphs
-                self._places = parts.places()
-            with contextlib.suppress(Exception):  # a step that cannot be made so
-                parts.operations(self._operations)
-        finally:
-            parts.restore()
-
-    def _warm_up(self, name: str, function: Callable[[Any], object], batches: Sequence[Any]) -> None:
-        """Call a function until it is traced and compiled."""
-        try:
-            for batch in batches:
-                for _ in range(2):
-                    function(batch)
-                    self._parts.wait()
-            self._functions[name] = function
-        except Exception as error:
-            self._why_not[name] = f"{type(error).__name__}: {error}"
-
-    def block(self, *, rounds: int, fewest: int, limit_s: float) -> None:
-        """Time all parts in turn, so that what disturbs the machine for a while disturbs all of them.
-
-        All parts of a round get the same batch, the next round the next. Before each call, and outside its time, a
-        batch is drawn from the trainer's loader: so that is at work as it is in training. It is left alone once it has
-        taken up the time limit, or has failed. In the end, what the parts have changed is put back.
-
-        Args:
-            rounds: How often each is timed.
-            limit_s: Time after which there are no more rounds than the fewest.
-        """
-        parts, names, draw = self._parts, list(self._functions), self._parts.draw
-        began_s, drawn_s = time.perf_counter(), 0.0
-        try:
-            for number in range(rounds if names else 0):
-                if number >= fewest and time.perf_counter() - began_s > limit_s:
-                    break
-                first = number % len(names)
-                for name in names[first:] + names[:first]:
-                    begin_s = time.perf_counter()
-                    if draw is not None and drawn_s < limit_s:
-                        try:
-                            draw()
-                        except Exception:
-                            draw = None
-                    batches = parts.on_host if name == "copy" else parts.batches
-                    called_s = time.perf_counter()
-                    self._functions[name](batches[number % len(batches)])
-                    parts.wait()
-                    self._times_ms.setdefault(name, []).append(1000 * (time.perf_counter() - called_s))
-                    drawn_s += called_s - begin_s
-        finally:
-            parts.restore()
-        # Each block begins with another batch.
-        parts.batches = [*parts.batches[rounds % len(parts.batches) :], *parts.batches[: rounds % len(parts.batches)]]
-
-    def result(self) -> dict[str, Any]:
-        """Return what the file holds, without the times of the trial."""
-        parts = self._parts
-        return {
-            **{name: getattr(parts, name) for name in ("of", "compiled", "device", "batch_size")},
-            "draws": self._draws,
-            "times_ms": {name: [round(value, 3) for value in values] for name, values in self._times_ms.items()},
-            "why_not": {name: why[:300] for name, why in self._why_not.items()},
-            "places": self._places,
-            "slowest": self._operations.rows(STEPS_ONE_BY_ONE),
+    def _write(self, steps: int) -> None:
+        """Write the result, whole, unless there is one: of several processes the first one's counts."""
+        # A profiler that could not be started may be the trainer's own.
+        operations: Operations = {} if self._why_not else self._attempt(self.stop) or {}
+        phases_ms: dict[str, list[float]] = self._attempt(self.phases_ms) or {}
+        rows = sorted(operations.items(), key=lambda row: -max(row[1][1:]))[:_MOST_OPERATIONS]
+        result = {
+            "v": FORMAT_VERSION,
+            "framework": self.framework,
+            "profiler_begin_s": self._profiler_begin_s,
+            "steps": steps,
+            "phases_ms": {name: [round(one, 4) for one in values] for name, values in phases_ms.items()},
+            "operations": [
+                {
+                    "name": name[:200],
+                    "times": int(times),
+                    "host_ms": round(host_ms, 4),
+                    "device_ms": round(device_ms, 4),
+                }
+                for name, (times, host_ms, device_ms) in rows
+            ],
+            "why_not": self._why_not,
         }
-
-
-class Operations:
-    """Operations of steps that are made one by one, with the times of each."""
-
-    def __init__(self) -> None:
-        self._times_s: dict[tuple[str, str], list[float]] = {}
-
-    def add(self, name: str, took_s: float) -> None:
-        """Add one that has just ended; its place is the line of the trainer's own that has led to it."""
-        self._times_s.setdefault((name, place_of(None)), []).append(took_s)
-
-    def rows(self, steps: int) -> list[dict[str, Any]]:
-        """Return those that take longest in a step, by the medians of their times.
-
-        Args:
-            steps: How many steps they are of.
-        """
-        found = [
-            {
-                "what": name,
-                "place": place,
-                "count": max(1, len(times_s) // steps),
-                "ms": round(1000 * median(times_s) * len(times_s) / steps, 4),
-            }
-            for (name, place), times_s in self._times_s.items()
-        ]
-        return sorted(found, key=lambda row: -float(str(row["ms"])))[:8]
-
-
-def write_result(folder: str, result: Mapping[str, Any]) -> None:
-    """Write a result, whole, unless there is one: of several processes the first one's counts."""
-    path = os.path.join(folder, FILE)
-    part = f"{path}.{os.getpid()}"
-    with open(part, "x", encoding="utf-8") as file:
-        json.dump({"v": FORMAT_VERSION, **result}, file, separators=(",", ":"))
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        pass
-    finally:
+        path = os.path.join(os.environ[TRIAL_DIR_VARIABLE], FILE)
+        part = f"{path}.{os.getpid()}"
+        with open(part, "x", encoding="utf-8") as file:
+            json.dump(result, file, separators=(",", ":"))
+        with contextlib.suppress(FileExistsError):
+            os.link(part, path)
         os.unlink(part)
 
 
-def try_to_write_error(folder: str, why: str) -> None:
-    """Write that there are no times; nothing is raised."""
-    with contextlib.suppress(Exception):
-        write_result(folder, {"error": why[:500]})
+DATA, FORWARD, BACKWARD, OPTIMIZER, REST = PHASES = "data", "forward", "backward", "optimizer", "rest"
+"""Phases of a step of PyTorch. They end with: the end of a fetch, begin and end of a backward pass, the end of an
+update, the begin of a fetch."""
+
+_Moments = list[tuple[str, Any]]
+"""Moments of a step, as the clock gives them (numbers, or events of a GPU), each with the phase that ends there."""
+
+
+class TorchProfile(StepProfile):
+    """Profile of PyTorch: a step goes from an update to the next one of the same optimizer."""
+
+    framework = "PyTorch"
+    _training: Optional[int] = None
+    """Thread that trains with PyTorch in this process."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._optimizer: Callable[[], Any] = bool  # the first one, by a weak reference
+        self._device: Any = None  # a GPU with parameters of it
+        self._is_backward = False  # a pass may have passes within it
+        self._step: _Moments = []
+        self._kept: list[_Moments] = []
+        self._profiler: Any = None
+
+    def install(self) -> None:
+        fetch = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
+        self.around(fetch, lambda _args, _kwargs: self._moment(REST), self._fetched)
+        for name in ("backward", "grad"):
+            self.around(f"torch:autograd.{name}", self._backward_begins, self._backward_ends)
+        self.attempt("torch.optim.optimizer:register_optimizer_step_post_hook", self._see_updates)
+
+    def _see_updates(self, optimizers: Any, name: str) -> None:
+        getattr(optimizers, name)(self.instrumentation.guarded(self._updated))
+
+    def _updated(self, optimizer: Any, *_arguments: Any) -> None:
+        if TorchProfile._training is None:
+            TorchProfile._training, self._optimizer = threading.get_ident(), weakref.ref(optimizer)
+            os.register_at_fork(after_in_child=self._forget)
+            parameters = (one for group in optimizer.param_groups for one in group["params"])
+            self._device = next((one.device for one in parameters if one.device.type == "cuda"), None)
+        if threading.get_ident() != TorchProfile._training:
+            return
+        is_border = optimizer is self._optimizer()
+        if is_border:
+            self.passed(1)
+        if self._moment(OPTIMIZER) and is_border and self.is_warm:
+            if len(self._step) > 1:
+                self._kept.append(self._step)
+            self._step = self._step[-1:]
+
+    def _forget(self) -> None:
+        """End the profile in a forked child of a process that trains."""
+        TorchProfile._training = 0
+
+    def _moment(self, ends: str) -> bool:
+        """Note a moment; return whether it is one of the thread that trains, and of an unfinished profile."""
+        if self.is_over or threading.get_ident() != TorchProfile._training:
+            return False
+        if self.is_warm:
+            self._step.append((ends, self._now()))
+        return True
+
+    def _now(self) -> Any:
+        """Return the time; with a GPU an event of its present stream, which nothing waits for."""
+        if self._device is None:
+            return time.perf_counter()
+        cuda = sys.modules["torch"].cuda
+        event = cuda.Event(enable_timing=True)
+        event.record(cuda.current_stream(self._device))
+        return event
+
+    def _fetched(self, *_end: Any) -> None:
+        self._moment(DATA)
+
+    def _backward_begins(self, _args: Any, _kwargs: Any) -> Optional[bool]:
+        if self._is_backward or not self._moment(FORWARD):
+            return None
+        self._is_backward = True
+        return True
+
+    def _backward_ends(self, *_end: Any) -> None:
+        self._is_backward = False
+        self._moment(BACKWARD)
+
+    def phases_ms(self) -> dict[str, list[float]]:
+        if self._device is not None:
+            sys.modules["torch"].cuda.synchronize(self._device)
+        found: dict[str, list[float]] = {name: [] for name in PHASES}
+        for step in self._kept:
+            sums = dict.fromkeys(PHASES, 0.0)
+            for (_, begin), (ends, end) in zip(step, step[1:]):  # noqa: B905, RUF007 -- Python 3.9 has neither
+                sums[ends] += 1000.0 * (end - begin) if self._device is None else begin.elapsed_time(end)
+            for name, ms in sums.items():
+                found[name].append(ms)
+        self._kept.clear()
+        return {name: values for name, values in found.items() if any(values)}
+
+    def start(self) -> None:
+        if sys.modules["torch"].autograd._profiler_enabled():
+            raise RuntimeError("the trainer has started PyTorch's profiler itself")
+        self._profiler = import_module("torch.profiler").profile()
+        self._profiler.start()
+
+    def stop(self) -> Operations:
+        self._profiler.stop()
+        found: Operations = {}
+        for row in self._profiler.key_averages():
+            if row.device_type.name == "CPU":  # the operation; what it has launched on a device is part of its row
+                # before PyTorch 2.4 with the name of one kind of device
+                on_device = (
+                    "self_device_time_total" if hasattr(row, "self_device_time_total") else "self_cuda_time_total"
+                )
+                found[row.key] = [row.count, row.self_cpu_time_total / 1000.0, getattr(row, on_device) / 1000.0]
+        return found
+
+
+_HOST_OPERATION = re.compile(r"(?:[^: ]+:|EagerLocalExecute: )(\w+)")  # name in the graph, if it has one, and kind
+_HOLDING = re.compile(r"_?Xla.*|.*Call|If|While|Case|__inference_.*")  # the time of these is that of others
+
+
+class TensorFlowProfile(StepProfile):
+    """Profile of TensorFlow; its steps are compiled, so that their phases are not seen."""
+
+    framework = "TensorFlow"
+
+    def install(self) -> None:
+        observed = lambda args, _kwargs: len(args[0].held) or None if args[0].is_ours else None  # noqa: E731
+        for owner, name, steps in ((Report, "flush", observed), (Step, "_report", lambda _args, _kwargs: 1)):
+            self.instrumentation.around(owner, name, steps, lambda steps, *_end: self._ended(steps))
+
+    def _ended(self, steps: int) -> None:
+        if TorchProfile._training is None:
+            self.passed(steps)
+
+    @functools.cached_property
+    def _folder(self) -> str:
+        return os.path.join(os.environ[TRIAL_DIR_VARIABLE], f"profiler.{os.getpid()}")
+
+    def start(self) -> None:
+        profiler = sys.modules["tensorflow"].profiler.experimental
+        profiler.start(self._folder, profiler.ProfilerOptions(host_tracer_level=3, python_tracer_level=0))
+
+    def stop(self) -> Operations:
+        try:
+            sys.modules["tensorflow"].profiler.experimental.stop()
+            space = import_module("tensorflow.tsl.profiler.protobuf.xplane_pb2").XSpace()
+            for path in Path(self._folder).rglob("*.xplane.pb"):
+                space.ParseFromString(path.read_bytes())
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        host: dict[str, list[float]] = {}
+        device: dict[str, list[float]] = {}
+        for plane in space.planes:
+            on_device = plane.name.startswith("/device:")
+            for line in plane.lines:
+                # Of a device, lines are its streams, and sums over them; of the host, threads, some of them tf.data's.
+                if line.name.startswith("Stream") if on_device else not line.name.startswith("tf_data"):
+                    for event in line.events:
+                        name = _operation_name(plane, event, on_device)
+                        if name is not None:
+                            row = (device if on_device else host).setdefault(name, [0, 0.0])
+                            row[0], row[1] = row[0] + 1, row[1] + event.duration_ps / 1e9
+        return {
+            name: [times, host.get(name, (0, 0.0))[1], device.get(name, (0, 0.0))[1]]
+            for name, (times, _) in {**device, **host}.items()
+        }
+
+
+def _operation_name(plane: Any, event: Any, on_device: bool) -> Optional[str]:
+    """Return the kind of an operation; None for other events."""
+    name = plane.event_metadata[event.metadata_id].name
+    for stat in event.stats:
+        kind = plane.stat_metadata[stat.metadata_id].name
+        if kind in ("hlo_op", "tf_op"):
+            value = stat.str_value or plane.stat_metadata[stat.ref_value].name
+            if kind == "hlo_op":
+                return re.sub(r"[._\d]+$", "", value)
+            name = value
+    match = _HOST_OPERATION.fullmatch(name)
+    if match is None:
+        return name if on_device else None
+    return None if _HOLDING.fullmatch(match[1]) else match[1]

@@ -84,25 +84,15 @@ def test_a_later_diagnosis_replaces_an_earlier_one(tmp_path: Path) -> None:
 
 def test_a_report_reads_it(tmp_path: Path) -> None:
     """Its verdict, what it recommends, and the parts of the step; a profile that is none is an error."""
-    nothing = Phase(name="copy", mean_ms=None, median_ms=None, quartiles_ms=None, why_not="there is no GPU")
+    nothing = Phase(name="data", mean_ms=None, median_ms=None, quartiles_ms=None, why_not="it is not shown")
     forward = Phase(name="forward", mean_ms=3.0, median_ms=3.0, quartiles_ms=(2.9, 3.1))
-    step = StepProfile(
-        of="t",
-        compiled="",
-        device="CPU",
-        batch_size=8,
-        rounds=9,
-        steps=9,
-        phases=(forward, nothing),
-        step=forward,
-        adds_up=1.0,
-    )
+    step = StepProfile(framework="PyTorch", batch_size=8, steps=9, phases=(forward, nothing), step=forward)
     kept(tmp_path, Profiles(step=step))
     found = read_diagnosis(tmp_path)
     assert found.verdict == "Input-bound: the step waits."
     assert found.issues == [("warning", "More workers help.")]
     assert [one.sentence for one in found.advice] == ["data.num_workers: 2 (two workers)"]
-    assert [(one.name, one.mean_ms) for one in found.step_parts] == [("forward", 3.0), ("copy", None)]
+    assert [(one.name, one.mean_ms) for one in found.step_parts] == [("forward", 3.0), ("data", None)]
     assert read_diagnosis(tmp_path / "diagnosis.json").step_parts == ()
     (tmp_path / "profile-step.json").write_text('{"phases": [{"name": "forward"}]}')
     with pytest.raises(ConfigError, match="this is no diagnosis"):
@@ -134,7 +124,7 @@ def test_both_profiles_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     kept(tmp_path / "kept", made)
     assert json.loads((tmp_path / "kept/profile-pipeline.json").read_text())["steps"]["median_ms"] > 0
     phases = json.loads((tmp_path / "kept/profile-step.json").read_text())["phases"]
-    assert "forward" in [phase["name"] for phase in phases]
+    assert "data" in [phase["name"] for phase in phases]
     late = make_profiles(problem, clock, ends_s=clock.now_s() + 1.0)
     kept(tmp_path / "kept", late)
     assert "No profile of the step: too little of the budget was left." in (tmp_path / "kept/summary.txt").read_text()

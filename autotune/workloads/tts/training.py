@@ -53,12 +53,7 @@ def train(
     dataset = _dataset(config, config_file, clips, options)
     with _feed(config, config_file, dataset, placement) as feed, on_model():
         train_step = TrainStep(
-            loss_of(model),
-            model.trainable_variables,
-            optimizer,
-            config.step_options(),
-            feed.element_spec,
-            forward=forward_of(model),
+            loss_of(model), model.trainable_variables, optimizer, config.step_options(), feed.element_spec
         )
         if train_step.loss_scale is not None:
             checkpoints.add_loss_scale(train_step.loss_scale)
@@ -132,21 +127,13 @@ def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.D
     )
 
 
-def forward_of(model: Speech) -> Callable[[Batch], tf.Tensor]:
-    """Return what predicts the spectrograms of a batch, for `TrainStep`."""
-
-    def forward(batch: Batch) -> tf.Tensor:
-        return model(batch["text"], batch["text_length"], tf.shape(batch["mel"])[1], batch["mel_length"])
-
-    return forward
-
-
 def loss_of(model: Speech) -> Callable[[Batch], tf.Tensor]:
     """Return the loss of a batch, for `TrainStep`."""
-    forward = forward_of(model)
 
     def loss(batch: Batch) -> tf.Tensor:
-        return l1_loss(forward(batch), batch["mel"], batch["mel_length"])
+        frames = tf.shape(batch["mel"])[1]
+        predicted = model(batch["text"], batch["text_length"], frames, batch["mel_length"])
+        return l1_loss(predicted, batch["mel"], batch["mel_length"])
 
     return loss
 

@@ -1,93 +1,112 @@
-"""Tests of the phases that the times of functions make."""
+"""Tests of the profile that the steps of a trial make, and of reading what was seen inside the trainer."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from autotune.diagnose.step_profile import StepTimes, Training, step_profile
+from autotune.diagnose import step_profile as ours
+from autotune.diagnose.step_profile import SeenSteps, Training, read_seen_steps, step_profile
+from autotune.trainee import step_profile as trainees
+
+GOOD: dict[str, Any] = {
+    "v": 1, "framework": "PyTorch", "profiler_begin_s": 10.0, "steps": 4,
+    "phases_ms": {"data": [1.0, 1.0], "forward": [10.0, 10.0], "backward": [20.0, 20.0], "rest": [9.0, 9.0]},
+    "operations": [{"name": "aten::mm\n\u001b[2J", "times": 12, "host_ms": 40.0, "device_ms": 0.0}], "why_not": "",
+}  # fmt: skip
 
 
-def times(**times_ms: float) -> StepTimes:
-    """Times of functions that take as long in each round."""
-    return StepTimes(
-        of="a model",
-        compiled="graph",
-        device="CPU",
-        batch_size=8,
-        times_ms={name: (value,) * 5 for name, value in times_ms.items()},
-        why_not={"copy": "there is no GPU"},
-    )
+def read(folder: Path, document: Any) -> SeenSteps:
+    """Read a document as the trainer's side would have left it."""
+    path = folder / ours.FILE
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    seen = read_seen_steps(path)
+    assert seen is not None
+    return seen
 
 
-def test_phases_are_differences_and_what_is_missing_is_said() -> None:
-    """A phase is what its function takes beyond the one before; without a GPU nothing was copied to one."""
-    profile = step_profile(times(data=1.0, forward=10.0, loss=11.0, gradients=31.0, update=35.0, step=40.0))
-    assert [phase.median_ms for phase in profile.phases] == [1.0, None, 10.0, 1.0, 20.0, 4.0, 4.0]
-    assert profile.phases[1].why_not == "there is no GPU"
-    assert profile.adds_up == pytest.approx(0.9)
+def test_phases_and_operations_are_those_of_a_step(tmp_path: Path) -> None:
+    """Phases add up to the step, operations are shares of a step; texts in them cannot control the terminal."""
+    profile = step_profile(read(tmp_path, GOOD), Training(batch_size=8.0))
+    assert [(one.name, one.median_ms) for one in profile.phases] == [
+        ("data", 1.0),
+        ("forward", 10.0),
+        ("backward", 20.0),
+        ("the rest", 9.0),
+    ]
+    assert (profile.step.mean_ms, profile.steps, profile.batch_size) == (40.0, 2, 8.0)
+    (one,) = profile.operations
+    assert (one.name, one.times, one.host_ms, profile.profiled_steps) == ("aten::mm [2J", 3.0, 10.0, 4)
+    assert profile.why_not is None
+    assert profile.verdict == "Backward takes 50 % of the step: the arithmetic of the step is the limit, not its data."
 
 
-def test_a_phase_without_a_function_of_its_own_is_part_of_the_next() -> None:
-    """Where no function ends with the forward pass, that is part of the loss, and said so."""
-    training = Training(steps_ms=[50.0, 50.0], waits_ms=[5.0, 5.0], steps=2)
-    profile = step_profile(times(loss=11.0, gradients=31.0, update=35.0), training)
-    named = {phase.name: phase.median_ms for phase in profile.phases}
-    assert named["forward"] is None
-    assert named["forward and loss"] == 11.0
-    assert named["the rest"] == 10.0
-    assert profile.adds_up == pytest.approx(0.8)
-
-
-def test_a_step_in_one_piece_is_one_phase() -> None:
-    """A training step that is a model's own is timed whole; waits that nobody reports are not measured."""
-    training = Training(steps_ms=[50.0, 50.0], waits_ms=None, steps=2)
-    profile = step_profile(times(whole=45.0), training)
-    named = {phase.name: phase.median_ms for phase in profile.phases}
-    assert named["forward to optimizer"] == 45.0
-    assert named["data"] is None
-    assert profile.adds_up == pytest.approx(0.9)
+def test_batches_from_no_loader_are_not_told_from_the_forward_pass(tmp_path: Path) -> None:
+    """Where no fetch is seen, the step begins with the update."""
+    phases = {"forward": [50.0] * 2, "backward": [20.0] * 2, "optimizer": [5.0] * 2}
+    profile = step_profile(read(tmp_path, {**GOOD, "phases_ms": phases}), Training())
+    assert [one.name for one in profile.phases] == ["data and forward", "backward", "optimizer"]
+    assert "from no DataLoader" in profile.verdict
 
 
 @pytest.mark.parametrize(
-    ("parts", "waits_ms", "steps_ms", "said"),
+    ("waits_ms", "steps_ms", "said"),
     [
-        (
-            {"gradients": 40.0},
-            5.0,
-            [50.0] * 100,
-            "Forward and loss and backward takes 80 % of the step: the arithmetic",
-        ),
-        ({"gradients": 10.0}, 35.0, [50.0] * 100, "Data takes 70 % of the step: waiting for data is the limit"),
-        ({"gradients": 5.0}, 1.0, [50.0] * 100, "The rest takes 88 % of the step: Python and callbacks"),
-        ({"gradients": 40.0}, 5.0, [50.0] * 98 + [500.0] * 2, "; one step in a hundred takes 10.0 times the usual."),
-        ({}, 5.0, [50.0] * 100, "not known"),
+        (5.0, [50.0] * 100, "All but data takes 90 % of the step: the step itself is the limit"),
+        (35.0, [50.0] * 100, "Data takes 70 % of the step: waiting for data is the limit"),
+        (5.0, [50.0] * 98 + [500.0] * 2, "; one step in a hundred takes 10.0 times the usual."),
+        (None, [50.0] * 100, "not known"),
     ],
 )
-def test_the_verdict_says_what_takes_most(
-    parts: dict[str, float], waits_ms: float, steps_ms: list[float], said: str
+def test_a_step_that_is_not_divided_has_what_the_trial_reports(
+    waits_ms: float | None, steps_ms: list[float], said: str
 ) -> None:
-    """And what that is about; uneven steps are told, too."""
-    training = Training(steps_ms=steps_ms, waits_ms=[waits_ms] * 100, steps=100)
-    assert said in step_profile(times(**parts) if parts else StepTimes(), training).verdict
+    """Its length, and the waits for data where the trainer shows them."""
+    waits = None if waits_ms is None else [waits_ms] * 100
+    profile = step_profile(SeenSteps(), Training(steps_ms=steps_ms, waits_ms=waits, steps=100))
+    assert said in profile.verdict
+    assert profile.step.median_ms == 50.0
+    assert profile.why_not == "operations are not known: neither PyTorch nor TensorFlow trains"
 
 
-def test_nothing_adds_up_where_nothing_is_known() -> None:
-    """Of a step that nothing is known of but its length, no share is said."""
-    training = Training(steps_ms=[50.0, 50.0], waits_ms=[5.0, 5.0], steps=2)
-    assert step_profile(StepTimes(), training).adds_up is None
+@pytest.mark.parametrize(
+    "document",
+    [
+        {**GOOD, "v": 2},
+        {**GOOD, "framework": "rm -rf"},
+        {**GOOD, "steps": 0},
+        {**GOOD, "phases_ms": {"rm -rf": [1.0]}},
+        {**GOOD, "phases_ms": {"data": [float("nan")]}},
+        {**GOOD, "phases_ms": {"data": [-1.0]}},
+        {**GOOD, "phases_ms": {"data": [1.0] * 5000}},
+        {**GOOD, "phases_ms": {"data": [1.0], "rest": [1.0, 1.0]}},
+        {**GOOD, "operations": [{"name": "mm", "times": -1, "host_ms": 1.0, "device_ms": 0.0}]},
+        {**GOOD, "operations": GOOD["operations"] * 51},
+        "",
+        "[" * 100_000,
+        "\x00",
+        "{}",
+    ],
+    ids=lambda document: str(document)[-40:],
+)
+def test_anything_else_is_refused(document: Any, tmp_path: Path) -> None:
+    """A file that a trainer could have written instead is no profile."""
+    with pytest.raises(ValueError, match=r"."):
+        read(tmp_path, document)
 
 
-def test_marked_phases_are_compared_with_steps_without_marks() -> None:
-    """The rest is what they leave of such a step, and it is said how much longer those with marks took."""
-    marked = {"data": (2.0,) * 4, "forward": (10.0,) * 4, "backward": (20.0,) * 4, "optimizer": (4.0,) * 4}
-    times = StepTimes(
-        of="a model",
-        device="CPU",
-        marked_ms={**marked, "rest": (8.0,) * 4},
-        plain_ms=(40.0,) * 6,
-        why_not={"copy": "there is no GPU"},
-    )
-    profile = step_profile(times, Training(steps_ms=times.plain_ms, waits_ms=None, steps=6))
-    assert [phase.mean_ms for phase in profile.phases] == [2.0, None, 10.0, None, 20.0, 4.0, 4.0]
-    assert profile.phases[1].why_not == "there is no GPU"
-    assert profile.adds_up == pytest.approx(0.9)
-    assert profile.marks_cost == pytest.approx(0.1)
-    assert (profile.rounds, profile.steps) == (4, 6)
+def test_no_more_is_read_than_a_profile_can_have(tmp_path: Path) -> None:
+    """Nor is a missing file an error."""
+    (tmp_path / "big").write_bytes(b" " * (2 << 20))
+    with pytest.raises(ValueError, match="more than"):
+        read_seen_steps(tmp_path / "big")
+    assert read_seen_steps(tmp_path / "none") is None
+
+
+def test_both_sides_use_the_same_names() -> None:
+    """What is written inside the trainer is looked for outside."""
+    assert ours.FILE == trainees.FILE
+    assert ours.VERSION == trainees.FORMAT_VERSION
+    assert ours.VARIABLE == trainees.VARIABLE
+    assert ours.BEGINS == trainees.BEGINS

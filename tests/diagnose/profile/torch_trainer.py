@@ -57,9 +57,9 @@ def error_of(net: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.mse_loss(net(x), torch.ones_like(x))
 
 
-def plain(config: dict[str, Any], *, net: Any = None) -> None:
+def plain(config: dict[str, Any]) -> None:
     """Train in a plain loop."""
-    net = Net() if net is None else net
+    net = Net()
     optimizer = torch.optim.AdamW(net.parameters())
     for x in loader(config):
         optimizer.zero_grad()
@@ -68,24 +68,10 @@ def plain(config: dict[str, Any], *, net: Any = None) -> None:
         optimizer.step()
 
 
-def compiled(config: dict[str, Any]) -> None:
-    """Train a compiled model; without a compiler of C, its graph is executed as it was traced."""
-    net = torch.compile(Net(), backend="eager")
-    while True:
-        plain(config, net=net)
-
-
-def mixed(config: dict[str, Any]) -> None:
-    """Train with automatic mixed precision and scaled gradients."""
-    net = Net()
-    optimizer, scaler = torch.optim.SGD(net.parameters(), 1e-3), torch.amp.GradScaler("cpu")
-    for x in loader(config):
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = error_of(net, x)
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+def profiled(config: dict[str, Any]) -> None:
+    """Train with PyTorch's profiler."""
+    with torch.profiler.profile():
+        plain(config)
 
 
 def accumulated(config: dict[str, Any]) -> None:
@@ -134,9 +120,9 @@ def checkpointed(config: dict[str, Any]) -> None:
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters())
     for x in loader(config):
-        outputs = x
+        outputs = x.requires_grad_()
         for layer in net.layers:
-            outputs = torch.utils.checkpoint.checkpoint(layer, outputs, use_reentrant=False)
+            outputs = torch.utils.checkpoint.checkpoint(layer, outputs, use_reentrant=True)
         optimizer.zero_grad()
         outputs.square().mean().backward()
         optimizer.step()
@@ -174,7 +160,7 @@ def validated(config: dict[str, Any]) -> None:
 
 STYLES: dict[str, Loop] = {
     each.__name__: each
-    for each in (plain, compiled, mixed, accumulated, adversarial, closure, checkpointed, own_batches, validated)
+    for each in (plain, profiled, accumulated, adversarial, closure, checkpointed, own_batches, validated)
 }
 
 
