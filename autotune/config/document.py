@@ -15,15 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.config import json_toml, python_config
+from autotune.config import python_config
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, dotted, shown, syntax_of
 from autotune.config.parsers import (
+    DATE_TAG,
     MERGE_TAG,
     STANDARD_TAGS,
     TEMPLATE,
     TOO_DEEP,
     Parser,
     compose,
+    compose_plain,
     joined_surrogates,
     looks_like_template,
     nodes,
@@ -107,7 +109,7 @@ class Document:
     Attributes:
         text: The whole text, byte order mark and line ends included.
         shift: Characters in front of the text that was parsed: a byte order mark is one.
-        root: The mapping at the top, as PyYAML, `json_toml.compose` or `python_config.compose` composed it.
+        root: The mapping at the top, as PyYAML, `compose_plain` or `python_config.compose` composed it.
         nodes: All nodes below it, in file order.
     """
 
@@ -124,7 +126,7 @@ class Document:
             elif self.syntax is Syntax.PYTHON:
                 self.root = python_config.compose(body, name)
             else:
-                self.root = json_toml.compose(body, name, self.syntax)
+                self.root = compose_plain(body, name, self.syntax)
             if self.root is None:
                 raise ConfigError("the file is empty", where=name, remedy="Give the config that the trainer reads.")
             if self.root.id != "mapping":
@@ -383,7 +385,7 @@ class Document:
             (spot.merged, "it comes in through a merge key (<<), and changing it there would change other values"),
             (spot.shared, "an alias (*) uses the same value elsewhere, and both would change"),
             (spot.in_set, "it stands in a set (!!set), which has members and no values"),
-            (node.tag == json_toml.DATE_TAG, "it is a date or a time"),
+            (node.tag == DATE_TAG, "it is a date or a time"),
             (node.tag == python_config.COMPUTED_TAG, "the file works it out, or changes it in another place"),
             (not is_plain, f"its tag {node.tag} makes the trainer work it out"),
             (computed, "it is a template that is filled in elsewhere"),

@@ -1,4 +1,4 @@
-"""Search or worker as a child of the daemon, or of another search: started, watched, stopped, nothing of it left behind.
+"""Search or worker as a child of the daemon, or of another search: started, watched, stopped with all that it left.
 
 The child is in a session of its own. All trials are below its guard, which is in another one, see guard_process.py. It
 inherits the reading end of a *lifeline*, a pipe whose other end only the daemon holds: its end of file says that the
