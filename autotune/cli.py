@@ -41,7 +41,7 @@ _COMMANDS = {
     },
     "Records": {
         "report": "what is known as one HTML file, with pictures",
-        "study": "list, show, export, import, repair or delete studies",
+        "study": "list, show, export, import or delete studies",
     },
     "Machines": {
         "worker": "make this machine available to the searches of a shared study",

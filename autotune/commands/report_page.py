@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -23,8 +24,8 @@ from autotune.search.problem import Problem, open_problem
 from autotune.study.answer import Pair, finalists
 from autotune.study.identity import frameworks_text
 from autotune.study.members import hosts_of
+from autotune.study.record import Study as Record
 from autotune.study.summary import answer_of, latest_search
-from autotune.study.travel import describe_study
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.process_identity import git_commit, is_gone
 from autotune.trial.step_files import StepReader
@@ -89,8 +90,6 @@ def contents_of_other(other: Path, problem: Problem, clock: Clock) -> StudyConte
     """
     if other.is_file():
         return contents_of(open_problem(other, command=None, state_dir=None, storage=None), clock)
-    from autotune.study.record import Study as Record
-
     name = str(other)
     if name not in problem.storage.names():
         raise StudyError(
@@ -98,11 +97,8 @@ def contents_of_other(other: Path, problem: Problem, clock: Clock) -> StudyConte
             where=problem.storage.where(name),
             remedy="`autotune study list` shows the studies.",
         )
-    record = Record(name, problem.storage, reads_only=True)
-    try:
+    with closing(Record(name, problem.storage, reads_only=True)) as record:
         trials, ratings = tuple(record.records()), record.ratings
-    finally:
-        record.close()
     result = answer_of(trials, problem.space, objective=problem.objective, ratings=ratings)
     return _contents(problem, name, trials, result, clock)
 
@@ -247,8 +243,8 @@ def _ending(problem: Problem, search: str) -> float | None:
 def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended: bool) -> str:
     if has_ended or not search:
         return ""
-    facts = describe_study(study, problem.storage, objective=problem.objective)
-    members = [one for one in facts.members if one.search == search and not is_gone(one.about)]
+    with closing(Record(study, problem.storage, reads_only=True)) as record:
+        members = [one for one in record.members() if one.search == search and not is_gone(one.about)]
     if any(one.seems_at_work(clock.utc()) for one in members):
         return "The search is still going on: this is what is known so far."
     if not (problem.state.searches / f"{search}.events.jsonl").exists():

@@ -5,8 +5,9 @@ What a command says is returned as the object for ``--json``, and the lines for 
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,25 +18,22 @@ from autotune.commands.output import ask, is_attended, say_aside, say_remarks
 from autotune.config.keys import first_of
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import make_private_folder
-from autotune.records import Scalar, SearchResult, Verdict
+from autotune.measure.score import EFFECTIVE_UTILIZATION
+from autotune.records import Scalar, SearchResult, TrialRecord, Verdict
 from autotune.report.plain_text import plain
 from autotune.search.problem import Problem, open_problem, this_machine
+from autotune.space.space import Space
+from autotune.study.answer import standing_answers
 from autotune.study.claims import RENEWAL_S
+from autotune.study.identity import frameworks_text
 from autotune.study.members import Member, hosts_told_apart
 from autotune.study.record import Study
 from autotune.study.storage.address import SaidAddress, address_of, said_by_environment
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.lock import sole_search
 from autotune.study.storage.storage import Storage
-from autotune.study.travel import (
-    PortableFile,
-    StudyFacts,
-    StudyName,
-    describe_study,
-    export_study,
-    import_files,
-    repair_study,
-)
+from autotune.study.summary import answer_of, summarize
+from autotune.study.travel import Export, StudyName, export_study, import_files
 from autotune.trial.process_identity import is_gone
 from autotune.trial.state_folder import StateFolder
 
@@ -89,56 +87,57 @@ class Studies:
         for name in self.names():
             lines.append(plain(name))
             try:
-                facts = self._facts(name)
+                about, _ = self._about(name)
             except StudyError as error:
                 documents.append({"study": name, "error": error.message})
                 lines.append(f"  cannot be read: {plain(error.message)}")
                 continue
-            documents.append(_document(facts))
-            lines.append(f"  {facts.trials} trials, last {facts.last_utc or 'none'}; {_gain_text(facts.answer)}")
-            lines += [f"  {plain(hardware)}" for hardware in facts.hardware]
+            documents.append(about)
+            last = about["last_utc"] or "none"
+            lines.append(f"  {about['trials']} trials, last {last}; {_gain_text(about['answer'])}")
+            lines += [f"  {plain(hardware)}" for hardware in about["hardware"]]
         nothing = f"There is no study in {plain(self.shown)}."
         return {"storage": self.shown, "studies": documents}, *(lines or [nothing])
 
     def description(self, name: str) -> Said:
         """Say all of one study but its trials."""
-        facts, where, now = self._facts(name), self.storage.where(name), SystemClock().utc()
-        hosts = hosts_told_apart((one.machine, one.host) for one in facts.members)
-        going_on = {one.search for one in facts.members if one.seems_at_work(now)}
-        endings = ", ".join(f"{count} {ending}" for ending, count in sorted(facts.endings.items()))
+        about, members = self._about(name)
+        where, now = self.storage.where(name), SystemClock().utc()
+        hosts = hosts_told_apart((one.machine, one.host) for one in members)
+        going_on = {one.search for one in members if one.seems_at_work(now)}
+        endings = ", ".join(f"{count} {ending}" for ending, count in sorted(about["endings"].items()))
         lines = [
             f"Study {name} in {where}",
-            f"{facts.trials} trials" + (f": {endings}" if endings else ""),
-            *(f"Hardware: {one}" for one in facts.hardware),
-            f"Hosts: {', '.join(facts.hosts) or 'none'}",
-            *(f"Frameworks: {one}" for one in facts.frameworks),
-            f"Made by autotune {', '.join(facts.versions) or '?'}",
+            f"{about['trials']} trials" + (f": {endings}" if endings else ""),
+            *(f"Hardware: {one}" for one in about["hardware"]),
+            f"Hosts: {', '.join(about['hosts']) or 'none'}",
+            *(f"Frameworks: {one}" for one in about["frameworks"]),
+            f"Made by autotune {', '.join(about['versions']) or '?'}",
             "",
             *(
-                f"{one.ended_utc}  {one.name}: {one.trials} trials, "
-                + ("it goes on" if one.name in going_on else _gain_text(one.result))
-                for one in facts.searches
+                f"{one['ended_utc']}  {one['search']}: {one['trials']} trials, "
+                + ("it goes on" if one["search"] in going_on else _gain_text(one["answer"]))
+                for one in about["searches"]
             ),
             "",
             *(
                 f"{one.role.value} on {hosts[one.machine]} since {one.since_utc:%Y-%m-%d %H:%M} UTC: "
                 + _state_text(one, now)
-                for one in facts.members
+                for one in members
             ),
-            *([] if facts.members else ["Nobody is known to have worked on it from here."]),
+            *([] if members else ["Nobody is known to have worked on it from here."]),
         ]
-        return {**_document(facts), "where": where}, *(plain(line, longest=1000) for line in lines)
+        return {**about, "where": where}, *(plain(line, longest=1000) for line in lines)
 
     def export(self, name: str, file: Path) -> Said:
         """Write a study into a file."""
         contents = export_study(name, self.storage, file, pending=self.state.pending(name))
-        trials, unread = len(contents.trials), len(contents.unread)
-        lines = [f"{trials} trials of study {name} are in {file}."]
+        lines = [f"{len(contents.trials)} trials of study {name} are in {file}."]
         if contents.interrupted:
             lines.append(f"Left out: {contents.interrupted} trials without a result, which were interrupted or go on.")
-        if unread:
-            lines.append(f"Left out: {unread} trials that cannot be read; `autotune study repair` lists them.")
-        counts = {"trials": trials, "interrupted": contents.interrupted, "unread": unread}
+        if contents.unread:
+            lines.append(f"Left out: {contents.unread} trials that cannot be read.")
+        counts = {"trials": len(contents.trials), "interrupted": contents.interrupted, "unread": contents.unread}
         return {"study": name, "file": str(file), **counts}, *lines
 
     def import_files(self, files: Sequence[Path]) -> Said:
@@ -148,31 +147,6 @@ class Studies:
         if done.differing:
             lines.append(f"{done.differing} trials hold something else in two places; what was here stays.")
         return {"storage": self.shown, **asdict(done)}, *lines
-
-    def repair(self, name: str) -> Said:
-        """Mend a study."""
-        done = repair_study(
-            name,
-            self.storage,
-            clock=SystemClock(),
-            is_gone=is_gone,
-            watching=lambda number: say_aside(
-                f"Trials that are claimed: {number}. Watched for a minute: is somebody at work on them? ..."
-            ),
-        )
-        unread = [f"Trial {number} cannot be read: {why}" for number, why in done.unread.items()]
-        more = len(unread) - 20
-        said = (
-            (True, f"Study {name}: trials that can be read: {done.trials}, without a result: {done.interrupted}."),
-            (done.torn_bytes, f"Cut off: {done.torn_bytes} bytes of a torn last entry, which are kept beside it."),
-            (done.closed, f"Closed: {done.closed} trials that nobody makes any more."),
-            (done.going_on, f"{done.going_on} trials go on."),
-            (done.doubles, f"{done.doubles} trials were written twice; one of each counts."),
-            *((True, line) for line in unread[:20]),
-            (more > 0, f"... and {more} more that cannot be read"),
-        )
-        document = {"study": name, **asdict(done), "unread": {str(n): why for n, why in done.unread.items()}}
-        return document, *(line for is_so, line in said if is_so)
 
     def require_yes(self, name: str, *, is_for_scripts: bool) -> None:
         """Ask whether a study is to be deleted.
@@ -207,7 +181,7 @@ class Studies:
                     home = shlex.quote(str(self.storage.path(name).parent))
                     back = f"mv {shlex.quote(str(trash / name))}.journal* {home}/"
                 else:
-                    exported = trash / f"{name}.jsonl"
+                    exported = trash / f"{name}.journal"
                     export_study(name, self.storage, exported, pending=self.state.pending(name))
                     back = f"autotune study import {shlex.quote(str(exported))} --storage {shlex.quote(self.shown)}"
                 self.storage.discard(name, trash)
@@ -224,8 +198,34 @@ class Studies:
         document = {"study": name, "trash": str(trash), "to_get_it_back": back}
         return document, f"Study {name} is in {trash}. To get it back:\n  {back}"
 
-    def _facts(self, name: str) -> StudyFacts:
-        return describe_study(name, self.storage, objective=self.problem.objective if self.problem else None)
+    def _about(self, name: str) -> tuple[dict[str, Any], list[Member]]:
+        """Return a study as scripts get it, and its members; without a config, its objective is the usual one."""
+        with closing(Study(name, self.storage, reads_only=True)) as study:
+            records, members = study.records(), study.members()
+        objective = self.problem.objective if self.problem else EFFECTIVE_UTILIZATION
+        current = [trial for trial in records if trial.shares_code_with(records[-1])]
+        stood = standing_answers(records, objective)
+        searches = []
+        for search in dict.fromkeys(one.search for one in records):
+            trials = [one for one in records if one.search == search]
+            result = summarize(records, search, _NO_SPACE, objective=objective, stood=stood)
+            ended_utc = max(one.ended_utc for one in trials)
+            searches.append({"search": search, "trials": len(trials), "ended_utc": ended_utc, "answer": _gain(result)})
+        frameworks = dict.fromkeys(frameworks_text(one.conditions) for one in records)
+        document = {
+            "study": name,
+            "trials": len(records),
+            "endings": dict(Counter(one.ending.value for one in records)),
+            "last_utc": max((one.ended_utc for one in records), default=None),
+            "hosts": _all_of(records, "host"),
+            "hardware": list(dict.fromkeys(_hardware(one.conditions) for one in records)),
+            "frameworks": list(filter(None, frameworks)),
+            "versions": _all_of(records, "autotune"),
+            "answer": _gain(answer_of(current, _NO_SPACE, objective=objective)),
+            "searches": searches,
+            "members": [_member(one) for one in members],
+        }
+        return document, members
 
     def _require_idle(self, name: str, clock: Clock) -> None:
         """Raise an error if somebody else is at work on a study, on whichever machine."""
@@ -246,23 +246,20 @@ class Studies:
             )
 
     def _members(self, name: str) -> list[Member]:
-        study = Study(name, self.storage, reads_only=True)
-        try:
+        with closing(Study(name, self.storage, reads_only=True)) as study:
             return study.members()
-        finally:
-            study.close()
 
-    def _target(self, files: Sequence[PortableFile]) -> StudyName:
+    def _target(self, files: Sequence[Export]) -> StudyName:
         """Return the study that takes the trials of all these files."""
         first = files[0]
         for file in files[1:]:
-            if file.header.study != first.header.study:
+            if file.study != first.study:
                 raise StudyError(
-                    f"this is of study {file.header.study.text}, and {first.path} of {first.header.study.text}",
+                    f"this is of study {file.study.text}, and {first.path} of {first.study.text}",
                     where=str(file.path),
                     remedy="Import the files of one study at a time.",
                 )
-        return first.header.study if self.problem is None else _study_of(first, self.problem)
+        return first.study if self.problem is None else _study_of(first, self.problem)
 
 
 def open_studies(config: Path | None, state_dir: Path | None, storage: str | None) -> Studies:
@@ -284,11 +281,11 @@ def open_studies(config: Path | None, state_dir: Path | None, storage: str | Non
     return Studies(state=state, storage=opened, shown=address.shown if address else str(state.studies), problem=problem)
 
 
-def _study_of(file: PortableFile, problem: Problem) -> StudyName:
+def _study_of(file: Export, problem: Problem) -> StudyName:
     """Return the study of a config that a file is of."""
-    theirs, ours = file.header.study, StudyName.of(problem.study)
+    theirs, ours = file.study, StudyName.of(problem.study)
     if ours is None:
-        raise StudyError("the name of this config's study does not travel", where=problem.study, remedy="Rename it.")
+        raise StudyError("nothing can be imported into a study of this name", where=problem.study, remedy="Rename it.")
     if theirs.training != ours.training:
         raise StudyError(
             f"it is of another study: {_what_differs(file, problem)}",
@@ -296,7 +293,7 @@ def _study_of(file: PortableFile, problem: Problem) -> StudyName:
             remedy=f"Import it for the config that it is of; this one's study is {ours.text}. Without --config it goes "
             "into a study of its own.",
         )
-    for name in (ours, StudyName.of(problem.known_study())):
+    for name in (ours, StudyName.of(problem.known_study() or "")):
         if name is not None and (name.frameworks, name.command) == (theirs.frameworks, theirs.command):
             return name
     if not problem.command:  # neither the command nor its frameworks are known here
@@ -304,7 +301,7 @@ def _study_of(file: PortableFile, problem: Problem) -> StudyName:
         return StudyName.of(text) or theirs
     differing = []
     if theirs.frameworks != ours.frameworks:
-        there = ", ".join(f"{name} {_listed(some)}" for name, some in file.header.frameworks.items()) or "none known"
+        there = ", ".join(f"{name} {_listed(some)}" for name, some in file.manifest.frameworks.items()) or "none known"
         here = ", ".join(f"{name} {version}" for name, version in problem.frameworks.items()) or "none known"
         differing.append(f"its frameworks are {_shown(there)}, here {here}")
     if theirs.command != ours.command:
@@ -317,8 +314,8 @@ def _study_of(file: PortableFile, problem: Problem) -> StudyName:
     )
 
 
-def _what_differs(file: PortableFile, problem: Problem) -> str:
-    here, there = problem.conditions, file.header.hardware
+def _what_differs(file: Export, problem: Problem) -> str:
+    here, there = problem.conditions, file.manifest.hardware
     said = [
         f"{name} {_shown(_listed(there[name]))}, here {here.get(name)}"
         for name in ("gpus", "cpu_model", "cpu_cores", "memory_bytes")
@@ -335,12 +332,15 @@ def _shown(text: str) -> str:
     return ascii(text)[1:-1][:200]
 
 
-def _gain_text(result: SearchResult | None) -> str:
-    if result is None:
+_NO_SPACE = Space(knobs=())  # gives labels alone, which are not shown
+
+
+def _gain_text(gain: Mapping[str, Any] | None) -> str:
+    if gain is None:
         return "no answer yet"
-    if result.verdict is Verdict.BETTER and (ratio := result.speedup) is not None:
-        return f"better: {ratio.ratio:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
-    return result.verdict.value.replace("_", " ")
+    if gain["verdict"] == Verdict.BETTER and (speedup := gain["speedup"]) is not None:
+        return "better: {ratio:.2f}x (95 % interval {low:.2f} to {high:.2f})".format(**speedup)
+    return str(gain["verdict"]).replace("_", " ")
 
 
 def _gain(result: SearchResult | None) -> dict[str, Any] | None:
@@ -351,27 +351,27 @@ def _gain(result: SearchResult | None) -> dict[str, Any] | None:
     return {"verdict": result.verdict.value, "speedup": speedup}
 
 
-def _document(facts: StudyFacts) -> dict[str, Any]:
-    """Return a study as scripts get it."""
-    plainly = ("trials", "endings", "last_utc", "hosts", "hardware", "frameworks", "versions")
+def _all_of(records: Sequence[TrialRecord], name: str) -> list[str]:
+    return [str(value) for value in dict.fromkeys(one.conditions.get(name) for one in records) if value is not None]
+
+
+def _hardware(conditions: Mapping[str, Scalar]) -> str:
+    memory = conditions.get("memory_bytes")
+    parts = [
+        conditions.get("gpus") or "no GPU",
+        conditions.get("cpu_model"),
+        f"{conditions['cpu_cores']} cores" if conditions.get("cpu_cores") else None,
+        f"{memory / 2**30:.0f} GiB" if isinstance(memory, int | float) and 0 < memory < 1 << 60 else None,
+    ]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _member(one: Member) -> dict[str, str]:
     return {
-        "study": facts.name,
-        **{name: getattr(facts, name) for name in plainly},
-        "answer": _gain(facts.answer),
-        "searches": [
-            {"search": one.name, "trials": one.trials, "ended_utc": one.ended_utc, "answer": _gain(one.result)}
-            for one in facts.searches
-        ],
-        "members": list(map(dict, map(_member, facts.members))),
+        **{name: str(getattr(one, name)) for name in ("host", "machine", "role", "search", "phase")},
+        **{name: getattr(one, name).isoformat(timespec="seconds") for name in ("since_utc", "renewed_utc")},
+        "left_because": one.left_because,
     }
-
-
-def _member(one: Member) -> Iterator[tuple[str, str]]:
-    for name in ("host", "machine", "role", "search", "phase"):
-        yield name, str(getattr(one, name))
-    for name in ("since_utc", "renewed_utc"):
-        yield name, getattr(one, name).isoformat(timespec="seconds")
-    yield "left_because", one.left_because
 
 
 def _state_text(member: Member, now: datetime) -> str:

@@ -1,4 +1,4 @@
-"""``autotune study``: studies that are kept, and that travel between machines."""
+"""``autotune study``: studies in a storage, and their way to other machines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.trial.termination import signals_held
 if TYPE_CHECKING:
     from autotune.commands.studies import Studies
 
-command = OrderedGroup(name="study", help="Studies that are kept in a storage, and that travel between machines.")
+command = OrderedGroup(name="study", help="Manage the studies of a storage, and take them to other machines.")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _name_option = click.option(
     "--study", metavar="NAME", help="Name of the study (default: the config's, or the only one)."
@@ -66,7 +66,7 @@ def show(call: Invocation, studies: Studies, name: str) -> int:
 def export(call: Invocation, studies: Studies, name: str, file: Path) -> int:
     """Writes the finished trials of a study into FILE, which `autotune study import` reads on another machine.
 
-    Trials that were interrupted, or go on, stay behind. The same study gives the same file.
+    FILE is an Optuna journal. Trials that were interrupted, or are running, are left out.
     """
     return call.say(*studies.export(name, file))
 
@@ -80,15 +80,6 @@ def import_files(call: Invocation, studies: Studies, files: tuple[Path, ...]) ->
     one of them is refused, nothing is added. Nothing in a file is executed, or used as a path.
     """
     return call.say(*studies.import_files(files))
-
-
-@_verb("repair", "mend what can be mended in a study, and say what cannot be read")
-def repair(call: Invocation, studies: Studies, name: str) -> int:
-    """Cuts a torn end off, closes trials that nobody makes any more, and counts what cannot be read.
-
-    A trial of another machine is closed after a minute without a sign of life. Nothing that was measured is changed.
-    """
-    return call.say(*studies.repair(name))
 
 
 @_verb("delete", "move a study to the trash")

@@ -29,7 +29,7 @@ RECORD = "record"
 """Attribute that holds a whole `TrialRecord`."""
 
 IMPORTED = "imported"
-"""Attribute of a trial that came out of a file: what of it no storage keeps as it was, its times in UTC among it."""
+"""Attribute of a trial of an exported study: its start in UTC. Such trials are read in the order of their starts."""
 
 FORMAT = 2
 """Version of the record."""
@@ -108,14 +108,14 @@ def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, sp
     """
     trial = claim.running_trial()
     trial.number = claim.number
-    trial.state = _state(record.purpose, score)
+    trial.state = state_of(record.purpose, score)
     trial.value, trial.datetime_complete = score, datetime.now()
     trial.user_attrs |= {**scalars_of(record, claim.about), RECORD: attributes_of(record)}
     trial.intermediate_values = dict(enumerate(speeds))
     return trial
 
 
-def _state(purpose: object, score: float | None) -> TrialState:
+def state_of(purpose: object, score: float | None) -> TrialState:
     """Return the state of a trial as other tools of Optuna take it.
 
     What measures a point again counts as pruned: in their importances and plots a point that was confirmed a dozen
@@ -150,7 +150,7 @@ def trial_of_line(said: Mapping[str, Any]) -> FrozenTrial:
     return FrozenTrial(
         number=-1 if said.get("number") is None else int(said["number"]),
         trial_id=-1,
-        state=_state(said["attributes"].get("purpose"), score),
+        state=state_of(said["attributes"].get("purpose"), score),
         value=score,
         datetime_start=local_time(said["started"]),
         datetime_complete=local_time(said["ended"]),

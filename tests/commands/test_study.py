@@ -1,4 +1,4 @@
-"""``autotune study``: studies are listed, shown, exported, imported, repaired and deleted, as their user types it."""
+"""``autotune study``: studies are listed, shown, exported, imported and deleted, as their user types it."""
 
 import json
 import os
@@ -18,10 +18,10 @@ from autotune.study.claims import Owner
 from autotune.study.members import Member, Phase, Role
 from autotune.study.record import Study
 from autotune.study.storage.lock import sole_search
-from autotune.trial.process_identity import this_process
+from autotune.study.travel import MANIFEST, read_export
 from tests.command_line import CommandLine
 from tests.runs import MakeTrial
-from tests.study.storages import OWNER, fill
+from tests.study.storages import fill
 
 CHOICES: dict[str, tuple[Scalar, ...]] = {"data.batch_size": (4, 16, 64), "data.num_workers": (1, 2)}
 TODAY = {"data.batch_size": 4, "data.num_workers": 1}
@@ -55,7 +55,7 @@ def test_a_study_goes_to_another_checkout_and_back(
     project: Path, autotune: CommandLine, study: str, tmp_path: Path
 ) -> None:
     """Exported here and imported there for the same config, it is the study that is found there, with its trials."""
-    file = tmp_path / "my study.jsonl"
+    file = tmp_path / "my study.journal"
     out = autotune("study", "export", str(file), "--config", "config.yaml")
     assert (out.returncode, out.stdout) == (0, f"2 trials of study {study} are in {file}.\n"), out.stderr
     there = tmp_path / "there"  # a second machine's checkout of the project
@@ -64,9 +64,9 @@ def test_a_study_goes_to_another_checkout_and_back(
     where = ("--config", str(there / "config.yaml"), "--state-dir", str(there / "state"))
     done = autotune("study", "import", str(file), *where, "--json").document
     assert (done["study"], done["added"], done["known"]) == (study, 2, 0)
-    again = tmp_path / "again.jsonl"
+    again = tmp_path / "again.journal"
     assert autotune("study", "export", str(again), *where).returncode == 0
-    assert again.read_bytes() == file.read_bytes()
+    assert read_export(again).trials.keys() == read_export(file).trials.keys()
     assert autotune("study", "import", str(again), "--config", "config.yaml", "--json").document["added"] == 0
     status = autotune("status", *where)
     assert f"Study {study}: 2 trials" in status.stdout
@@ -74,7 +74,7 @@ def test_a_study_goes_to_another_checkout_and_back(
 
 def test_without_a_config_the_file_says_the_study(autotune: CommandLine, study: str, tmp_path: Path) -> None:
     """An import into a storage alone takes the name in the file; list and show tell of it."""
-    file = tmp_path / "study.jsonl"
+    file = tmp_path / "study.journal"
     autotune("study", "export", str(file), "--study", study)
     storage = f"sqlite:{tmp_path / 'studies.db'}"
     assert autotune("study", "import", str(file), "--storage", storage).returncode == 0
@@ -88,10 +88,9 @@ def test_without_a_config_the_file_says_the_study(autotune: CommandLine, study: 
 
 def test_a_study_of_another_config_is_refused(project: Path, autotune: CommandLine, study: str, tmp_path: Path) -> None:
     """Another training, other hardware, other frameworks or another command: what differs is said, and what helps."""
-    file = tmp_path / "study.jsonl"
+    file = tmp_path / "study.journal"
     autotune("study", "export", str(file), "--config", "config.yaml")
-    header, _, rest = file.read_bytes().partition(b"\n")
-    said = json.loads(header)
+    named, manifest, *rest = map(json.loads, file.read_text().splitlines())
     stem, training, frameworks, command = study.rsplit("-", 3)
     cases = {
         f"{stem}-{'0' * 8}-{frameworks}-{command}": "of another study: gpus A100",
@@ -99,9 +98,10 @@ def test_a_study_of_another_config_is_refused(project: Path, autotune: CommandLi
         f"{stem}-{training}-{frameworks}-ffff": "its trainer's command is another",
     }
     for name, says in cases.items():
-        changed = {**said, "study": name, "hardware": {"gpus": ["A100"]}, "frameworks": {"torch": ["1.0"]}}
-        other = tmp_path / "other.jsonl"
-        other.write_bytes(json.dumps(changed).encode() + b"\n" + rest)
+        manifest["user_attr"][MANIFEST] |= {"hardware": {"gpus": ["A100"]}, "frameworks": {"torch": ["1.0"]}}
+        entries = [{**named, "study_name": name}, manifest, *rest]
+        other = tmp_path / "other.journal"
+        other.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
         done = autotune("study", "import", str(other), "--config", "config.yaml")
         assert done.returncode == 1
         assert says in done.stderr
@@ -123,13 +123,13 @@ def test_a_study_in_a_database_is_exported_before_it_is_deleted(
     autotune: CommandLine, study: str, tmp_path: Path
 ) -> None:
     """The trash of a database holds a file that brings the study back."""
-    file, storage = tmp_path / "study.jsonl", f"sqlite:{tmp_path / 'studies.db'}"
+    file, storage = tmp_path / "study.journal", f"sqlite:{tmp_path / 'studies.db'}"
     autotune("study", "export", str(file), "--config", "config.yaml")
     autotune("study", "import", str(file), "--storage", storage)
     done = autotune("study", "delete", "--storage", storage, "--yes", "--json").document
     assert trials_of(autotune, "--storage", storage) == {}
-    kept = Path(done["trash"]) / f"{study}.jsonl"
-    assert kept.read_bytes() == file.read_bytes()
+    kept = Path(done["trash"]) / f"{study}.journal"
+    assert read_export(kept).trials.keys() == read_export(file).trials.keys()
     assert autotune("study", "import", str(kept), "--storage", storage).returncode == 0
 
 
@@ -141,21 +141,6 @@ def test_a_study_that_somebody_works_on_stays(project: Path, autotune: CommandLi
     assert done.returncode == 1
     assert "another search or worker of this machine is working" in done.stderr
     assert trials_of(autotune) == {study: 2}
-
-
-def test_repair_closes_what_was_left_and_cuts_a_torn_end(project: Path, autotune: CommandLine, study: str) -> None:
-    """A claim of a process that is gone is closed, the torn end is cut, and the numbers are said."""
-    problem = open_problem(project / "config.yaml", command=None, state_dir=None)
-    gone = Owner(about={**this_process(), "pid": 2**22 + 1}, is_gone=OWNER.is_gone, clock=OWNER.clock)
-    record = Study(study, problem.storage, owner=gone)
-    record.begin(TODAY, CHOICES)
-    assert problem.journal is not None
-    with open(problem.journal, "ab") as file:
-        file.write(b'{"op_code": 4, "wor')
-    done = autotune("study", "repair", "--config", "config.yaml", "--json").document
-    assert (done["trials"], done["closed"], done["going_on"], done["interrupted"]) == (2, 1, 0, 1)
-    assert done["torn_bytes"] == 19
-    assert (done["unread"], done["doubles"]) == ({}, 0)
 
 
 def member(problem: Problem, about: Mapping[str, Scalar], renewed_utc: datetime) -> Member:

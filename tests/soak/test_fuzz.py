@@ -23,10 +23,10 @@ from autotune.config.document import Document, Leaf
 from autotune.config.splice import edit_yaml
 from autotune.errors import AutotuneError, ConfigError
 from autotune.study.storage.journal import JournalFolder
-from autotune.study.travel import describe_study, export_study, import_files
+from autotune.study.travel import export_study, import_files
 from tests.command_line import CommandLine, Done, project_in
 from tests.recorded.recording import recorded_machine, recorded_project
-from tests.study.storages import whichever
+from tests.study.storages import records_of, whichever
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
 RANDOMS = st.integers(0, 2**64).map(random.Random)
@@ -188,13 +188,13 @@ def test_a_changed_journal_gives_an_answer_or_an_error(studied: CommandLine, rng
 @given(RANDOMS)
 def test_a_changed_export_is_imported_or_refused(studied: CommandLine, rng: random.Random) -> None:
     """After a refusal nothing is in the storage; what was imported is exported, and that adds nothing again."""
-    export = studied.folder / "study.jsonl"
+    export = studied.folder / "study.journal"
     if not export.exists():
         assert studied("study", "export", "--config", "config.yaml", str(export)).returncode == 0
     with tempfile.TemporaryDirectory() as folder:
         file, again, storage = (
-            Path(folder) / "a.jsonl",
-            Path(folder) / "b.jsonl",
+            Path(folder) / "a.journal",
+            Path(folder) / "b.journal",
             JournalFolder(Path(folder) / "studies"),
         )
         file.write_bytes(changed_lines(export.read_bytes(), rng))
@@ -205,7 +205,7 @@ def test_a_changed_export_is_imported_or_refused(studied: CommandLine, rng: rand
         else:
             remedy = None
             if done.added:
-                assert describe_study(done.study, storage).trials == done.added
+                assert len(records_of(storage, done.study)) == done.added
                 export_study(done.study, storage, again)
                 assert not import_files([again], whichever, storage).added
         assert remedy is None or (remedy and not (Path(folder) / "studies").exists())

@@ -12,7 +12,7 @@ from autotune.study.record import Study
 from autotune.study.storage.address import SaidAddress, parse_address
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.storage import Storage
-from autotune.study.travel import PortableFile, StudyName
+from autotune.study.travel import Export, StudyName
 
 NAME = "config-0123abcd-4567-89ef"
 VALUES: Values = {"data.batch_size": 8, "data.cache": "none", "x.on": True, "x.rate": 1e-4}
@@ -100,6 +100,6 @@ def records_of(storage: Storage, name: str = NAME) -> list[TrialRecord]:
     return [replace(record, number=0) for record in study.records()]
 
 
-def whichever(files: Sequence[PortableFile]) -> StudyName:
+def whichever(files: Sequence[Export]) -> StudyName:
     """Return the study that the first file names."""
-    return files[0].header.study
+    return files[0].study

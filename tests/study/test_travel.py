@@ -1,18 +1,25 @@
-"""Studies that travel: what is exported comes back the same, in any order, into any storage."""
+"""Exports and imports of studies: what is exported comes back the same, in any order, into any storage."""
 
 import itertools
 import json
 import re
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import StudyError
 from autotune.records import Purpose, TrialRecord
+from autotune.study.entry import local_time
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
-from autotune.study.travel import VERSION, export_study, import_files
+from autotune.study.travel import MANIFEST, export_study, import_files, read_export
 from tests.runs import MakeTrial
 from tests.study.storages import CHOICES, NAME, OWNER, VALUES, at, fill, records_of, whichever
 
@@ -26,17 +33,17 @@ def some(make_trial: MakeTrial, speed: float = 60.0) -> list[TrialRecord]:
     ]
 
 
-def exported(storage: Storage, path: Path) -> bytes:
-    """Export a study; return the file's content."""
+def exported(storage: Storage, path: Path) -> dict[str, tuple[str, str]]:
+    """Export a study; return the start and the record of each of its trials, by UUID."""
     export_study(NAME, storage, path)
-    return path.read_bytes()
+    return {uuid: (one.started, one.text) for uuid, one in read_export(path).trials.items()}
 
 
 @pytest.mark.parametrize("text", ["journal:other", "sqlite:other.db", pytest.param("", marks=pytest.mark.services)])
 def test_export_import_export_is_identical(
     tmp_path: Path, make_trial: MakeTrial, text: str, request: pytest.FixtureRequest
 ) -> None:
-    """Through a file, into whichever storage, and imported again: the same file and the same records, each once.
+    """Through a file, into whichever storage, and imported again: the same trials and the same records, each once.
 
     Interrupted trials stay behind, and the file says nothing of processes and folders.
     """
@@ -46,7 +53,7 @@ def test_export_import_export_is_identical(
     study = Study(NAME, first, owner=OWNER)
     study.begin(VALUES, CHOICES)
     study.close()
-    file = tmp_path / "study.jsonl"
+    file = tmp_path / "study.journal"
     contents = export_study(NAME, first, file)
     assert (len(contents.trials), contents.interrupted) == (3, 1)
     content = file.read_bytes()
@@ -56,11 +63,49 @@ def test_export_import_export_is_identical(
     assert (done.added, done.known, done.differing) == (3, 0, 0)
     for storage in (second, first):
         assert import_files([file], whichever, storage).added == 0
-        assert exported(storage, tmp_path / "again.jsonl") == content
+        assert exported(storage, tmp_path / "again.journal") == exported(first, tmp_path / "first.journal")
         assert len(records_of(storage)) == 3
     assert records_of(second) == [
         replace(one, detail=one.detail.replace("/home/me/my/", "…/")) for one in records_of(first)
     ]
+
+
+def test_tools_of_optuna_read_an_export(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """It is a journal with the study under its name: parameters, scores, states, and the manifest as an attribute."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    export_study(NAME, storage, tmp_path / "study.journal")
+    study = optuna.load_study(
+        study_name=NAME, storage=JournalStorage(JournalFileBackend(str(tmp_path / "study.journal")))
+    )
+    assert [trial.state.name for trial in study.get_trials()] == ["COMPLETE", "COMPLETE", "FAIL"]
+    assert study.trials[0].params == VALUES
+    assert study.best_trial.value == pytest.approx(65 / 60)
+    manifest = study.user_attrs[MANIFEST]
+    assert (manifest["format"], manifest["config"], manifest["trials"]) == (1, "config", 3)
+    assert manifest["hardware"] == {"cpu_model": ["x"]}
+
+
+def test_the_times_of_trials_are_those_of_the_clock_whatever_the_zone(
+    tmp_path: Path, make_trial: MakeTrial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study that was searched in Tehran is imported in New York."""
+    monkeypatch.setenv("TZ", "Asia/Tehran")
+    time.tzset()
+    try:
+        storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
+        fill(storage, some(make_trial))
+        began = [started for started, _ in exported(storage, tmp_path / "study.journal").values()]
+        monkeypatch.setenv("TZ", "America/New_York")
+        time.tzset()
+        import_files([tmp_path / "study.journal"], whichever, target)
+        journal = str(tmp_path / "target" / f"{NAME}.journal")
+        study = optuna.load_study(study_name=NAME, storage=JournalStorage(JournalFileBackend(journal)))
+        assert [trial.datetime_start for trial in study.trials] == [local_time(one) for one in began]
+        assert [started for started, _ in exported(target, tmp_path / "again.journal").values()] == began
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_order_of_imports_does_not_matter(tmp_path: Path, make_trial: MakeTrial) -> None:
@@ -70,17 +115,17 @@ def test_the_order_of_imports_does_not_matter(tmp_path: Path, make_trial: MakeTr
     for place, choices in enumerate((CHOICES, wider, CHOICES)):
         storage = at(f"journal:machine{place}", tmp_path)
         fill(storage, some(make_trial, 60.0 + place), minute=(2 - place) * 2, choices=choices)
-        files.append(tmp_path / f"{place}.jsonl")
+        files.append(tmp_path / f"{place}.journal")
         exported(storage, files[-1])
     seen = []
     for number, order in enumerate(itertools.permutations(files)):
         target = at(f"journal:target{number}", tmp_path)
         for file in order:
             import_files([file], whichever, target)
-        seen.append((records_of(target), exported(target, tmp_path / f"all{number}.jsonl")))
+        seen.append((records_of(target), exported(target, tmp_path / f"all{number}.journal")))
     together = at("journal:together", tmp_path)
     assert import_files(files, whichever, together).added == 9
-    seen.append((records_of(together), exported(together, tmp_path / "together.jsonl")))
+    seen.append((records_of(together), exported(together, tmp_path / "together.journal")))
     assert all(one == seen[0] for one in seen)
 
 
@@ -88,8 +133,9 @@ def test_a_cut_file_changes_nothing(tmp_path: Path, make_trial: MakeTrial) -> No
     """Cut anywhere, the file is refused as a whole, and the storage has not even a new study."""
     storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
     fill(storage, some(make_trial))
-    content = exported(storage, tmp_path / "study.jsonl")
-    cut = tmp_path / "cut.jsonl"
+    exported(storage, tmp_path / "study.journal")
+    content = (tmp_path / "study.journal").read_bytes()
+    cut = tmp_path / "cut.journal"
     for end in (*range(0, len(content), 211), content.rindex(b"\n", 0, -1) + 1):
         cut.write_bytes(content[:end])
         with pytest.raises(StudyError):
@@ -97,59 +143,56 @@ def test_a_cut_file_changes_nothing(tmp_path: Path, make_trial: MakeTrial) -> No
     assert not (tmp_path / "target").exists()
 
 
+Change = Callable[[list[dict[str, Any]]], object]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": VERSION + 1, "autotune": "9.9"}, "newer.*\n.*Update autotune here to 9.9 or later"),
-        ({"format": "other"}, "not a study that travels"),
-        ({"study": "../../etc-01234567-0123-0123"}, "name"),
-        ({"trials": 2}, "cut off, or was changed"),
-        ({"version": True}, "version"),
+        (lambda entries: entries[1]["user_attr"][MANIFEST].update(format=2), "its format is 2"),
+        (lambda entries: entries[1]["user_attr"][MANIFEST].update(trials=2), "holds 3 of its 2 trials"),
+        (lambda entries: entries[1].update(user_attr={"other": 1}), "no manifest"),
+        (lambda entries: entries[0].update(study_name="../../etc-01234567-0123-0123"), "not that of a study"),
+        (lambda entries: entries[-1].update(values=["1.0"]), "damaged"),
+        (lambda entries: entries[2]["params"].update({"x.rate": 0.2}), "damaged"),
+        (lambda entries: entries[2]["distributions"].update({"x.rate": "{}"}), "damaged"),
+        (lambda entries: entries[2]["user_attrs"]["record"]["values"].update({"x.\u202eon": 1}), "no config has"),
+        (lambda entries: entries[2]["user_attrs"]["record"].update(ended_utc="2026-13-01T00:00:00Z"), "damaged"),
+        (lambda entries: entries[2]["user_attrs"]["claim"].update(uuid="../x"), "damaged"),
+        (lambda entries: entries[2]["user_attrs"]["imported"].update(started="yesterday"), "damaged"),
     ],
 )
-def test_a_header_that_is_refused(tmp_path: Path, make_trial: MakeTrial, change: dict[str, object], says: str) -> None:
-    """A file of a newer version, no study, or one whose name would leave the folder: refused with a remedy."""
-    storage = at("journal:studies", tmp_path)
-    fill(storage, some(make_trial))
-    header, _, rest = exported(storage, tmp_path / "study.jsonl").partition(b"\n")
-    changed = tmp_path / "changed.jsonl"
-    changed.write_bytes(json.dumps({**json.loads(header), **change}).encode() + b"\n" + rest)
-    with pytest.raises(StudyError) as raised:
-        import_files([changed], whichever, at("journal:target", tmp_path))
-    assert re.search(says, str(raised.value))
-    assert raised.value.remedy
-
-
-def test_huge_files_and_lines_are_refused_unread(tmp_path: Path) -> None:
-    """Ten gigabytes, or a line without an end, do not take the memory."""
-    huge, endless = tmp_path / "huge.jsonl", tmp_path / "endless.jsonl"
-    with open(huge, "wb") as file:
-        file.truncate(10 << 30)
-    with open(endless, "wb") as file:
-        file.truncate(200 << 20)
-    for path, says in ((huge, "MiB"), (endless, "line is too long")):
-        with pytest.raises(StudyError, match=says):
-            import_files([path], whichever, at("journal:target", tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"score": 1.0,', '"score": "1.0",'),
-        (r'"x\.on"', r'"x.\\u202eon"'),
-        (r'"x\.rate": 0\.0001', '"x.rate": 0.2'),
-        (r'\\"low\\": 8', r'\\"low\\": NaN'),
-        (r'\\"none\\", \\"memory\\"', r'\\"other\\"'),
-    ],
-)
-def test_one_trial_that_is_none_stops_all_files(tmp_path: Path, make_trial: MakeTrial, old: str, new: str) -> None:
-    """Also where its type is right: a 13th month, a text or a number without end, a value outside its distribution."""
+def test_one_damaged_file_stops_all_files(tmp_path: Path, make_trial: MakeTrial, change: Change, says: str) -> None:
+    """A trial, a name or a manifest that cannot be: an expected error with a remedy, and nothing is imported."""
     storage, target = at("journal:studies", tmp_path), at("journal:target", tmp_path)
     fill(storage, some(make_trial))
-    content = exported(storage, tmp_path / "study.jsonl").decode()
-    changed, count = re.subn(old, new, content)
-    assert count
-    (tmp_path / "bad.jsonl").write_text(changed)
-    with pytest.raises(StudyError, match=r"bad.jsonl:[2-4]: this is not a trial"):
-        import_files([tmp_path / "study.jsonl", tmp_path / "bad.jsonl"], whichever, target)
+    exported(storage, tmp_path / "study.journal")
+    entries = [json.loads(line) for line in (tmp_path / "study.journal").read_text().splitlines()]
+    change(entries)
+    (tmp_path / "bad.journal").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    with pytest.raises(StudyError) as raised:
+        import_files([tmp_path / "study.journal", tmp_path / "bad.journal"], whichever, target)
+    assert re.search(says, str(raised.value))
+    assert (raised.value.where, bool(raised.value.remedy)) == (str(tmp_path / "bad.journal"), True)
     assert not (tmp_path / "target").exists()
+
+
+def test_huge_files_are_refused_unread(tmp_path: Path) -> None:
+    """Ten gigabytes do not take the memory."""
+    huge = tmp_path / "huge.journal"
+    with open(huge, "wb") as file:
+        file.truncate(10 << 30)
+    with pytest.raises(StudyError, match="MiB"):
+        import_files([huge], whichever, at("journal:target", tmp_path))
+
+
+def test_a_file_that_is_no_export_is_not_replaced(tmp_path: Path, make_trial: MakeTrial) -> None:
+    """Neither the user's own, nor the journal of a study itself."""
+    storage = at("journal:studies", tmp_path)
+    fill(storage, some(make_trial))
+    for path in (tmp_path / "notes.txt", tmp_path / "studies" / f"{NAME}.journal"):
+        path.touch()
+        before = path.read_bytes()
+        with pytest.raises(StudyError, match="not replaced"):
+            export_study(NAME, storage, path)
+        assert path.read_bytes() == before
