@@ -166,7 +166,7 @@ class RunningMean:
 
 def _is_running_mean(callbacks: Any, shown: float) -> bool:
     """Return whether a loss comes from a metric of the model: a train_step of the user's may return that of a batch."""
-    model: Any = getattr(callbacks, "_model", None) or getattr(callbacks, "model", None)
+    model: Any = getattr(callbacks, "_model", None)
     step = getattr(type(model), "train_step", None)
     if (getattr(step, "__module__", None) or "").partition(".")[0] == "keras":
         return True
