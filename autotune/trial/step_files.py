@@ -22,8 +22,6 @@ from autotune.stage_times import PipelineTimes
 VERSION = 1
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
-_DEVICES = 64  # of a process, at most
-_SETTING = re.compile(r"[a-z0-9_.]{1,80}")
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
 _LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
 _LINE_BYTES = 1 << 14  # longer lines are none of the writer's
@@ -134,13 +132,12 @@ def _text(value: Any) -> str | None:
 
 
 def _uuids(value: Any) -> tuple[str, ...]:
-    names = value[:_DEVICES] if isinstance(value, list) else []
+    names = value if isinstance(value, list) else []
     return tuple(name for name in names if isinstance(name, str) and _UUID.fullmatch(name))
 
 
 def _paths(value: Any) -> tuple[str, ...]:
-    # a thousand of one line at most
-    return tuple(path for path in value[:1_000] if isinstance(path, str)) if isinstance(value, list) else ()
+    return tuple(path for path in value if isinstance(path, str)) if isinstance(value, list) else ()
 
 
 def _number(value: Any) -> float | None:
@@ -166,12 +163,11 @@ def _phase(value: Any) -> TrialPhase | None:
 
 
 def _settings(value: Any) -> dict[str, Scalar]:
-    """Return the settings of a process: as many, and as long, as any framework has."""
-    pairs = list(value.items())[:64] if isinstance(value, dict) else []
+    pairs = value.items() if isinstance(value, dict) else ()
     return {
         name: _text(setting) if isinstance(setting, str) else setting
         for name, setting in pairs
-        if _SETTING.fullmatch(name) and isinstance(setting, bool | int | float | str)
+        if isinstance(setting, bool | int | float | str)
     }
 
 
