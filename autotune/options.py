@@ -20,7 +20,7 @@ class SearchOptions:
         batch: Limit of the effective batch; None for that of the section, or the default.
         exhaust: Whether to use the whole budget, also where the answer is sure before that.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
-        sampler: Name of the sampler, or a sampler of Optuna; None for that of the section.
+        sampler: A sampler of Optuna; None for autotune's own.
         validate_s: Longest training of a validation trial, at most a quarter of the budget; None for an answer that is
             not validated.
         race_s: Time for the race of the answer, at most half of the budget; 0 for none, None for one where the answer

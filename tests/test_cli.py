@@ -56,7 +56,7 @@ def test_help_lists_every_command_and_the_options_that_most_people_want(commands
     short, whole = asked["search --help"].stdout, commands("search", "--help-all").stdout
     for option in ("--budget", "--help-all", "-h, --help"):
         assert option in short
-    for option in ("--sampler", "--storage"):
+    for option in ("--exhaust", "--storage"):
         assert option not in short
         assert option in whole
 

@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from autotune.clock import Clock
 from autotune.commands.output import say_aside
 from autotune.config.load import load_settings
@@ -44,11 +42,8 @@ def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) 
         Runs the workers for the duration of a ``with`` block.
 
     Raises:
-        click.UsageError: The search's sampler is one that workers do not have.
         ConfigError: There are not that many GPUs, or cores.
     """
-    if request.sampler is not None:
-        raise click.UsageError("--gpus and --sampler exclude each other: name the sampler in the section.")
     own, *others = gpu_shares(gpus)
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
     is_known = os.environ.get(STORAGE_VARIABLE) or load_settings(request.config).section.storage

@@ -59,11 +59,6 @@ if TYPE_CHECKING:
 @click.option("--exhaust", is_flag=True, help="Use the whole budget, also where the answer is sure before that.")
 @click.option("--allow-busy-gpu", is_flag=True, help="Search although somebody else is on the GPU.")
 @click.option(
-    "--sampler",
-    type=click.Choice(["autotune", "tpe", "gp", "random"]),
-    help="Proposes the points to try: autotune's own (default), or one of Optuna's.",
-)
-@click.option(
     "--validate",
     "validate_s",
     type=DURATION,

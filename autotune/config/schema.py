@@ -28,7 +28,6 @@ ENV = f"{SECTION}.env."
 """Prefix of knobs that are environment variables of the trials, not keys of the config."""
 
 Objective = Literal["effective_utilization", "utilization", "throughput"]
-Sampler = Literal["autotune", "tpe", "gp", "random"]
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 
@@ -75,7 +74,6 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         trial: Limits on the length of a trial and on its memory.
         keep_effective_batch: `true`: gradient accumulation makes up for another batch.
         keep_outputs: `true`: outputs that were redirected into a trial's folder stay when it ends.
-        sampler: What proposes the points to try; all but `autotune` are Optuna's.
         storage: Where studies are kept; journals in the state folder without it.
         batch: Largest effective batch to try: a factor of today's such as `4x`, or `same`, or `free`. Without it `4x`,
             and a list under `knobs` as it is.
@@ -94,7 +92,6 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     trial: TrialLimits = TrialLimits()
     keep_effective_batch: bool = False
     keep_outputs: bool = False
-    sampler: Sampler = "autotune"
     storage: str | None = None
     batch: Any = None
     code: bool = True
@@ -171,7 +168,6 @@ class Section:
     trial: TrialLimits = field(default_factory=TrialLimits)
     keep_effective_batch: bool = False
     keep_outputs: bool = False
-    sampler: Sampler = "autotune"
     storage: str | None = None
     batch: BatchLimit | None = None
     code: bool = True

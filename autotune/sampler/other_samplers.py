@@ -7,13 +7,12 @@ their own trial, with the attributes that they gave it; all others are added as 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from importlib.util import find_spec
 from typing import Self
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
-from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.storages import InMemoryStorage
 from optuna.trial import Trial, TrialState, create_trial
 
@@ -25,61 +24,40 @@ from autotune.space.catalog import effects_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
-OURS = "autotune"
-"""Name of the sampler that is no other: the acquisition."""
-
-SamplerChoice = str | BaseSampler
-"""Name of a sampler, `OURS` or one of those here, or any of Optuna's samplers for one objective."""
-
-_SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
-    "tpe": lambda seed: TPESampler(seed=seed),
-    "gp": lambda seed: GPSampler(seed=seed),
-    "random": lambda seed: RandomSampler(seed=seed),
-}
-_NEEDS: Mapping[str, tuple[str, ...]] = {"gp": ("torch", "scipy")}
+SamplerChoice = BaseSampler | None
+"""Any of Optuna's samplers for one objective; None for the acquisition."""
 
 
-def require_sampler(sampler: SamplerChoice) -> None:
-    """Check that a sampler can be used here.
+def require_sampler(sampler: object) -> None:
+    """Check that what a caller gave is a sampler.
 
     Raises:
-        ConfigError: It is no sampler, or a package that it needs is not installed.
+        ConfigError: It is not.
     """
-    if isinstance(sampler, BaseSampler):
-        return
-    if sampler not in (OURS, *_SAMPLERS):
+    if not isinstance(sampler, SamplerChoice):
         raise ConfigError(
-            f"{sampler!r} is no sampler",
-            where="sampler",
-            remedy=f"Take {', '.join((OURS, *_SAMPLERS))}, or an instance of one of Optuna's samplers.",
-        )
-    if missing := [package for package in _NEEDS.get(sampler, ()) if find_spec(package) is None]:
-        raise ConfigError(
-            f"the sampler {sampler} needs {' and '.join(missing)}, which autotune's own environment does not have",
-            where="sampler",
-            remedy=f"Install it there (pip install {' '.join(missing)}), or take another: autotune, tpe, random.",
+            f"{sampler!r} is no sampler", where="sampler", remedy="Give an instance of one of Optuna's samplers."
         )
 
 
 def sampler_name(sampler: SamplerChoice) -> str:
-    """Return the name of a sampler for the record: that of its class, if it has no other."""
-    return sampler if isinstance(sampler, str) else type(sampler).__name__
+    """Return the name of a sampler for the record: that of its class, or ``autotune``."""
+    return "autotune" if sampler is None else type(sampler).__name__
 
 
 class OtherSampler:
     """Proposals of one of Optuna's samplers.
 
     Args:
-        sampler: ``tpe`` (multivariate, with its defaults), ``gp``, ``random``, or any sampler. Of that a copy is used:
-            a search whose space changes begins again with another one.
-        seed: Seed of its random numbers; a sampler that is given has its own.
+        sampler: Any sampler. A copy of it is used: a search whose space changes begins again with another one.
+        seed: Seed of points at random; the sampler has its own.
     """
 
-    def __init__(self, sampler: SamplerChoice, space: Space, seed: int) -> None:
+    def __init__(self, sampler: BaseSampler, space: Space, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._space = space
         self._distributions = {knob.path: distribution_of(knob) for knob in space.knobs}
-        self._study = _Study.of(_SAMPLERS[sampler](seed) if isinstance(sampler, str) else deepcopy(sampler))
+        self._study = _Study.of(deepcopy(sampler))
         self._rng = np.random.default_rng(seed)
         self._told: dict[str, int] = {}
         self._asked: dict[str, Trial] = {}  # what it proposed last, by the name of the point

@@ -17,7 +17,7 @@ from autotune.events import Event, Remark, TrialProgress
 from autotune.files import open_regular
 from autotune.options import SearchOptions
 from autotune.records import SearchResult
-from autotune.sampler.other_samplers import OURS, SamplerChoice, require_sampler
+from autotune.sampler.other_samplers import SamplerChoice, require_sampler
 from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.search.neighbours import Neighbours
 from autotune.search.parts import SearchParts
@@ -113,7 +113,7 @@ def tune(
     batch: str | None = None,
     exhaust: bool = False,
     allow_busy_gpu: bool = False,
-    sampler: SamplerChoice | None = None,
+    sampler: SamplerChoice = None,
     validate_s: float | None = None,
     race_s: float | None = None,
     warm_start: bool = True,
@@ -138,9 +138,8 @@ def tune(
             ``knobs:``, else ``4x``.
         exhaust: Whether to use the whole budget, also where the answer is sure before that.
         allow_busy_gpu: Whether to search although somebody else is on the GPU.
-        sampler: What proposes the points to try: ``autotune``, ``tpe``, ``gp`` or ``random``, or any sampler of Optuna
-            for one objective, which sees the position of each value among its knob's choices. None takes that of the
-            section.
+        sampler: What proposes the points to try: any sampler of Optuna for one objective, which sees the position of
+            each value among its knob's choices. None for autotune's own.
         validate_s: Longest time for which the best point, and today's config before it, are trained before the answer,
             through the end of an epoch, an evaluation and a checkpoint where they come to these; None for no such
             trials.
@@ -239,11 +238,10 @@ def open_parts(
     Raises:
         StudyError: The record cannot be read or written, or another search holds it.
         GpuError: Somebody else is on the GPU, or it is not there.
-        ConfigError: The sampler cannot be used here; or the budget is too short for the validation, or for the race.
+        ConfigError: The sampler is none; or the budget is too short for the validation, or for the race.
         AutotuneError: The state folder cannot be made.
     """
-    sampler = problem.settings.section.sampler if options.sampler is None else options.sampler
-    require_sampler(sampler)
+    require_sampler(options.sampler)
     if lacking := why_no_time(options):
         what, why = lacking
         raise ConfigError(why, where=f"{what}_s", remedy=f"Give more budget, or less time to {what}.")
@@ -267,7 +265,7 @@ def open_parts(
         CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
     ):
         study = _open_study(problem, options, part, clock, remark)
-        start = _warm_start(problem, options, study, sampler)
+        start = _warm_start(problem, options, study)
         growth = growth_remark(problem, problem.of_this_code(study.records()))
         remark(start.sentence, growth, checkpoints.remark)
         if joins:
@@ -288,7 +286,7 @@ def open_parts(
             runner=simulator or zygotes,
             budget=_budget(study, options, part, clock),
             clock=clock,
-            sampler=sampler,
+            sampler=options.sampler,
             validate_s=options.validate_s,
             race_s=0.0 if part.role is Role.WORKER else options.race_s,
             exhaust=options.exhaust,
@@ -401,9 +399,9 @@ def _budget(study: Study, options: SearchOptions, part: Part, clock: Clock) -> B
     return Budget(clock, started_s=part.started_s, budget_s=own.elapsed_s() + max(lefts_s))
 
 
-def _warm_start(problem: Problem, options: SearchOptions, study: Study, sampler: SamplerChoice) -> WarmStart:
+def _warm_start(problem: Problem, options: SearchOptions, study: Study) -> WarmStart:
     """Return what the search begins with; nothing where the study knows enough itself, or another sampler proposes."""
-    wanted = options.warm_start and not options.fresh and sampler == OURS
+    wanted = options.warm_start and not options.fresh and options.sampler is None
     records = study.records()
     is_young = len({trial.point for trial in problem.of_this_code(records)}) < KNOWN_POINTS
     return warm_start(problem, records) if wanted and is_young else WarmStart()

@@ -8,7 +8,7 @@ from autotune.clock import Clock
 from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchEnded
 from autotune.measure.score import Objective
 from autotune.records import SearchResult, Values
-from autotune.sampler.other_samplers import OURS, SamplerChoice
+from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.neighbours import Neighbours
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
@@ -44,7 +44,7 @@ class SearchParts:
     runner: Runner
     budget: Budget
     clock: Clock
-    sampler: SamplerChoice = OURS
+    sampler: SamplerChoice = None
     validate_s: float | None = None
     race_s: float | None = 0.0
     exhaust: bool = False

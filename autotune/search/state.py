@@ -19,7 +19,7 @@ from autotune.sampler.acquisition import Acquisition, Proposal
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.importance import without_turning
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
-from autotune.sampler.other_samplers import OURS, OtherSampler, SamplerChoice, heuristic_proposals
+from autotune.sampler.other_samplers import OtherSampler, SamplerChoice, heuristic_proposals
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.problem import Problem
@@ -101,7 +101,7 @@ class SearchState:
         self._further = self._further_on_record()
         self.space = without_turning(space.within_reach(self._further), self._findings.inert)
         self._acquisition = Acquisition(self.space, self._seed)
-        self._other = None if self._sampler == OURS else OtherSampler(self._sampler, self.space, self._seed)
+        self._other = None if self._sampler is None else OtherSampler(self._sampler, self.space, self._seed)
         self._observe()
 
     def records(self) -> list[TrialRecord]:

@@ -20,7 +20,6 @@ from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.records import Ending, Machine, SearchResult, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.observations import TYPICAL_CV
-from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
@@ -269,7 +268,7 @@ class Harness:
         budget: Budget,
         consumers: Iterable[Callable[[Event], None]],
         *,
-        sampler: SamplerChoice = OUR_SAMPLER,
+        sampler: SamplerChoice = None,
         exhaust: bool = False,
         confirms: bool = True,
     ) -> Iterator[Tuner]:
@@ -305,7 +304,7 @@ class Harness:
         budget: Budget,
         consumers: Iterable[Callable[[Event], None]] = (),
         *,
-        sampler: SamplerChoice = OUR_SAMPLER,
+        sampler: SamplerChoice = None,
         only_confirmed: bool = True,
         only_explores: bool = False,
     ) -> SearchResult | None:

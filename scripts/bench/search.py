@@ -14,10 +14,12 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from optuna.samplers import RandomSampler, TPESampler
 
 from autotune import __version__
 from autotune.clock import format_duration
 from autotune.records import SearchResult, Values, Verdict
+from autotune.sampler.other_samplers import SamplerChoice
 from autotune.space.space import Space
 from scripts.bench.harness import (
     CLOSE,
@@ -47,7 +49,7 @@ from scripts.bench.simulation.scenarios import Scenario, null_scenario, scenario
 NULL_BUDGET_S = 300.0
 """Budget of the searches with nothing to find."""
 
-_SAMPLERS = {"TPE": "tpe", "random": "random"}
+_SAMPLERS = {"TPE": TPESampler, "random": RandomSampler}
 _ORACLE_POINTS = 8
 _ORACLE_REGRET = 0.10
 
@@ -69,7 +71,7 @@ def hold_head_to_head(seed: int, budgets_s: Sequence[float], folder: Path) -> He
         if confirmation is not None:
             confirmations.append(confirmation)
         for name, sampler in _SAMPLERS.items():
-            curve, _ = tuned(one, budget_s, folder / f"{sampler}-{budget_s:g}", name=name, sampler=sampler)
+            curve, _ = tuned(one, budget_s, folder / f"{name}-{budget_s:g}", name=name, sampler=sampler(seed=one.seed))
             curves.append(replace(curve, setting=Setting.SAME_SEARCH))
     for name, peer in PEERS.items():
         harness = Harness(one, longest_s, folder / f"{name} shipped", method=name, fresh_processes=True)
@@ -102,13 +104,13 @@ def hold_null_trial(seed: int, folder: Path) -> NullTrial:
 
 
 def tuned(
-    one: SimulatedTrainer, budget_s: float, folder: Path, *, name: str = OURS, sampler: str = "autotune"
+    one: SimulatedTrainer, budget_s: float, folder: Path, *, name: str = OURS, sampler: SamplerChoice = None
 ) -> tuple[AnytimeCurve, Confirmation | None]:
     """Run our search, assembled as the command does it.
 
     Args:
         folder: Folder for all files; must not exist yet.
-        sampler: Name of the sampler, as in a config.
+        sampler: As in `SearchParts`.
 
     Returns:
         Its anytime curve, and what it said in the end; None if it confirmed nothing.

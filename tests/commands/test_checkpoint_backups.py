@@ -13,7 +13,7 @@ from autotune.trial import checkpoint_backups as checkpoints
 from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, project_in, toy
 
-SEARCH = ("search", "--config", "config.yaml", "--budget", "30s", "--json", "--no-apply", "--sampler", "random")
+SEARCH = ("search", "--config", "config.yaml", "--budget", "30s", "--json", "--no-apply")
 TWO_WEEKS = b"the weights of two weeks"
 
 

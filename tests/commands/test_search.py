@@ -105,7 +105,7 @@ def test_a_trainer_that_cannot_be_measured_is_an_error_with_a_remedy(
 def test_outputs_of_trials_stay_where_the_section_keeps_them(tmp_path: Path, kept: bool) -> None:
     """What a trainer wrote into its folder is there after its end, and today's folder is untouched."""
     commands = project_in(tmp_path, keeps_outputs, CONFIG + ("    keep_outputs: true\n" if kept else ""))
-    commands.search("--no-apply", "--sampler", "random", budget="30s")
+    commands.search("--no-apply", budget="30s")
     assert bool([*(tmp_path / ".autotune").rglob("outputs/**/log.txt")]) is kept
     assert not (tmp_path / "logs").exists()
 

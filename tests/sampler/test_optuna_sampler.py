@@ -1,15 +1,12 @@
 """The sampler in studies of Optuna's users: Optuna's own suite, and what that leaves out."""
 
-import importlib.util
 import math
 import pickle
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import optuna
 import pytest
-import yaml
 from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
 
@@ -148,20 +145,3 @@ def test_a_parameter_that_is_there_only_sometimes_is_part_of_the_model() -> None
 def sampler_space(study: optuna.Study) -> set[str]:
     """Return the names of the parameters that the model would have next."""
     return set(ConfigSampler(seed=0).infer_relative_search_space(study, study.trials[-1]))
-
-
-HUB = Path(__file__).parents[2] / "docs" / "optunahub" / "samplers" / "config_sampler"
-
-
-def test_the_package_for_optunahub_is_complete_and_loads() -> None:
-    """It has the files and the front matter that the registry asks for, and gives this sampler."""
-    assert {"README.md", "LICENSE", "__init__.py", "example.py"} <= {path.name for path in HUB.iterdir()}
-    front = yaml.safe_load((HUB / "README.md").read_text().split("---\n")[1])
-    assert set(front) == {"author", "title", "description", "tags", "optuna_versions", "license"}
-    assert "sampler" in front["tags"]
-    assert front["license"] == "MIT License"
-    spec = importlib.util.spec_from_file_location("config_sampler", HUB / "__init__.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.ConfigSampler is ConfigSampler
-    assert module.__all__ == ["ConfigSampler"]

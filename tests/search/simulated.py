@@ -92,7 +92,7 @@ def search_simulated(
     name: str,
     budget_s: float,
     seed: int = 0,
-    sampler: SamplerChoice = "autotune",
+    sampler: SamplerChoice = None,
     validate_s: float | None = None,
     race_s: float | None = 0.0,
     warm_start: WarmStart | None = None,

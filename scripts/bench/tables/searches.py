@@ -19,11 +19,12 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
+from optuna.samplers import RandomSampler, TPESampler
+
 from autotune.clock import Clock
 from autotune.errors import ConfigError
 from autotune.events import Event, TrialEnded
 from autotune.records import TrialRecord
-from autotune.sampler.other_samplers import OURS as OUR_SAMPLER
 from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.schedule import Budget, expected_trial_s
 from autotune.space.space import Space
@@ -107,11 +108,11 @@ _PEERS: Mapping[str, Callable[[Space, int], Proposals]] = {
 }
 _INSIDE = " in our tuner"
 _SAMPLERS: Mapping[str, Callable[[Space, int], SamplerChoice]] = {
-    EXPLORING: lambda _space, _seed: OUR_SAMPLER,
-    f"TPE{_INSIDE}": lambda _space, _seed: "tpe",
+    EXPLORING: lambda _space, _seed: None,
+    f"TPE{_INSIDE}": lambda _space, seed: TPESampler(seed=seed),
     f"forest{_INSIDE}": partial(PeerSampler, forest),
     f"iterated local search{_INSIDE}": partial(PeerSampler, iterated_local_search),
-    f"random{_INSIDE}": lambda _space, _seed: "random",
+    f"random{_INSIDE}": lambda _space, seed: RandomSampler(seed=seed),
     f"coordinate descent{_INSIDE}": partial(PeerSampler, coordinate_descent),
 }
 _NEEDS: Mapping[str, Sequence[str]] = {
@@ -150,7 +151,7 @@ def make_search(method: str, trainer: TableTrainer, trials: Sequence[int], folde
         harness = Harness(trainer, ENDLESS_S, folder / str(most), method=method)
         if plans_ahead:
             make = _SAMPLERS.get(method)
-            sampler = make(harness.problem.space, trainer.seed) if make else OUR_SAMPLER
+            sampler = make(harness.problem.space, trainer.seed) if make else None
             tune(harness, sampler, trials=most, whole=method == OURS)
         else:
             peer = _PEERS[method](harness.problem.space, trainer.seed)
