@@ -282,12 +282,12 @@ class Answered:
 
 
 def run_short(
-    argv: Sequence[str], limit_s: float | None, *, env: Mapping[str, str] | None = None, cwd: Path | str = "/"
+    argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cwd: Path | str = "/"
 ) -> Answered:
     """Run a command to its end, without input and without a shell.
 
     Args:
-        limit_s: Time limit; then it is killed. None for none.
+        limit_s: Time limit; then it is killed.
         env: Its whole environment; None for that of this process.
     """
     try:
