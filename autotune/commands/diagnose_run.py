@@ -263,7 +263,7 @@ def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
             return profile_pipeline(problem, trials)
 
     made, why_no_pipeline = _made(pipeline, clock, ends_s)
-    step, why_no_step = _made(lambda: profile_trainer_step(problem, clock, ends_s=ends_s).profile, clock, ends_s)
+    step, why_no_step = _made(lambda: profile_trainer_step(problem, clock, ends_s=ends_s)[0], clock, ends_s)
     return Profiles(pipeline=made, why_no_pipeline=why_no_pipeline, step=step, why_no_step=why_no_step)
 
 

@@ -83,12 +83,12 @@ def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_step_profile
 
-    made = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
-    _say_remarks(made.remarks)
+    profile, remarks = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
+    _say_remarks(remarks)
     if call.as_json:
-        call.answer(lambda: say_object({"format": 1, **asdict(made.profile)}, indent=2))
+        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
-        print_step_profile(text_console(), made.profile)
+        print_step_profile(text_console(), profile)
     return 0
 
 

@@ -28,16 +28,10 @@ BEGINS = "the step will be profiled"
 """Note of a process that makes one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainerStep:
-    """Profile of a trainer's step."""
-
-    profile: StepProfile
-    remarks: tuple[str, ...]
-
-
-def profile_trainer_step(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> TrainerStep:
-    """Profile the step of a trainer with today's values, in a trial of its own.
+def profile_trainer_step(
+    problem: Problem, clock: Clock, *, ends_s: float = math.inf
+) -> tuple[StepProfile, tuple[str, ...]]:
+    """Profile the step of a trainer with today's values, in a trial of its own; return what the user should know, too.
 
     Args:
         problem: The config and the command; runnable.
@@ -66,7 +60,7 @@ def profile_trainer_step(problem: Problem, clock: Clock, *, ends_s: float = math
     too_short = Line("too few steps were made for a profile before the trial ended" if begun else "")
     profile = step_profile(seen or SeenSteps(why_not=too_short), _training(trial, seen))
     trial.folder.delete()
-    return TrainerStep(profile=profile, remarks=remarks)
+    return profile, remarks
 
 
 def _seen(folder: Path) -> SeenSteps | None:
@@ -162,22 +156,6 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
-    """Operation of a step, as the framework's profiler has seen it.
-
-    Attributes:
-        times: How often it is executed in a step, on average.
-        host_ms: Its own time on the host in a step.
-        device_ms: Its own time on a GPU in a step.
-    """
-
-    name: str
-    times: float
-    host_ms: float
-    device_ms: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class StepProfile:
     """Phases of a training step, and its operations.
 
@@ -259,15 +237,7 @@ def step_profile(seen: SeenSteps, training: Training) -> StepProfile:
         phases=tuple(phases),
         step=_phase("step", steps_ms),
         gpu_utilization=training.gpu_utilization,
-        operations=tuple(
-            Operation(
-                name=one.name,
-                times=one.times / seen.steps,
-                host_ms=one.host_ms / seen.steps,
-                device_ms=one.device_ms / seen.steps,
-            )
-            for one in seen.operations
-        ),
+        operations=seen.operations,
         profiled_steps=seen.steps if seen.operations else 0,
         why_not=why_not or None,
     )
@@ -316,11 +286,11 @@ _EMPTY = Line()
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenOperation:
-    """Operation of some steps: how often it was executed, and its own time on the host and on a GPU."""
+class Operation:
+    """Operation of a step: how often it is executed, and its own time on the host and on a GPU, all on average."""
 
     name: Line
-    times: Annotated[int, Meta(ge=0, le=10**9)]
+    times: Annotated[float, Meta(ge=0.0, le=1e9)]
     host_ms: _Ms
     device_ms: _Ms
 
@@ -345,7 +315,7 @@ class SeenSteps:
     phases_ms: Mapping[_Phase, Annotated[tuple[_Ms, ...], Meta(min_length=1, max_length=1000)]] = field(
         default_factory=dict
     )
-    operations: Annotated[tuple[SeenOperation, ...], Meta(max_length=50)] = ()
+    operations: Annotated[tuple[Operation, ...], Meta(max_length=50)] = ()
     why_not: Line = _EMPTY
 
 

@@ -5,9 +5,9 @@ or TensorFlow's own profiler observes a few steps. The result is ``step_profile.
 
     {"v": 1, "framework": "PyTorch", "profiler_begin_s": 102.3, "steps": 9,
      "phases_ms": {"data": […], "forward": […], "backward": […], "optimizer": […], "rest": […]},
-     "operations": [{"name": "aten::mm", "times": 24, "host_ms": 15.6, "device_ms": 0.0}, …], "why_not": ""}
+     "operations": [{"name": "aten::mm", "times": 6.0, "host_ms": 3.9, "device_ms": 0.0}, …], "why_not": ""}
 
-``phases_ms`` are the times of each step before the profiler is started (CLOCK_MONOTONIC), ``operations`` the sums over
+``phases_ms`` are the times of each step before the profiler is started (CLOCK_MONOTONIC), ``operations`` the means over
 the ``steps`` until it is stopped, ``why_not`` is the reason that one of them is missing.
 """
 
@@ -123,12 +123,7 @@ class StepProfile(Observer):
             "steps": steps,
             "phases_ms": {name: [round(one, 4) for one in values] for name, values in phases_ms.items()},
             "operations": [
-                {
-                    "name": name[:200],
-                    "times": int(times),
-                    "host_ms": round(host_ms, 4),
-                    "device_ms": round(device_ms, 4),
-                }
+                {"name": name, "times": times / steps, "host_ms": host_ms / steps, "device_ms": device_ms / steps}
                 for name, (times, host_ms, device_ms) in rows
             ],
             "why_not": self._why_not,
@@ -159,7 +154,8 @@ class TorchProfile(StepProfile):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._optimizer: Callable[[], Any] = bool  # the first one, by a weak reference
+        self._optimizer: Callable[[], Any] = lambda: None  # whose updates are the borders, by a weak reference
+        self._others = 0  # updates since its last one
         self._device: Any = None  # a GPU with parameters of it
         self._is_backward = False  # a pass may have passes within it
         self._step: _Moments = []
@@ -178,13 +174,16 @@ class TorchProfile(StepProfile):
 
     def _updated(self, optimizer: Any, *_arguments: Any) -> None:
         if TorchProfile._training is None:
-            TorchProfile._training, self._optimizer = threading.get_ident(), weakref.ref(optimizer)
+            TorchProfile._training = threading.get_ident()
             os.register_at_fork(after_in_child=self._forget)
             parameters = (one for group in optimizer.param_groups for one in group["params"])
             self._device = next((one.device for one in parameters if one.device.type == "cuda"), None)
         if threading.get_ident() != TorchProfile._training:
             return
+        if self._optimizer() is None or self._others > 20:  # of an earlier part of the training
+            self._optimizer = weakref.ref(optimizer)
         is_border = optimizer is self._optimizer()
+        self._others = 0 if is_border else self._others + 1
         if is_border:
             self.passed(1)
         if self._moment(OPTIMIZER) and is_border and self.is_warm:

@@ -13,7 +13,7 @@ from autotune.trainee import step_profile as trainees
 GOOD: dict[str, Any] = {
     "v": 1, "framework": "PyTorch", "profiler_begin_s": 10.0, "steps": 4,
     "phases_ms": {"data": [1.0, 1.0], "forward": [10.0, 10.0], "backward": [20.0, 20.0], "rest": [9.0, 9.0]},
-    "operations": [{"name": "aten::mm\n\u001b[2J", "times": 12, "host_ms": 40.0, "device_ms": 0.0}], "why_not": "",
+    "operations": [{"name": "aten::mm\n\u001b[2J", "times": 3.0, "host_ms": 10.0, "device_ms": 0.0}], "why_not": "",
 }  # fmt: skip
 
 
