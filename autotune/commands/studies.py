@@ -286,42 +286,37 @@ def _study_of(file: Export, problem: Problem) -> StudyName:
     theirs, ours = file.study, StudyName.of(problem.study)
     if ours is None:
         raise StudyError("nothing can be imported into a study of this name", where=problem.study, remedy="Rename it.")
-    if theirs.training != ours.training:
-        raise StudyError(
-            f"it is of another study: {_what_differs(file, problem)}",
-            where=str(file.path),
-            remedy=f"Import it for the config that it is of; this one's study is {ours.text}. Without --config it goes "
-            "into a study of its own.",
-        )
-    for name in (ours, StudyName.of(problem.known_study() or "")):
-        if name is not None and (name.frameworks, name.command) == (theirs.frameworks, theirs.command):
-            return name
-    if not problem.command:  # neither the command nor its frameworks are known here
-        text = f"{ours.stem}-{theirs.training}-{theirs.frameworks}-{theirs.command}"
-        return StudyName.of(text) or theirs
-    differing = []
-    if theirs.frameworks != ours.frameworks:
-        there = ", ".join(f"{name} {_listed(some)}" for name, some in file.manifest.frameworks.items()) or "none known"
-        here = ", ".join(f"{name} {version}" for name, version in problem.frameworks.items()) or "none known"
-        differing.append(f"its frameworks are {_shown(there)}, here {here}")
-    if theirs.command != ours.command:
-        differing.append("its trainer's command is another")
+    if theirs.training == ours.training:
+        for name in (ours, StudyName.of(problem.known_study() or "")):
+            if name is not None and (name.frameworks, name.command) == (theirs.frameworks, theirs.command):
+                return name
+        if not problem.command:  # neither the command nor its frameworks are known here
+            text = f"{ours.stem}-{theirs.training}-{theirs.frameworks}-{theirs.command}"
+            return StudyName.of(text) or theirs
     raise StudyError(
-        f"it is of a sibling of this config's study: {'; '.join(differing)}",
+        f"it is of another study: {'; '.join(_differences(file, ours, problem))}",
         where=str(file.path),
-        remedy="Use the same versions and the same command on both machines, or import it without --config, into a "
-        "study of its own.",
+        remedy="Use the same config, versions and command on machines of one class, or import it without --config, into "
+        "a study of its own.",
     )
 
 
-def _what_differs(file: Export, problem: Problem) -> str:
-    here, there = problem.conditions, file.manifest.hardware
-    said = [
-        f"{name} {_shown(_listed(there[name]))}, here {here.get(name)}"
-        for name in ("gpus", "cpu_model", "cpu_cores", "memory_bytes")
-        if there.get(name) and here.get(name) not in there[name]
-    ]
-    return "; ".join(said) or "its config holds other values besides the knobs, or has another objective"
+def _differences(file: Export, ours: StudyName, problem: Problem) -> list[str]:
+    theirs, here, there = file.study, problem.conditions, file.manifest.hardware
+    if theirs.training != ours.training:
+        return [
+            f"{name} {_shown(_listed(there[name]))}, here {here.get(name)}"
+            for name in ("gpus", "cpu_model", "cpu_cores", "memory_bytes")
+            if there.get(name) and here.get(name) not in there[name]
+        ] or ["its config holds other values besides the knobs, or has another objective"]
+    differing = []
+    if theirs.frameworks != ours.frameworks:
+        said = ", ".join(f"{name} {_listed(some)}" for name, some in file.manifest.frameworks.items()) or "none known"
+        known = ", ".join(f"{name} {version}" for name, version in problem.frameworks.items()) or "none known"
+        differing.append(f"its frameworks are {_shown(said)}, here {known}")
+    if theirs.command != ours.command:
+        differing.append("its trainer's command is another")
+    return differing
 
 
 def _listed(values: Sequence[Scalar]) -> str:

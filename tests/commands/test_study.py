@@ -94,7 +94,7 @@ def test_a_study_of_another_config_is_refused(project: Path, autotune: CommandLi
     stem, training, frameworks, command = study.rsplit("-", 3)
     cases = {
         f"{stem}-{'0' * 8}-{frameworks}-{command}": "of another study: gpus A100",
-        f"{stem}-{training}-ffff-{command}": "sibling of this config's study: its frameworks are torch 1.0",
+        f"{stem}-{training}-ffff-{command}": "of another study: its frameworks are torch 1.0",
         f"{stem}-{training}-{frameworks}-ffff": "its trainer's command is another",
     }
     for name, says in cases.items():
