@@ -296,8 +296,8 @@ def _study_of(file: Export, problem: Problem) -> StudyName:
     raise StudyError(
         f"it is of another study: {'; '.join(_differences(file, ours, problem))}",
         where=str(file.path),
-        remedy="Use the same config, versions and command on machines of one class, or import it without --config, into "
-        "a study of its own.",
+        remedy="Use the same config, versions and command on machines of one class, or import it without --config, "
+        "into a study of its own.",
     )
 
 
