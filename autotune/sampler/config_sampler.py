@@ -1,26 +1,30 @@
-"""Optuna sampler over the acquisition of a search: for anybody's study with a few noisy, expensive trials.
+"""Interface to Optuna: the acquisition as a sampler for any study, and any sampler in the place of the acquisition.
 
-It is made for parameters with a few values each, as configs have them: categories, integers, floats with a step.
-Floats without a step are drawn at random.
+`ConfigSampler` is made for studies with a few noisy, expensive trials, and for parameters with a few values each, as
+configs have them: categories, integers, floats with a step. Floats without a step are drawn at random.
 """
 
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 from typing import Any, Self
 
 import numpy as np
+import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.search_space import IntersectionSearchSpace
+from optuna.storages import InMemoryStorage
 from optuna.study import Study, StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
+from autotune.errors import ConfigError
 from autotune.records import Ending, Values
-from autotune.sampler.acquisition import Acquisition
+from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT, Acquisition, Proposal, candidates
 from autotune.sampler.observations import Observation, expected_trial_sd
 from autotune.space.knob import InertUnder, Knob, Label, ladder
 from autotune.space.space import Space, point_name
@@ -288,3 +292,136 @@ def _has_failed(trial: FrozenTrial) -> bool:
 
 def _is_violated(trial: FrozenTrial) -> bool:
     return any(value > 0 for value in trial.constraints.values())
+
+
+# Samplers of Optuna in the place of the acquisition: which point is tried next is theirs, all else of a search stays.
+# They see the observations of a search in a study of their own, in memory: positions in the list of choices where these
+# are ordered, categories where they are not, and as value the ln score of each trial. What they asked for is told as
+# their own trial, with the attributes that they gave it; all others are added as trials that somebody else made.
+
+
+SamplerChoice = BaseSampler | None
+"""Any of Optuna's samplers for one objective; None for the acquisition."""
+
+
+def require_sampler(sampler: object) -> None:
+    """Check that what a caller gave is a sampler.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(sampler, SamplerChoice):
+        raise ConfigError(
+            f"{sampler!r} is no sampler", where="sampler", remedy="Give an instance of one of Optuna's samplers."
+        )
+
+
+def sampler_name(sampler: SamplerChoice) -> str:
+    """Return the name of a sampler for the record: that of its class, or ``autotune``."""
+    return "autotune" if sampler is None else type(sampler).__name__
+
+
+class OtherSampler:
+    """Proposals of one of Optuna's samplers.
+
+    Args:
+        sampler: Any sampler. A copy of it is used: a search whose space changes begins again with another one.
+        seed: Seed of points at random; the sampler has its own.
+    """
+
+    def __init__(self, sampler: BaseSampler, space: Space, seed: int) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._space = space
+        self._distributions = {knob.path: distribution_of(knob) for knob in space.knobs}
+        self._study = _Study.of(deepcopy(sampler))
+        self._rng = np.random.default_rng(seed)
+        self._told: dict[str, int] = {}
+        self._asked: dict[str, Trial] = {}  # what it proposed last, by the name of the point
+
+    def next_trial(
+        self, observations: Mapping[str, Observation], baseline: str, may_try: Callable[[Values], bool]
+    ) -> Proposal | None:
+        """Return its next proposal.
+
+        Args:
+            baseline: Name of the baseline; it is not proposed, the confirmation measures it.
+            may_try: Returns whether a point may be tried: it is feasible, and its trial not too long.
+
+        Returns:
+            The proposal, at random where the sampler insists on points that may not be tried; None if no point may, or
+            the sampler has come to its end, as that of a grid does.
+        """
+        self._tell(observations)
+        for _ in range(30):  # for a point that may be tried
+            if self._study.is_stopped:
+                return None
+            trial = self._study.ask(self._distributions)
+            values = self._space.at(trial.params[knob.path] for knob in self._space.knobs)
+            exhausted = self._is_exhausted(observations, values, baseline)
+            if not exhausted and may_try(values):
+                self._asked = {self._space.name(values): trial}
+                return self._proposal(observations, values)
+            # What is measured was told by `_tell`, whoever proposed it; a point that may not be tried ranks below all.
+            self._study.tell(trial, state=TrialState.FAIL if exhausted else TrialState.PRUNED)
+        for indices in self._rng.permutation(candidates(self._space, [self._space.baseline], self._rng)):
+            values = self._space.at(indices)
+            if not self._is_exhausted(observations, values, baseline) and may_try(values):
+                return self._proposal(observations, values)
+        return None
+
+    def _proposal(self, observations: Mapping[str, Observation], values: Values) -> Proposal:
+        known = observations.get(self._space.name(values))
+        # of a proposal that says nothing of its own gain: worth a trial as long as there is time
+        return Proposal(values=values, gain=1.0, is_repeat=bool(known and known.scores))
+
+    def _is_exhausted(self, observations: Mapping[str, Observation], values: Values, baseline: str) -> bool:
+        name = self._space.name(values)
+        known = observations.get(name)
+        return name == baseline or (known is not None and known.trials >= MOST_TRIALS_OF_A_POINT)
+
+    def _tell(self, observations: Mapping[str, Observation]) -> None:
+        """Add the trials that came since the last time; one without a number is pruned, which ranks below all others.
+
+        Reported as failed it would be ignored, and points like it proposed again and again.
+        """
+        for name, observation in observations.items():
+            scores = (*observation.scores, *observation.rough_scores)
+            results: list[float | None] = [*scores, *(None for _ in observation.endings)]
+            indices = self._space.indices(observation.values)
+            params = {knob.path: index for knob, index in zip(self._space.knobs, indices, strict=True)}
+            for score in results[self._told.get(name, 0) :]:
+                state = TrialState.PRUNED if score is None else TrialState.COMPLETE
+                if asked := self._asked.pop(name, None):
+                    self._study.tell(asked, score, state=state)
+                else:
+                    self._study.add_trial(
+                        create_trial(state=state, value=score, params=params, distributions=self._distributions)
+                    )
+            self._told[name] = len(results)
+        for asked in self._asked.values():  # never tried, or disturbed
+            self._study.tell(asked, state=TrialState.FAIL)
+        self._asked = {}
+
+
+class _Study(optuna.Study):
+    """Study that is asked and told, and that a sampler may stop.
+
+    Optuna's own refuses to be stopped outside of `optimize`, which samplers do that enumerate something.
+    """
+
+    is_stopped = False
+
+    @classmethod
+    def of(cls, sampler: BaseSampler) -> Self:
+        storage = InMemoryStorage()
+        made = optuna.create_study(direction="maximize", storage=storage)
+        return cls(made.study_name, storage, sampler=sampler)
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def distribution_of(knob: Knob) -> BaseDistribution:
+    """Return the distribution of a knob's position among its choices."""
+    last = len(knob.choices) - 1
+    return IntDistribution(0, last) if knob.ordered else CategoricalDistribution(range(last + 1))

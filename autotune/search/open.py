@@ -17,7 +17,7 @@ from autotune.events import Event, Remark, TrialProgress
 from autotune.files import open_regular
 from autotune.options import SearchOptions
 from autotune.records import SearchResult
-from autotune.sampler.other_samplers import SamplerChoice, require_sampler
+from autotune.sampler.config_sampler import SamplerChoice, require_sampler
 from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpus, watched_gpus
 from autotune.search.neighbours import Neighbours
 from autotune.search.parts import SearchParts

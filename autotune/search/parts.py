@@ -8,7 +8,7 @@ from autotune.clock import Clock
 from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchEnded
 from autotune.measure.score import Objective
 from autotune.records import SearchResult, Values
-from autotune.sampler.other_samplers import SamplerChoice
+from autotune.sampler.config_sampler import SamplerChoice
 from autotune.search.neighbours import Neighbours
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget

@@ -16,10 +16,11 @@ from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
 from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition, Proposal
+from autotune.sampler.config_sampler import OtherSampler, SamplerChoice
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.importance import without_turning
+from autotune.sampler.initial_design import heuristic_proposals
 from autotune.sampler.observations import Observations, expected_trial_sd, of_space
-from autotune.sampler.other_samplers import OtherSampler, SamplerChoice, heuristic_proposals
 from autotune.search.confirm import Candidate, ConfirmationBasis, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.problem import Problem

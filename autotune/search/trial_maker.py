@@ -33,7 +33,7 @@ from autotune.records import (
     Validity,
     Values,
 )
-from autotune.sampler.other_samplers import sampler_name
+from autotune.sampler.config_sampler import sampler_name
 from autotune.search.findings import Findings
 from autotune.search.gpus import request_for
 from autotune.search.parts import Narrator, SearchParts

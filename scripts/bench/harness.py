@@ -19,8 +19,8 @@ from autotune.events import Event, IncumbentChanged
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.records import Ending, Machine, SearchResult, Stop, TraineeEvent, Validity, Values
+from autotune.sampler.config_sampler import SamplerChoice
 from autotune.sampler.observations import TYPICAL_CV
-from autotune.sampler.other_samplers import SamplerChoice
 from autotune.search.gpus import request_for
 from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem

@@ -24,7 +24,7 @@ from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, RandomSampler,
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.records import Scalar, Values
-from autotune.sampler.other_samplers import distribution_of
+from autotune.sampler.config_sampler import distribution_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 

@@ -19,7 +19,7 @@ from optuna.samplers import RandomSampler, TPESampler
 from autotune import __version__
 from autotune.clock import format_duration
 from autotune.records import SearchResult, Values, Verdict
-from autotune.sampler.other_samplers import SamplerChoice
+from autotune.sampler.config_sampler import SamplerChoice
 from autotune.space.space import Space
 from scripts.bench.harness import (
     CLOSE,

@@ -8,7 +8,7 @@ import pytest
 from optuna.trial import Trial, TrialState
 
 from autotune.records import Values
-from autotune.sampler.other_samplers import distribution_of
+from autotune.sampler.config_sampler import distribution_of
 from autotune.space.space import Space, point_name
 from scripts.bench.peers import (
     PEERS,

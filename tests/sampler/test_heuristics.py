@@ -3,8 +3,8 @@
 from typing import Any
 
 from autotune.records import Ending, Values
+from autotune.sampler.initial_design import heuristic_proposals
 from autotune.sampler.observations import Observation
-from autotune.sampler.other_samplers import heuristic_proposals
 from autotune.space.knob import InertUnder, Label
 from autotune.space.space import Space
 from tests.runs import knob, named, observation

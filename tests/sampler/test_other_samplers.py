@@ -10,9 +10,8 @@ from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESample
 from autotune.errors import ConfigError
 from autotune.records import Values
 from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT
-from autotune.sampler.config_sampler import ConfigSampler
+from autotune.sampler.config_sampler import ConfigSampler, OtherSampler, require_sampler, sampler_name
 from autotune.sampler.observations import Observation
-from autotune.sampler.other_samplers import OtherSampler, require_sampler, sampler_name
 from autotune.space.space import Space
 from tests.runs import knob, named, observation
 

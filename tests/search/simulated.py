@@ -14,7 +14,7 @@ from autotune.errors import AutotuneError
 from autotune.events import Event, PhaseChanged, TrialEnded
 from autotune.measure.probe import GpuProbe
 from autotune.records import Machine, Purpose, SearchResult, TrialRecord
-from autotune.sampler.other_samplers import SamplerChoice
+from autotune.sampler.config_sampler import SamplerChoice
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem, open_problem
 from autotune.search.schedule import Budget

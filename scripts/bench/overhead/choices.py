@@ -16,8 +16,8 @@ from autotune.clock import SystemClock
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity, Values
 from autotune.sampler.acquisition import Acquisition
 from autotune.sampler.feasibility import Feasibility
+from autotune.sampler.initial_design import heuristic_proposals
 from autotune.sampler.observations import Observations, expected_trial_sd
-from autotune.sampler.other_samplers import heuristic_proposals
 from autotune.search.problem import Problem, open_problem
 from autotune.study.record import Study
 from scripts.bench.results import Commands

@@ -25,7 +25,7 @@ from autotune.clock import Clock
 from autotune.errors import ConfigError
 from autotune.events import Event, TrialEnded
 from autotune.records import TrialRecord
-from autotune.sampler.other_samplers import SamplerChoice
+from autotune.sampler.config_sampler import SamplerChoice
 from autotune.search.schedule import Budget, expected_trial_s
 from autotune.space.space import Space
 from scripts.bench.harness import OURS, Harness
