@@ -4,10 +4,11 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from statistics import fmean
 
 from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, Judgement, pairs_needed
-from autotune.records import TrialRecord
+from autotune.records import TrialRecord, Validity
 from autotune.sampler.importance import INDISTINGUISHABLE
 from autotune.sampler.observations import Observation, expected_speed_sd
 from autotune.search.schedule import (
@@ -19,6 +20,7 @@ from autotune.search.schedule import (
     pair_s,
 )
 from autotune.space.space import Space
+from autotune.study.answer import has_failed
 from autotune.study.noise import LEAST_DF
 
 MOST_PAIRS = 24
@@ -28,6 +30,9 @@ CLOSE = 1.35
 """Upper over lower end of an interval that says enough."""
 
 _MOST_FOR_CLOSENESS = 8
+
+_FAR_SLOWER = 0.8
+"""Share of today's speed below which no more than two pairs are made: what chose the point did not see its stalls."""
 
 
 def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[int, int]]:
@@ -48,6 +53,92 @@ def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[
         order.reverse()
     for pair in range(pairs):
         yield from ((pair, arm) for arm in (order if pair % 2 == 0 else reversed(order)))
+
+
+class Decision(Enum):
+    """State of a confirmation."""
+
+    OPEN = auto()
+    COMPLETE = auto()
+    FAR_SLOWER = auto()
+    INCOMPARABLE = auto()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Next trial of a confirmation.
+
+    Attributes:
+        pair: Number of its pair.
+        arm: Point that runs: 0 is today's config, 1 the finalist, 2 a third one.
+        is_first: Whether that point runs for the first time in it; today's config was measured before.
+        done: Number of trials that count, this one among them.
+    """
+
+    pair: int
+    arm: int
+    is_first: bool
+    done: int
+
+
+class Confirmation:
+    """Confirmation under way: which point runs next, and what has been decided; it makes no trials itself.
+
+    Attributes:
+        decision: What the trials so far have decided.
+    """
+
+    def __init__(self, plan: "ConfirmationPlan", rng: random.Random) -> None:
+        self._plan = plan
+        self._order = pair_order(2 * plan.pairs, rng, plan.arms)
+        self._turn: Turn | None = None
+        self._done = 0  # trials of pairs without one that was not steady
+        self._spoiled: set[int] = set()  # the other pairs
+        self._has_run = {0}
+        self._speeds: dict[int, list[float]] = {}
+        self.decision = Decision.OPEN
+
+    def next(self) -> Turn | None:
+        """Return the next trial; None once it is decided."""
+        following = ((pair, arm) for pair, arm in self._order if pair not in self._spoiled)
+        if self.decision is not Decision.OPEN or (found := next(following, None)) is None:
+            return None
+        pair, arm = found
+        self._done += 1
+        self._turn = Turn(pair=pair, arm=arm, is_first=arm not in self._has_run, done=self._done)
+        self._has_run.add(arm)
+        return self._turn
+
+    def add(self, record: TrialRecord) -> None:
+        """Add the record of the trial that `next` has returned last."""
+        turn, plan = self._turn, self._plan
+        assert turn is not None, "`next` is called before each trial"
+        if record.validity is Validity.NOT_STEADY and not has_failed(record):
+            self._spoiled.add(turn.pair)
+            self._done -= 1 + (self._done - 1) % plan.arms
+        elif not record.comparable:
+            self.decision = Decision.INCOMPARABLE
+        else:
+            self._speeds.setdefault(turn.arm, []).append(record.comparable.speed)
+            if self._done == 2 * plan.arms and fmean(self._speeds[1]) < _FAR_SLOWER * fmean(self._speeds[0]):
+                self.decision = Decision.FAR_SLOWER
+            elif self._done == plan.arms * plan.pairs:
+                self.decision = Decision.COMPLETE
+
+    @property
+    def is_look(self) -> bool:
+        """Whether the pairs are judged now, see `look`."""
+        is_whole = self._turn is not None and self._turn.pair not in self._spoiled
+        return self.decision is Decision.OPEN and is_whole and self._plan.is_look(self._done)
+
+    def look(self, judgements: Sequence[Judgement | None]) -> None:
+        """Judge the pairs so far: further ones are not made if they would hardly change the verdict.
+
+        Args:
+            judgements: Of the finalist against each point that it has to beat; None if the pairs are too few for one.
+        """
+        if all(map(self._plan.is_decided_by, judgements)):
+            self.decision = Decision.COMPLETE
 
 
 @dataclass(frozen=True, kw_only=True)

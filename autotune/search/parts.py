@@ -3,16 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from autotune.clock import Clock
-from autotune.events import Event, IncumbentChanged, PhaseChanged, Remark, SearchEnded
-from autotune.measure.score import Objective
-from autotune.records import SearchResult, Values
+from autotune.events import Event, PhaseChanged, Remark, SearchEnded
+from autotune.records import SearchResult
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.search.neighbours import Neighbours
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
-from autotune.search.state import SearchState
 from autotune.search.warm_start import WarmStart
 from autotune.study.record import Study
 from autotune.trial.instruments import Instruments
@@ -69,23 +68,30 @@ class SearchParts:
         return self.instruments() if self.instruments else Instruments.of_machine(self.clock, None)
 
 
+class Outcome(Enum):
+    """What a stage of a search came to, as far as the next stage depends on it."""
+
+    DONE = auto()
+    MEASURED = auto()  # pairs were made and can be judged
+    FAR_SLOWER = auto()  # the first pairs show that the finalist is no gain
+    TIME_FREED = auto()  # nothing is to be confirmed, and the time kept for it is there again
+    ENDED = auto()  # nothing can be confirmed any more
+    HELD = auto()  # the answer stands
+    BROKE = auto()  # it broke in a longer training
+    UNCONFIRMED = auto()  # it is not shown to be better, and exploring had ended early for it
+
+
 class Narrator:
     """Narrator of one search.
 
     Args:
         consumers: Told every event, one after the other.
         remarks: Sentences for the user that come up meanwhile; taken off, and told after the next event.
-
-    Attributes:
-        better_at: Number of trials after which the best point so far was told; None as long as there is none.
     """
 
     def __init__(self, consumers: Iterable[Callable[[Event], None]], remarks: deque[str]) -> None:
         self._consumers = tuple(consumers)
         self._remarks = remarks
-        self._best_name: str | None = None
-        self._least = 1.0
-        self.better_at: int | None = None
 
     def tell(self, event: Event) -> None:
         """Tell an event, and the remarks that have come up."""
@@ -98,26 +104,9 @@ class Narrator:
         """Tell that a phase begins, or something of it changes, with the reason."""
         self.tell(PhaseChanged(phase=phase, why=why))
 
-    def tell_standing(self, values: Values, changes: Values, speedup: float, name: str) -> None:
-        """Tell the answer that the study stands by, as it was confirmed; what is faster is best from now on."""
-        self._best_name, self._least = name, max(1.0, speedup)
-        self.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
-
     def tell_end(self, result: SearchResult | None, *, trials: int, elapsed_s: float) -> None:
         """Tell that the search has ended, with the answer that the study stands by."""
         speedup = result.speedup.ratio if result and result.speedup else None
         changes = {change.path: change.new for change in result.changes} if result else {}
         verdict = result.verdict if result else None
         self.tell(SearchEnded(verdict=verdict, trials=trials, elapsed_s=elapsed_s, speedup=speedup, changes=changes))
-
-    def tell_incumbent(self, state: SearchState, objective: Objective) -> None:
-        """Tell which point is best, if that is another one than the last that was told."""
-        better = state.better()
-        if not better or better[0].observation.name == self._best_name:
-            return
-        best = better[0].observation
-        speedup = state.speedup([trial for trial in state.trials if trial.point == best.name])
-        # The model may still believe in a point whose own trials were slow: no news for the user.
-        if speedup is not None and (speedup > self._least or objective.by_utilization):
-            self._best_name, self._least, self.better_at = best.name, 1.0, len(state.trials)
-            self.tell(IncumbentChanged(values=best.values, changes=state.space.changes(best.values), speedup=speedup))

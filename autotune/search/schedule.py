@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 from statistics import median
 
 from autotune.clock import Clock, format_duration
@@ -11,9 +13,6 @@ from autotune.records import Ending, PooledGpus, Purpose, TrialRecord
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.space.space import Space
 from autotune.trial.stop_rule import LEAST_VALIDATION_S
-
-FOR_CONFIRMATION = "the rest of the budget is for the confirmation"
-"""Reason to end exploring while there is time for another trial."""
 
 STOPPING_S = 1.0
 """Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
@@ -35,9 +34,6 @@ PAIRS_WITH_TIME_TO_SPARE = 6
 
 RACES_FROM_S = 900.0
 """Budget from which on a search races an answer that changes the batch or the precision, without being asked."""
-
-NOTHING_BETTER = "nothing better was found"
-"""Reason to end exploring although there is time: what more of it gains is little, see `_PATIENCE`."""
 
 # Trials without anything better, and as many in relation to those until then: with `_LITTLE`, 20 searches of 120 trials
 # on measured tables lost 0.4 % of speed on average, and saved 16 % of the trials (without it, and half as many: 4.5 %).
@@ -228,6 +224,22 @@ def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget
     return 2 * _fewest_pairs(trials, baseline, budget_s) * min(measured, default=0.0)
 
 
+class ExploringEnd(Enum):
+    """Kind of reason for which exploring ends."""
+
+    TIME = auto()  # the rest of the budget is kept
+    SETTLED = auto()  # more of it gains little, though there is time, see `_PATIENCE`
+    EXHAUSTED = auto()  # nothing is left that can be tried, or promises a gain
+
+
+@dataclass(frozen=True)
+class EndOfExploring:
+    """Reason for which exploring ends, and that in words."""
+
+    kind: ExploringEnd
+    why: str
+
+
 def why_exploring_ends(
     trials: Sequence[TrialRecord],
     proposal: Proposal | None,
@@ -237,8 +249,8 @@ def why_exploring_ends(
     left_s: float,
     since_better: int = 0,
     gain_of: Callable[[int], float | None] = lambda _trials: None,
-) -> str:
-    """Return the reason why no further point is tried; empty if the proposed one is worth a trial.
+) -> EndOfExploring | None:
+    """Return the reason why no further point is tried; None if the proposed one is worth a trial.
 
     Args:
         proposal: The trial that promises most; None if there is none.
@@ -246,21 +258,22 @@ def why_exploring_ends(
         gain_of: Predicts what some more trials gain on average, e.g. 0.02; None where one can't tell.
     """
     if nothing_works(trials):
-        return f"{len(trials)} trials in a row gave no numbers"
+        return EndOfExploring(ExploringEnd.EXHAUSTED, f"{len(trials)} trials in a row gave no numbers")
     if proposal is None:
-        return "every combination was tried, or takes too long for the time that is left"
+        why = "every combination was tried, or takes too long for the time that is left"
+        return EndOfExploring(ExploringEnd.EXHAUSTED, why)
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
-        return FOR_CONFIRMATION
+        return EndOfExploring(ExploringEnd.TIME, "the rest of the budget is for the confirmation")
     if tried_share >= MOSTLY_TRIED and promised_by_the_rest(trials, proposal, left_s) < WORTH_THE_REST:
-        return "nothing left to try promises a gain"
+        return EndOfExploring(ExploringEnd.EXHAUSTED, "nothing left to try promises a gain")
     latest = [trial.purpose for trial in trials[-_REPEATS:]]
     is_settled = tried_share >= _PARTLY_TRIED and proposal.is_repeat and latest == _REPEATS * [Purpose.REPEAT]
     if since_better >= max(_PATIENCE, _PATIENT_SHARE * (len(trials) - since_better)) or (since_better and is_settled):
         gain = gain_of(max(1, int(left_s / expected_trial_s(trials))))
         if gain is not None and gain < _LITTLE:
             how = ", and nothing new promises more" if is_settled else f" in {since_better} trials"
-            return f"{NOTHING_BETTER}{how}"
-    return ""
+            return EndOfExploring(ExploringEnd.SETTLED, f"nothing better was found{how}")
+    return None
 
 
 def promised_by_the_rest(trials: Sequence[TrialRecord], proposal: Proposal, left_s: float) -> float:

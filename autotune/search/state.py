@@ -9,9 +9,10 @@ from itertools import chain
 from statistics import median
 
 from autotune.clock import format_duration
+from autotune.events import IncumbentChanged
 from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL
 from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
-from autotune.measure.score import LEAST_PAIRS, ln_score
+from autotune.measure.score import LEAST_PAIRS, Objective, ln_score
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
 from autotune.records import NOT_COMPARED, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
@@ -94,6 +95,7 @@ class SearchState:
         self._is_of_this_code: dict[frozenset[tuple[str, str]], bool] = {}
         findings.recall(of_space(self.records(), problem.space), problem.space)
         self.standing = standing_answer(self.records(), problem.objective, excluded=problem.excluded)
+        self.incumbent = Incumbent(problem.objective)
         self.search_in(problem.space)
 
     def search_in(self, space: Space) -> None:
@@ -495,6 +497,11 @@ class SearchState:
         )
 
     @property
+    def trials_since_better(self) -> int:
+        """Number of the latest trials that have found nothing better; 0 while nothing better is known."""
+        return self.incumbent.trials_since(len(self.trials))
+
+    @property
     def tried_share(self) -> float:
         """Share of the points of the space that have a trial on record, 0..1."""
         return min(1.0, len(self._observations) / self.space.size)
@@ -550,6 +557,37 @@ class SearchState:
         waits = [measured.data_wait_fraction for measured in self._baseline_measurements()]
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None
+
+
+class Incumbent:
+    """Best point of a search so far, as its user is shown it."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+        self._name: str | None = None
+        self._least = 1.0
+        self._found_at: int | None = None
+
+    def begin_with(self, name: str, speedup: float) -> None:
+        """Begin with the study's current answer: only what is faster takes its place."""
+        self._name, self._least = name, max(1.0, speedup)
+
+    def update(self, state: SearchState) -> IncumbentChanged | None:
+        """Return that another point is best now; None where none is."""
+        better = state.better()
+        if not better or better[0].observation.name == self._name:
+            return None
+        best = better[0].observation
+        speedup = state.speedup([trial for trial in state.trials if trial.point == best.name])
+        # The model may still believe in a point whose own trials were slow: no news for the user.
+        if speedup is None or not (speedup > self._least or self._objective.by_utilization):
+            return None
+        self._name, self._least, self._found_at = best.name, 1.0, len(state.trials)
+        return IncumbentChanged(values=best.values, changes=state.space.changes(best.values), speedup=speedup)
+
+    def trials_since(self, trials: int) -> int:
+        """Return how many of the trials came after it; 0 while this search has found none."""
+        return 0 if self._found_at is None else trials - self._found_at
 
 
 def _explores(trial: TrialRecord) -> bool:

@@ -38,7 +38,7 @@ from autotune.search.findings import Findings
 from autotune.search.gpus import request_for
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.problem import Problem
-from autotune.search.schedule import expected_trial_s, start_timeout_s
+from autotune.search.schedule import expected_trial_s, never_trains, start_timeout_s
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
 from autotune.trial.execution import Execution, TrialRequest, TrialTools, execute
@@ -50,6 +50,8 @@ MOST_IN_A_SEARCH = 10
 
 CUT_SHORT = frozenset({Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST})
 """Endings that say nothing about the config."""
+
+_NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 
 
 class PointTaken(Exception):  # noqa: N818 - it is no error: another point is tried
@@ -175,6 +177,12 @@ class TrialMaker:
         self.gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
         return record
 
+    def may_have_been_an_accident(self, record: TrialRecord) -> bool:
+        """Return whether a trial without numbers is worth another try."""
+        if record.comparable or record.ending in _NO_ACCIDENTS or self.gpu_lost:
+            return False
+        return not never_trains(self._state.trials)
+
     def make_once(self, trial: PlannedTrial, *, counts_anyway: bool = False) -> TrialRecord:
         """Make one trial: start, watch, stop, measure, write down.
 
@@ -228,8 +236,9 @@ class TrialMaker:
         self._note_failure(record, done)
         speedup = self._state.speedup([record])
         self._narrator.tell(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
-        if trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED):
-            self._narrator.tell_incumbent(self._state, self._parts.problem.objective)
+        explores = trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED)
+        if explores and (incumbent := self._state.incumbent.update(self._state)):
+            self._narrator.tell(incumbent)
         return record
 
     def _require_same_code(self, record: TrialRecord) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.records import Ending
+from autotune.records import Ending, TrialRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,3 +79,9 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
 }
 """A sentence and a remedy for every ending."""
+
+
+def failure_text(trial: TrialRecord) -> str:
+    """Return what a trial that gave no numbers came to, with what is known of the reason."""
+    sentence = EXPLANATIONS[trial.ending].sentence.removesuffix(".")
+    return f"{sentence} ({trial.detail})" if trial.detail else sentence

@@ -91,7 +91,7 @@ def watched_search(
         if isinstance(event, TrialStarted) and event.purpose in _EXPLORING:
             is_asked = len(tuner.state.trials) % APART == 0
             told = promised_to_users(tuner.state) if is_asked else None
-            add(tuner.promised, None if told is None else math.log1p(told) / REALIZED)
+            add(tuner.explorer.promised, None if told is None else math.log1p(told) / REALIZED)
         elif (
             isinstance(event, PhaseChanged) and event.phase != "exploring" and moments and moments[-1].rest is not None
         ):

@@ -6,8 +6,8 @@ import pytest
 
 from autotune.errors import TrialError
 from autotune.records import Ending, Validity
+from autotune.search.baseline import require_baseline
 from autotune.search.problem import Problem, open_problem
-from autotune.search.tuner import require_baseline
 from tests.runs import MakeTrial
 from tests.search.simulated import CONFIG
 

@@ -10,11 +10,13 @@ from itertools import pairwise
 import pytest
 
 from autotune.measure.score import LEAST_SCORE_GAIN, LEAST_SPEED
-from autotune.records import TrialRecord
+from autotune.records import TrialRecord, Validity
 from autotune.search.confirm import (
     Candidate,
+    Confirmation,
     ConfirmationBasis,
     ConfirmationPlan,
+    Decision,
     affordable,
     better_than_baseline,
     least_needed_s,
@@ -53,6 +55,39 @@ def test_any_order_may_come_first(arms: int, orders: int) -> None:
 
 SPACE = Space(knobs=(knob("n", 0, 1, 2, 3),))
 BASELINE = point_name(SPACE.baseline)
+
+
+def _confirmed(make_trial: MakeTrial, pairs: int, *speeds: float | Validity | None) -> tuple[str, Decision]:
+    """Run the trials of a confirmation: a letter for each point that ran, and what was decided."""
+    (candidate,) = _better(n1=0.3)
+    plan = ConfirmationPlan(candidate=candidate, pairs=pairs, sequential=False, usual_trial_s=10.0, longer_s=0.0)
+    confirmation, ran, left = Confirmation(plan, random.Random(1)), "", list(speeds)
+    while left and (turn := confirmation.next()) is not None:
+        ran += "ab"[turn.arm]
+        shown = left.pop(0)
+        validity = shown if isinstance(shown, Validity) else Validity.GOOD
+        speed = 1.0 if isinstance(shown, Validity) or (turn.arm == 0 and shown) else shown
+        confirmation.add(make_trial({"n": turn.arm}, speed, validity=validity))
+    return ran, confirmation.decision
+
+
+def test_a_confirmation_is_complete_after_its_pairs(make_trial: MakeTrial) -> None:
+    """As many as were planned, in ABBA order."""
+    assert _confirmed(make_trial, 2, *[1.5] * 9) == ("abba", Decision.COMPLETE)
+    assert _confirmed(make_trial, 4, *[1.5] * 9) == ("abbaabba", Decision.COMPLETE)
+    assert _confirmed(make_trial, 4, *[1.5] * 7)[1] is Decision.OPEN
+
+
+def test_a_confirmation_ends_with_two_pairs_that_are_far_slower_and_with_a_failure(make_trial: MakeTrial) -> None:
+    """What chose the point had not seen its stalls, or it does not work every time."""
+    assert _confirmed(make_trial, 4, *[0.7] * 9) == ("abba", Decision.FAR_SLOWER)
+    assert _confirmed(make_trial, 4, *[0.9] * 4)[1] is Decision.OPEN
+    assert _confirmed(make_trial, 4, 1.5, None) == ("ab", Decision.INCOMPARABLE)
+
+
+def test_a_pair_with_a_trial_that_was_not_steady_is_replaced(make_trial: MakeTrial) -> None:
+    """By another pair; the rest of the spoiled one is not run."""
+    assert _confirmed(make_trial, 2, Validity.NOT_STEADY, *[1.5] * 9) == ("abaab", Decision.COMPLETE)
 
 
 def _better(**believed: float) -> list[Candidate]:

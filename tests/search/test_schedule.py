@@ -67,7 +67,8 @@ def _ends(
     left_s: float,
 ) -> str:
     proposal = Proposal(values=values, gain=gain, is_repeat=is_repeat)
-    return why_exploring_ends(trials, proposal, SPACE, tried_share=tried_share, left_s=left_s)
+    ended = why_exploring_ends(trials, proposal, SPACE, tried_share=tried_share, left_s=left_s)
+    return ended.why if ended else ""
 
 
 def test_exploring_goes_on_as_long_as_a_trial_fits(make_trial: MakeTrial) -> None:
@@ -113,7 +114,7 @@ def test_exploring_ends_early_only_where_the_rest_promises_little(make_trial: Ma
         purposes = [Purpose.EXPLORE] * explored + [Purpose.REPEAT] * repeated
         trials = [make_trial(OTHER, 50.0, duration_s=10.0, purpose=purpose) for purpose in purposes]
         proposal = Proposal(values=OTHER, gain=0.1, is_repeat=is_repeat)
-        return why_exploring_ends(
+        ended = why_exploring_ends(
             trials,
             proposal,
             SPACE,
@@ -122,6 +123,7 @@ def test_exploring_ends_early_only_where_the_rest_promises_little(make_trial: Ma
             since_better=since_better,
             gain_of=lambda _: gain,
         )
+        return ended.why if ended else ""
 
     assert ends(24, 0, 15, 0.009) == "nothing better was found in 15 trials"
     assert ends(24, 0, 14, 0.009) == ends(40, 0, 15, 0.009) == ""
