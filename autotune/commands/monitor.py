@@ -73,7 +73,8 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
         def draw(reading: "MonitorReading") -> None:
             if not console.is_terminal:
                 raise BrokenPipeError  # the terminal is gone
-            live.update(Text("\n".join((*reading.notes, *_lines(reading), "^C ends it"))), refresh=True)
+            head = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}  ^C ends it"
+            live.update(Text("\n".join((head, *reading.notes, *_lines(reading)))), refresh=True)
 
         with live:
             yield draw
@@ -93,19 +94,18 @@ def _say(console: "Console", reading: "MonitorReading", *, as_json: bool) -> Non
     if as_json:
         say_object(reading.document("summary"))
         return
-    for line in _lines(reading):
+    ended = f"Process {reading.pid} has ended. " if reading.has_ended else ""
+    for line in (f"{ended}Watched for {format_duration(reading.watched_s)}.", *_lines(reading)):
         console.print(line, soft_wrap=not console.is_terminal)
     if any(gpu.verdict for gpu in reading.gpus):
         console.print("Next: autotune diagnose --config FILE")
 
 
 def _lines(reading: "MonitorReading") -> list[str]:
-    """Return a line on the watching, one for each GPU, and the meaning of each verdict."""
-    ended = f"Process {reading.pid} has ended. " if reading.has_ended else ""
+    """Return a line for each GPU, and the meaning of each verdict."""
     gpus = [plain(f"{gpu.label}  {gpu.name}: {', '.join(_words(gpu))}", 1000) for gpu in reading.gpus]
     meanings = {gpu.verdict.text: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
-    said = [f"{text}: {meaning}" for text, meaning in meanings.items()]
-    return [f"{ended}Watched for {format_duration(reading.watched_s)}.", *gpus, *said]
+    return [*gpus, *(f"{text}: {meaning}" for text, meaning in meanings.items())]
 
 
 def _words(gpu: "ShownGpu") -> Iterator[str]:

@@ -92,7 +92,7 @@ def test_a_script_gets_an_object_a_second(fake_gpu: Machine) -> None:
 def test_a_terminal_gets_one_screen_until_interrupted(fake_gpu: Machine) -> None:
     """^C leaves the monitor: the screen goes, the cursor is back, the summary stays, and the exit code is 0."""
     env = fake_gpu(STARVED, began_s_ago=30.0).env
-    code, screen = on_terminal(env, {b"Watched for 1": signal.SIGINT})  # the second screen
+    code, screen = on_terminal(env, {b"watched for 1": signal.SIGINT})  # the second screen
     assert code == 0
     assert "2-40 % cyclic, period 2.0 s" in screen
     assert screen.rindex("\x1b[?25h") > screen.rindex("\x1b[?25l")
@@ -151,7 +151,7 @@ def test_the_gpus_of_a_process_are_those_it_holds(fake_gpu: Machine, start: Star
 def test_it_ends_with_the_process(fake_gpu: Machine, start: Start) -> None:
     """The summary stays, and the exit code is 0."""
     process = start(WAITS)
-    seen: dict[bytes, signal.Signals | Callable[[], object]] = {b"Watched for 1": process.communicate}
+    seen: dict[bytes, signal.Signals | Callable[[], object]] = {b"watched for 1": process.communicate}
     code, screen = on_terminal(fake_gpu(STARVED, began_s_ago=30.0).env, seen, "--pid", str(process.pid))
     assert code == 0
     assert f"Process {process.pid} has ended." in screen
