@@ -23,7 +23,7 @@ class Facts:
     """Times that a trainer knows of itself, and its end.
 
     Args:
-        steps: Steps after which it ends; None is once it has begun the first phase for the second time.
+        steps: Steps after which it ends; None is once it has begun the first phase for the second time, and drawn.
     """
 
     def __init__(self, steps: int | None = None) -> None:
@@ -44,7 +44,8 @@ class Facts:
         assert len(self.steps_s) < MOST_STEPS
         if self._steps is not None:
             return len(self.steps_s) < self._steps
-        return sum(file.read_text().count('"phase": "replay"') for file in self._folder.glob("steps.*")) < 2
+        written = "".join(file.read_text() for file in self._folder.glob("steps.*"))
+        return written.count('"phase": "replay"') < 2 or '"k": "load"' not in written
 
     def train(self, style: str) -> None:
         """Train in passes until it ends."""
