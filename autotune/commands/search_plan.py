@@ -12,6 +12,7 @@ from autotune.config.command import Script, resolve_executable
 from autotune.config.outputs import holding_something
 from autotune.config.secrets import masked, masked_text
 from autotune.config.sources import trainer_files
+from autotune.frameworks import FRAMEWORKS
 from autotune.options import SearchRequest
 from autotune.records import Ending, Scalar
 from autotune.report.answer import Failure
@@ -27,14 +28,6 @@ from autotune.space.knob import Knob, key_name, same_scalar
 from autotune.study.identity import framework_versions
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.python_command import python_command
-
-_FRAMEWORKS = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu"),
-    "torch": ("torch",),
-    "jax": ("jax",),
-    "keras": ("keras",),
-}
-"""Frameworks by the names that they are imported by, and installed by."""
 
 
 def show_plan(console: Console, problem: Problem, request: SearchRequest) -> None:
@@ -106,13 +99,15 @@ def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:
         further += Path.home().glob(".local/lib/python3*/site-packages")
     theirs, ours = framework_versions(python, further), framework_versions(Path(sys.executable))
     scripts = [Script(path=path, text=path.read_text(errors="replace")) for path in trainer_files(argv, folder)]
-    for package, names in _FRAMEWORKS.items():
+    for framework in sorted(FRAMEWORKS, key=lambda row: row.library is None):  # those that compute come first
+        package, names = framework.module, framework.distributions
         here, there = (next((all_[name] for name in names if name in all_), None) for all_ in (ours, theirs))
         importing = next((script.path for script in scripts if script.imports(package)), None)
         if here is None or here == there or importing is None:
             continue
         if there is None:
-            if any(one in theirs and any(script.imports(one) for script in scripts) for one in _FRAMEWORKS):
+            modules = [one.module for one in FRAMEWORKS if one.module in theirs]
+            if any(script.imports(one) for script in scripts for one in modules):
                 continue  # it trains with another one, and this is for some other use of its code
             return [
                 f"{importing.name} imports {package}, which was not found beside {python} of the command, but beside "

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.commands.output import say
+from autotune.frameworks import FRAMEWORKS
 from autotune.measure.host import text_of
-
-_FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "lightning", "transformers", "jax")
 
 
 def say_version() -> None:
@@ -29,7 +28,8 @@ def version_lines() -> Iterator[str]:
     yield f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {memory_bytes / 2**30:.1f} GiB of memory"
     yield f"GPU: {_gpu()}"
     yield f"needs: {_versions(_needed()) or 'not installed as a package'}"
-    yield f"frameworks beside it: {_versions(_FRAMEWORKS) or 'none'}"
+    frameworks = tuple(name for row in FRAMEWORKS for name in (*row.distributions, *row.built_on_it))
+    yield f"frameworks beside it: {_versions(frameworks) or 'none'}"
 
 
 def _gpu() -> str:

@@ -11,13 +11,14 @@ from pathlib import Path
 from autotune.config.code_source import LiveCode, SourceFile, parse
 from autotune.config.command import Script, find_script, takes_values
 from autotune.files import read_beginning
+from autotune.frameworks import FRAMEWORKS
 from autotune.records import Scalar
 
 _MOST_FILES = 500
 _MOST_BYTES = 4 << 20  # of a file whose imports are looked for
 _LARGEST_BYTES = 1 << 20  # of one file that is parsed: what is larger was not written by hand
 _MOST_PARSED_BYTES = 2 << 20  # of all of them: some seconds
-_FRAMEWORKS = ("keras", "tensorflow", "torch", "transformers", "accelerate", "lightning", "jax", "flax")
+_FRAMEWORKS = {*(name for row in FRAMEWORKS for name in (row.module, *row.built_on_it)), "accelerate", "flax"}
 _IMPORT = re.compile(
     r"^[ \t]*(?:import[ \t]+([^\n#;(]+)|from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))", re.M
 )

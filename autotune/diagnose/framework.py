@@ -17,13 +17,14 @@ from autotune.config.command import resolve_executable
 from autotune.diagnose.findings import CheckResult, Limit, Severity, counted, issue
 from autotune.diagnose.subject import Subject, trainer_text
 from autotune.errors import AutotuneError
+from autotune.frameworks import FRAMEWORKS
 from autotune.search.problem import Problem
 from autotune.study.identity import framework_versions
 from autotune.trial.python_command import python_command
 from autotune.trial.search_child import run_short
 
 _LIMIT_S = 25.0
-_WORDS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
+_QUERIED = {row.module: row for row in FRAMEWORKS if row.gpu_build is not None}
 _NO_ANSWER = "it gave no answer"
 
 
@@ -117,9 +118,8 @@ def _interpreter_of(problem: Problem) -> Path | None:
 
 
 def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str:
-    packages = {"tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow", "torch": "torch"}
-    installed = list(dict.fromkeys(name for package, name in packages.items() if package in versions))
-    if problem is not None and len(installed) == 2:
+    installed = [name for name, row in _QUERIED.items() if not versions.keys().isdisjoint(row.distributions)]
+    if problem is not None and len(installed) > 1:
         text = trainer_text(problem)
         imported = [name for name in installed if re.search(rb"^\s*(?:import|from)\s+%s\b" % name.encode(), text, re.M)]
         installed = imported or installed
@@ -142,7 +142,7 @@ def check_framework(look: Subject, asked: FrameworkAnswers) -> CheckResult:
     """See whether the framework loads, and sees the GPUs that are there."""
     if not asked.framework:
         return CheckResult(check="framework", why_not=asked.why_not or _NO_ANSWER)
-    name = _WORDS[asked.framework]
+    name = _QUERIED[asked.framework].name
     loaded, version, gpus = (asked.answers.get(question) for question in ("import", "version", "gpus"))
     if loaded is not None and loaded.error is not None:
         failed = f"{name} cannot be imported: {loaded.error}."
@@ -163,9 +163,7 @@ def check_framework(look: Subject, asked: FrameworkAnswers) -> CheckResult:
             f"{name} {version.value} sees no GPU though {look.gpus[0].name} is there: "
             f"{'it is a build for CPUs alone' if cpu_only else libraries}."
         )
-        see = "see pytorch.org/get-started for the command"
-        command = see if asked.framework == "torch" else "pip install 'tensorflow[and-cuda]'"
-        remedy = f"Install a build for GPUs: {command}."
+        remedy = f"Install a build for GPUs: {_QUERIED[asked.framework].gpu_build}."
         issues.append(issue("framework", blind, remedy, limit=Limit.STEP))
     seen = counted(gpus.value if isinstance(gpus.value, int) else 0, "GPU")
     took = f"; imported in {loaded.seconds:.1f} s" if loaded is not None else ""

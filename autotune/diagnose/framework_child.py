@@ -33,7 +33,7 @@ class Answers:
         return "error" not in said
 
 
-def ask_torch(answers: Answers) -> None:
+def ask_torch(answers: Answers, _sample: str) -> None:
     """Ask PyTorch for its version, and for the GPUs that it sees."""
     modules: Any = []
     if answers.give("import", lambda: modules.append(importlib.import_module("torch"))):
@@ -82,6 +82,9 @@ def decoded(tf: Any, sample: str) -> str:
         return "an image of {}".format("x".join(str(size) for size in tf.io.decode_image(content).shape))
 
 
+QUESTIONS = {"tensorflow": ask_tensorflow, "torch": ask_torch}
+
+
 def main(framework: str, path: str, sample: str) -> None:
     """Ask a framework.
 
@@ -89,10 +92,7 @@ def main(framework: str, path: str, sample: str) -> None:
         sample: File to decode; empty for none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if framework == "torch":
-        ask_torch(Answers(path))
-    else:
-        ask_tensorflow(Answers(path), sample)
+    QUESTIONS[framework](Answers(path), sample)
 
 
 if __name__ == "__main__":

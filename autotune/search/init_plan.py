@@ -266,10 +266,7 @@ def _note(knob: Knob) -> str:
 # Environment variables that ``autotune init`` suggests for a trainer whose config has no knobs.
 
 
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:import|from)[ \t]+(tensorflow|keras|torch|lightning|pytorch_lightning)\b", re.MULTILINE
-)
-_TENSORFLOW = {b"tensorflow", b"keras"}
+_IMPORTS_TENSORFLOW = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:tensorflow|keras)\b", re.MULTILINE)
 _LIBRARY_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _NO_XLA, _XLA = "--tf_xla_auto_jit=0", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"
 
@@ -285,7 +282,7 @@ def environment_offers(
         cwd: The folder that trials start in.
     """
     cores = machine.cpu_cores
-    if _frameworks(argv, cwd) & _TENSORFLOW:
+    if _uses_tensorflow(argv, cwd):
         threads = tuple(dict.fromkeys((0, 1, max(1, cores // 2), cores)))
         offers = [
             _offer("TF_XLA_FLAGS", _NO_XLA, (_NO_XLA, _XLA), environ, "XLA for clusters of ops, of itself"),
@@ -306,10 +303,10 @@ def _offer(
     return OfferedVariable(name=name, baseline=environ.get(name, str(usual)), choices=choices, note=note)
 
 
-def _frameworks(argv: Sequence[str], cwd: Path) -> set[bytes]:
+def _uses_tensorflow(argv: Sequence[str], cwd: Path) -> bool:
     modules = [word.replace(".", "/") + ".py" for before, word in pairwise(argv) if before == "-m"]
     scripts = [*(word for word in argv if word.endswith(".py")), *modules][:1]
-    return {name for script in scripts for name in _IMPORT.findall(read_beginning(cwd / script, 1 << 18))}
+    return any(_IMPORTS_TENSORFLOW.search(read_beginning(cwd / script, 1 << 18)) for script in scripts)
 
 
 # Keys of a config that are called like a knob and are none, with the reason.

@@ -14,13 +14,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from autotune.records import Machine, Scalar
+from autotune.frameworks import FRAMEWORKS
+from autotune.records import Machine
 
-_FRAMEWORKS = ("tensorflow", "tensorflow-cpu", "keras", "torch", "jax")
 _GIB = 1024**3
-
-FRAMEWORK = "framework."
-"""Prefix of the trial conditions that hold the version of a framework."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +96,14 @@ def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[s
     if executable == Path(sys.executable):
         folders.extend(Path(entry) for entry in sys.path if entry.endswith(("site-packages", "dist-packages")))
     path = [str(folder) for folder in dict.fromkeys(folders)]
-    found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in _FRAMEWORKS}
+    names = [name for framework in FRAMEWORKS for name in framework.distributions]
+    found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in names}
     return {name: package.version for name, package in found.items() if package and package.version}
 
 
-def frameworks_text(conditions: Mapping[str, Scalar]) -> str:
-    """Return the frameworks among a trial's conditions with their versions, for people; empty if there are none."""
-    frameworks = {name: version for name, version in conditions.items() if name.startswith(FRAMEWORK)}
-    return ", ".join(f"{name.removeprefix(FRAMEWORK)} {version}" for name, version in frameworks.items())
+def frameworks_text(frameworks: Mapping[str, str]) -> str:
+    """Return frameworks with their versions, for people; empty if there are none."""
+    return ", ".join(f"{name} {version}" for name, version in frameworks.items())
 
 
 def _digest(content: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from autotune.clock import Clock, format_duration
+from autotune.frameworks import FRAMEWORKS
 from autotune.measure.window import LEAST_STEPS, Window, WindowGoal, steady_window
 from autotune.records import FIRST_PHASE, Stop, TraineeEvent
 from autotune.trial.outcome import EVALUATION, Losses, Milestones
@@ -380,7 +381,4 @@ class UnseenSteps:
         return f"it has worked for {worked} without PyTorch, TensorFlow or JAX, and steps of others are not seen"
 
 
-FRAMEWORKS = ("torch", "tensorflow", "jaxlib")
-"""Packages with a library of their own that the observer of steps knows; Keras trains with one of them."""
-
-_MAPPED = re.compile(rf"/({'|'.join(FRAMEWORKS)})/[^\n]*\.so")
+_MAPPED = re.compile(rf"/({'|'.join(row.library for row in FRAMEWORKS if row.library)})/[^\n]*\.so")

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from autotune.clock import SystemClock
+from autotune.diagnose.framework_child import QUESTIONS
+from autotune.frameworks import FRAMEWORKS
 from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
 from autotune.trainee.observe import COSTS, OBSERVERS, PHASED_OBSERVERS, part
@@ -170,6 +172,12 @@ def test_each_observer_is_where_it_is_looked_for() -> None:
     """One that is not would only be noted."""
     tables = OBSERVERS, PHASED_OBSERVERS, COSTS
     assert all(callable(part(one).install) for table in tables for observers in table.values() for one in observers)
+
+
+def test_each_framework_has_an_observer() -> None:
+    """The host's table and those of the guest, which cannot import it, name the same frameworks."""
+    assert {framework.module for framework in FRAMEWORKS} == OBSERVERS.keys()
+    assert {framework.module for framework in FRAMEWORKS if framework.gpu_build is not None} == QUESTIONS.keys()
 
 
 @pytest.mark.parametrize("observer", [one for names in OBSERVERS.values() for one in names])

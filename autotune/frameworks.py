@@ -1,0 +1,49 @@
+"""Frameworks for deep learning that autotune knows, one row each.
+
+To add one: add a row, and its observer to `observe.OBSERVERS` in ``autotune/trainee/``. That package cannot import this
+module, because it is copied into the trainer; a test compares the two.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """Framework.
+
+    Attributes:
+        name: Its name for people.
+        module: Name that it is imported by.
+        distributions: Packages that install it.
+        library: Package that its shared libraries are in; None where it computes with another framework.
+        gpu_build: How a build for GPUs is installed; None where `diagnose` does not query the framework.
+        built_on_it: Packages that train with it, and whose versions a bug report needs.
+    """
+
+    name: str
+    module: str
+    distributions: tuple[str, ...]
+    library: str | None
+    gpu_build: str | None = None
+    built_on_it: tuple[str, ...] = ()
+
+
+FRAMEWORKS = (
+    Framework(
+        name="TensorFlow",
+        module="tensorflow",
+        distributions=("tensorflow", "tensorflow-cpu"),
+        library="tensorflow",
+        gpu_build="pip install 'tensorflow[and-cuda]'",
+    ),
+    Framework(name="Keras", module="keras", distributions=("keras",), library=None),
+    Framework(
+        name="PyTorch",
+        module="torch",
+        distributions=("torch",),
+        library="torch",
+        gpu_build="see pytorch.org/get-started for the command",
+        built_on_it=("lightning", "transformers"),
+    ),
+    Framework(name="JAX", module="jax", distributions=("jax",), library="jaxlib"),
+)
