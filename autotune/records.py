@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -86,37 +86,6 @@ class Validity(StrEnum):
     NOT_STEADY = "not steady"  # too few steps after warm-up for a window
     UNMEASURED = "unmeasured"  # it gave no numbers at all
 
-
-VALIDATION_ASKED = "validate_s"
-"""Condition of the trials of a search whose answer is to be validated: the longest training of that."""
-
-PAIRS_PLANNED = "pairs_planned"
-"""Condition of the trials of a sequential confirmation: the intervals that it is judged by depend on it."""
-
-CHANGES = "changes"
-"""Condition of a trial: kinds of change of the training that its point makes against its search's baseline, commas
-between; empty for the same training."""
-
-ALLOWED = "allowed_changes"
-"""Condition of a trial: the kinds of change that the user has allowed its search, in the same way."""
-
-DOCUMENT = "document"
-"""Condition of a trial: hash of the training that its config describes, knobs left out."""
-
-LEFT_OUT = "left_out_answer"
-"""Condition of a trial: the point of the standing answer, where a limit of its search leaves that out."""
-
-OUTSIDE = "outside_answer"
-"""Condition of a trial: the point of the standing answer, where the config's own domains do not have it any more."""
-
-MACHINE = "machine"
-"""Condition of a trial that names the machine it was made on."""
-
-ALONE = "alone"
-"""Condition of a trial where others train on this machine's other GPUs: whether they waited meanwhile."""
-
-UNHEEDED = "unheeded"
-"""Condition of a trial: knobs that it did not come by, so that their values had no effect in it; one a line."""
 
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
 """Something else interfered: such a trial says nothing about its point, and is worth repeating."""
@@ -555,6 +524,97 @@ class RaceLeg:
     held_out: LossCurve | None = None
 
 
+FRAMEWORK = "framework."
+"""Prefix of stored conditions that hold the version of a framework."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuConditions:
+    """GPUs that a trial could use, over its steady window.
+
+    Attributes:
+        driver: Version of their driver; None if it is unknown.
+        readings: State of each GPU by name, e.g. ``gpu0.sm_clock_mhz`` and ``gpu0.temperature_end_c``.
+        not_measured: Reason, for people, why the trial's utilization is unknown; None if it is known.
+    """
+
+    driver: str | None
+    readings: Mapping[str, Scalar]
+    not_measured: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Everything that the numbers of a trial, and their judgement, depend on besides its values.
+
+    Attributes:
+        autotune: Version of autotune.
+        host: Name of the machine's host, for people.
+        machine: Name of the machine, see `Machine.name`; None if it does not matter.
+        gpus: Names of the machine's GPUs, commas between; None without any.
+        frameworks: Version of each framework, by its package.
+        gpu: The GPUs during the trial; None if they were not watched.
+        validate_s: Longest training of a validation trial of its search; None if the answer is not to be validated.
+        document: Hash of the training that its config describes, knobs left out.
+        changes: Kinds of change of the training that its point makes against its search's baseline.
+        allowed_changes: Kinds of change that the user has allowed its search.
+        outside_answer: Point of the study's current answer, if the config's own domains do not have it any more.
+        left_out_answer: Point of the study's current answer, if a limit of its search leaves that out.
+        pairs_planned: Most pairs of a sequential confirmation: the intervals that it is judged by depend on it.
+        alone: Whether trials on this machine's other GPUs waited meanwhile; None if there were none.
+        unheeded: Knobs that it never read, so that their values had no effect.
+        free_data_ratio: Of a trial in phases: speed with data that costs nothing over that of training.
+        free_data_ratio_high: Upper end of that ratio's interval.
+        free_step_ratio: Speed of the loader alone over that of training.
+        free_step_ratio_high: Upper end of that ratio's interval.
+        further: Conditions that only another version of autotune knows.
+    """
+
+    autotune: str | None = None
+    host: str | None = None
+    machine: str | None = None
+    cpu_model: str | None = None
+    cpu_cores: Count | None = None
+    memory_bytes: Bytes | None = None
+    gpus: str | None = None
+    frameworks: Mapping[str, str] = field(default_factory=dict)
+    gpu: GpuConditions | None = None
+    validate_s: Time | None = None
+    document: str | None = None
+    changes: tuple[str, ...] = ()
+    allowed_changes: tuple[str, ...] = ()
+    outside_answer: str | None = None
+    left_out_answer: str | None = None
+    pairs_planned: Count | None = None
+    alone: bool | None = None
+    unheeded: tuple[str, ...] = ()
+    free_data_ratio: Amount | None = None
+    free_data_ratio_high: Amount | None = None
+    free_step_ratio: Amount | None = None
+    free_step_ratio_high: Amount | None = None
+    further: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def as_stored(self) -> dict[str, Scalar]:
+        """Return them as they are stored: scalars by name, without unknown ones."""
+        stored: dict[str, Scalar] = {}
+        for name, value in ((one.name, getattr(self, one.name)) for one in fields(self)):
+            if name == "frameworks":
+                stored |= {FRAMEWORK + package: version for package, version in value.items()}
+            elif name == "gpu" and value:
+                stored |= {"gpu_driver": value.driver, **value.readings, "gpu_not_measured": value.not_measured}
+            elif name == "further":
+                stored |= value
+            elif name in CONDITION_SEPARATORS:
+                stored |= {name: CONDITION_SEPARATORS[name].join(value)} if value else {}
+            elif value is not None or (name in ("machine", "gpus") and self.autotune):  # of a search: stored as null
+                stored[name] = value
+        return stored
+
+
+CONDITION_SEPARATORS = {"changes": ",", "allowed_changes": ",", "unheeded": "\n"}
+"""Separators of the conditions that are stored as one text."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """One finished trial, as the study keeps it.
@@ -566,7 +626,6 @@ class TrialRecord:
         duration_s: Time from the decision to start it until the last process was gone, without the time that it took
             to start a zygote.
         detail: One line on the ending, e.g. the exception's class and message.
-        conditions: Everything else that the numbers depend on (host, frameworks, ...).
         validation: Of a validation trial: its findings; None otherwise, and where it was cut short.
         race: Of a trial of a race: how its loss went; None otherwise, and where it was cut short.
         code: Digest of each of the project's own files that the trainer loaded, by its path from the folder of the
@@ -585,7 +644,7 @@ class TrialRecord:
     pair: Count | None = None
     measurement: Measurement | None = None
     detail: str = ""
-    conditions: Mapping[str, Scalar] = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=Conditions)
     validation: Validation | None = None
     race: RaceLeg | None = None
     code: Annotated[Mapping[Text, Text], Meta(max_length=1_000)] = field(default_factory=dict)
@@ -594,15 +653,14 @@ class TrialRecord:
         """Return whether all files that both trials loaded were the same."""
         return all(other.code.get(name, digest) == digest for name, digest in self.code.items())
 
-    @property
-    def unheeded(self) -> frozenset[str]:
-        """Knobs that it did not come by, see `UNHEEDED`."""
-        return frozenset(filter(None, str(self.conditions.get(UNHEEDED) or "").split("\n")))
+    def as_stored(self) -> dict[str, Any]:
+        """Return it as it is stored."""
+        return {**asdict(self), "conditions": self.conditions.as_stored()}
 
     @property
     def machine(self) -> str:
         """Name of the machine that it was made on: the host's where it has no other."""
-        return str(self.conditions.get(MACHINE) or self.conditions.get("host") or "")
+        return self.conditions.machine or self.conditions.host or ""
 
     @property
     def comparable(self) -> Measurement | None:

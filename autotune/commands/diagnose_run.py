@@ -309,7 +309,9 @@ def keep(
     profiles = profiles or Profiles()
     contents: dict[str, str | None] = {
         DIAGNOSIS: _json(document),
-        MACHINE: _json({"format": FORMAT, **asdict(machine_facts()), **(problem.conditions if problem else {})}),
+        MACHINE: _json(
+            {"format": FORMAT, **asdict(machine_facts()), **(problem.conditions.as_stored() if problem else {})}
+        ),
         STEP: _json({"format": FORMAT, **asdict(profiles.step)}) if profiles.step else None,
         PIPELINE: _json({"format": FORMAT, **asdict(profiles.pipeline)}) if profiles.pipeline else None,
     }

@@ -257,14 +257,13 @@ def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tup
     if not trials:
         return
     last = trials[-1].conditions
-    memory = last.get("memory_bytes")
     yield "machine", ", ".join(hosts_of(trials).values())
-    yield "CPU", f"{last.get('cpu_model') or 'not known'}, {last.get('cpu_cores') or '?'} cores"
-    if isinstance(memory, int):
-        yield "memory", f"{memory / 2**30:.1f} GiB"
-    yield "GPUs", str(last.get("gpus") or "none")
-    yield "frameworks", frameworks_text(last) or "none that is known"
-    yield "autotune", str(last.get("autotune") or "not known")
+    yield "CPU", f"{last.cpu_model or 'not known'}, {last.cpu_cores or '?'} cores"
+    if last.memory_bytes is not None:
+        yield "memory", f"{last.memory_bytes / 2**30:.1f} GiB"
+    yield "GPUs", last.gpus or "none"
+    yield "frameworks", frameworks_text(last.frameworks) or "none that is known"
+    yield "autotune", last.autotune or "not known"
     yield "trials", f"{trials[0].ended_utc} to {trials[-1].ended_utc}"
     if commit := git_commit(problem.config_path.absolute().parent):
         yield "commit of the project, now", commit

@@ -19,7 +19,7 @@ from autotune.config.keys import first_of
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import make_private_folder
 from autotune.measure.score import EFFECTIVE_UTILIZATION
-from autotune.records import Scalar, SearchResult, TrialRecord, Verdict
+from autotune.records import Conditions, Scalar, SearchResult, TrialRecord, Verdict
 from autotune.report.plain_text import plain
 from autotune.search.problem import Problem, open_problem, this_machine
 from autotune.space.space import Space
@@ -211,7 +211,7 @@ class Studies:
             result = summarize(records, search, _NO_SPACE, objective=objective, stood=stood)
             ended_utc = max(one.ended_utc for one in trials)
             searches.append({"search": search, "trials": len(trials), "ended_utc": ended_utc, "answer": _gain(result)})
-        frameworks = dict.fromkeys(frameworks_text(one.conditions) for one in records)
+        frameworks = dict.fromkeys(frameworks_text(one.conditions.frameworks) for one in records)
         document = {
             "study": name,
             "trials": len(records),
@@ -302,7 +302,7 @@ def _study_of(file: Export, problem: Problem) -> StudyName:
 
 
 def _differences(file: Export, ours: StudyName, problem: Problem) -> list[str]:
-    theirs, here, there = file.study, problem.conditions, file.manifest.hardware
+    theirs, here, there = file.study, problem.conditions.as_stored(), file.manifest.hardware
     if theirs.training != ours.training:
         return [
             f"{name} {_shown(_listed(there[name]))}, here {here.get(name)}"
@@ -312,7 +312,7 @@ def _differences(file: Export, ours: StudyName, problem: Problem) -> list[str]:
     differing = []
     if theirs.frameworks != ours.frameworks:
         said = ", ".join(f"{name} {_listed(some)}" for name, some in file.manifest.frameworks.items()) or "none known"
-        known = ", ".join(f"{name} {version}" for name, version in problem.frameworks.items()) or "none known"
+        known = frameworks_text(problem.frameworks) or "none known"
         differing.append(f"its frameworks are {_shown(said)}, here {known}")
     if theirs.command != ours.command:
         differing.append("its trainer's command is another")
@@ -347,18 +347,17 @@ def _gain(result: SearchResult | None) -> dict[str, Any] | None:
 
 
 def _all_of(records: Sequence[TrialRecord], name: str) -> list[str]:
-    return [str(value) for value in dict.fromkeys(one.conditions.get(name) for one in records) if value is not None]
+    return [value for value in dict.fromkeys(getattr(one.conditions, name) for one in records) if value is not None]
 
 
-def _hardware(conditions: Mapping[str, Scalar]) -> str:
-    memory = conditions.get("memory_bytes")
+def _hardware(conditions: Conditions) -> str:
     parts = [
-        conditions.get("gpus") or "no GPU",
-        conditions.get("cpu_model"),
-        f"{conditions['cpu_cores']} cores" if conditions.get("cpu_cores") else None,
-        f"{memory / 2**30:.0f} GiB" if isinstance(memory, int | float) and 0 < memory < 1 << 60 else None,
+        conditions.gpus or "no GPU",
+        conditions.cpu_model,
+        f"{conditions.cpu_cores} cores" if conditions.cpu_cores else None,
+        f"{conditions.memory_bytes / 2**30:.0f} GiB" if conditions.memory_bytes else None,
     ]
-    return ", ".join(str(part) for part in parts if part)
+    return ", ".join(filter(None, parts))
 
 
 def _member(one: Member) -> dict[str, str]:

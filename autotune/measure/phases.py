@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from autotune.measure.statistics import moderated_interval
 from autotune.measure.window import PAUSES, main_stream
-from autotune.records import FIRST_PHASE, Ratio, Scalar, TraineeEvent, TrialPhase
+from autotune.records import FIRST_PHASE, Ratio, TraineeEvent, TrialPhase
 
 _LEAST_S = 1e-6
 Span = tuple[float, float]
@@ -159,12 +159,6 @@ def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[fl
 CANNOT_MATTER = 1.02
 """Gain below which a bound says that a change cannot matter; points that differ by less cannot be told apart."""
 
-FREE_DATA, FREE_STEP = "free_data_ratio", "free_step_ratio"
-"""Conditions of a trial that was taken through phases, with the two ratios."""
-
-HIGH = "_high"
-"""Behind the name of either: the upper end of its interval."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
@@ -193,17 +187,6 @@ class Bounds:
         """Return whether a change of the step alone, or of the input alone, may gain something worth having."""
         bound = self.free_step if on_step else self.free_data
         return bound is None or bound.high > CANNOT_MATTER
-
-
-def bounds_as_conditions(bounds: Bounds) -> dict[str, Scalar]:
-    """Return the bounds as scalars of a trial's record; unknown ones are left out."""
-    sides = {FREE_DATA: bounds.free_data, FREE_STEP: bounds.free_step}
-    return {
-        f"{name}{end}": value
-        for name, ratio in sides.items()
-        if ratio is not None
-        for end, value in (("", ratio.ratio), (HIGH, ratio.high))
-    }
 
 
 def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | None]) -> Bounds:

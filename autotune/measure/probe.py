@@ -1,11 +1,11 @@
 """Protocols of the instruments that watch a trial from outside."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from autotune.records import GpuMeasurement, Scalar, Validity
+from autotune.records import GpuConditions, GpuMeasurement, Validity
 
 Device = TypeVar("Device", contravariant=True)
 Usage = TypeVar("Usage", covariant=True)
@@ -97,7 +97,7 @@ class GpuUsage:
         devices: Measurement of each GPU; empty if they were not told apart.
         spoiled: `Validity.CONTAMINATED` or `Validity.THROTTLED` if that is known; else None.
         remark: Sentence, for people, on missing utilization or on what spoiled the trial; empty if there is neither.
-        conditions: Conditions of these numbers besides the trial's values.
+        conditions: State of the GPUs meanwhile; None if they were not watched.
     """
 
     utilization: float | None = None
@@ -106,7 +106,7 @@ class GpuUsage:
     devices: tuple[GpuMeasurement, ...] = ()
     spoiled: Validity | None = None
     remark: str = ""
-    conditions: Mapping[str, Scalar] = field(default_factory=dict)
+    conditions: GpuConditions | None = None
 
 
 class GpuProbe(Protocol):

@@ -13,10 +13,7 @@ from autotune.config.code import place_of
 from autotune.config.keys import first_of
 from autotune.errors import ConfigError, StorageAway, StudyError
 from autotune.records import (
-    ALLOWED,
     CODE,
-    DOCUMENT,
-    LEFT_OUT,
     ChangeSet,
     KeyChange,
     Purpose,
@@ -81,14 +78,14 @@ class Study:
             elif self.trials and all(trial.purpose is Purpose.DIAGNOSE for trial in self.trials):
                 why = "there are only diagnoses of this config yet, and no search"
             raise StudyError(why, where=self.where, remedy=_remedy(problem))
-        if not problem.command and (versions := frameworks_text(self.trials[-1].conditions)):
+        if not problem.command and (versions := frameworks_text(self.trials[-1].conditions.frameworks)):
             unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
             result = replace(result, cautions=(*result.cautions, unknown))
         return result
 
     def limited_answers(self) -> Iterator[SearchResult]:
         """Yield the answers of searches whose limits left out what the study stands by, the latest first."""
-        searches = dict.fromkeys(trial.search for trial in reversed(self.current) if LEFT_OUT in trial.conditions)
+        searches = dict.fromkeys(trial.search for trial in reversed(self.current) if trial.conditions.left_out_answer)
         for search in searches:
             result = answer_of_search(self._problem, self.current, search, self._ratings, excluded=frozenset())
             if result is not None:
@@ -133,7 +130,7 @@ class Study:
             absent = " (there is no such file or folder)" if path is not None and not os.path.lexists(path) else ""
             why = f"nothing is known about this config yet in {place}{absent}"
             if other := problem.study_of_other_frameworks():
-                versions = frameworks_text(problem.conditions) or "the frameworks as they are"
+                versions = frameworks_text(problem.frameworks) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
         record = Record(known, problem.storage, pending=problem.state.pending(known), reads_only=True)
@@ -211,16 +208,15 @@ def changes_of_result(
     assert side is not None, "there is something to write"
     search = trial.search if trial else result.search
     judged = trial or next((one for one in trials if one.search == search), None)
-    allowed, document = (judged.conditions.get(name) if judged else None for name in (ALLOWED, DOCUMENT))
     return ChangeSet(
         study=study,
         search=search,
         point=side.point,
         keys=_keys(problem, side.point, side.values, result.baseline),
-        document=str(document) if document else None,
+        document=judged.conditions.document if judged else None,
         code=dict(judged.code) if judged else {},
         speedup=None if trial else result.speedup,
-        allowed=tuple(str(allowed).split(",")) if allowed else (),
+        allowed=judged.conditions.allowed_changes if judged else (),
     )
 
 

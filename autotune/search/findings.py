@@ -105,16 +105,15 @@ class Findings:
         self._unmade |= unheeded(records, space)
         self.inert |= self._unmade
 
-    def not_come_by(self, values: Values, folder: TrialFolder, space: Space) -> str | None:
-        """Return the knobs of a trial that trained without the call, or the config, that they stand in: `UNHEEDED`."""
+    def unread_knobs(self, values: Values, folder: TrialFolder, space: Space) -> tuple[str, ...]:
+        """Return the knobs of a trial that trained without the call, or the config, that holds them."""
         made = _beginning(folder.stdout.with_name(CALLS_MADE)).splitlines()
         has_copy = not self._problem.settings.are_opened_by_name or folder.stdout.with_name(CONFIGS_OPENED).exists()
-        paths = [
+        return tuple(
             path
             for path in space.changes(values)
             if (path.startswith(CODE) and path not in made) or not (has_copy or path.startswith((CODE, ENV)))
-        ]
-        return "\n".join(paths) or None
+        )
 
     def find_inert(
         self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float
@@ -168,7 +167,7 @@ def unheeded(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
     """
     found = {}
     for record in records:
-        for path in sorted(record.unheeded):
+        for path in sorted(record.conditions.unheeded):
             without = "that call" if path.startswith(CODE) else "opening the config"
             found[path] = f"trial {record.number} trained without {without}"
         for path in space.changes(record.values) if record.ending is Ending.CRASHED else ():

@@ -13,7 +13,7 @@ from pathlib import Path
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.config.command import split_command
 from autotune.errors import ConfigError, StudyError
-from autotune.events import Event, Remark, TrialProgress
+from autotune.events import Event, Remark, TrialEnded, TrialProgress
 from autotune.files import open_regular
 from autotune.options import SearchOptions
 from autotune.records import SearchResult
@@ -433,6 +433,7 @@ class EventLog:
             "event": type(event).__name__,
             "utc": self._clock.utc().isoformat(timespec="milliseconds"),
             **asdict(event),
+            **({"trial": event.trial.as_stored()} if isinstance(event, TrialEnded) else {}),
         }
         try:
             with open_regular(self._path, append=True, create=True) as file:

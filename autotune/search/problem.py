@@ -34,14 +34,14 @@ from autotune.measure.gpu.devices import VisibleDevices, look_for_gpus, visible_
 from autotune.measure.gpu.driver import GpuFacts, GpuInventory
 from autotune.measure.host import MachineFacts, machine_facts
 from autotune.measure.score import OBJECTIVES, Objective
-from autotune.records import CODE, MACHINE, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
+from autotune.records import CODE, Conditions, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
 from autotune.search.trainer_code import TrainerCode
 from autotune.space.batch_sizes import is_global
 from autotune.space.catalog import is_for_validation, is_searched_unasked, keys_of_kind, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, is_batch_size
-from autotune.study.identity import FRAMEWORK, StudyIdentity, framework_versions
+from autotune.study.identity import StudyIdentity, framework_versions
 from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
 from autotune.trial.plan import Trainer
 from autotune.trial.state_folder import StateFolder
@@ -269,18 +269,18 @@ class Problem:
         return visible_gpus(self.gpus, environment, self.why_no_gpu)
 
     @cached_property
-    def conditions(self) -> dict[str, Scalar]:
-        """Conditions that the numbers of a trial depend on besides its values; kept with each trial."""
-        return {
-            "autotune": __version__,
-            "host": socket.gethostname(),
-            MACHINE: self.machine.name or None,
-            "cpu_model": self.machine.cpu_model,
-            "cpu_cores": self.machine.cpu_cores,
-            "memory_bytes": self.machine.memory_bytes,
-            "gpus": ", ".join(gpu.name for gpu in self.machine.gpus) or None,
-            **{f"{FRAMEWORK}{name}": version for name, version in self.frameworks.items()},
-        }
+    def conditions(self) -> Conditions:
+        """Conditions that all trials on this machine share."""
+        return Conditions(
+            autotune=__version__,
+            host=socket.gethostname(),
+            machine=self.machine.name or None,
+            cpu_model=self.machine.cpu_model,
+            cpu_cores=self.machine.cpu_cores,
+            memory_bytes=self.machine.memory_bytes,
+            gpus=", ".join(gpu.name for gpu in self.machine.gpus) or None,
+            frameworks=self.frameworks,
+        )
 
     @cached_property
     def batch_key(self) -> str | None:

@@ -11,7 +11,7 @@ from statistics import median
 from autotune.clock import format_duration
 from autotune.events import IncumbentChanged
 from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL
-from autotune.measure.phases import CANNOT_MATTER, FREE_DATA, FREE_STEP, HIGH
+from autotune.measure.phases import CANNOT_MATTER
 from autotune.measure.score import LEAST_PAIRS, Objective, ln_score
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal
@@ -623,12 +623,13 @@ def irrelevant_knobs(records: Iterable[TrialRecord], space: Space, point: str, m
         if trial.purpose is Purpose.DIAGNOSE
         and trial.point == point
         and trial.machine == machine
-        and all(_positive(trial.conditions.get(name)) for name in (FREE_DATA, FREE_STEP))
+        and trial.conditions.free_data_ratio
+        and trial.conditions.free_step_ratio
     ]
     if not shown:
         return None
     values, latest = shown[-1]
-    free_data, free_step = (float(latest[name] or 0.0) for name in (FREE_DATA + HIGH, FREE_STEP + HIGH))
+    free_data, free_step = latest.free_data_ratio_high or 0.0, latest.free_step_ratio_high or 0.0
     if min(free_data, free_step) > CANNOT_MATTER:
         return None
     on_step = free_step < free_data
@@ -642,11 +643,7 @@ def irrelevant_knobs(records: Iterable[TrialRecord], space: Space, point: str, m
         paths=paths,
         point=point,
         values=values,
-        until=0.8 * float(latest[FREE_DATA if on_step else FREE_STEP] or 0.0),
+        until=0.8 * ((latest.free_data_ratio if on_step else latest.free_step_ratio) or 0.0),
         why=f"{other} is the limit: with {what} free, training would be at most {most:.2f}x as fast; "
         f"{', '.join(sorted(paths))} {'is' if len(paths) == 1 else 'are'} left alone for now",
     )
-
-
-def _positive(value: Scalar) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and value > 0

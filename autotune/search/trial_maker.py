@@ -9,20 +9,12 @@ from pathlib import Path
 
 from autotune.errors import CodeChanged, Terminated
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
-from autotune.measure.phases import bounds_as_conditions, bounds_of, phased_trial
+from autotune.measure.phases import bounds_of, phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.records import (
-    ALLOWED,
-    ALONE,
-    CHANGES,
     DISTURBED,
-    DOCUMENT,
-    LEFT_OUT,
     NOT_COMPARED,
-    OUTSIDE,
-    PAIRS_PLANNED,
-    UNHEEDED,
-    VALIDATION_ASKED,
+    Conditions,
     Ending,
     Purpose,
     RaceLeg,
@@ -341,34 +333,34 @@ class TrialMaker:
             duration_s=done.duration_s,
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
-            conditions={**problem.conditions, **done.conditions, **self._conditions(trial, done)},
+            conditions=self._conditions(trial, done),
             validation=trial.judge(done),
             race=trial.judge_leg(done),
             # As it was when the trial began, for the files that were known then.
             code={**problem.code.digests(loaded, before_s=start.timestamp()), **code},
         )
 
-    def _conditions(self, trial: PlannedTrial, done: Execution) -> dict[str, Scalar]:
-        """Return what the judgement of a trial depends on besides its numbers: what it changes, and what was asked."""
+    def _conditions(self, trial: PlannedTrial, done: Execution) -> Conditions:
         problem, state = self._parts.problem, self._state
-        changes = problem.space.labels_of(trial.values) - {Label.SAME_TRAINING}
-        said: dict[str, Scalar | None] = {
-            VALIDATION_ASKED: self._parts.validate_s,
-            DOCUMENT: problem.training,
-            CHANGES: ",".join(sorted(changes)) or None,
-            ALLOWED: ",".join(sorted(problem.allowed)) or None,
-            OUTSIDE: state.outside,
-            LEFT_OUT: None if state.outside else state.left_out,
-            PAIRS_PLANNED: trial.planned_pairs,
-            ALONE: self._parts.neighbours.waited,
-        }
-        if done.measurement:
-            said[UNHEEDED] = self._findings.not_come_by(trial.values, done.folder, problem.space)
         bounds = bounds_of(phased_trial(done.events), done.cpu_cores) if trial.phases else None
-        return {
-            **{name: value for name, value in said.items() if value is not None},
-            **(bounds_as_conditions(bounds) if bounds else {}),
-        }
+        free_data, free_step = (bounds.free_data, bounds.free_step) if bounds else (None, None)
+        return replace(
+            problem.conditions,
+            gpu=done.gpu,
+            validate_s=self._parts.validate_s,
+            document=problem.training,
+            changes=tuple(sorted(problem.space.labels_of(trial.values) - {Label.SAME_TRAINING})),
+            allowed_changes=tuple(sorted(problem.allowed)),
+            outside_answer=state.outside,
+            left_out_answer=None if state.outside else state.left_out,
+            pairs_planned=trial.planned_pairs,
+            alone=self._parts.neighbours.waited,
+            unheeded=self._findings.unread_knobs(trial.values, done.folder, problem.space) if done.measurement else (),
+            free_data_ratio=free_data.ratio if free_data else None,
+            free_data_ratio_high=free_data.high if free_data else None,
+            free_step_ratio=free_step.ratio if free_step else None,
+            free_step_ratio_high=free_step.high if free_step else None,
+        )
 
     def _note_failure(self, record: TrialRecord, done: Execution) -> None:
         """Keep the first trial of each kind that gave no numbers by a fault of the trainer's."""

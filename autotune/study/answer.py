@@ -19,10 +19,6 @@ from autotune.measure.score import (
     on_all_machines,
 )
 from autotune.records import (
-    ALLOWED,
-    CHANGES,
-    OUTSIDE,
-    PAIRS_PLANNED,
     Ending,
     Measurement,
     Purpose,
@@ -133,16 +129,16 @@ def chosen_finalist(
     Args:
         excluded: Kinds of change of the training that are out of the question.
     """
-    better = [one for one in judged if _wins(one) and _kinds(one[0].trial, CHANGES).isdisjoint(excluded)]
+    better = [one for one in judged if _wins(one) and _kinds(one[0].trial).isdisjoint(excluded)]
     # What leaves the training as it is was measured beside what does not, and is what is left without that.
-    better.sort(key=lambda one: (one[1] is None or not one[1].better, not _kinds(one[0].trial, CHANGES)))
+    better.sort(key=lambda one: (one[1] is None or not one[1].better, not _kinds(one[0].trial)))
     if standing is None or not better:
         return next(iter(better), None)
     trials = [trial for trial in records if trial.search == search]
     may_change = _may_change(standing, trials[0])
     others = [one for one in better if one[0].trial.point != standing.point]
-    able = [one for one in others if _kinds(one[0].trial, CHANGES) <= may_change]
-    is_outside = trials[0].conditions.get(OUTSIDE) == standing.point
+    able = [one for one in others if _kinds(one[0].trial) <= may_change]
+    is_outside = trials[0].conditions.outside_answer == standing.point
     if trials[0].point == standing.point or is_outside or _fails(standing, judged, trials):
         return next(iter(able), None)
     against = judged_finalists(records, search, objective, against=standing.point) if able else []
@@ -180,7 +176,7 @@ def withheld(
 
 
 def _why_withheld(finalist: Finalist, may_change: Kinds) -> str:
-    beyond = sorted(_kinds(finalist.trial, CHANGES) - may_change)
+    beyond = sorted(_kinds(finalist.trial) - may_change)
     if not beyond:
         return "it is not shown to be faster than the answer that stands, in pairs with that"
     how = "--batch 4x" if beyond == ["batch"] else "its key listed under knobs:"
@@ -189,8 +185,8 @@ def _why_withheld(finalist: Finalist, may_change: Kinds) -> str:
 
 def _may_change(standing: Standing, first: TrialRecord) -> Kinds:
     # What the answer in force changed is the training of today: another change of the kind is one more.
-    granted = _NOTHING if first.point == standing.point else _kinds(standing.trial, CHANGES)
-    return _kinds(first, ALLOWED) | granted
+    granted = _NOTHING if first.point == standing.point else _kinds(standing.trial)
+    return granted.union(first.conditions.allowed_changes)
 
 
 def _after(
@@ -231,9 +227,8 @@ def has_failed(trial: TrialRecord) -> bool:
 _TRIED = (Purpose.EXPLORE, Purpose.REPEAT, Purpose.TAKE_BACK, Purpose.CONFIRM)
 
 
-def _kinds(trial: TrialRecord, condition: str) -> Kinds:
-    said = trial.conditions.get(condition)
-    return frozenset(said.split(",")) if isinstance(said, str) and said else frozenset()
+def _kinds(trial: TrialRecord) -> Kinds:
+    return frozenset(trial.conditions.changes)
 
 
 def judged_finalists(
@@ -332,17 +327,12 @@ def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseli
             pairs_of_machines=_by_machine(
                 [half for half in confirming if half.point in (point, baseline_point)], baseline_point
             ),
-            planned_pairs=_planned_pairs(trial),
+            planned_pairs=trial.conditions.pairs_planned or None,
             has_failed=point in failed,
             validation=validations.get(point),
         )
         for point, trial in first.items()
     ]
-
-
-def _planned_pairs(trial: TrialRecord) -> int | None:
-    planned = trial.conditions.get(PAIRS_PLANNED)
-    return planned if isinstance(planned, int) and planned > 0 else None
 
 
 def _by_machine(halves: Sequence[TrialRecord], baseline_point: str) -> dict[str, Sequence[Pair]]:

@@ -7,8 +7,9 @@ its type and range.
 import json
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.errors import StudyError
 from autotune.files import open_regular, replace_durably
 from autotune.metrics import values_of
-from autotune.records import Purpose, TrialRecord
+from autotune.records import CONDITION_SEPARATORS, FRAMEWORK, Conditions, Purpose, TrialRecord
 from autotune.study.claims import CLAIM, Claim, uuid_of
 from autotune.study.storage.lock import FileLock
 from autotune.study.storage.storage import DAMAGE
@@ -37,7 +38,7 @@ FORMAT = 2
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
     """Return a trial as it is written; its number is its place."""
-    attributes = asdict(record)
+    attributes = record.as_stored()
     del attributes["number"]
     return {"format": FORMAT, **attributes}
 
@@ -57,7 +58,8 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     try:
         # A list may be a tuple here and an object a record, but "5" and true are no numbers.
         json.dumps(written, ensure_ascii=False).encode()  # no halves of characters
-        record = msgspec.convert({**written, "number": number}, TrialRecord)
+        conditions = _conditions_of(written["conditions"])
+        record = msgspec.convert({**written, "number": number, "conditions": conditions}, TrialRecord)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         # characters; it may quote what stands there
@@ -70,6 +72,32 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
             if not all(0.0 <= one <= 1e12 for one in times_s) or not 0 <= stage.batches <= 1 << 53:
                 raise ValueError("stages: out of range")
     return record
+
+
+def _conditions_of(stored: Any) -> Any:
+    """Return stored conditions by the fields of `Conditions`, unchecked."""
+    if not isinstance(stored, Mapping):
+        return stored
+    read: dict[str, Any] = {"frameworks": {}, "further": {}}
+    if "gpu_driver" in stored:
+        read["gpu"] = {"driver": None, "readings": {}, "not_measured": None}
+    for name, value in stored.items():
+        if name.startswith(FRAMEWORK):
+            read["frameworks"][name.removeprefix(FRAMEWORK)] = value
+        elif "gpu" in read and name in ("gpu_driver", "gpu_not_measured"):
+            read["gpu"][name.removeprefix("gpu_")] = value
+        elif "gpu" in read and _GPU_READING.match(name):
+            read["gpu"]["readings"][name] = value
+        elif name in _NAMED:
+            is_list = name in CONDITION_SEPARATORS and isinstance(value, str)
+            read[name] = value.split(CONDITION_SEPARATORS[name]) if is_list else value
+        else:
+            read["further"][name] = value
+    return read
+
+
+_NAMED = {field.name for field in fields(Conditions)} - {"frameworks", "gpu", "further"}
+_GPU_READING = re.compile(r"gpu\d+\.")
 
 
 def written_record(trial: FrozenTrial) -> Mapping[str, Any] | None:

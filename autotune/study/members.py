@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from autotune.records import ALONE, TrialRecord
+from autotune.records import TrialRecord
 from autotune.sampler.observations import TYPICAL_CV
 
 ATTRIBUTE = "member."
@@ -128,7 +128,7 @@ def _read(name: str, written: object) -> Member | None:
 
 def hosts_of(records: Iterable[TrialRecord]) -> dict[str, str]:
     """Return the host of each machine, for people; of machines whose hosts have one name, the machine's name too."""
-    return hosts_told_apart((trial.machine, str(trial.conditions.get("host") or "?")) for trial in records)
+    return hosts_told_apart((trial.machine, trial.conditions.host or "?") for trial in records)
 
 
 def hosts_told_apart(machines: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -162,7 +162,7 @@ def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -
 
 def _scale(trial: TrialRecord) -> str:
     """Return the name of what a trial's speed depends on: a machine, another one while the others on it wait."""
-    return f"{trial.machine} alone" if trial.conditions.get(ALONE) else trial.machine
+    return f"{trial.machine} alone" if trial.conditions.alone else trial.machine
 
 
 def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:

@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from autotune.measure.gpu.usage import NOT_MEASURED
 from autotune.measure.score import (
     LEAST_PAIRS,
     LEAST_SCORE_GAIN,
@@ -26,11 +25,7 @@ from autotune.measure.score import (
 )
 from autotune.metrics import METRICS, values_of
 from autotune.records import (
-    CHANGES,
     CONFIRMED,
-    LEFT_OUT,
-    OUTSIDE,
-    VALIDATION_ASKED,
     BrokenPoint,
     Change,
     Measurement,
@@ -146,7 +141,7 @@ def answer_of(
     if standing is not None and standing.search != latest:
         first = next(trial for trial in records if trial.search == latest)
         met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
-        is_outside = first.conditions.get(OUTSIDE) == standing.point
+        is_outside = first.conditions.outside_answer == standing.point
         is_about_others = first.point == standing.point or is_outside
         is_about_others |= met and first.point != standing.baseline
         if not (is_about_others and today in (None, first.point)):
@@ -303,7 +298,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
     """
     first, objective, search = searched.trials[0], searched.objective, searched.baseline.search
     confirmed = judged_finalists(searched.records, search, objective)
-    is_limited = LEFT_OUT in first.conditions  # what stands could not be met: it speaks for itself
+    is_limited = first.conditions.left_out_answer is not None  # what stands could not be met: it speaks for itself
     standing = None if is_limited else stood
     chosen = chosen_finalist(confirmed, standing, searched.records, search, objective, excluded=excluded)
     others = withheld(confirmed, chosen, standing, first)
@@ -420,7 +415,7 @@ def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str]
 
 
 def _unvalidated(searched: _Searched, answer: Finalist | None) -> Iterator[str]:
-    asked = any(VALIDATION_ASKED in trial.conditions for trial in searched.trials)
+    asked = any(trial.conditions.validate_s is not None for trial in searched.trials)
     if asked and answer is not None and answer.validation is None:
         yield (
             "The answer is not validated, though that was asked for: there was no time, or the search was ended before "
@@ -470,8 +465,8 @@ def _broken(searched: _Searched, finalist: Finalist, judgement: Judgement | None
 def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
     if any(trial.comparable and trial.comparable.gpu_utilization is not None for trial in good):
         return None
-    reasons = (trial.conditions.get(NOT_MEASURED) for trial in reversed(good))
-    return next((str(reason) for reason in reasons if reason), None)
+    gpus = (trial.conditions.gpu for trial in reversed(good))
+    return next((gpu.not_measured for gpu in gpus if gpu and gpu.not_measured), None)
 
 
 def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
@@ -519,9 +514,9 @@ def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Ob
 
 def _same_training_confirmed(confirmed: Sequence[Judged], chosen: Judged | None) -> Ratio | None:
     """Return the speed of a finalist that leaves the training as it is, beside an answer that does not."""
-    if chosen is None or CHANGES not in chosen[0].trial.conditions:
+    if chosen is None or not chosen[0].trial.conditions.changes:
         return None
-    alike = (judged for finalist, judged in confirmed if CHANGES not in finalist.trial.conditions)
+    alike = (judged for finalist, judged in confirmed if not finalist.trial.conditions.changes)
     return next((judged.speed for judged in alike if judged is not None and judged.wins), None)
 
 
@@ -545,7 +540,7 @@ def _same_training(searched: _Searched) -> tuple[Side, float] | None:
 def _was_not_heeded(trial: TrialRecord, baseline: TrialRecord) -> bool:
     """Return whether nothing that a trial changes can have had an effect in it."""
     changed = {path for path, value in trial.values.items() if not same_scalar(value, baseline.values.get(path))}
-    return changed <= trial.unheeded
+    return changed <= set(trial.conditions.unheeded)
 
 
 def _confirms(trial: TrialRecord) -> bool:

@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, create_trial
 from autotune import __version__
 from autotune.errors import StudyError
 from autotune.files import open_regular, read_beginning, replace_durably
-from autotune.records import Scalar, TrialRecord
+from autotune.records import FRAMEWORK, Scalar, TrialRecord
 from autotune.study.claims import CLAIM, NOBODY, LeaseWatch
 from autotune.study.entry import (
     IMPORTED,
@@ -38,7 +38,6 @@ from autotune.study.entry import (
     utc_text,
     written_record,
 )
-from autotune.study.identity import FRAMEWORK
 from autotune.study.optuna_trials import OptunaTrials
 from autotune.study.storage.journal import JournalFile, JournalFolder
 from autotune.study.storage.lock import FileLock
@@ -97,7 +96,7 @@ class Manifest(msgspec.Struct, kw_only=True):
         """Return the manifest of these trials."""
         facts: dict[str, dict[Scalar, None]] = {}
         for record in records:
-            for name, value in record.conditions.items():
+            for name, value in record.conditions.as_stored().items():
                 facts.setdefault(name, {})[value] = None
         return cls(
             config=study.stem,
@@ -195,8 +194,9 @@ def _check(record: TrialRecord, trial: FrozenTrial) -> None:
         raise ValueError("ended_utc: not a time in UTC")
     datetime.fromisoformat(record.ended_utc)
     msgspec.convert([record.search, record.point, record.detail], list[_Text])
-    msgspec.convert([*record.values.values(), *record.conditions.values()], list[_Choice])
-    if not all(path.isprintable() for path in msgspec.convert([*record.values, *record.conditions], list[_Key])):
+    conditions = record.conditions.as_stored()
+    msgspec.convert([*record.values.values(), *conditions.values()], list[_Choice])
+    if not all(path.isprintable() for path in msgspec.convert([*record.values, *conditions], list[_Key])):
         raise ValueError("a key that no config has")
     if any(record.values[path] != value for path, value in trial.params.items()):
         raise ValueError("values: not those of the record")

@@ -1,7 +1,7 @@
 """Execution of one trial, from its plan to its numbers: start, watch, stop, measure."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.clock import Clock
@@ -9,8 +9,8 @@ from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
 from autotune.measure.window import Window, stages_between
 from autotune.records import (
     Ending,
+    GpuConditions,
     Measurement,
-    Scalar,
     Stop,
     TraineeEvent,
     TrialExit,
@@ -46,7 +46,7 @@ class Execution:
         validity: Fitness of its numbers to be compared.
         window: Its steady window; None if there is none.
         measurement: Its numbers; None if there are none.
-        conditions: Conditions of the numbers that were observed during the trial.
+        gpu: State of the GPUs during the trial; None if they were not watched.
         duration_s: Time from the decision to make it until the last of its processes was gone, without the time that
             the runner took to get ready.
         saw_a_pass: Whether it reached the end of a pass over the data.
@@ -66,7 +66,7 @@ class Execution:
     saw_a_pass: bool
     stderr_tail: str
     folder: TrialFolder
-    conditions: Mapping[str, Scalar] = field(default_factory=dict)
+    gpu: GpuConditions | None = None
     losses: Losses = field(default_factory=Losses)
     milestones: Milestones = field(default_factory=Milestones)
     memory: tuple[MemorySeries, MemorySeries] = _NO_MEMORY
@@ -79,7 +79,7 @@ class Execution:
         Args:
             is_over: Returns whether no time is left for deleting; thousands of folders take seconds.
         """
-        self.folder.write_result(asdict(record))
+        self.folder.write_result(record.as_stored())
         self.folder.discard_temporary(is_over)
         if not keep_outputs:
             self.folder.discard_outputs(is_over)
@@ -225,7 +225,7 @@ def _judged(
         saw_a_pass=stop_rule.saw_a_pass,
         stderr_tail=quoted_output(trial_exit.stderr_tail, folder.stdout_tail()),
         folder=folder,
-        conditions=seen.conditions,
+        gpu=seen.conditions,
         losses=stop_rule.losses,
         milestones=stop_rule.milestones,
         memory=memory,

@@ -192,6 +192,6 @@ def test_several_gpus_are_there_one_by_one_and_in_sum():
     assert use.power_w == pytest.approx(150.0)
     assert [one.figures.foreign_fraction for one in use.devices] == [pytest.approx(0.1), 0.0]
     assert [one.figures.throttled_fraction for one in use.devices] == [1.0, 0.0]
-    assert use.conditions["gpu_driver"] == "565.57"
-    assert use.conditions["gpu0.clock_reasons"] == "power brake"
-    assert use.conditions["gpu1.clock_reasons"] is None
+    assert use.driver == "565.57"
+    assert use.readings["gpu0.clock_reasons"] == "power brake"
+    assert use.readings["gpu1.clock_reasons"] is None

@@ -41,7 +41,8 @@ def test_a_clean_trial_has_its_numbers_and_nothing_to_remark():
     use = used(BUSY)
     assert (use.utilization, use.peak_memory_bytes, use.power_w) == (0.5, 5 << 30, 300.0)
     assert (use.spoiled, use.remark) == (None, "")
-    assert use.conditions["gpu_driver"] == "565"
+    assert use.conditions
+    assert use.conditions.driver == "565"
     (gpu,) = use.devices
     assert gpu.scored
     assert gpu.busy_windows[0] == (0.25, 0.25, 0.2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.records import CALLS_MADE, UNHEEDED, Ending, Purpose, Scalar, TrialRecord
+from autotune.records import CALLS_MADE, Conditions, Ending, Purpose, Scalar, TrialRecord
 from autotune.search.findings import Findings, unheeded
 from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
@@ -105,16 +105,16 @@ def test_a_call_that_is_never_made(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     trials = [make_trial({**problem.space.baseline, loader: workers}, speed) for workers, speed in ((0, 1.0), (2, 9.0))]
     folder = TrialFolder(tmp_path)
     folder.stdout.write_text("")
-    assert findings.not_come_by(trials[0].values, folder, problem.space) is None
-    unheeded_there = findings.not_come_by(trials[1].values, folder, problem.space)
-    assert unheeded_there == loader
-    trials[1] = replace(trials[1], conditions={UNHEEDED: unheeded_there})
+    assert findings.unread_knobs(trials[0].values, folder, problem.space) == ()
+    unread = findings.unread_knobs(trials[1].values, folder, problem.space)
+    assert unread == (loader,)
+    trials[1] = replace(trials[1], conditions=Conditions(unheeded=unread))
     for trial in trials:
         findings.learn(trial, Losses(), folder.stdout, samples=None, space=problem.space)
     assert findings.find_inert(trials, {}, space=problem.space, sd=0.08)
     assert "trained without that call" in findings.inert[loader]
     (tmp_path / CALLS_MADE).write_text(f"{loader}\n")
-    assert findings.not_come_by(trials[1].values, folder, problem.space) is None
+    assert findings.unread_knobs(trials[1].values, folder, problem.space) == ()
     later = Findings(problem, SystemClock())
     later.recall(trials, problem.space)
     assert list(later.inert) == [loader]
@@ -130,7 +130,7 @@ def test_what_a_trial_did_not_come_by_or_failed_by_is_known_from_the_record(make
         "detail": "ValueError: with steps_per_execution, batch_size has to be known",
     }
     trials = [
-        make_trial({**today, workers: 2}, 50.0, conditions={UNHEEDED: workers}),
+        make_trial({**today, workers: 2}, 50.0, conditions=Conditions(unheeded=(workers,))),
         make_trial({**today, "batch_size": 16}, None, **failed),
     ]
     assert list(unheeded(trials, space)) == [workers]

@@ -9,8 +9,7 @@ import yaml
 
 from autotune.clock import VirtualClock
 from autotune.diagnose.measured import Diagnoser
-from autotune.measure.phases import FREE_DATA, FREE_STEP, HIGH
-from autotune.records import Purpose, TrialRecord
+from autotune.records import Conditions, Purpose, TrialRecord
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
@@ -33,8 +32,12 @@ SPACE = Space(
 
 def phased(make_trial: MakeTrial, *, free_data: float, free_step: float) -> TrialRecord:
     """Return a trial of today's config in phases, with these bounds."""
-    ratios = {FREE_DATA: free_data, FREE_STEP: free_step}
-    conditions = {**ratios, **{name + HIGH: 1.01 * ratio for name, ratio in ratios.items()}}
+    conditions = Conditions(
+        free_data_ratio=free_data,
+        free_data_ratio_high=1.01 * free_data,
+        free_step_ratio=free_step,
+        free_step_ratio_high=1.01 * free_step,
+    )
     trial = make_trial(SPACE.baseline, 100.0, purpose=Purpose.DIAGNOSE, conditions=conditions)
     return replace(trial, point="today")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.events import Event, TrialEnded
-from autotune.records import MACHINE, Purpose, TrialRecord, Values, Verdict
+from autotune.records import Conditions, Purpose, TrialRecord, Values, Verdict
 from autotune.search.problem import Problem
 from autotune.study.claims import Claim, Owner
 from autotune.study.members import Member, Phase, Role
@@ -64,7 +64,7 @@ class Other:
             search="joint",
             point=self.problem.space.name(values),
             purpose=purpose,
-            conditions={MACHINE: self.name, "host": self.name},
+            conditions=Conditions(machine=self.name, host=self.name),
         )
         self.study.finish(self.begins(values), record)
 

@@ -15,7 +15,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from autotune.errors import StudyError, TrialError
 from autotune.events import Event, IncumbentChanged, SearchEnded, SearchStarted, TrialEnded, TrialStarted
 from autotune.measure.score import EFFECTIVE_UTILIZATION
-from autotune.records import PAIRS_PLANNED, Ending, Purpose, Validity, Verdict
+from autotune.records import Ending, Purpose, Validity, Verdict
 from autotune.sampler.config_sampler import ConfigSampler
 from autotune.search.answer import Study
 from autotune.study.summary import judged_finalists
@@ -288,7 +288,7 @@ def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_sam
     searched = search(slow_to_start, budget_s=700)
     confirming = searched.of(Purpose.CONFIRM)
     assert len(confirming) == 6  # with what leaves the batch alone
-    (planned,) = {trial.conditions[PAIRS_PLANNED] for trial in confirming}
+    (planned,) = {trial.conditions.pairs_planned for trial in confirming}
     assert planned in (2, 4, 6)
     assert searched.took_s + confirming[-1].duration_s < 700
     records = searched.trials

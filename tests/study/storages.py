@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from autotune.clock import SystemClock
-from autotune.records import Ending, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
+from autotune.records import Conditions, Ending, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.study.claims import Owner
 from autotune.study.record import Study
 from autotune.study.storage.address import SaidAddress, parse_address
@@ -68,7 +68,7 @@ def record() -> TrialRecord:
             peak_memory_bytes=1 << 30,
         ),
         detail="",
-        conditions={"host": "a"},
+        conditions=Conditions(host="a"),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.measure.score import OBJECTIVES
-from autotune.records import LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord, Validation
+from autotune.records import Conditions, GpuConditions, LossCurve, Purpose, RaceArm, RaceLeg, TrialRecord, Validation
 from autotune.space.space import Space
 from autotune.study.entry import attributes_of, record_of
 from autotune.study.summary import latest_search, summarize
@@ -45,6 +45,42 @@ def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
     assert record_of(3, written(validated)) == validated
 
 
+def test_conditions_are_stored_as_flat_scalars(make_trial: MakeTrial) -> None:
+    """In the order of the fields; a search stores the absence of a GPU, and what another version wrote is kept."""
+    conditions = Conditions(
+        autotune="1.0",
+        host="a",
+        frameworks={"torch": "2.9"},
+        gpu=GpuConditions(driver=None, readings={"gpu0.name": "A100", "gpu0.clock_reasons": None}, not_measured="lost"),
+        changes=("batch", "precision"),
+        alone=False,
+        unheeded=("a.b", "a.c"),
+        free_data_ratio=1.5,
+        further={"gpu1": 7, "later": None},
+    )
+    trial = make_trial(VALUES, 60.0, conditions=conditions)
+    assert written(trial)["conditions"] == {
+        "autotune": "1.0",
+        "host": "a",
+        "machine": None,
+        "gpus": None,
+        "framework.torch": "2.9",
+        "gpu_driver": None,
+        "gpu0.name": "A100",
+        "gpu0.clock_reasons": None,
+        "gpu_not_measured": "lost",
+        "changes": "batch,precision",
+        "alone": False,
+        "unheeded": "a.b\na.c",
+        "free_data_ratio": 1.5,
+        "gpu1": 7,
+        "later": None,
+    }
+    read = record_of(0, written(trial))
+    assert read.conditions == conditions
+    assert list(written(read)["conditions"]) == list(written(trial)["conditions"])
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -56,6 +92,11 @@ def test_a_run_is_read_as_it_was_written(make_trial: MakeTrial) -> None:
         ("pair", True),
         ("detail", "\ud800"),
         ("conditions", {"gpus": [1]}),
+        ("conditions", {"another": [1]}),
+        ("conditions", {"changes": 1}),
+        ("conditions", {"pairs_planned": "6"}),
+        ("conditions", {"pairs_planned": -1}),
+        ("conditions", [1]),
         ("measurement", {}),
         ("measurement.window_s", 0.0),
         ("measurement.steps", 10**400),

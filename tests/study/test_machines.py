@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from autotune.records import TrialRecord
+from autotune.records import Conditions, TrialRecord
 from autotune.study.members import machine_offsets, on_one_scale
 from tests.runs import MakeTrial
 
@@ -18,7 +18,7 @@ def trials_of(make_trial: MakeTrial, machines: dict[str, float], points: int, no
         own = {0, *rng.sample(range(points), points // 2)}
         for point in sorted(own):
             speed = 50.0 * math.exp(0.2 * point + ln_speed + rng.gauss(0.0, noise))
-            made.append(make_trial({"x": point}, speed, conditions={"machine": machine, "host": machine}))
+            made.append(make_trial({"x": point}, speed, conditions=Conditions(machine=machine, host=machine)))
     return made
 
 
@@ -44,7 +44,7 @@ def test_trials_of_one_point_agree_on_one_scale(make_trial: MakeTrial) -> None:
 def test_trials_of_one_machine_are_left_as_they_are(make_trial: MakeTrial) -> None:
     """One machine has no other scale than its own, also where earlier versions wrote only the host."""
     trials = [
-        make_trial({"x": 1}, 50.0, conditions={"host": "a"}),
-        make_trial({"x": 2}, 60.0, conditions={"host": "a"}),
+        make_trial({"x": 1}, 50.0, conditions=Conditions(host="a")),
+        make_trial({"x": 2}, 60.0, conditions=Conditions(host="a")),
     ]
     assert on_one_scale(trials) is trials

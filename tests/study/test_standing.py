@@ -1,15 +1,13 @@
 """The standing answer of a study: what takes its place, and what does not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.records import (
-    ALLOWED,
-    CHANGES,
-    LEFT_OUT,
-    OUTSIDE,
+    Conditions,
     Ending,
     Purpose,
     SearchResult,
@@ -53,16 +51,14 @@ class Study:
     ) -> "Study":  # fmt: skip
         """Add a search in which today's config and these points ran in the same rounds; None for one that crashed."""
         name = f"s{len({trial.search for trial in self.records})}"
-        told = ((ALLOWED, allowed), (LEFT_OUT, left_out), (OUTSIDE, outside))
-        about = {name: text for name, text in told if text}
+        kinds = tuple(filter(None, allowed.split(",")))
+        about = Conditions(allowed_changes=kinds, left_out_answer=left_out or None, outside_answer=outside or None)
 
         def add(values: Values, samples_per_s: float | None, purpose: Purpose, **changes: Any) -> None:
-            changed = ",".join(key for key in ("batch", "precision") if values[key] != today[key])
-            kinds = {CHANGES: changed} if changed else {}
+            changed = tuple(key for key in ("batch", "precision") if values[key] != today[key])
+            conditions = replace(about, changes=changed)
             self.records.append(
-                self._make_trial(
-                    values, samples_per_s, purpose=purpose, search=name, conditions={**about, **kinds}, **changes
-                )
+                self._make_trial(values, samples_per_s, purpose=purpose, search=name, conditions=conditions, **changes)
             )
 
         add(today, speed, Purpose.BASELINE)

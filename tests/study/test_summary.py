@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from autotune.measure.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
-from autotune.records import PAIRS_PLANNED, Purpose, SearchResult, TrialRecord, Validity, Values, Verdict
+from autotune.records import Conditions, Purpose, SearchResult, TrialRecord, Validity, Values, Verdict
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.answer import judged_finalists, pairs_of
+from autotune.study.answer import pairs_of
 from autotune.study.summary import latest_search, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 
@@ -44,11 +44,11 @@ class History:
         self, baseline: float, candidate: float, *, pairs: int = 4, values: Values = FAST, planned: int | None = None
     ) -> "History":
         """That many pairs, of a sequential confirmation if it was planned for so many at most."""
-        conditions = {} if planned is None else {"conditions": {PAIRS_PLANNED: planned}}
+        conditions = Conditions(pairs_planned=planned)
         for pair, (one, other) in enumerate(zip(FACTORS, FACTORS[1:] + FACTORS[:1], strict=True)):
             if pair < pairs:
-                self.run(BASELINE, baseline * one, Purpose.CONFIRM, pair=pair, **conditions)
-                self.run(values, candidate * other, Purpose.CONFIRM, pair=pair, **conditions)
+                self.run(BASELINE, baseline * one, Purpose.CONFIRM, pair=pair, conditions=conditions)
+                self.run(values, candidate * other, Purpose.CONFIRM, pair=pair, conditions=conditions)
         return self
 
     def answer(self, search: str | None = None, objective: Objective = EFFECTIVE_UTILIZATION) -> SearchResult:
@@ -148,15 +148,6 @@ def test_a_confirmation_that_is_cut_short_shows_a_large_gain(history: History, p
     whole = history.explored("s2", 50.0, fast=100.0).confirmed(50.0, 100.0).answer()
     assert result.verdict is Verdict.BETTER
     assert result.speedup.low < whole.speedup.low
-
-
-@pytest.mark.parametrize("planned", ["6", -1, 0.5])
-def test_a_plan_that_is_no_number_of_pairs_is_none(history: History, planned: Any) -> None:
-    """A record may come from anywhere."""
-    history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=4, planned=planned)
-    ((finalist, judgement),) = judged_finalists(history.records, "s1", EFFECTIVE_UTILIZATION)
-    assert finalist.planned_pairs is None
-    assert judgement is not None
 
 
 def test_a_pair_that_is_left_out_is_told_of(history: History) -> None:

@@ -15,7 +15,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autotune.errors import StudyError
-from autotune.records import Purpose, TrialRecord
+from autotune.records import Conditions, Purpose, TrialRecord
 from autotune.study.entry import local_time
 from autotune.study.record import Study
 from autotune.study.storage.storage import Storage
@@ -27,8 +27,8 @@ from tests.study.storages import CHOICES, NAME, OWNER, VALUES, at, fill, records
 def some(make_trial: MakeTrial, speed: float = 60.0) -> list[TrialRecord]:
     """Return trials of several kinds."""
     return [
-        make_trial(VALUES, speed, purpose=Purpose.BASELINE, conditions={"host": "a", "cpu_model": "x"}),
-        make_trial({**VALUES, "data.batch_size": 64, "x.rate": 0.1}, speed + 5, conditions={"host": "a"}),
+        make_trial(VALUES, speed, purpose=Purpose.BASELINE, conditions=Conditions(host="a", cpu_model="x")),
+        make_trial({**VALUES, "data.batch_size": 64, "x.rate": 0.1}, speed + 5, conditions=Conditions(host="a")),
         make_trial({**VALUES, "data.cache": "memory"}, None, detail="OSError: /home/me/my/corpus.h5 is not there"),
     ]
 

@@ -9,7 +9,7 @@ from autotune.measure.gpu.driver import THROTTLING
 from autotune.measure.gpu.records import Capability
 from autotune.measure.gpu.windows import BusyWindow
 from autotune.measure.probe import GpuUsage, TrialGpus
-from autotune.records import GpuFigures, GpuMeasurement, GpuRole, Scalar, Validity
+from autotune.records import GpuConditions, GpuFigures, GpuMeasurement, GpuRole, Scalar, Validity
 
 MOST_FOREIGN = 0.01
 """Share of the time in which kernels of others may run; beyond it a trial is contaminated."""
@@ -106,9 +106,9 @@ class DevicesUsage:
         return _sum(device.figures.power_w for device in self.devices)
 
     @property
-    def conditions(self) -> dict[str, Scalar]:
-        """Conditions of these numbers besides the trial's values, kept with them."""
-        found: dict[str, Scalar] = {"gpu_driver": self.driver or None}
+    def readings(self) -> dict[str, Scalar]:
+        """State of each device, by the device's place and the reading's name."""
+        found: dict[str, Scalar] = {}
         for place, device in enumerate(self.devices):
             found |= {
                 f"gpu{place}.name": device.figures.name,
@@ -135,9 +135,6 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 LEAST_COVERED = 0.5
 """Share of the window that driver windows must cover for the utilization of a single trial to be given."""
-
-NOT_MEASURED = "gpu_not_measured"
-"""Name of a trial's condition: the reason, for people, why its utilization is not known; None where it is."""
 
 
 def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
@@ -172,7 +169,7 @@ def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = 
         ),
         spoiled=spoiled,
         remark="; ".join(part for part in (why_none and f"GPU utilization not measured: {why_none}", how) if part),
-        conditions={**usage.conditions, NOT_MEASURED: why_none},
+        conditions=GpuConditions(driver=usage.driver or None, readings=usage.readings, not_measured=why_none),
     )
 
 

@@ -25,7 +25,9 @@ from optuna.trial import FrozenTrial
 
 from autotune.clock import Clock
 from autotune.records import (
+    Conditions,
     Ending,
+    GpuConditions,
     GpuFigures,
     GpuMeasurement,
     Measurement,
@@ -54,6 +56,16 @@ _NOISE = 0.05
 _WINDOW_S = 5.0
 _READINGS = 30  # of the driver in that time
 _SPEEDS = 8
+_GPU_READINGS: Mapping[str, Scalar] = {
+    "gpu0.name": "NVIDIA A100-SXM4-80GB",
+    "gpu0.sm_clock_mhz": 1410.0,
+    "gpu0.temperature_start_c": 41.0,
+    "gpu0.temperature_end_c": 44.0,
+    "gpu0.throttled_fraction": 0.0,
+    "gpu0.clock_reasons": None,
+    "gpu0.foreign_fraction": 0.0,
+    "gpu0.attribution": "processes",
+}
 _BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
 
 _CHOICES: dict[str, tuple[Scalar, ...]] = {
@@ -146,25 +158,16 @@ def _trial(
         duration_s=9.0,
         measurement=_measurement(speeds, rng) if rng else None,
         detail="" if rng else "InvalidArgumentError: Input to reshape is a tensor with 14080 values",
-        conditions={
-            "autotune": "1.0",
-            "host": "node-17.cluster",
-            "cpu_model": "AMD EPYC 7763 64-Core Processor",
-            "cpu_cores": 16,
-            "memory_bytes": 128 << 30,
-            "gpus": "NVIDIA A100-SXM4-80GB",
-            "framework.tensorflow": "2.17.0",
-            "gpu_driver": "550.54.15",
-            "gpu0.name": "NVIDIA A100-SXM4-80GB",
-            "gpu0.sm_clock_mhz": 1410.0,
-            "gpu0.temperature_start_c": 41.0,
-            "gpu0.temperature_end_c": 44.0,
-            "gpu0.throttled_fraction": 0.0,
-            "gpu0.clock_reasons": None,
-            "gpu0.foreign_fraction": 0.0,
-            "gpu0.attribution": "processes",
-            "gpu_not_measured": None,
-        },
+        conditions=Conditions(
+            autotune="1.0",
+            host="node-17.cluster",
+            cpu_model="AMD EPYC 7763 64-Core Processor",
+            cpu_cores=16,
+            memory_bytes=128 << 30,
+            gpus="NVIDIA A100-SXM4-80GB",
+            frameworks={"tensorflow": "2.17.0"},
+            gpu=GpuConditions(driver="550.54.15", readings=_GPU_READINGS, not_measured=None),
+        ),
     )
     return MadeUpTrial(record=record, score=fmean(speeds) / 100.0 if speeds else None, speeds=tuple(speeds))
 

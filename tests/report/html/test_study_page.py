@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from autotune.records import (
+    Conditions,
     Ending,
     Learning,
     LossCurve,
@@ -187,7 +188,7 @@ def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None
 def test_text_from_outside_is_text(contents: StudyContents) -> None:
     """Markup, control and bidi characters of trainers, configs and machines are shown, and do nothing."""
     odd = [
-        replace(trial, detail=HOSTILE, conditions={"host": HOSTILE, "machine": f"{HOSTILE}{place % 2}"})
+        replace(trial, detail=HOSTILE, conditions=Conditions(host=HOSTILE, machine=f"{HOSTILE}{place % 2}"))
         for place, trial in enumerate(contents.trials)
     ]
     assert contents.result is not None
@@ -282,7 +283,9 @@ def test_text_is_readable_by_light_and_by_dark() -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> None:
     """Both are named, also where their hosts have one name, and each row says on which its trial was made."""
-    made = [replace(one, conditions={"host": "box", "machine": f"m{place % 2}"}) for place, one in enumerate(trials)]
+    made = [
+        replace(one, conditions=Conditions(host="box", machine=f"m{place % 2}")) for place, one in enumerate(trials)
+    ]
     names = {"m0": "box (m0)", "m1": "box (m1)"}
     text = part(checked(study_page(replace(contents, trials=made, machines=names), NOW)), "trials")
     assert "Made on 2 machines: box (m0), box (m1)." in text
@@ -369,9 +372,9 @@ def test_the_beginning_of_a_race_leaves_room(contents: StudyContents, trials: li
 def test_machines_are_not_compared(make_trial: MakeTrial) -> None:
     """A trial stands beside today's config on its own machine; where that was not measured it has no ratio."""
     made: Sequence[TrialRecord] = [
-        at(make_trial(BASELINE, 10.0, purpose=Purpose.BASELINE, conditions={"machine": "a"}), 1),
-        at(make_trial(BASELINE, 100.0, conditions={"machine": "b"}), 2),
-        at(make_trial(BEST, 150.0, conditions={"machine": "b"}), 3),
-        at(make_trial(BEST, 150.0, conditions={"machine": "c"}), 4),
+        at(make_trial(BASELINE, 10.0, purpose=Purpose.BASELINE, conditions=Conditions(machine="a")), 1),
+        at(make_trial(BASELINE, 100.0, conditions=Conditions(machine="b")), 2),
+        at(make_trial(BEST, 150.0, conditions=Conditions(machine="b")), 3),
+        at(make_trial(BEST, 150.0, conditions=Conditions(machine="c")), 4),
     ]
     assert [point.ratio for point in trial_points(made)] == pytest.approx([1.0, 1.0, 1.5, None])
