@@ -79,45 +79,45 @@ class Finalists:
         """
         if not self._parts.confirms:
             return 0.0
-        better, left_s = self._state.better(), self._parts.budget.left_s()
+        better, left_s = self._state.model.better(), self._parts.budget.left_s()
         kept_s = reserved_s(better, self.basis(), left_s=left_s, closely=closely)
         if not kept_s:
             return 0.0
-        kept_s += self._state.finalist_look_s + self._afterwards_s()
+        kept_s += self._state.windows.finalist_look_s + self._afterwards_s()
         return kept_s + self._take_back.needed_s() if closely else kept_s
 
     def basis(self) -> ConfirmationBasis:
         """Return the facts that the size of a confirmation follows from."""
-        return self._state.confirmation_basis(budget_s=self._parts.budget.budget_s)
+        return self._state.answer.confirmation_basis()
 
     def _afterwards_s(self) -> float:
         """Return the time that is kept for what comes after the confirmation of the point that is best now."""
-        better = self._state.better()
+        better = self._state.model.better()
         return self._validator.needed_s + self._racer.needed_s(better[0].observation.values if better else None)
 
     # Which
 
     def simplify(self) -> Outcome:
         """Choose what is confirmed: the points that are believed to be better, the first with its few changes."""
-        better: Sequence[Candidate] = self._state.better()
+        better: Sequence[Candidate] = self._state.model.better()
         if better:
             spare_s = self._parts.budget.left_s() - least_needed_s(better, self.basis())
-            self._others.wait_for_their_trials(min(expected_trial_s(self._state.trials), spare_s))
-            better = self._state.better()
+            self._others.wait_for_their_trials(min(expected_trial_s(self._state.trials.own), spare_s))
+            better = self._state.model.better()
         if not self._others.why_exploring_ends():
             better = self._smallest(better)
-        self._chosen = self._others.to_be_confirmed(better or self._state.contender_alone())
+        self._chosen = self._others.to_be_confirmed(better or self._state.answer.contender_alone())
         return Outcome.DONE
 
     def _smallest(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the points that are believed to be better, the first without the changes that are not worth it."""
         kept_s, problem = self.kept_s(closely=False), self._parts.problem
-        if not kept_s or problem.objective.by_utilization or self._state.is_standing(better[0]):
+        if not kept_s or problem.objective.by_utilization or self._state.answer.is_standing(better[0]):
             return better
         close_s = self.kept_s(closely=True) - self._take_back.needed_s()
         kept_s = max(kept_s, min(close_s, _FOR_PAIRS * self._parts.budget.left_s()))
         name = problem.space.name(self._take_back.simplified(better[0].observation.values, kept_s=kept_s))
-        return sorted(self._state.better(), key=lambda candidate: candidate.observation.name != name)
+        return sorted(self._state.model.better(), key=lambda candidate: candidate.observation.name != name)
 
     # The confirmation
 
@@ -127,9 +127,10 @@ class Finalists:
         Args:
             ended: Why exploring has ended.
         """
-        left_s, is_short = self._parts.budget.left_s() - self._state.finalist_look_s, ended.kind is ExploringEnd.TIME
+        left_s = self._parts.budget.left_s() - self._state.windows.finalist_look_s
+        is_short = ended.kind is ExploringEnd.TIME
         if not self._chosen or self._trials.gpu_lost:
-            has_more, self._seen = len(self._state.trials) > self._seen, len(self._state.trials)
+            has_more, self._seen = len(self._state.trials.own) > self._seen, len(self._state.trials.own)
             if has_more and is_short and not self._trials.gpu_lost:
                 return Outcome.TIME_FREED  # the time that was kept for it is there again
             self._narrator.tell_phase("ending", "no time is left for another trial" if is_short else ended.why)
@@ -155,10 +156,10 @@ class Finalists:
         return plan
 
     def _make_pairs(self, plan: ConfirmationPlan) -> Outcome:
-        finalist, contender = plan.candidate.observation.values, self._state.contender()
+        finalist, contender = plan.candidate.observation.values, self._state.answer.contender()
         third = contender
-        if contender is None or self._state.is_standing(plan.candidate):
-            third = self._state.same_training(plan.candidate)
+        if contender is None or self._state.answer.is_standing(plan.candidate):
+            third = self._state.answer.same_training(plan.candidate)
         points = [self._parts.problem.space.baseline, finalist, *([] if third is None else [third])]
         plan = replace(plan, arms=len(points))
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
@@ -178,8 +179,8 @@ class Finalists:
         return _OUTCOMES.get(confirmation.decision, Outcome.MEASURED)
 
     def _trial_of(self, turn: Turn, values: Values, plan: ConfirmationPlan, first_pair: int) -> PlannedTrial:
-        usual = self._state.goal()
-        look_s = self._state.finalist_look_s if turn.is_first else 0.0
+        usual = self._state.windows.usual()
+        look_s = self._state.windows.finalist_look_s if turn.is_first else 0.0
         window_s = max(usual.length_s + plan.longer_s, look_s)
         # stalls that come up are waited for, as far as the other trials leave time
         trials_left = plan.arms * plan.pairs - turn.done + 1
@@ -196,18 +197,18 @@ class Finalists:
     def _made_here(self) -> list[TrialRecord]:
         member = self._parts.study.member
         if member is None:
-            return self._state.trials
+            return self._state.trials.own
         records = self._parts.study.records()
         return [trial for trial in records if trial.search == member.search and trial.machine == member.machine]
 
     def _judgements(self, plan: ConfirmationPlan) -> list[Judgement | None]:
         """Judge the pairs so far, as the answer will be: by the record alone."""
-        records, search, problem = self._state.records(), self._parts.search, self._parts.problem
-        standing = self._state.standing
+        records, search, problem = self._state.trials.of_study(), self._parts.search, self._parts.problem
+        standing = self._state.answer.standing
         asked = [None, standing.point] if plan.arms > 2 and standing else [None]
         point = problem.space.name(plan.candidate.observation.values)
         judged = [judged_finalists(records, search, problem.objective, against=one) for one in asked]
-        return [next((one[1] for one in some if one[0].trial.point == point), None) for some in judged]
+        return [next((one.judgement for one in some if one.trial.point == point), None) for some in judged]
 
     def _is_time_to_go_on(self, done: int, plan: ConfirmationPlan) -> bool:
         """Return whether further pairs, beyond the fewest, would take the time of the validation, or of the race."""

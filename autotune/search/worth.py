@@ -73,14 +73,14 @@ def _measured_parts(
     baseline: Values, shown: Side, records: Sequence[TrialRecord], search: str, objective: Objective
 ) -> list[Part]:
     """Return the parts of a point that were measured in its pairs: with a third point between today's and this one."""
-    for finalist, judgement in judged_finalists(records, search, objective):
-        trial = finalist.trial
+    for finalist in judged_finalists(records, search, objective):
+        trial, judgement = finalist.trial, finalist.judgement
         if judgement is None or trial.point == shown.point:
             continue
         first, second = _differing(trial.values, baseline), _differing(shown.values, trial.values)
         if first and second and first.keys().isdisjoint(second):
             against = judged_finalists(records, search, objective, against=trial.point)
-            rest = [one.speed for other, one in against if one is not None and other.trial.point == shown.point]
+            rest = [one.judgement.speed for one in against if one.judgement and one.trial.point == shown.point]
             return [(first, judgement.speed), *((second, ratio) for ratio in rest)]
     return []
 

@@ -7,7 +7,7 @@ everybody who asks is told the same.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.measure.score import (
     FEWEST_PAIRS,
@@ -22,6 +22,7 @@ from autotune.records import (
     Ending,
     Measurement,
     Purpose,
+    Ratio,
     TrialRecord,
     Validation,
     Values,
@@ -43,6 +44,7 @@ class Finalist:
         planned_pairs: The most pairs of its sequential confirmation; None where their number was fixed.
         has_failed: True if one of its confirming trials failed, by no fault of the search's end.
         validation: Findings of its validation trial; None if there was none, or it was cut short.
+        judgement: Judgement of its pairs; None while it is not judged, and for too few pairs.
     """
 
     trial: TrialRecord
@@ -50,6 +52,7 @@ class Finalist:
     planned_pairs: int | None
     has_failed: bool
     validation: Validation | None
+    judgement: Judgement | None = None
 
     @property
     def pairs(self) -> list[Pair]:
@@ -61,9 +64,25 @@ class Finalist:
         """True if it broke in its validation trial."""
         return self.validation is not None and bool(self.validation.broke)
 
+    @property
+    def wins(self) -> bool:
+        """True if its pairs show that it is better, or steadier, and it did not break."""
+        return self.judgement is not None and self.judgement.wins and not self.broke
 
-Judged = tuple[Finalist, Judgement | None]
-"""A finalist with the judgement of its pairs; None for too few pairs."""
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBack:
+    """Finalist that was confirmed, and is not the answer.
+
+    Attributes:
+        speedup: Its speed over that of the baseline.
+        why: Reason for which it is held back, one clause.
+    """
+
+    finalist: Finalist
+    speedup: Ratio
+    why: str
+
 
 Kinds = frozenset[str]
 """Kinds of change of the training, by the labels of `space.knob`."""
@@ -116,48 +135,39 @@ def standing_answers(
 
 
 def chosen_finalist(
-    judged: Sequence[Judged],
+    judged: Sequence[Finalist],
     standing: Standing | None,
     records: Sequence[TrialRecord],
     search: str,
     objective: Objective,
     *,
     excluded: Kinds = _NOTHING,
-) -> Judged | None:
+) -> Finalist | None:
     """Return the finalist of a search that is the study's answer after it; None if no finalist of it is.
 
     Args:
         excluded: Kinds of change of the training that are out of the question.
     """
-    better = [one for one in judged if _wins(one) and _kinds(one[0].trial).isdisjoint(excluded)]
+    better = [one for one in judged if one.wins and _kinds(one.trial).isdisjoint(excluded)]
     # What leaves the training as it is was measured beside what does not, and is what is left without that.
-    better.sort(key=lambda one: (one[1] is None or not one[1].better, not _kinds(one[0].trial)))
+    better.sort(key=lambda one: (one.judgement is None or not one.judgement.better, not _kinds(one.trial)))
     if standing is None or not better:
         return next(iter(better), None)
     trials = [trial for trial in records if trial.search == search]
     may_change = _may_change(standing, trials[0])
-    others = [one for one in better if one[0].trial.point != standing.point]
-    able = [one for one in others if _kinds(one[0].trial) <= may_change]
+    others = [one for one in better if one.trial.point != standing.point]
+    able = [one for one in others if _kinds(one.trial) <= may_change]
     is_outside = trials[0].conditions.outside_answer == standing.point
     if trials[0].point == standing.point or is_outside or _fails(standing, judged, trials):
         return next(iter(able), None)
     against = judged_finalists(records, search, objective, against=standing.point) if able else []
-    winners = {one[0].trial.point for one in against if _wins(one)}
-    own = [one for one in better if one[0].trial.point == standing.point]
-    return next((one for one in able if one[0].trial.point in winners), own[0] if own else None)
-
-
-def _wins(judged: Judged) -> bool:
-    finalist, judgement = judged
-    return judgement is not None and judgement.wins and not finalist.broke
-
-
-HeldBack = tuple[Finalist, Judgement, str]
-"""A finalist that was confirmed, and is not the answer, and why."""
+    winners = {one.trial.point for one in against if one.wins}
+    own = [one for one in better if one.trial.point == standing.point]
+    return next((one for one in able if one.trial.point in winners), own[0] if own else None)
 
 
 def withheld(
-    judged: Sequence[Judged], chosen: Judged | None, standing: Standing | None, first: TrialRecord
+    judged: Sequence[Finalist], chosen: Finalist | None, standing: Standing | None, first: TrialRecord
 ) -> list[HeldBack]:
     """Return the finalists of a search that are better than its baseline, and are not what stands after it.
 
@@ -166,12 +176,12 @@ def withheld(
     """
     if standing is None:
         return []
-    known = {standing.point, chosen[0].trial.point if chosen else standing.point}
+    known = {standing.point, chosen.trial.point if chosen else standing.point}
     may_change = _may_change(standing, first)
     return [
-        (one, judgement, _why_withheld(one, may_change))
-        for one, judgement in judged
-        if judgement is not None and _wins((one, judgement)) and one.trial.point not in known
+        HeldBack(finalist=one, speedup=one.judgement.speed, why=_why_withheld(one, may_change))
+        for one in judged
+        if one.judgement is not None and one.wins and one.trial.point not in known
     ]
 
 
@@ -200,16 +210,16 @@ def _after(
     baseline = trials[0].point
     if chosen is None:
         return None if standing is not None and _fails(standing, judged, trials) else standing
-    if standing is not None and (standing.point, standing.baseline) == (chosen[0].trial.point, baseline):
+    if standing is not None and (standing.point, standing.baseline) == (chosen.trial.point, baseline):
         return standing  # by the figures that it was given for
-    return Standing(search=search, trial=chosen[0].trial, baseline=baseline)
+    return Standing(search=search, trial=chosen.trial, baseline=baseline)
 
 
-def _fails(standing: Standing, judged: Iterable[Judged], trials: Iterable[TrialRecord]) -> bool:
+def _fails(standing: Standing, judged: Iterable[Finalist], trials: Iterable[TrialRecord]) -> bool:
     """Return whether the standing answer failed in a search: it gave no numbers, broke, or was slower than today's."""
-    for finalist, judgement in judged:
+    for finalist in judged:
         if finalist.trial.point == standing.point:
-            return finalist.broke or (judgement is not None and judgement.score.high < 1.0)
+            return finalist.broke or (finalist.judgement is not None and finalist.judgement.score.high < 1.0)
     return gave_no_numbers(standing.point, trials)
 
 
@@ -233,15 +243,15 @@ def _kinds(trial: TrialRecord) -> Kinds:
 
 def judged_finalists(
     records: Sequence[TrialRecord], search: str, objective: Objective, *, against: str | None = None
-) -> list[Judged]:
+) -> list[Finalist]:
     """Judge each finalist of a search by the record up to the search's last trial.
 
     Args:
         records: The study's record, oldest first.
 
     Returns:
-        The finalists in the order of their confirmations, None as the judgement of one with too few pairs: fewer than
-        four can only show a gain, with a wider interval.
+        The finalists in the order of their confirmations. One with too few pairs has no judgement: fewer than four can
+        only show a gain, with a wider interval.
     """
     records = until_the_end_of(search, records)
     trials = [trial for trial in records if trial.search == search]
@@ -251,7 +261,7 @@ def judged_finalists(
     records = on_one_scale(_recent(records))
     others = [trial for trial in records if trial.purpose is not Purpose.CONFIRM or trial.search != search]
     found = finalists(comparable_trials(trials, objective), trials, against or baseline.point)
-    return [(finalist, _judgement(finalist, others, search, objective)) for finalist in found]
+    return [replace(finalist, judgement=_judgement(finalist, others, search, objective)) for finalist in found]
 
 
 def _recent(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:

@@ -46,7 +46,6 @@ from autotune.space.space import Space
 from autotune.study.answer import (
     Finalist,
     HeldBack,
-    Judged,
     Kinds,
     Standing,
     chosen_finalist,
@@ -100,7 +99,7 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
         baseline_point, good = trials[0].point, comparable_trials(trials, objective)
         explored = any(trial.purpose is Purpose.EXPLORE for trial in good)
         if (explored and not _best(good, baseline_point, objective)) or any(
-            judgement for _, judgement in judged_finalists(records, search, objective)
+            one.judgement for one in judged_finalists(records, search, objective)
         ):
             return search
     return searches[-1] if searches else None
@@ -140,7 +139,7 @@ def answer_of(
     standing = stood[None]
     if standing is not None and standing.search != latest:
         first = next(trial for trial in records if trial.search == latest)
-        met = any(one.trial.point == standing.point for one, _ in judged_finalists(records, latest, objective))
+        met = any(one.trial.point == standing.point for one in judged_finalists(records, latest, objective))
         is_outside = first.conditions.outside_answer == standing.point
         is_about_others = first.point == standing.point or is_outside
         is_about_others |= met and first.point != standing.baseline
@@ -220,7 +219,7 @@ def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: O
     made = [trial for trial in records if trial.search == search]
     if search is None or made[0].point != baseline_point:
         return False
-    return any(judgement for _, judgement in judged_finalists(records, search, objective))
+    return any(one.judgement for one in judged_finalists(records, search, objective))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,8 +301,9 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
     standing = None if is_limited else stood
     chosen = chosen_finalist(confirmed, standing, searched.records, search, objective, excluded=excluded)
     others = withheld(confirmed, chosen, standing, first)
-    told = [one for one in confirmed if one[1] is not None]
-    finalist, judgement = chosen or next(iter(told or confirmed), (None, None))
+    judged = [one for one in confirmed if one.judgement is not None]
+    finalist = chosen or next(iter(judged or confirmed), None)
+    judgement = finalist.judgement if finalist else None
     best = finalist.trial.point if finalist else _best(searched.good, searched.baseline.point, objective)
     baseline, candidate = searched.side(searched.baseline), searched.candidate(best)
     hosts = hosts_of(searched.trials)
@@ -313,7 +313,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         labels = searched.space.labels_of(candidate.values, searched.baseline.values)
         race = judge_race(searched.trials, candidate.point, changes=labels)
     if chosen is None and others:
-        why = f"something is faster, and held back: {others[0][2]}"
+        why = f"something is faster, and held back: {others[0].why}"
     elif candidate is None:
         why = _why_nothing(searched)
     elif judgement is None:
@@ -347,7 +347,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         search=search,
         is_apart=is_limited or bool(excluded),
         confirmed_on=confirmed_on,
-        broken=tuple(_broken(searched, other, of) for other, of in confirmed if other.broke and other is not finalist),
+        broken=tuple(_broken(searched, other) for other in confirmed if other.broke and other is not finalist),
         cautions=(
             *_unvalidated(searched, finalist if chosen else None),
             *(_held_back_text(one, searched.baseline) for one in others),
@@ -357,10 +357,10 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
     )
 
 
-def _verdict(chosen: Judged | None) -> Verdict:
-    if chosen is None or chosen[1] is None:
+def _verdict(chosen: Finalist | None) -> Verdict:
+    if chosen is None or chosen.judgement is None:
         return Verdict.NO_CHANGE
-    return Verdict.BETTER if chosen[1].better else Verdict.STEADIER
+    return Verdict.BETTER if chosen.judgement.better else Verdict.STEADIER
 
 
 def _why_nothing(searched: _Searched) -> str:
@@ -424,9 +424,8 @@ def _unvalidated(searched: _Searched, answer: Finalist | None) -> Iterator[str]:
 
 
 def _held_back_text(one: HeldBack, baseline: TrialRecord) -> str:
-    finalist, judgement, why = one
-    changes = ", ".join(f"{path}={value}" for path, value in _differing(finalist, baseline).items())
-    return f"{changes} was confirmed at {judgement.speed.ratio:.2f}x, and is held back: {why}."
+    changes = ", ".join(f"{path}={value}" for path, value in _differing(one.finalist, baseline).items())
+    return f"{changes} was confirmed at {one.speedup.ratio:.2f}x, and is held back: {one.why}."
 
 
 def _differing(finalist: Finalist, baseline: TrialRecord) -> Values:
@@ -453,11 +452,11 @@ def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], s
     return result
 
 
-def _broken(searched: _Searched, finalist: Finalist, judgement: Judgement | None) -> BrokenPoint:
+def _broken(searched: _Searched, finalist: Finalist) -> BrokenPoint:
     assert finalist.validation is not None
     return BrokenPoint(
         changes=_differing(finalist, searched.baseline),
-        speedup=judgement.speed if judgement else None,
+        speedup=finalist.judgement.speed if finalist.judgement else None,
         validation=finalist.validation,
     )
 
@@ -512,11 +511,11 @@ def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Ob
     }
 
 
-def _same_training_confirmed(confirmed: Sequence[Judged], chosen: Judged | None) -> Ratio | None:
+def _same_training_confirmed(confirmed: Sequence[Finalist], chosen: Finalist | None) -> Ratio | None:
     """Return the speed of a finalist that leaves the training as it is, beside an answer that does not."""
-    if chosen is None or not chosen[0].trial.conditions.changes:
+    if chosen is None or not chosen.trial.conditions.changes:
         return None
-    alike = (judged for finalist, judged in confirmed if not finalist.trial.conditions.changes)
+    alike = (finalist.judgement for finalist in confirmed if not finalist.trial.conditions.changes)
     return next((judged.speed for judged in alike if judged is not None and judged.wins), None)
 
 

@@ -293,11 +293,11 @@ def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_sam
     assert searched.took_s + confirming[-1].duration_s < 700
     records = searched.trials
     judged = judged_finalists(records, records[0].search, EFFECTIVE_UTILIZATION)
-    (judgement,) = (one for finalist, one in judged if finalist.trial.point == searched.answer.best.point)
+    (judgement,) = (one.judgement for one in judged if one.trial.point == searched.answer.best.point)
     assert judgement.better
     assert (judgement.speed, judgement.score) == (searched.answer.speedup, searched.answer.score_ratio)
     before = judged_finalists(records[:-3], records[0].search, EFFECTIVE_UTILIZATION)
-    assert [one for _, one in before] == [None, None]
+    assert [one.judgement for one in before] == [None, None]
 
 
 def test_an_answer_that_the_space_does_not_have_is_not_given(search: Search) -> None:
