@@ -23,7 +23,7 @@ from autotune.search.problem import Problem
 from autotune.search.schedule import race_s
 from autotune.search.trial_maker import Failed
 from autotune.search.warm_start import warm_start
-from autotune.space.catalog import KNOWN_KNOBS
+from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, key_name, same_scalar
 from autotune.study.identity import framework_versions
 from autotune.trial.explanations import EXPLANATIONS
@@ -122,14 +122,13 @@ def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:
 
 def knob_rows(problem: Problem) -> list[KnobRow]:
     """The knobs as the user sees them."""
-    sentences = {row.kind: row.meaning for row in KNOWN_KNOBS}
     return [
         KnobRow(
             paths=knob.paths,
             baseline=knob.baseline,
             choices=knob.choices,
             label=knob.label.value,
-            sentence=sentences.get(knob.kind or "", ""),
+            sentence=traits_of(knob).meaning,
             along=[_along_text(knob, choice) for choice in knob.choices],
         )
         for knob in problem.space.within_reach({}).knobs

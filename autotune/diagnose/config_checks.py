@@ -3,20 +3,19 @@
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
 from autotune.config.document import Leaf
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, counted, issue
-from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, of_kind, place_of, trainer_text, written
+from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, place_of, trainer_text, written
 from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
 from autotune.measure.host import memory_state
 from autotune.records import Scalar
 from autotune.search.problem import Problem
-from autotune.space import domains
 from autotune.space.batch_sizes import ACCUMULATION_NAMES, GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
-from autotune.space.catalog import KNOWN_KNOBS, ROWS, has_known_name, is_for_validation, known_knob, why_not_turned
+from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
 from autotune.space.knob import Label, key_name, same_scalar, section_mates
 
 
@@ -173,7 +172,7 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
     keys = known_keys(problem)
     seen: set[frozenset[str]] = set()
     for key in keys:
-        for kind, values in ROWS[key.kind].excludes(key.value).items():
+        for kind, values in key.row.excludes(key.value).items():
             for other in _mates(key, keys, kind):
                 pair = frozenset((key.path, other.path))
                 if pair in seen or not any(same_scalar(other.value, value) for value in values):
@@ -187,16 +186,12 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
 def _unmet_needs(problem: Problem) -> Iterator[Issue]:
     """Yield values that pay only together with another one that is off, such as XLA without fixed shapes."""
     keys = known_keys(problem)
-    why_needed = {
-        "fixed_length": "XLA compiles again for each new shape, and with it a step was 20 times as slow",
-        "graph_mode": "XLA compiles graphs only",
-    }
     for key in keys:
-        for kind, needed in ROWS[key.kind].needs(key.value).items():
+        for kind, needed in key.row.needs(key.value).items():
             for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
                 sentence = (
                     f"{key.said} needs {other.path}: {written(needed)}, and that is {written(other.value)}: "
-                    f"{why_needed.get(kind, 'without it, it has no effect')}."
+                    f"{key.row.why_only_with.get(kind, 'without it, it has no effect')}."
                 )
                 on = written(needed)
                 remedy = f"Set {other.path} to {on}, or {key.path} to false."
@@ -205,7 +200,7 @@ def _unmet_needs(problem: Problem) -> Iterator[Issue]:
 
 def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
     """Return the keys of a kind that belong to a key: those of its own section, or all if there is none there."""
-    fitting = {one.path: one for one in keys if one.kind == kind}
+    fitting = {one.path: one for one in keys if one.row.kind == kind}
     return [fitting[path] for path in section_mates(key.path, fitting)]
 
 
@@ -220,9 +215,9 @@ def _slow_settings(problem: Problem) -> Iterator[Issue]:
     for setting in SETTINGS:
         if setting.needs_gpu and not problem.machine.gpus:
             continue
-        for key in of_kind(problem, *setting.kinds):
-            if same_scalar(key.value, setting.value):
-                needed = ROWS[key.kind].needs(setting.write).items()
+        for key in keys:
+            if key.row.kind in setting.kinds and same_scalar(key.value, setting.value):
+                needed = key.row.needs(setting.write).items()
                 along = {mate.path: value for kind, value in needed for mate in _mates(key, keys, kind)}
                 yield _found(
                     setting.sentence.format(key=key.said),
@@ -236,8 +231,9 @@ def _slow_settings(problem: Problem) -> Iterator[Issue]:
 
 def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
     cores = problem.machine.cpu_cores
-    for key in of_kind(problem, "workers"):
-        assert isinstance(key.value, int), "the row of workers takes nothing else"
+    for key in known_keys(problem):
+        if key.row.counts != "workers" or not isinstance(key.value, int):
+            continue
         if any(_PREPARING.match(section.lower()) for section in key.path.split(".")[:-1]):
             continue
         if key.value == 0 and cores >= 4:
@@ -260,14 +256,13 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
 
 def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
     """Yield caches in memory that are off though the dataset's files fit there ten times: decoded they are larger."""
-    on: Mapping[str, Scalar] = {"cache": "memory", "cache_switch": True}
-    for key in of_kind(problem, *on):
-        if key.value in ("none", False) and 10 * dataset.size_bytes < room_bytes:
+    for key in known_keys(problem):
+        if key.row.settling and key.value not in key.row.settling and 10 * dataset.size_bytes < room_bytes:
             sentence = (
                 f"{key.said}, and the {dataset.size_bytes >> 20} MiB of {dataset.key} fit into memory ten times: from "
                 "the second epoch on nothing is loaded or prepared again, unless it is different each time."
             )
-            value = on[key.kind]
+            value = key.row.heuristic_values(key.value, problem.machine)[0]
             remedy, cost = _try(key.path, written(value)), "memory; what is random before the cache stays as it was"
             note = Severity.NOTE
             values = {key.path: value}
@@ -276,12 +271,13 @@ def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float)
 
 def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
     """Yield batches ahead that take more memory than there is, if a sample takes no less than its file."""
-    batches = [key.value for key in of_kind(problem, "batch_size") if isinstance(key.value, int)]
+    batches = [value for _, value in _batch_sizes(problem)]
     sample_bytes = dataset.size_bytes / max(1, len(dataset.files))
     if len(batches) != 1 or len(dataset.files) < 2 * batches[0]:  # else a file is no sample
         return
-    for key in of_kind(problem, "prefetch", "pipeline_buffer"):
-        needed_bytes = int(key.value) * batches[0] * sample_bytes if isinstance(key.value, int) else 0.0
+    for key in known_keys(problem):
+        is_count = key.row.counts == "batches" and isinstance(key.value, int)
+        needed_bytes = int(key.value or 0) * batches[0] * sample_bytes if is_count else 0.0
         if needed_bytes > room_bytes:
             sentence = (
                 f"{key.said} batches of {batches[0]} samples take {needed_bytes / 2**30:.1f} GiB, and "
@@ -295,8 +291,8 @@ def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: 
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
     gpus, why = len(problem.machine.gpus), problem.why_no_gpu
     there = f"there {'is' if gpus == 1 else 'are'} {gpus}, counted from 0" if gpus else "there is none"
-    for key in of_kind(problem, "model_gpu", "data_gpu"):
-        if isinstance(key.value, int) and key.value >= gpus:
+    for key in known_keys(problem):
+        if key.row.device and isinstance(key.value, int) and key.value >= gpus:
             because = f" ({why})" if why else ""
             sentence = f"{key.path} is GPU {key.value}, and {there}{because}."
             remedy = "Name one that is there, or null for none in particular."
@@ -313,11 +309,10 @@ def _absent_gpus(problem: Problem) -> Iterator[Issue]:
 
 
 def _without_effect(problem: Problem) -> Iterator[Issue]:
-    gpus = len(problem.machine.gpus)
-    on_gpu_alone = ("pin_memory", "prefetch_to_gpu", "gpu_prefetch_strategy", "tf32", "cudnn_benchmark", "fp16")
-    found = [key for key in of_kind(problem, *on_gpu_alone) if key.value is True] if gpus == 0 else []
-    if gpus < 2 and any(one.value is not None for one in of_kind(problem, "model_gpu", "data_gpu")):
-        found += of_kind(problem, "pipeline_buffer")
+    gpus, keys = len(problem.machine.gpus), known_keys(problem)
+    found = [key for key in keys if key.row.idle_without_gpu and key.value is True] if gpus == 0 else []
+    if gpus < 2 and any(one.row.device and one.value is not None for one in keys):
+        found += [key for key in keys if key.row.needs_gpus == 2]
     if found:
         there, have = "no GPU" if gpus == 0 else "one GPU", "has" if len(found) == 1 else "have"
         sentence = f"On this machine, with {there}, {_listed([key.path for key in found])} {have} no effect."
@@ -334,8 +329,8 @@ def _listed(names: list[str]) -> str:
 def _slow_precision(problem: Problem) -> Iterator[Issue]:
     gpus, machine = problem.machine.gpus, problem.machine
     known = [types_of(gpu) for gpu in gpus]
-    for key in of_kind(problem, *PRECISION.kinds):
-        is_bfloat16 = key.value in PRECISION.bfloat16 or (key.kind == "bf16" and key.value is True)
+    for key in _precisions(problem):
+        is_bfloat16 = key.value in PRECISION.bfloat16 or (key.row.number_type == "bfloat16" and key.value is True)
         if not gpus and key.value in PRECISION.float16 and not isinstance(key.value, bool):
             why = "a CPU only emulates float16: a quarter of the speed of float32"
         elif not gpus and is_bfloat16 and not machine.cpu_bfloat16:
@@ -344,7 +339,7 @@ def _slow_precision(problem: Problem) -> Iterator[Issue]:
             why = f"{gpus[0].name} does not compute in bfloat16 itself"
         else:
             continue
-        full: Scalar = False if key.kind in ("fp16", "bf16") else PRECISION.full.get(str(key.value))
+        full: Scalar = False if key.row.number_type != "any" else PRECISION.full.get(str(key.value))
         full = 32 if key.value == 16 else full
         remedy = _try(key.path, written(full)) if full is not None else "Compute in float32 here."
         values = {key.path: full} if full is not None else {}
@@ -355,7 +350,7 @@ def _slow_precision(problem: Problem) -> Iterator[Issue]:
 def _unused_precision(problem: Problem) -> Iterator[Issue]:
     gpus = problem.machine.gpus
     known = [types_of(gpu) or frozenset() for gpu in gpus]
-    keys = list(of_kind(problem, *PRECISION.kinds))
+    keys = _precisions(problem)
     is_half = any(key.value is True or key.value in (*PRECISION.float16, *PRECISION.bfloat16) for key in keys)
     if not gpus or not all(known) or is_half:
         return
@@ -377,12 +372,15 @@ def _unused_precision(problem: Problem) -> Iterator[Issue]:
             return
 
 
+def _precisions(problem: Problem) -> list[Key]:
+    return [key for key in known_keys(problem) if key.row.number_type]
+
+
 def _half(key: Key, problem: Problem, *, bfloat16: bool) -> Scalar:
     """Return the value of a key for 16 bits, in its spelling; None where it has none that is fast here."""
     if isinstance(key.value, bool):
-        return True if key.kind in ("precision", "bf16" if bfloat16 else "fp16") else None
-    rows = {"precision": domains.half_precision, "dtype": domains.bfloat16}
-    halves = rows[key.kind](key.value, problem.machine) if key.kind in rows else ()
+        return True if key.row.number_type in ("any", "bfloat16" if bfloat16 else "float16") else None
+    halves = key.row.heuristic_values(key.value, problem.machine)
     return next((one for one in halves if (one in PRECISION.bfloat16) is bfloat16), None)
 
 
@@ -391,13 +389,10 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
         return
     gpu = problem.machine.gpus[0]
     good = starting_batch(gpu)
-    for key in of_kind(problem, "batch_size"):
+    for path, size in _batch_sizes(problem):
         # small: a sixteenth of the one to begin with; a batch of 4 never is, as there are models of any size
-        small = isinstance(key.value, int) and good is not None and key.value <= min(3, good // 16)
-        if small and key_name(key.path) in PLAIN_NAMES:
-            sentence = (
-                f"{key.path} is {written(key.value)}, which is little for {gpu.name}: most of a step may be launches."
-            )
+        if good is not None and size <= min(3, good // 16) and key_name(path) in PLAIN_NAMES:
+            sentence = f"{path} is {size}, which is little for {gpu.name}: most of a step may be launches."
             remedy = (
                 f"Try larger ones; {good} is usual to begin with on a GPU of its memory, if the model is small enough."
             )
@@ -405,12 +400,17 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
                 sentence,
                 remedy,
                 severity=Severity.NOTE,
-                values={key.path: good},
+                values={path: good},
                 label=Label.BATCH,
                 limit=Limit.HOST,
                 cost="memory, and perhaps another learning rate",
-                place=key.path,
+                place=path,
             )
+
+
+def _batch_sizes(problem: Problem) -> list[tuple[str, int]]:
+    sizes = [key for key in known_keys(problem) if key.row.counts == "samples"]
+    return [(key.path, key.value) for key in sizes if isinstance(key.value, int)]
 
 
 def effective_batch(problem: Problem) -> int | None:
@@ -420,8 +420,7 @@ def effective_batch(problem: Problem) -> int | None:
 
 
 def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
-    batches = [(key.path, key.value) for key in of_kind(problem, "batch_size") if isinstance(key.value, int)]
-    found = _accumulations(problem)
+    batches, found = _batch_sizes(problem), _accumulations(problem)
     if not problem.machine.gpus or len(found) != 1 or len(batches) != 1 or found[0][1] % 2:
         return
     (path, steps), (batch, size) = found[0], batches[0]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, issue
-from autotune.diagnose.subject import Subject, of_kind
+from autotune.diagnose.subject import Subject, known_keys
 from autotune.errors import GpuError
 from autotune.measure.gpu.devices import in_time, look_for_gpus
 from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, reasons_of
@@ -184,7 +184,8 @@ def _small_shared_memory(look: Subject) -> Issue | None:
     """Return shared memory that is too small for the workers of PyTorch's loader, which die of a bus error then."""
     if look.problem is None or "torch" not in look.problem.frameworks:
         return None
-    if not any(isinstance(key.value, int) and key.value > 0 for key in of_kind(look.problem, "workers")):
+    workers = [key.value for key in known_keys(look.problem) if key.row.counts == "workers"]
+    if not any(isinstance(number, int) and number > 0 for number in workers):
         return None
     folder = "/dev/shm"  # noqa: S108 -- it is looked at, and nothing made in it
     try:

@@ -37,7 +37,7 @@ from autotune.search.parts import Narrator, SearchParts
 from autotune.search.problem import Problem
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
-from autotune.space.catalog import known_knob
+from autotune.space.catalog import knobs_with, known_knob
 from autotune.space.knob import Knob
 from autotune.trial.execution import Execution
 
@@ -178,7 +178,7 @@ class Diagnoser:
 
         Only where the step matters, and the batch is a key that may grow.
         """
-        knob = next((knob for knob in self._problem.space.knobs if knob.kind == "batch_size"), None)
+        knob = next(iter(knobs_with(self._problem.space.knobs, counts="samples")), None)
         if knob is None or not bounds.may_gain(on_step=True) or bounds.batch is None:
             return None, None
         larger = _twice(knob)
@@ -284,7 +284,7 @@ def _ended(record: TrialRecord) -> str:
 def _loads_ahead(problem: Problem) -> bool | None:
     scalars: Values = {**problem.settings.scalars, **problem.space.baseline}
     rows = [(known_knob(path, value), value) for path, value in scalars.items()]
-    said = [bool(value) for row, value in rows if row is not None and row.kind in ("prefetch", "prefetch_switch")]
+    said = [bool(value) for row, value in rows if row is not None and row.loads_ahead]
     return any(said) if said else None
 
 

@@ -23,7 +23,7 @@ from autotune.measure.statistics import Series
 from autotune.measure.window import Window, main_stream, steady_window
 from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.search.problem import Problem
-from autotune.space.catalog import known_knob
+from autotune.space.catalog import known_knob, row_of, traits_of
 from autotune.space.knob import Knob
 from autotune.stage_times import PipelineTimes
 
@@ -423,7 +423,7 @@ def profile_grid(problem: Problem, trials: ProfileTrials, tell: Callable[[str], 
         ConfigError: The config has neither such key among its knobs.
         AutotuneError: A trial cannot be made.
     """
-    batch, workers = _knob(problem, "batch_size"), _knob(problem, "workers")
+    batch, workers = _knob(problem, "samples"), _knob(problem, "workers")
     knobs = [knob for knob in (batch, workers) if knob is not None]
     if not knobs:
         raise ConfigError(
@@ -478,7 +478,7 @@ def values_of(knob: Knob, cores: int) -> list[Scalar]:
     """Return the values of a knob to try: today's, and those next to it that are not absurd."""
     today = knob.index(knob.baseline) or 0
     near = sorted(range(len(knob.choices)), key=lambda place: (abs(place - today), -place))
-    most = 2 * cores if knob.kind == "workers" else math.inf
+    most = 2 * cores if traits_of(knob).counts == "workers" else math.inf
     fit = [place for place in near if place == today or not _is_beyond(knob.choices[place], most)]
     return [knob.choices[place] for place in fit[:3]]
 
@@ -487,10 +487,10 @@ def _is_beyond(value: Scalar, most: float) -> bool:
     return isinstance(value, int) and value > most
 
 
-def _knob(problem: Problem, kind: str) -> Knob | None:
+def _knob(problem: Problem, counts: str) -> Knob | None:
     for knob in problem.space.knobs:
-        row = known_knob(knob.path, knob.baseline)
-        if (knob.kind or (row.kind if row else None)) == kind:
+        row = row_of(knob) or known_knob(knob.path, knob.baseline)
+        if row is not None and row.counts == counts:
             return knob
     return None
 

@@ -10,7 +10,7 @@ from autotune.diagnose.subject import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
 from autotune.records import Machine, Ratio, Scalar, TraineeEvent, TrialRecord, Values
-from autotune.space.catalog import effects_of, row_of
+from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, Label, same_scalar
 from autotune.space.space import Space
 
@@ -31,7 +31,7 @@ class Switch:
     @property
     def on_step(self) -> bool:
         """True if it makes the step itself faster, and not the loading of its data alone."""
-        return any(effects_of(knob).on_step for knob in self.knobs)
+        return any(traits_of(knob).on_step for knob in self.knobs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,15 +85,15 @@ def plan_switches(
     irrelevant_knobs: dict[bool, list[str]] = {False: [], True: []}
     for knob in space.knobs:
         wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
-        fixes_shapes = is_compiling and knob.kind == "fixed_length" and knob.baseline is False
-        leaves_xla = is_unsteady and knob.kind == "xla" and knob.baseline is True
+        traits = traits_of(knob)
+        fixes_shapes = is_compiling and traits.shapes == "fixed" and knob.baseline is False
+        leaves_xla = is_unsteady and traits.shapes == "compiled" and knob.baseline is True
         is_due = fixes_shapes or leaves_xla
         wished = fixes_shapes if is_due else wished
         if wished is None or space.is_inert(knob, space.baseline):
             continue
-        on_step = effects_of(knob).on_step
-        if bounds is not None and not is_due and not bounds.may_gain(on_step=on_step):
-            irrelevant_knobs[on_step].append(knob.path)
+        if bounds is not None and not is_due and not bounds.may_gain(on_step=traits.on_step):
+            irrelevant_knobs[traits.on_step].append(knob.path)
             continue
         values = space.with_heuristic(space.baseline, knob.path, wished)
         if space.why_infeasible(values) is None:
@@ -111,13 +111,14 @@ def plan_switches(
 
 
 def _is_about_shapes(switch: Switch) -> bool:
-    knob = switch.knobs[0]
-    return knob.kind == "fixed_length" or (knob.kind == "xla" and knob.baseline is True)
+    shapes = traits_of(switch.knobs[0]).shapes
+    return shapes == "fixed" or (shapes == "compiled" and switch.knobs[0].baseline is True)
 
 
 def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
     """Return what was found of slow steps, with the reason where they are gone without XLA."""
-    gains = [one.gain for one in measured if one.switch.knobs[0].kind == "xla" and _is_about_shapes(one.switch)]
+    about_shapes = (one for one in measured if _is_about_shapes(one.switch))
+    gains = [one.gain for one in about_shapes if traits_of(one.switch.knobs[0]).shapes == "compiled"]
     if not any(gain is not None and gain.low > 1.2 for gain in gains):
         return steadiness
     issues = [
@@ -247,7 +248,7 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
 
 
 def _recommendation(switch: Switch, gain: Ratio | None, evidence: Evidence) -> Recommendation:
-    meanings = [row.meaning for knob in switch.knobs if (row := row_of(knob)) is not None]
+    meanings = [meaning for knob in switch.knobs if (meaning := traits_of(knob).meaning)]
     sentence: str = _change(switch)
     if meanings:
         sentence = f"{sentence} ({'; '.join(meanings)})"
@@ -295,11 +296,7 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
 def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[str]:
     """Yield what a framework says of a knob, where it is not today's value."""
     value = knob.baseline
-    threads = {
-        "intra_op_threads": ("tensorflow.intra_op_threads", "torch.threads"),
-        "inter_op_threads": ("tensorflow.inter_op_threads", "torch.interop_threads"),
-    }
-    for name in threads.get(knob.kind or "", ()):
+    for name in traits_of(knob).reported_as:
         there = settings.get(name)
         if isinstance(value, int) and value > 0 and there is not None and there != value:
             yield f"{name} is {written(there)}"

@@ -20,7 +20,7 @@ from autotune.measure.gpu.devices import in_time, look_for_gpus
 from autotune.measure.gpu.driver import GpuFacts
 from autotune.records import Scalar
 from autotune.search.problem import Problem
-from autotune.space.catalog import is_for_validation, known_knob
+from autotune.space.catalog import KnownKnob, is_for_validation, known_knob
 from autotune.space.knob import key_name
 
 
@@ -61,7 +61,7 @@ class Key:
 
     path: str
     value: Scalar
-    kind: str
+    row: KnownKnob
 
     @property
     def said(self) -> str:
@@ -73,15 +73,10 @@ def known_keys(problem: Problem) -> tuple[Key, ...]:
     """Return the known knobs among the keys of the config, in file order; those for validation are left out."""
     found = ((path, value, known_knob(path, value)) for path, value in problem.settings.scalars.items())
     return tuple(
-        Key(path=path, value=value, kind=row.kind)
+        Key(path=path, value=value, row=row)
         for path, value, row in found
         if row is not None and not is_for_validation(path) and not path.startswith(ENV)
     )
-
-
-def of_kind(problem: Problem, *kinds: str) -> Iterator[Key]:
-    """Yield the known knobs of these kinds."""
-    return (key for key in known_keys(problem) if key.kind in kinds)
 
 
 def written(value: Scalar) -> str:

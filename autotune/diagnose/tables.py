@@ -72,7 +72,6 @@ class Setting(_Row, frozen=True):
 class Precision(_Row, frozen=True):
     """Spellings of 16-bit types in configs, and of full precision in their place."""
 
-    kinds: tuple[str, ...]
     float16: tuple[str | int, ...]
     bfloat16: tuple[str, ...]
     full: dict[str, str]

@@ -11,9 +11,9 @@ import numpy as np
 
 from autotune.records import Ending, Machine, Values
 from autotune.sampler.observations import Observation
-from autotune.space.catalog import Demand, effects_of
+from autotune.space.catalog import Demand, traits_of
 from autotune.space.knob import Knob, same_scalar
-from autotune.space.space import BATCHES, Space
+from autotune.space.space import Space, is_batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +68,13 @@ class Feasibility:
         hints: Sequence[MemoryHint] = (),
     ) -> None:
         self._space = space
-        self._batches = [knob for knob in space.knobs if knob.kind in BATCHES]
-        demands = [(knob, effects_of(knob)) for knob in space.knobs]
+        self._batches = [knob for knob in space.knobs if is_batch(knob)]
+        demands = [(knob, traits_of(knob)) for knob in space.knobs]
         self._memories = [
             _Memory(
                 ending=ending,
-                more=[knob for knob, effects in demands if getattr(effects, kind) is Demand.GROWS],
-                same=[knob for knob, effects in demands if getattr(effects, kind) is Demand.VARIES],
+                more=[knob for knob, traits in demands if getattr(traits, kind) is Demand.GROWS],
+                same=[knob for knob, traits in demands if getattr(traits, kind) is Demand.VARIES],
             )
             for ending, kind in (
                 (Ending.OUT_OF_GPU_MEMORY, "gpu_memory"),

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.sampler.observations import Observation
+from autotune.space.catalog import knobs_with
 from autotune.space.knob import same_scalar
 from autotune.space.space import Space
 
@@ -37,7 +38,7 @@ def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     measured = [(trial.values, trial.measurement) for trial in records if trial.measurement]
-    for knob in (knob for knob in space.knobs if knob.kind == "batch_size"):
+    for knob in knobs_with(space.knobs, counts="samples"):
         seen = [
             (float(values[knob.path] or 0), shown.samples_per_s * shown.window_s / shown.steps)
             for values, shown in measured

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from autotune.records import Scalar, Values
 from autotune.sampler.observations import Observation
-from autotune.space.catalog import effects_of
+from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
@@ -52,7 +52,7 @@ def heuristic_proposals(
     device_first = loader_is_innocent or (data_wait is not None and data_wait < 0.3)
 
     def urgency(knob: Knob) -> tuple[bool, bool]:
-        return _settles(knob) and not short_passes, effects_of(knob).on_step != device_first
+        return _settles(knob) and not short_passes, traits_of(knob).on_step != device_first
 
     with_effect = [knob for knob in space.knobs if not space.is_inert(knob, start)]
     for knob in sorted(with_effect, key=urgency):

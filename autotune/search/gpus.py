@@ -11,20 +11,19 @@ from autotune.measure.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
 from autotune.measure.probe import TrialGpus
 from autotune.records import Values
 from autotune.search.problem import CHOOSING_GPUS, Problem
-from autotune.space.catalog import keys_of_kind
+from autotune.space.catalog import keys_with, knobs_with
 from autotune.space.find import untried_placement
 from autotune.trial.execution import TrialRequest
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
-_MODEL, _DATA = "model_gpu", "data_gpu"  # kinds of `space.catalog`
 
 
 def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
     """Return the GPUs that a trial of a point may use, as far as that is known before it starts."""
     return TrialGpus(
         uuids=problem.visible_gpus(values).uuids,
-        model=_place(problem, values, _MODEL),
-        data=_place(problem, values, _DATA),
+        model=_place(problem, values, "model"),
+        data=_place(problem, values, "data"),
     )
 
 
@@ -109,15 +108,15 @@ def _visible(problem: Problem) -> Iterator[VisibleDevices]:
                 yield problem.visible_gpus({**baseline, knob.path: choice})
 
 
-def _place(problem: Problem, values: Values, kind: str) -> int | None:
-    """Return the position of a GPU among those of a trial, where the config says it in a key of this kind."""
-    path = next(iter(keys_of_kind(problem.settings.scalars, kind)), None)
+def _place(problem: Problem, values: Values, device: str) -> int | None:
+    """Return the position of the GPU of the model, or the data, among those of a trial, where the config says it."""
+    path = next(iter(keys_with(problem.settings.scalars, device=device)), None)
     place = None if path is None else problem.space.keys(values).get(path, problem.settings.scalars[path])
     return place if isinstance(place, int) and place >= 0 else None
 
 
 def _why_one_way(problem: Problem) -> str | None:
-    placement = next((knob for knob in problem.space.knobs if knob.kind == _MODEL and knob.carries), None)
+    placement = next((knob for knob in knobs_with(problem.space.knobs, device="model") if knob.carries), None)
     if placement is None or problem.settings.section.knobs is not None:
         return None
     data = placement.keys(placement.baseline)[placement.carries[0].path]

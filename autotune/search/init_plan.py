@@ -26,12 +26,10 @@ from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning
 from autotune.records import CODE, Machine, Scalar
 from autotune.search.problem import Problem, limited, open_problem
-from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
+from autotune.space.catalog import has_known_name, is_for_validation, known_knob, traits_of, why_not_turned
 from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label
 from autotune.trial.state_folder import StateFolder
-
-_SENTENCES = {row.kind: row.meaning for row in KNOWN_KNOBS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,10 +255,9 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
 
 
 def _note(knob: Knob) -> str:
-    said = _SENTENCES.get(knob.kind or "", "")
     meaning = "" if knob.label is Label.SAME_TRAINING else f" (changes the training: {knob.label.value})"
     moving = f"; moves with it: {', '.join(knob.paths[1:])}" if knob.carries else ""
-    return f"{said}{meaning}{moving}"
+    return f"{traits_of(knob).meaning}{meaning}{moving}"
 
 
 # Environment variables that ``autotune init`` suggests for a trainer whose config has no knobs.

@@ -37,7 +37,7 @@ from autotune.measure.score import OBJECTIVES, Objective
 from autotune.records import CODE, Conditions, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
 from autotune.search.trainer_code import TrainerCode
 from autotune.space.batch_sizes import is_global
-from autotune.space.catalog import is_for_validation, is_searched_unasked, keys_of_kind, known_knob
+from autotune.space.catalog import is_for_validation, is_searched_unasked, keys_with, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, is_batch_size
@@ -285,7 +285,7 @@ class Problem:
     @cached_property
     def batch_key(self) -> str | None:
         """The key of the config that says how many samples a step has; None if none does."""
-        sizes = [path for path in keys_of_kind(self.settings.scalars, "batch_size") if not is_for_validation(path)]
+        sizes = [path for path in keys_with(self.settings.scalars, counts="samples") if not is_for_validation(path)]
         return next(iter(sorted(sizes, key=is_global)), None)  # a step is a part of a global batch
 
     def batch_size(self, values: Values) -> float | None:

@@ -16,6 +16,7 @@ from autotune.sampler.feasibility import MemoryHint
 from autotune.sampler.observations import Observation, Observations, expected_trial_sd, of_space
 from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.problem import Problem
+from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, is_number
 from autotune.space.space import Space
 from autotune.study.profiles import (
@@ -316,9 +317,10 @@ def _here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine,
     for path, value, near in _placed(space, profile, point.values):
         knob = space.knob(path)
         values[path] = near
-        if is_number(value) and knob.kind == "batch_size" and fits < 1.0:
+        counts = traits_of(knob).counts if is_number(value) else None
+        if counts == "samples" and fits < 1.0:
             values[path] = _largest(knob, fits * float(value or 0))
-        elif is_number(value) and knob.kind == "workers" and float(value or 0) >= profile.hardware.cpu_cores:
+        elif counts == "workers" and float(value or 0) >= profile.hardware.cpu_cores:
             index = nearest(knob, machine.cpu_cores)
             values[path] = near if index is None else knob.choices[index]
     return space.without_inert(values)

@@ -5,10 +5,11 @@ To teach autotune a knob, add a table to that file.
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -26,34 +27,38 @@ class Demand(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effects:
-    """Effects of a knob; the defaults are those of a knob that the catalog does not have.
-
-    Attributes:
-        on_step: Whether it makes the step itself faster, and not the loading of its data.
-    """
+class Traits:
+    """Traits of a knob; the defaults are those of a knob that the catalog does not have. `knobs.toml` explains each."""
 
     gpu_memory: Demand = Demand.NONE
     host_memory: Demand = Demand.VARIES
     on_step: bool = False
+    meaning: str = ""
+    beyond: str | Choices = ()
+    counts: Literal["samples", "tokens", "batches", "workers"] | None = None
+    device: Literal["model", "data"] | None = None
+    number_type: Literal["float16", "bfloat16", "any"] | None = None
+    shapes: Literal["compiled", "fixed"] | None = None
+    loads_ahead: bool = False
+    idle_without_gpu: bool = False
+    reported_as: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownKnob(Effects):
+class KnownKnob(Traits):
     """Row of the catalog; `knobs.toml` explains the columns."""
 
     kind: str
     names: tuple[str, ...] = ()
     fits: str | Choices
     choices: str | Choices | None = None
-    beyond: str | Choices = ()
     advice: str | Choices = ()
     needs_gpus: int = 0
     label: Label = Label.SAME_TRAINING
-    meaning: str
     bundled: bool = False
     settling: Choices = ()
     only_with: Mapping[str, Scalar] = field(default_factory=dict)
+    why_only_with: Mapping[str, str] = field(default_factory=dict)
     not_with: Mapping[str, Choices] = field(default_factory=dict)
     is_one_switch: bool = False
     only_if_listed: bool = False
@@ -124,7 +129,7 @@ _TABLE = msgspec.convert(tomllib.loads(Path(__file__).with_name("knobs.toml").re
 BATCH_NAMES = _TABLE.batch
 KNOWN_KNOBS = tuple(
     replace(row, names=BATCH_NAMES.plain + BATCH_NAMES.per_device + BATCH_NAMES.all_devices)
-    if row.kind == "batch_size"
+    if row.counts == "samples"
     else row
     for row in _TABLE.knob
 )
@@ -145,9 +150,18 @@ def known_knob(path: str, present: Scalar) -> KnownKnob | None:
     return None
 
 
-def keys_of_kind(config: Mapping[str, Scalar], kind: str) -> list[str]:
-    """Return the keys of a config that belong to a row, in file order."""
-    return [path for path, value in config.items() if (row := known_knob(path, value)) and row.kind == kind]
+def keys_with(config: Mapping[str, Scalar], **columns: object) -> list[str]:
+    """Return the keys of a config that belong to a row with these columns, in file order."""
+    return [path for path, value in config.items() if (row := known_knob(path, value)) and _has(row, columns)]
+
+
+def knobs_with(knobs: Iterable[Knob], **columns: object) -> list[Knob]:
+    """Return those knobs whose row has these columns."""
+    return [knob for knob in knobs if (row := row_of(knob)) and _has(row, columns)]
+
+
+def _has(row: KnownKnob, columns: Mapping[str, object]) -> bool:
+    return all(getattr(row, name) == value for name, value in columns.items())
 
 
 def _names(path: str) -> set[str]:
@@ -161,9 +175,12 @@ def row_of(knob: Knob) -> KnownKnob | None:
     return ROWS.get(knob.kind or "")
 
 
-def effects_of(knob: Knob) -> Effects:
-    """Return the effects of a knob."""
-    return row_of(knob) or Effects()
+def traits_of(knob: Knob) -> Traits:
+    """Return the traits of a knob."""
+    return row_of(knob) or Traits()
+
+
+effects_of = traits_of  # until the last caller is renamed
 
 
 def is_searched_unasked(path: str, present: Scalar) -> bool:

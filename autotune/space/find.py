@@ -12,7 +12,8 @@ from autotune.space.catalog import (
     excluded_by,
     is_for_validation,
     is_searched_unasked,
-    keys_of_kind,
+    keys_with,
+    knobs_with,
     known_knob,
 )
 from autotune.space.knob import Carried, InertUnder, Knob, Label, is_number, same_scalar, section_mates, with_baseline
@@ -113,12 +114,12 @@ class _Builder:
 
     def join_switches(self) -> None:
         for kind in (row.kind for row in KNOWN_KNOBS if row.is_one_switch):
-            listed = self._of_kind(kind)
+            listed = self._having(kind=kind)
             if not listed:
                 continue
             leader, others = listed[0], {knob.path: knob for knob in listed[1:]}
             joined = leader
-            for path in keys_of_kind(self._config, kind):
+            for path in keys_with(self._config, kind=kind):
                 if path == leader.path or is_for_validation(path):
                     continue
                 if path in others:
@@ -132,11 +133,11 @@ class _Builder:
             self._put(leader, joined)
 
     def pair_devices(self) -> None:
-        data = self._only_path("data_gpu")
+        data = self._only_path(device="data")
         if data is None:
             return
         today = self._config[data]
-        for model in self._of_kind("model_gpu"):
+        for model in self._having(device="model"):
             for knob in [knob for knob in self._knobs if knob.path == data]:
                 self._knobs.remove(knob)
             tried = placements(today, model.baseline, self._machine.gpus)
@@ -153,11 +154,11 @@ class _Builder:
 
     def relate_buffers(self) -> None:
         """Let the buffer between two GPUs exist only where data and model have one each."""
-        model, data = self._only_path("model_gpu"), self._only_path("data_gpu")
+        model, data = self._only_path(device="model"), self._only_path(device="data")
         if model is None or data is None:
             return
         placement = next((knob for knob in self._knobs if knob.path == model and len(knob.choices) > 1), None)
-        for buffer in self._of_kind("pipeline_buffer"):
+        for buffer in self._having(needs_gpus=2):
             if placement is not None:
                 together = tuple(
                     choice for choice in placement.choices if shares_gpu(placement.keys(choice).get(data), choice)
@@ -168,9 +169,9 @@ class _Builder:
 
     def relate_loaders(self) -> None:
         """Let what only workers have, where it stands in the trainer's code, exist with workers only."""
-        for knob in self._of_kind("persistent_workers"):
+        for knob in self._having(kind="persistent_workers"):
             section = knob.path.rpartition(".")[0]
-            mates = [one for one in self._of_kind("workers") if one.path.rpartition(".")[0] == section]
+            mates = [one for one in self._having(counts="workers") if one.path.rpartition(".")[0] == section]
             if knob.path.startswith(CODE) and mates:
                 self._put(knob, replace(knob, inert_under=InertUnder(path=mates[0].path, values=(0,))))
 
@@ -183,12 +184,12 @@ class _Builder:
 
     def relate_batches(self) -> None:
         """Keep a global batch fixed where the per-device part of it can be searched."""
-        sizes = [path for path in keys_of_kind(self._config, "batch_size") if not is_for_validation(path)]
+        sizes = [path for path in keys_with(self._config, counts="samples") if not is_for_validation(path)]
         wholes = [path for path in sizes if is_global(path)]
-        parts = [knob for knob in self._of_kind("batch_size") if is_per_device(knob.path)]
+        parts = [knob for knob in self._having(counts="samples") if is_per_device(knob.path)]
         if len(wholes) != 1 or not parts or (self._domains is not None and wholes[0] in self._domains):
             return
-        for knob in self._of_kind("batch_size"):
+        for knob in self._having(counts="samples"):
             if is_global(knob.path):
                 self._leave_out(knob, f"the batch of all devices stays; {parts[0].path}, a device's part, is searched")
         for knob in parts:
@@ -210,17 +211,17 @@ class _Builder:
     def _why_excluded(self, knob: Knob, choice: Scalar) -> str | None:
         free = {path for other in self._knobs for path in other.paths}
         for kind, values in excluded_by(knob, choice).items():
-            keys = [path for path in keys_of_kind(self._config, kind) if not is_for_validation(path)]
+            keys = [path for path in keys_with(self._config, kind=kind) if not is_for_validation(path)]
             for path in section_mates(knob.path, keys):
                 if path not in free and any(same_scalar(self._config[path], value) for value in values):
                     return f"other values do not work with {path}: {self._config[path]}"
         return None
 
     def keep_effective_batch(self) -> None:
-        for knob in self._of_kind("batch_size"):
+        for knob in self._having(counts="samples"):
             if is_global(knob.path):
                 self._leave_out(knob, "it is the effective batch itself, and keep_effective_batch is on")
-        changing = [knob for knob in self._of_kind("batch_size") if knob.label is Label.BATCH]
+        changing = [knob for knob in self._having(counts="samples") if knob.label is Label.BATCH]
         if len(changing) > 1:
             raise ConfigError(
                 "keep_effective_batch: true, but there are several batch sizes: "
@@ -249,12 +250,12 @@ class _Builder:
         )
         return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
 
-    def _only_path(self, kind: str) -> str | None:
-        paths = [path for path in keys_of_kind(self._config, kind) if path not in self._refused]
+    def _only_path(self, **columns: object) -> str | None:
+        paths = [path for path in keys_with(self._config, **columns) if path not in self._refused]
         return paths[0] if len(paths) == 1 else None
 
-    def _of_kind(self, kind: str) -> list[Knob]:
-        return [knob for knob in self._knobs if knob.kind == kind]
+    def _having(self, **columns: object) -> list[Knob]:
+        return knobs_with(self._knobs, **columns)
 
     def _put(self, old: Knob, new: Knob) -> None:
         self._knobs[self._knobs.index(old)] = new
@@ -304,7 +305,7 @@ def _knob(
         bundled=row.bundled if row else False,
         heuristic_values=tuple(v for v in heuristic_values if any(same_scalar(v, c) for c in choices)),
         settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),
-        batch=batch_count(path, config) if row and row.kind == "batch_size" else None,
+        batch=batch_count(path, config) if row and row.counts == "samples" else None,
     )
 
 

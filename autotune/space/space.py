@@ -8,7 +8,7 @@ from math import prod
 
 from autotune.records import Scalar, Values
 from autotune.space.batch_sizes import ACCUMULATION_NAMES
-from autotune.space.catalog import excluded_by, is_for_validation, row_of
+from autotune.space.catalog import excluded_by, is_for_validation, row_of, traits_of
 from autotune.space.knob import Knob, Label, is_number, key_name, same_scalar, section_mates
 
 
@@ -251,13 +251,14 @@ def _without_settling(knob: Knob) -> Knob:
 # Effective batch: the knobs that change it, and how large it is relative to the baseline's.
 
 
-BATCHES = ("batch_size", "batch_tokens")
-"""Kinds of knobs that say how large a batch is."""
+def is_batch(knob: Knob) -> bool:
+    """Return whether the value of a knob is how large a batch is."""
+    return traits_of(knob).counts in ("samples", "tokens")
 
 
 def is_batch_size(knob: Knob) -> bool:
     """Return whether a knob is a batch size whose change changes the effective batch of the training."""
-    return knob.kind in BATCHES and knob.label is Label.BATCH and not is_for_validation(knob.path)
+    return is_batch(knob) and knob.label is Label.BATCH and not is_for_validation(knob.path)
 
 
 def is_accumulation(knob: Knob) -> bool:
