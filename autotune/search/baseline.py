@@ -60,19 +60,19 @@ class Baseline:
             self._require_that_paths_are_taken(record)
         self._others.require_that_today_works(record)
         budget_s = self._parts.budget.budget_s
-        require_baseline(record, self._parts.problem, budget_s=budget_s, earlier=self._state.trials)
-        if longer := self._state.why_longer():
+        require_baseline(record, self._parts.problem, budget_s=budget_s, earlier=self._state.trials.own)
+        if longer := self._state.windows.why_longer():
             self._narrator.tell(Remark(text=longer))
         self._try_standing_answer()
-        if alone := self._state.leave_alone(self._state.baseline_point):
+        if alone := self._state.model.leave_alone(self._state.trials.baseline_point):
             self._narrator.tell_phase("exploring", alone)
         return Outcome.DONE
 
     def _measured(self) -> TrialRecord:
         limit_s = math.inf
-        if self._state.space.settles(self._trial.values):
+        if self._state.model.space.settles(self._trial.values):
             limit_s = baseline_cache_time_limit_s(self._parts.budget.budget_s)
-        record = self._trials.make(replace(self._trial, limit_s=limit_s, goal=self._state.first_goal()))
+        record = self._trials.make(replace(self._trial, limit_s=limit_s, goal=self._state.windows.first()))
         if record.validity is Validity.COLD:
             if not self._trials.filled_files:  # else the next one has what this one left behind
                 self._explorer.leave_caches_alone()
@@ -93,8 +93,8 @@ class Baseline:
 
     def _try_standing_answer(self) -> None:
         """Make a trial of the answer that the study stands by, as far as there is time: here it may fail."""
-        values, left_s = self._state.contender(), self._parts.budget.left_s()
-        if values is not None and expected_trial_s(self._state.trials) < left_s:
+        values, left_s = self._state.answer.contender(), self._parts.budget.left_s()
+        if values is not None and expected_trial_s(self._state.trials.own) < left_s:
             with suppress(PointTaken):
                 self._explorer.try_point(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 

@@ -78,22 +78,22 @@ class Explorer:
         left_s = max(all_s - kept_closely_s, min(all_s - kept_s, explores_s))
         longest_s = math.inf
         if kept_s:
-            longest_s = longest_trial_s(state.trials, state.baseline_point, all_s, budget_s=budget.budget_s)
-        proposal = state.next_trial(longest_s, design_points(state.trials, state.space.size, left_s))
+            longest_s = longest_trial_s(state.trials.own, state.trials.baseline_point, all_s, budget_s=budget.budget_s)
+        proposal = state.model.next_trial(longest_s, design_points(state.trials.own, state.model.space.size, left_s))
         if self._trials.gpu_lost:
             return EndOfExploring(ExploringEnd.EXHAUSTED, self._trials.gpu_lost)
         is_patient = self._parts.exhaust or self.has_resumed
         ended = why_exploring_ends(
-            state.trials,
+            state.trials.own,
             proposal,
-            state.space,
-            tried_share=0.0 if self._parts.exhaust else state.tried_share,
+            state.model.space,
+            tried_share=0.0 if self._parts.exhaust else state.model.tried_share,
             left_s=left_s,
             since_better=0 if is_patient else state.trials_since_better,
-            gain_of=state.gain_of,
+            gain_of=state.model.gain_of,
         )
         if ended is None and proposal is not None:
-            self.promised = promised_by_the_rest(state.trials, proposal, left_s)
+            self.promised = promised_by_the_rest(state.trials.own, proposal, left_s)
             with suppress(PointTaken):  # then it is known by the time of the next proposal
                 self.try_point(proposal, all_s - kept_s)
         return ended
@@ -106,27 +106,27 @@ class Explorer:
                 purpose=Purpose.REPEAT if proposal.is_repeat else Purpose.EXPLORE,
                 ends_s=self._parts.clock.now_s() + left_s,
                 limit_s=time_limit_s(
-                    self._state.trials,
-                    settles=self._state.space.settles(proposal.values),
+                    self._state.trials.own,
+                    settles=self._state.model.space.settles(proposal.values),
                     left_s=left_s,
                     budget_s=self._parts.budget.budget_s,
                 ),
             )
         )
-        if record.validity is Validity.COLD and not self._state.has_settled():
+        if record.validity is Validity.COLD and not self._state.trials.has_settled(self._state.model.space):
             self.leave_caches_alone()
 
     def leave_caches_alone(self) -> None:
         """Keep the caches as they are from now on: they do not fill within a trial."""
-        self._state.leave_caches_alone()
+        self._state.model.leave_caches_alone()
         why = "caches stay as they are: one pass over the data, which fills them, does not fit into a trial"
-        if self._state.filling:
+        if self._state.model.scope.filling:
             why += "; they are compared without the time they wait for data"
         self._narrator.tell_phase("exploring", why)
 
     def _why(self) -> str:
         why, left_s = "looking for better values", self._parts.budget.left_s()
-        trials, baseline = self._state.trials, self._state.baseline_point
+        trials, baseline = self._state.trials.own, self._state.trials.baseline_point
         needed_s = least_confirmation_s(trials, baseline, budget_s=self._parts.budget.budget_s)
         if needed_s <= left_s:
             return why

@@ -210,8 +210,9 @@ def open_search(
         try:
             yield OpenSearch(name=parts.name, study=study, tuner=tuner, look_after_files=look_after_files)
         finally:
-            if (state := tuner.state).trials and not tuner.left_because:
-                keep_profile(problem, study, state.better(), state.sd, clock.utc().isoformat(timespec="seconds"))
+            if (state := tuner.state).trials.own and not tuner.left_because:
+                now = clock.utc().isoformat(timespec="seconds")
+                keep_profile(problem, study, state.model.better(), state.model.sd, now)
             study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
         over_s = parts.budget.wall_s
         problem.state.prune(problem.study, protected=tuner.best_trials(), is_over=lambda: clock.now_s() > over_s)

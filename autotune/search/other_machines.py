@@ -53,7 +53,7 @@ class OtherMachines:
             StudyError: The storage cannot be read.
         """
         if self._study.member is not None:
-            self._state.take_in_others()
+            self._state.model.take_in_others()
             self._worked_for_a_search = self._worked_for_a_search or bool(self._searches())
             self._tell_who_came_and_went()
 
@@ -69,8 +69,8 @@ class OtherMachines:
         """Return whether to measure today's config again: now and then, and where trials fail in a row."""
         if self._study.member is None or not self._elsewhere():
             return False
-        trials = self._state.trials
-        last = max((place for place, one in enumerate(trials) if one.point == self._state.baseline_point), default=-1)
+        trials, baseline = self._state.trials.own, self._state.trials.baseline_point
+        last = max((place for place, one in enumerate(trials) if one.point == baseline), default=-1)
         since = trials[last + 1 :]
         failing = since[-_FAILURES_IN_A_ROW:]
         all_fail = len(failing) == _FAILURES_IN_A_ROW and not any(trial.measurement for trial in failing)
@@ -158,17 +158,17 @@ class OtherMachines:
 
     @property
     def _baseline_trials(self) -> int:
-        return len(self._state.good_baseline_trials())
+        return len(self._state.trials.good_baseline())
 
     def _baseline_elsewhere(self) -> list[TrialRecord]:
-        return [trial for trial in self._elsewhere() if trial.point == self._state.baseline_point]
+        return [trial for trial in self._elsewhere() if trial.point == self._state.trials.baseline_point]
 
     def _ln_behind(self) -> float:
         speeds: dict[str, list[float]] = {}
         for trial in self._baseline_elsewhere():
             if measured := trial.comparable:
                 speeds.setdefault(trial.machine, []).append(math.log(measured.speed))
-        own = [math.log(one.comparable.speed) for one in self._state.good_baseline_trials() if one.comparable]
+        own = [math.log(one.comparable.speed) for one in self._state.trials.good_baseline() if one.comparable]
         return fmean(own) - median(fmean(some) for some in speeds.values()) if own and speeds else 0.0
 
     def _tell_who_came_and_went(self) -> None:

@@ -75,7 +75,7 @@ class Racer:
             return
         arms = self._arms(values)
         time_s = min(self._wanted_s, self._parts.budget.left_s() - STOPPING_S)
-        overhead_s = CAUTION * (expected_start_s(self._state.trials) + STOPPING_S)
+        overhead_s = CAUTION * (expected_start_s(self._state.trials.own) + STOPPING_S)
         rounds, trains_s = _ROUNDS, time_s / (_ROUNDS * len(arms)) - overhead_s
         if trains_s < _LONG_S:
             rounds, trains_s = _FEWEST_ROUNDS, time_s / (_FEWEST_ROUNDS * len(arms)) - overhead_s
@@ -111,7 +111,7 @@ class Racer:
         return ""
 
     def _changes_training(self, values: Values) -> bool:
-        knobs = self._state.space.knobs
+        knobs = self._state.model.space.knobs
         return abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH or any(
             knob.label in (Label.BATCH, Label.PRECISION) and not same_scalar(values[knob.path], knob.baseline)
             for knob in knobs
@@ -120,10 +120,10 @@ class Racer:
     def _arms(self, values: Values) -> list[_Arm]:
         """Return the configs that take part: the winner also with its learning rate scaled, where a key says it."""
         arms = [
-            _Arm(arm=RaceArm.BASELINE, values=self._state.space.baseline),
+            _Arm(arm=RaceArm.BASELINE, values=self._state.model.space.baseline),
             _Arm(arm=RaceArm.WINNER, values=values),
         ]
-        ratio = effective_batch_ratio(self._state.space.knobs, values)
+        ratio = effective_batch_ratio(self._state.model.space.knobs, values)
         rate = learning_rate(self._parts.problem.settings.scalars)
         if rate is not None and abs(math.log(ratio)) > _OTHER_BATCH:
             arms.append(_Arm(arm=RaceArm.SCALED, values=values, rate_key=rate.path, rate=rate.scaled(ratio)))

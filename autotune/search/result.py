@@ -28,12 +28,12 @@ class Results:
 
     def of_search(self) -> SearchResult | None:
         """Return the answer that this search's own trials give; None without numbers."""
-        study, records = self._parts.study, self._state.records()
-        return answer_of_search(self._problem, records, self._parts.search, study.ratings, space=self._state.space)
+        records, space = self._state.trials.of_study(), self._state.model.space
+        return answer_of_search(self._problem, records, self._parts.search, self._parts.study.ratings, space=space)
 
     def of_study(self) -> SearchResult | None:
         """Return the current answer of the study."""
-        return answer_of_study(self._problem, self._state.records(), self._parts.study.ratings)
+        return answer_of_study(self._problem, self._state.trials.of_study(), self._parts.study.ratings)
 
     def confirmed(self) -> SearchResult | None:
         """Return the answer of this search's own trials; None unless it is confirmed."""
@@ -46,13 +46,13 @@ class Results:
         The gain from each change is in it where it is known, see `rate`.
         """
         own = self.of_search()
-        is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.left_out
+        is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.answer.left_out
         result = own if is_alone else self.of_study()
         if result is None or own is None or result.search == own.search:
             return result
         why, then = f"{result.why}; nothing that this search tried takes its place", result.baseline
         cautions = own.cautions
-        if then is not None and then.point != self._state.baseline_point:
+        if then is not None and then.point != self._state.trials.baseline_point:
             held = ", ".join(f"{path}: {value}" for path, value in then.values.items())
             cautions += (f"It was confirmed against other values than the config holds now: {held}.",)
         return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=cautions)
@@ -65,15 +65,15 @@ class Results:
             cautions: Sentences that its reader should know besides.
         """
         result = self.so_far()
-        if result and result.verdict in CONFIRMED and result.best and not self._state.left_out:
-            trials_of_all = self._state.records()
+        if result and result.verdict in CONFIRMED and result.best and not self._state.answer.left_out:
+            trials_of_all = self._state.trials.of_study()
             if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
                 self._narrator.tell(Remark(text=said))
         elapsed_s = self._parts.budget.elapsed_s()
-        self._narrator.tell_end(result, trials=len(self._state.trials), elapsed_s=elapsed_s)
+        self._narrator.tell_end(result, trials=len(self._state.trials.own), elapsed_s=elapsed_s)
         return result and replace(
             result,
-            gain_of_ten_minutes=self._state.gain_of_ten_minutes(),
+            gain_of_ten_minutes=self._state.model.gain_of_ten_minutes(),
             budget_enough_s=self._budget_enough_s(result, finalists),
             why_not_raced=result.why_not_raced and (why_not_raced or result.why_not_raced),
             cautions=(*result.cautions, *cautions),
@@ -87,7 +87,7 @@ class Results:
         budget_s = self._parts.budget.budget_s
         if result.verdict is not Verdict.NO_CHANGE or not (result.candidate or finalists.lacks_time):
             return None
-        if (better := self._state.better()) and result.speedup is None:
+        if (better := self._state.model.better()) and result.speedup is None:
             needed_s = CAUTION * LEAST_PAIRS * finalists.basis().pair_s(better[0]) / MOST_FOR_CONFIRMING
             return max(needed_s, 1.5 * budget_s)
         return 2.0 * budget_s
@@ -95,7 +95,7 @@ class Results:
     def rate(self) -> None:
         """Find the gain from each change, and keep it with the study: nobody else fits a model for it."""
         own = self.of_search()
-        known = self._state.records(), self._problem.space, self._problem.objective
+        known = self._state.trials.of_study(), self._problem.space, self._problem.objective
         rating = own and rate(own, *known)
         if own and rating:
             with suppress(StudyError):  # then others do not see it

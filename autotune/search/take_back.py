@@ -50,13 +50,13 @@ class TakeBack:
 
     def needed_s(self) -> float:
         """Return the time that it takes to judge the changes of the best point, at a bearable share of the budget."""
-        better = self._state.better()
-        changes = len(self._state.space.changes(better[0].observation.values)) if better else 0
-        if changes < 2 or self._parts.problem.objective.by_utilization or self._state.is_standing(better[0]):
+        better = self._state.model.better()
+        changes = len(self._state.model.space.changes(better[0].observation.values)) if better else 0
+        if changes < 2 or self._parts.problem.objective.by_utilization or self._state.answer.is_standing(better[0]):
             return 0.0
         # as many as show a change that is worth 10 %, at two standard errors
-        trials = 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.sd / math.log(1.1)) ** 2)
-        return min(trials * expected_trial_s(self._state.trials), _MOST_OF_THE_BUDGET * self._parts.budget.budget_s)
+        trials = 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.model.sd / math.log(1.1)) ** 2)
+        return min(trials * expected_trial_s(self._state.trials.own), _MOST_OF_THE_BUDGET * self._parts.budget.budget_s)
 
     def simplified(self, values: Values, *, kept_s: float) -> Values:
         """Return a point without the changes that are not shown to be worth it, as far as there is time.
@@ -64,10 +64,10 @@ class TakeBack:
         Args:
             kept_s: Time in seconds that has to be left of the budget.
         """
-        self._kept_s = kept_s + expected_trial_s(self._state.trials)  # for what is left, if it is a new point
-        believed = self._state.believed_worth(values)
+        self._kept_s = kept_s + expected_trial_s(self._state.trials.own)  # for what is left, if it is a new point
+        believed = self._state.model.believed_worth(values)
         paths = sorted(believed, key=believed.__getitem__)
-        if len(self._state.space.changes(values)) < 2 or not self._fits(2):
+        if len(self._state.model.space.changes(values)) < 2 or not self._fits(2):
             return values  # the worth of one change is that of all
         left = format_duration(self._left_s)
         self._narrator.tell_phase("taking back", f"which of {len(paths)} changes are worth it, for {left} at most")
@@ -76,7 +76,7 @@ class TakeBack:
         for place, path in enumerate(paths[len(doubtful) :], start=len(doubtful)):
             values = self._ablated(values, path, others=len(paths) - place - 1)
         self._kept_s = kept_s
-        if not self._state.knows(values):
+        if not self._state.model.observation(values):
             self._try(values)
         return values
 
@@ -87,12 +87,12 @@ class TakeBack:
             if not rows or not self._fits(len(rows) + (2 * others if screen else others)):
                 break
             for row in rows:
-                if not self._state.broke(row):
+                if not self._state.model.broke(row):
                     self._try(row)
             if all(self._is_told(path, values) for path in paths):
                 break
-        without = taken_back(values, [path for path in paths if self._goes(path, values)], self._state.space)
-        return without if self._state.space.changes(without) else values
+        without = taken_back(values, [path for path in paths if self._goes(path, values)], self._state.model.space)
+        return without if self._state.model.space.changes(without) else values
 
     def _screen(self, values: Values, paths: Sequence[str]) -> Iterator[Values]:
         """Yield the points of a screen: each change is in half of them, and in half of those with any other."""
@@ -104,14 +104,14 @@ class TakeBack:
         columns = self._rng.sample(range(1, len(signs)), len(paths))
         for row in self._rng.sample(range(len(signs)), len(signs)):
             taken = [path for path, column in zip(paths, columns, strict=True) if signs[row, column] < 0]
-            yield taken_back(values, taken, self._state.space)
+            yield taken_back(values, taken, self._state.model.space)
 
     def _ablated(self, values: Values, path: str, *, others: int) -> Values:
         """Return a point without a change, unless that is shown to be worth it."""
-        without = taken_back(values, [path], self._state.space)
+        without = taken_back(values, [path], self._state.model.space)
         point = self._parts.problem.space.name(without)
-        is_known = self._state.broke(without) or gave_no_numbers(point, self._state.trials)
-        if is_known or not self._state.space.changes(without):
+        is_known = self._state.model.broke(without) or gave_no_numbers(point, self._state.trials.own)
+        if is_known or not self._state.model.space.changes(without):
             return values
         for _ in range(2 * _MOST_TRIALS):
             made, made_without = self._made(values), self._made(without)
@@ -142,21 +142,21 @@ class TakeBack:
         return is_shown or _likely(ratio)[1] < math.log(least)
 
     def _least(self, path: str) -> float:
-        knob = next(knob for knob in self._state.space.knobs if knob.path == path)
+        knob = next(knob for knob in self._state.model.space.knobs if knob.path == path)
         # what changes the training has to be worth it clearly
         return _LEAST_OF_TRAINING if knob.label in (Label.BATCH, Label.PRECISION) else LEAST_WORTH
 
     def _worth(self, path: str, values: Values) -> Ratio | None:
-        noise = trial_noise(self._state.trials, self._parts.search, self._parts.problem.objective)
-        known = TakenBack(self._state.trials, self._state.space.baseline, values, noise)
+        noise = trial_noise(self._state.trials.own, self._parts.search, self._parts.problem.objective)
+        known = TakenBack(self._state.trials.own, self._state.model.space.baseline, values, noise)
         return known.ratio(path) if path in known else None
 
     def _made(self, values: Values) -> int:
         point = self._parts.problem.space.name(values)
-        return sum(trial.point == point and trial.purpose is Purpose.TAKE_BACK for trial in self._state.trials)
+        return sum(trial.point == point and trial.purpose is Purpose.TAKE_BACK for trial in self._state.trials.own)
 
     def _fits(self, trials: int) -> bool:
-        return not self._trials.gpu_lost and trials * expected_trial_s(self._state.trials) < self._left_s
+        return not self._trials.gpu_lost and trials * expected_trial_s(self._state.trials.own) < self._left_s
 
     @property
     def _left_s(self) -> float:

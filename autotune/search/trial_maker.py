@@ -139,7 +139,7 @@ class TrialMaker:
     @property
     def cautions(self) -> tuple[str, ...]:
         """Return what could not be excluded of disturbed trials that count, a sentence for each sort."""
-        counting = sum(trial.comparable is not None for trial in self._state.trials)
+        counting = sum(trial.comparable is not None for trial in self._state.trials.own)
         return tuple(
             f"During {len(details)} of the {counting} trials that count {what}, however often they were made; what "
             f"that did to their numbers is not known (the last of them: {details[-1]})."
@@ -173,7 +173,7 @@ class TrialMaker:
         """Return whether a trial without numbers is worth another try."""
         if record.comparable or record.ending in _NO_ACCIDENTS or self.gpu_lost:
             return False
-        return not never_trains(self._state.trials)
+        return not never_trains(self._state.trials.own)
 
     def make_once(self, trial: PlannedTrial, *, counts_anyway: bool = False) -> TrialRecord:
         """Make one trial: start, watch, stop, measure, write down.
@@ -190,7 +190,7 @@ class TrialMaker:
         if lifeline is not None and lifeline.is_cut:
             raise Terminated
         study = self._parts.study
-        changes = {**self._state.space.changes(trial.values), **trial.tried_keys}
+        changes = {**self._state.model.space.changes(trial.values), **trial.tried_keys}
         until_s = min(self._parts.budget.wall_s, trial.ends_s)
         with self._parts.neighbours.turn(self._parts.clock, alone=trial.alone, until_s=until_s):
             claim = study.begin(
@@ -218,7 +218,7 @@ class TrialMaker:
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
         record = self._record(trial, claim.number, done, validity, code, start)
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
-        record = study.finish(claim, record, score=self._state.score(record), speeds=speeds)
+        record = study.finish(claim, record, score=self._state.trials.score(record), speeds=speeds)
         # Its outputs are deleted within half a second beyond the wall, or beyond its own end: it may ignore SIGTERM.
         over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + 0.5
         keeps = self._parts.problem.settings.section.keep_outputs
@@ -226,10 +226,10 @@ class TrialMaker:
         self._require_same_code(record)
         self._state.learn(record, done)
         self._note_failure(record, done)
-        speedup = self._state.speedup([record])
+        speedup = self._state.trials.speedup([record])
         self._narrator.tell(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
         explores = trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED)
-        if explores and (incumbent := self._state.incumbent.update(self._state)):
+        if explores and (incumbent := self._state.incumbent.update(self._state.model, self._state.trials)):
             self._narrator.tell(incumbent)
         return record
 
@@ -239,7 +239,7 @@ class TrialMaker:
         Raises:
             CodeChanged: It is not.
         """
-        first = next(iter(self._state.trials), record)
+        first = next(iter(self._state.trials.own), record)
         if not record.shares_code_with(first):
             changed = sorted(name for name, digest in record.code.items() if first.code.get(name, digest) != digest)
             raise CodeChanged(
@@ -251,7 +251,7 @@ class TrialMaker:
 
     def _two_fit(self, trial: PlannedTrial, kept_s: float) -> bool:
         left_s = min(self._parts.budget.wall_s, trial.ends_s) - self._parts.clock.now_s() - kept_s
-        usual_s = expected_trial_s(self._state.trials, self._parts.problem.space.name(trial.values))
+        usual_s = expected_trial_s(self._state.trials.own, self._parts.problem.space.name(trial.values))
         return left_s >= 2 * max(usual_s, trial.goal.length_s if trial.goal else 0.0)
 
     def _execute(self, trial: PlannedTrial, number: int, started_s: float) -> Execution:
@@ -279,22 +279,22 @@ class TrialMaker:
         explores, is_baseline = trial.purpose is Purpose.EXPLORE, trial.purpose is Purpose.BASELINE
         limit_s = self._parts.problem.limits.start_timeout_s
         return TrialPolicy(
-            goal=trial.goal or state.goal(),
-            settles=not trial.warms_up and state.space.settles(trial.values),
-            filling=state.filling,
+            goal=trial.goal or state.windows.usual(),
+            settles=not trial.warms_up and state.model.space.settles(trial.values),
+            filling=state.model.scope.filling,
             deadline_s=min(self._parts.budget.wall_s, trial.ends_s),
             give_up_s=started_s + trial.limit_s,
-            start_timeout_s=start_timeout_s(state.trials, limit_s) if explores else None,
+            start_timeout_s=start_timeout_s(state.trials.own, limit_s) if explores else None,
             max_s=self._parts.problem.limits.max_s,
             # No repeat will make up for half the speed.
-            hopeless_below=0.5 * state.pace() if explores and not state.filling else 0.0,
+            hopeless_below=0.5 * state.trials.pace() if explores and not state.model.scope.filling else 0.0,
             # A longer training goes further than the baseline's: it is compared in the end.
             baseline_losses=None if is_baseline or trial.purpose in NOT_COMPARED else self._findings.baseline_losses,
             # Nor by today's config itself: how its losses go is what the others are compared with.
             # Nor where it trains on the same few batches again and again.
             nan_counts=not (is_baseline or trial.phases or self._findings.baseline_has_no_loss),
             # So fast, and memory is said to have run out: work was left out.
-            outruns_from=2.0 * state.pace(),
+            outruns_from=2.0 * state.trials.pace(),
             validate_s=trial.validate_s,
             rounds=trial.phases.rounds if trial.phases else None,
             trains_s=trial.trains_s,
@@ -351,8 +351,8 @@ class TrialMaker:
             document=problem.training,
             changes=tuple(sorted(problem.space.labels_of(trial.values) - {Label.SAME_TRAINING})),
             allowed_changes=tuple(sorted(problem.allowed)),
-            outside_answer=state.outside,
-            left_out_answer=None if state.outside else state.left_out,
+            outside_answer=state.answer.outside,
+            left_out_answer=None if state.answer.outside else state.answer.left_out,
             pairs_planned=trial.planned_pairs,
             alone=self._parts.neighbours.waited,
             unheeded=self._findings.unread_knobs(trial.values, done.folder, problem.space) if done.measurement else (),

@@ -156,12 +156,14 @@ class Tuner:
     @property
     def outcomes(self) -> Counter[str]:
         """Number of trials of this search by ending."""
-        return Counter(trial.ending.value for trial in self.state.trials)
+        return Counter(trial.ending.value for trial in self.state.trials.own)
 
     def best_trials(self, points: int = 5) -> set[str]:
         """Return the names of the trials of the best points, whose folders are worth keeping."""
-        names = {candidate.observation.name for candidate in self.state.better()[:points]} | {self.state.baseline_point}
-        return {self._parts.trial_name(trial.number) for trial in self.state.trials if trial.point in names}
+        trials = self.state.trials
+        best = {candidate.observation.name for candidate in self.state.model.better()[:points]}
+        names = best | {trials.baseline_point}
+        return {self._parts.trial_name(trial.number) for trial in trials.own if trial.point in names}
 
     def answer_so_far(self) -> SearchResult | None:
         """Return the answer of the study with what this search has measured so far; None without numbers of it."""
@@ -175,16 +177,16 @@ class Tuner:
                 study=parts.study.name,
                 config=str(problem.config_path),
                 baseline=problem.space.baseline,
-                points=state.space.size,
+                points=state.model.space.size,
                 trials_found=len(parts.study.records()),
                 budget_s=parts.budget.budget_s,
                 measures=problem.measures,
             )
         )
-        stands = self._results.of_study() if state.contender() else None
-        if stands and stands.best and stands.speedup and stands.best.point != state.baseline_point:
+        stands = self._results.of_study() if state.answer.contender() else None
+        if stands and stands.best and stands.speedup and stands.best.point != state.trials.baseline_point:
             values, speedup = stands.best.values, stands.speedup.ratio
-            state.incumbent.begin_with(state.observed_name(values), speedup)
+            state.incumbent.begin_with(state.model.observed_name(values), speedup)
             changes = problem.space.changes(values)
             self._narrator.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
 
@@ -198,7 +200,7 @@ class Tuner:
         self._findings.look_back()
         result = self._results.at_end(self._finalists, why_not_raced=self._racer.why_not, cautions=self._cautions())
         if result is None:
-            raise self.ended_by or _no_numbers(self.state.trials, self._parts.problem.config_path)
+            raise self.ended_by or _no_numbers(self.state.trials.own, self._parts.problem.config_path)
         return result
 
     def _cautions(self) -> tuple[str, ...]:

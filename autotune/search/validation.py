@@ -37,7 +37,7 @@ class Validator:
         if self._longest_s is None:
             return 0.0
         trials = 1 if self._baseline else 2
-        return trials * (self._longest_s + CAUTION * (expected_start_s(self._state.trials) + STOPPING_S))
+        return trials * (self._longest_s + CAUTION * (expected_start_s(self._state.trials.own) + STOPPING_S))
 
     def breaks(self, result: SearchResult) -> bool:
         """Train the best point of an answer, and today's config before the first, where that was asked for.
@@ -57,7 +57,7 @@ class Validator:
             if alone.validation is None:
                 return self._give_up("the training of today's config was cut short")
             self._baseline = self._trials.latest
-        baseline, sd, machine = self._baseline, self._state.sd, self._parts.problem.machine
+        baseline, sd, machine = self._baseline, self._state.model.sd, self._parts.problem.machine
         assert baseline is not None, "it was made just now, or before"
         record = self._train(
             result.best.values,

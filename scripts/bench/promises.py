@@ -19,8 +19,9 @@ from autotune import __version__
 from autotune.errors import TrialError
 from autotune.events import Event, PhaseChanged, TrialStarted
 from autotune.records import Purpose, Scalar
+from autotune.search.model import REALIZED
 from autotune.search.schedule import MOSTLY_TRIED, Budget
-from autotune.search.state import REALIZED, SearchState
+from autotune.search.state import SearchState
 from scripts.bench.harness import OURS, Harness, SimulatedTrainer
 from scripts.bench.results import Commands, add_pieces, make_missing, markdown_table, parse_seeds, work_folder
 from scripts.bench.simulation.scenarios import scenario
@@ -74,14 +75,14 @@ def watched_search(
     moments: list[Moment] = []
 
     def add(rest: float | None, ahead: float | None) -> None:
-        better = tuner.state.better()
+        better = tuner.state.model.better()
         values = better[0].observation.values if better else harness.problem.space.baseline
         moments.append(
             Moment(
-                trials=len(tuner.state.trials),
+                trials=len(tuner.state.trials.own),
                 elapsed_s=budget.elapsed_s(),
                 ln_speed=math.log(one.speed(values)),
-                tried_share=tuner.state.tried_share,
+                tried_share=tuner.state.model.tried_share,
                 rest=rest,
                 ahead=ahead,
             )
@@ -89,7 +90,7 @@ def watched_search(
 
     def note(event: Event) -> None:
         if isinstance(event, TrialStarted) and event.purpose in _EXPLORING:
-            is_asked = len(tuner.state.trials) % APART == 0
+            is_asked = len(tuner.state.trials.own) % APART == 0
             told = promised_to_users(tuner.state) if is_asked else None
             add(tuner.explorer.promised, None if told is None else math.log1p(told) / REALIZED)
         elif (
@@ -434,7 +435,7 @@ def _on_table(piece: Piece, table: Table, folder: Path) -> list[Moment]:
         trainer,
         budget,
         [budget.note],
-        promised_to_users=lambda state: state.gain_of(_TRIALS_AHEAD),
+        promised_to_users=lambda state: state.model.gain_of(_TRIALS_AHEAD),
         confirms=False,
     )
 
@@ -443,7 +444,7 @@ def _on_scenario(piece: ScenarioPiece, folder: Path) -> list[Moment]:
     one = scenario(piece.scenario)
     harness = Harness(one, piece.budget_s, folder, method=OURS)
     return watched_search(
-        harness, one, harness.budget(), [], promised_to_users=lambda state: state.gain_of_ten_minutes()
+        harness, one, harness.budget(), [], promised_to_users=lambda state: state.model.gain_of_ten_minutes()
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.search.state import REALIZED
+from autotune.search.model import REALIZED
 from scripts.bench.__main__ import main
 from scripts.bench.promises import (
     APART,

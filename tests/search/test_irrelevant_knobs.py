@@ -13,7 +13,7 @@ from autotune.records import Conditions, Purpose, TrialRecord
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
-from autotune.search.state import irrelevant_knobs
+from autotune.search.scope import irrelevant_knobs
 from autotune.space.space import Space
 from autotune.study.record import Study
 from autotune.trial.instruments import Instruments

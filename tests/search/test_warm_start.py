@@ -42,8 +42,8 @@ def _leave_profile_of(searched: Searched, machine: Machine) -> None:
     """Leave what a search found as if it had been made on another machine."""
     problem = _problem(machine)
     records = [event.trial for event in searched.events if isinstance(event, TrialEnded)]
-    state = searched.tuner.state
-    profile = profile_of(problem, records, state.better(), state.sd, "2026-01-01T00:00:00+00:00")
+    model = searched.tuner.state.model
+    profile = profile_of(problem, records, model.better(), model.sd, "2026-01-01T00:00:00+00:00")
     ProfileIndex(problem.storage, problem.state.studies).keep(profile)
 
 
@@ -100,7 +100,8 @@ def test_a_study_leaves_its_profile_in_the_record_and_beside_it(elsewhere: tuple
     _, searched = elsewhere
     problem = _problem()
     study = Study(problem.study, problem.storage)
-    keep_profile(problem, study, searched.tuner.state.better(), searched.tuner.state.sd, "2026-01-01T00:00:00+00:00")
+    model = searched.tuner.state.model
+    keep_profile(problem, study, model.better(), model.sd, "2026-01-01T00:00:00+00:00")
     study.close()
     text = (problem.state.studies / INDEX).read_text()
     assert '"data.batch_size": 32' in text

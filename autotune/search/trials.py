@@ -1,0 +1,86 @@
+"""Trials of a search, and those of its study that count with them."""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from autotune.measure.score import ln_score
+from autotune.records import Measurement, TrialRecord, Validity
+from autotune.search.problem import Problem
+from autotune.space.space import Space
+from autotune.study.record import Study
+from autotune.study.summary import speed_over
+
+
+class SearchTrials:
+    """Trials of a search.
+
+    Attributes:
+        own: The search's own, oldest first.
+        baseline_point: Name of today's point.
+    """
+
+    def __init__(self, problem: Problem, study: Study) -> None:
+        self._problem = problem
+        self._study = study
+        self._is_of_this_code: dict[frozenset[tuple[str, str]], bool] = {}
+        self.own: list[TrialRecord] = []
+        self.baseline_point = problem.space.name(problem.space.baseline)
+
+    def of_study(self) -> list[TrialRecord]:
+        """Return the study's trials of the code that this search began with, oldest first."""
+        known, kept = self._is_of_this_code, []
+        for trial in self._study.records():
+            code = frozenset(trial.code.items())
+            if code not in known:
+                # The code on disk may be edited meanwhile: then it is what the first trial had that counts.
+                first = self.own[0] if self.own else None
+                known[code] = trial.shares_code_with(first) if first else bool(self._problem.of_this_code([trial]))
+            if known[code]:
+                kept.append(trial)
+        return kept
+
+    def good_baseline(self) -> list[TrialRecord]:
+        """Return this search's trials of today's config that gave comparable numbers."""
+        return [trial for trial in self.own if trial.point == self.baseline_point and trial.comparable]
+
+    def baseline_measurements(self) -> list[Measurement]:
+        """Return what these have shown."""
+        return [trial.comparable for trial in self.good_baseline() if trial.comparable]
+
+    def speedup(self, trials: Sequence[TrialRecord]) -> float | None:
+        """Return the speed of some trials over today's in this search; None if either gave no comparable numbers."""
+        baseline = self.good_baseline()
+        good = [trial for trial in trials if trial.comparable]
+        return speed_over(good, baseline) if good and baseline else None
+
+    def score(self, record: TrialRecord) -> float | None:
+        """Return the score of a trial over today's in this search, 1.0 for the first of today's config itself.
+
+        Where today's config gave no numbers, the first trial that did is the unit.
+
+        Returns:
+            None if the trial, or what it would be compared with, does not tell the objective.
+        """
+        objective = self._problem.objective
+        measured = record.measurement if record.validity is Validity.GOOD else None
+        if measured is None or not objective.is_told_by(measured):
+            return None
+        good = [*self.baseline_measurements(), *(trial.comparable for trial in self.own)]
+        unit = next((one for one in good if one and objective.is_told_by(one)), measured)
+        return math.exp(ln_score(measured, unit, objective))
+
+    def pace(self) -> float:
+        """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one."""
+        asked = self.good_baseline() if self._problem.objective.by_utilization else self.own
+        return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
+
+    def data_wait(self) -> float | None:
+        """Return the share of time that training of today's config waits for data; None where it is not known."""
+        waits = [measured.data_wait_fraction for measured in self.baseline_measurements()]
+        known = [wait for wait in waits if wait is not None]
+        return median(known) if known else None
+
+    def has_settled(self, space: Space) -> bool:
+        """Return True if some trial's caches were filled in time, so that another's were too large or too slow."""
+        return any(trial.comparable and space.settles(trial.values) for trial in self.own)
