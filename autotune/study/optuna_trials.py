@@ -76,8 +76,8 @@ class OptunaTrials:
         self.connection = storage.connect(name, reads_only=reads_only)
         with self.connection.expected():
             self._storage: BaseStorage = self.connection.storage
-            names = [study.study_name for study in self._storage.get_all_studies()]
-            self._studies = [_load(member, self._storage) for member in member_names(name, names) or [name]]
+            members = member_names(name, self.connection.names()) or [name]
+            self._studies = [_load(member, self._storage) for member in members]
             aside = [place for place, study in enumerate(self._studies) if SET_ASIDE in study.user_attrs]
             self._first = max(aside, default=0)
             self._known: list[dict[str, BaseDistribution]] = [{} for _ in self._studies]

@@ -345,8 +345,8 @@ def read_export(path: Path) -> Export:
         name = StudyName.of(main.study_name)
         if name is None:
             raise ValueError("its name is not that of a study")
-        members = (studies[member] for member in member_names(name.text, studies))
-        contents = [portable_of(trial) for one in members for trial in storage.get_all_trials(one._study_id)]
+        members = map(storage.get_study_id_from_name, member_names(name.text, studies))
+        contents = [portable_of(trial) for one in members for trial in storage.get_all_trials(one)]
         trials = _in_order(filter(None, contents))
         if len(trials) != manifest.trials:
             raise ValueError(f"it is cut off: it holds {len(trials)} of its {manifest.trials} trials")

@@ -136,6 +136,7 @@ class Database:
         return Connection(
             storage=storage,
             expected=partial(self._expected, reads_only=reads_only),
+            names=storage.names if isinstance(storage, ServerStorage) else partial(optuna.get_all_study_names, storage),
             pull=storage.pull if isinstance(storage, ServerStorage) else lambda: None,
             is_remote=self._is_server,
             close=self.close,

@@ -77,6 +77,7 @@ class JournalFolder:
         return Connection(
             storage=storage,
             expected=lambda: _expected(path, file),
+            names=partial(optuna.get_all_study_names, storage),
             torn_bytes=torn_bytes,
             lock_probe=partial(LockProbe, path),
         )

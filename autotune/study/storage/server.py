@@ -1,9 +1,13 @@
-"""Optuna's tables on a server, for one study: news are read in one question, what belongs together is written at once.
+"""Optuna's tables on a server, for one study: updates are read in one query, and what belongs together is one write.
 
-Optuna's own storage asks the server anew for each thing, up to two hundred times a trial, and waits for each answer.
-Here all of a study's trials are kept in memory, with the Optuna studies that they are in; each write that has to be
-whole goes to the server together with the question for what others have written meanwhile, and there it is one
-transaction. Optuna and its dashboard read what is written as their own.
+`RDBStorage` queries the server for each thing, up to two hundred times a trial, and waits for each answer; SQLAlchemy
+sends one statement at a time, so that one for each table, with its transactions, would still be about twenty round
+trips. Here all of a study's trials are kept in memory, with the Optuna studies that they are in. Each write that has to
+be whole goes to the server in one text, with the query for what others have written meanwhile, and is one transaction
+there: about three round trips a trial. Optuna and its dashboard read what is written as their own.
+
+Of Optuna only public names are used. Each statement says which public call it replaces, on the tables of the schema
+that `RDBStorage` checks when it connects; what no search needs often is left to `RDBStorage`.
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ from optuna.distributions import distribution_to_json, json_to_distribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
-from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
+# `BaseStorage.get_all_studies` and `get_study_user_attrs`, of one study alone; `get_all_trials`, of what is new.
 _OF_THE_STUDY = "SELECT study_id FROM studies WHERE study_name = %s OR starts_with(study_name, %s)"
 _STUDIES = f"""
 SELECT study_id, study_name,
@@ -41,7 +45,7 @@ SELECT trial_id, study_id, number, state::text, datetime_start, datetime_complet
 FROM trials t WHERE study_id IN ({_OF_THE_STUDY}) AND (trial_id > %s OR trial_id = ANY(%s)) ORDER BY trial_id
 """  # noqa: S608
 
-# A trial's number is that of those before it: whoever makes one locks the study first, as Optuna does.
+# `create_new_trial`. A trial's number is that of those before it: the study is locked first, as Optuna does.
 _LOCK_STUDY = "SELECT study_id FROM studies WHERE study_id = %s FOR UPDATE"
 _NEW_TRIAL = """
 WITH new AS (
@@ -63,10 +67,12 @@ score AS (
   SELECT trial_id, 0, value, 'FINITE' FROM new, unnest(%s::float8[]) AS rows (value))
 SELECT trial_id FROM new"""
 
+# `set_study_user_attr`.
 _STUDY_ATTRIBUTE = """
 INSERT INTO study_user_attributes (study_id, key, value_json) VALUES (%s, %s, %s)
 ON CONFLICT (study_id, key) DO UPDATE SET value_json = EXCLUDED.value_json"""
-# Of a trial that goes on: one that somebody has ended stays as it is. The lock keeps it so until all is written.
+# `set_trial_user_attr`, `set_trial_intermediate_value` and `set_trial_state_values`, of a running trial: one that
+# another process has ended stays as it is. The lock keeps it running until all is written.
 _LOCK_TRIAL = "SELECT trial_id FROM trials WHERE trial_id = %s AND state = 'RUNNING' FOR UPDATE"
 _TRIAL_ATTRIBUTE = """
 INSERT INTO trial_user_attributes (trial_id, key, value_json)
@@ -184,12 +190,9 @@ class ServerStorage(BaseStorage):
         assert self._studies is not None
         return self._studies
 
-    def get_all_studies(self) -> list[FrozenStudy]:
-        """Return the Optuna studies of this study alone."""
-        return [
-            FrozenStudy(name, None, dict(attributes), {}, number, directions=self.get_study_directions(number))
-            for number, (name, attributes) in self._known().items()
-        ]
+    def names(self) -> list[str]:
+        """Return the names of the Optuna studies of this study."""
+        return [name for name, _ in self._known().values()]
 
     def get_study_id_from_name(self, study_name: str) -> int:
         for number, (name, _) in self._known().items():
@@ -288,6 +291,9 @@ class ServerStorage(BaseStorage):
             return self._tables.create_new_study(directions, study_name)
         finally:
             self.pull()  # somebody else may have been quicker
+
+    def get_all_studies(self) -> list[Any]:  # of a class that is not public
+        return self._tables.get_all_studies()
 
     def delete_study(self, study_id: int) -> None:
         self._tables.delete_study(study_id)

@@ -32,6 +32,7 @@ class Connection:
         expected: Returns the context in which each read or write is done. It holds whatever lock that needs, and turns
             what disks, servers and other writers can do into `StudyError`; where the storage cannot be reached for the
             moment, into `StorageAway`.
+        names: Returns the names of its Optuna studies, perhaps with others.
         pull: Reads what others have written, where that is kept in memory otherwise.
         is_remote: Whether it may be away for a while, so that what it does not answer is written later.
         lock_probe: Returns the probe of a member, where everything hangs on the locks of a disk; None elsewhere.
@@ -39,6 +40,7 @@ class Connection:
 
     storage: BaseStorage
     expected: Callable[[], AbstractContextManager[None]]
+    names: Callable[[], list[str]]
     pull: Callable[[], None] = lambda: None
     is_remote: bool = False
     torn_bytes: int = 0

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -309,7 +310,8 @@ class MemoryJournal:
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Return a connection."""
-        return Connection(storage=JournalStorage(self), expected=nullcontext)  # type: ignore[arg-type]
+        storage = JournalStorage(self)  # type: ignore[arg-type]
+        return Connection(storage=storage, expected=nullcontext, names=partial(optuna.get_all_study_names, storage))
 
     def attributes(self, name: str) -> list[object]:
         """Return nothing: it is not searched."""
