@@ -27,7 +27,7 @@ from autotune.space.space import Space
 from autotune.study.answer import Kinds
 from autotune.study.entry import UndeliveredTrials
 from autotune.study.identity import frameworks_text
-from autotune.study.record import Study as Record
+from autotune.study.reading import read_study
 from autotune.study.summary import Rating, answer_of, summarize
 
 
@@ -133,13 +133,12 @@ class Study:
                 versions = frameworks_text(problem.frameworks) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
-        record = Record(known, problem.storage, pending=problem.state.pending(known), reads_only=True)
+        contents = read_study(known, problem.storage, pending=problem.state.pending(known))
         self._problem = problem
-        self.name = record.name
-        self.where = record.where
-        self.trials: Sequence[TrialRecord] = tuple(record.records())
-        self._ratings = record.ratings
-        record.close()
+        self.name = known
+        self.where = contents.where
+        self.trials: Sequence[TrialRecord] = tuple(contents.records)
+        self._ratings = contents.ratings
 
 
 def answer_of_search(

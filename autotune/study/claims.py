@@ -7,14 +7,16 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
-
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import FrozenTrial, TrialState
+from typing import TYPE_CHECKING, Any
 
 from autotune.clock import Clock, SystemClock
 from autotune.records import Scalar, Values
 from autotune.space.knob import is_number, same_scalar
+from autotune.study.storage.storage import StoredTrial
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 CLAIM = "claim"
 """Attribute that holds a claim."""
@@ -73,6 +75,8 @@ class Claim:
 
     def running_trial(self) -> FrozenTrial:
         """Return the Optuna trial that goes on under this claim."""
+        from optuna.trial import FrozenTrial, TrialState
+
         return FrozenTrial(
             number=-1,
             trial_id=-1,
@@ -88,7 +92,7 @@ class Claim:
         )
 
 
-def uuid_of(trial: FrozenTrial) -> str | None:
+def uuid_of(trial: StoredTrial) -> str | None:
     """Return the name of a trial; None for one of early studies, or none of ours."""
     claim = trial.user_attrs.get(CLAIM) if isinstance(trial.user_attrs, Mapping) else None
     found = claim.get("uuid") if isinstance(claim, Mapping) else None
@@ -138,12 +142,14 @@ class LeaseWatch:
 # Parameters of a study's Optuna trials: knobs by their dotted keys, with the values that the user's config holds.
 
 
-Distributions = Mapping[str, BaseDistribution]
+Distributions = Mapping[str, "BaseDistribution"]
 """Distribution of each parameter, by the dotted key of its knob."""
 
 
 def distribution_of(choices: Sequence[Scalar]) -> BaseDistribution:
     """Return the distribution of a knob with these choices: the range of numbers, else the list."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
     numbers = [choice for choice in choices if isinstance(choice, int | float) and is_number(choice)]
     if len(numbers) < len(choices):
         return CategoricalDistribution(tuple(choices))
@@ -158,6 +164,8 @@ def united(known: Distributions, wanted: Distributions) -> Distributions | None:
     Returns:
         Those of the trials, lists of categories as the study has them; None if it cannot take them.
     """
+    from optuna.distributions import CategoricalDistribution
+
     found: dict[str, BaseDistribution] = {}
     for path, distribution in wanted.items():
         there = known.get(path, distribution)

@@ -4,6 +4,9 @@ Nothing that is read back is executed or used as a path: a record holds knob val
 its type and range.
 """
 
+from __future__ import annotations
+
+import itertools
 import json
 import logging
 import os
@@ -12,19 +15,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from optuna.distributions import distribution_to_json, json_to_distribution
-from optuna.trial import FrozenTrial, TrialState
 
+from autotune.config.keys import first_of
 from autotune.errors import StudyError
 from autotune.files import open_regular, replace_durably
 from autotune.metrics import values_of
 from autotune.records import CONDITION_SEPARATORS, FRAMEWORK, Conditions, Purpose, TrialRecord
 from autotune.study.claims import CLAIM, Claim, uuid_of
 from autotune.study.storage.lock import FileLock
-from autotune.study.storage.storage import DAMAGE
+from autotune.study.storage.storage import DAMAGE, MEMBER_NUMBERS, StoredTrial
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial, TrialState
 
 RECORD = "record"
 """Attribute that holds a whole `TrialRecord`."""
@@ -100,7 +105,7 @@ _NAMED = {field.name for field in fields(Conditions)} - {"frameworks", "gpu", "f
 _GPU_READING = re.compile(r"gpu\d+\.")
 
 
-def written_record(trial: FrozenTrial) -> Mapping[str, Any] | None:
+def written_record(trial: StoredTrial) -> Mapping[str, Any] | None:
     """Return the record that an Optuna trial holds; None for one that was interrupted, or goes on.
 
     Raises:
@@ -149,6 +154,8 @@ def state_of(purpose: object, score: float | None) -> TrialState:
     What measures a point again counts as pruned: in their importances and plots a point that was confirmed a dozen
     times would drown all others.
     """
+    from optuna.trial import TrialState
+
     if purpose in (Purpose.REPEAT, Purpose.CONFIRM):
         return TrialState.PRUNED
     return TrialState.FAIL if score is None else TrialState.COMPLETE
@@ -156,6 +163,8 @@ def state_of(purpose: object, score: float | None) -> TrialState:
 
 def line_object(trial: FrozenTrial) -> dict[str, Any]:
     """Return a finished trial as a line of a file has it; its number is not part of it."""
+    from optuna.distributions import distribution_to_json
+
     assert trial.datetime_start is not None
     assert trial.datetime_complete is not None
     return {
@@ -172,6 +181,9 @@ def line_object(trial: FrozenTrial) -> dict[str, Any]:
 
 def trial_of_line(said: Mapping[str, Any]) -> FrozenTrial:
     """Return the trial that was written so, its times local, as Optuna's are; one of `DAMAGE` where it is none."""
+    from optuna.distributions import json_to_distribution
+    from optuna.trial import FrozenTrial
+
     if said["attributes"][CLAIM]["uuid"] != said["uuid"]:
         raise ValueError("claim: another trial's")
     score = None if said["score"] is None else float(said["score"])
@@ -200,11 +212,72 @@ def local_time(text: str) -> datetime:
     return datetime.fromisoformat(text).astimezone().replace(tzinfo=None, fold=0)
 
 
+_LATE = ("~", "")  # behind all trials whose start is known
+_log = logging.getLogger(__name__)
+
+
+def starts_of(trials: Sequence[tuple[int, StoredTrial]], *, always: bool = False) -> dict[int, tuple[str, str]]:
+    """Return what orders the trials of a study in which some were imported: their starts in UTC, then their UUIDs.
+
+    Numbers tell in which order they were imported, and that shall not matter to a reader.
+
+    Returns:
+        The keys by number, that of the first trial of a UUID; nothing where none was imported: then numbers do.
+    """
+    found: dict[int, tuple[str, str]] = {}
+    first: dict[str, int] = {}
+    for number, trial in trials:
+        uuid = uuid_of(trial) or ""
+        marker = trial.user_attrs.get(IMPORTED) if isinstance(trial.user_attrs, Mapping) else None
+        always = always or isinstance(marker, Mapping)
+        start = marker.get("started") if isinstance(marker, Mapping) else None
+        if not isinstance(start, str):
+            start = utc_text(trial.datetime_start) if trial.datetime_start else _LATE[0]
+        found.setdefault(first.setdefault(uuid, number) if uuid else number, (start, uuid))
+    return found if always else {}
+
+
+def read_records(
+    trials: Sequence[tuple[int, StoredTrial]], waiting: Sequence[StoredTrial], where: str
+) -> list[tuple[str | None, TrialRecord]]:
+    """Return the records among the trials of a storage, and those that wait for the storage, with UUIDs, oldest first.
+
+    Foreign ones and later formats are left out, which is logged; so are trials that were interrupted, or go on, and
+    the second of two that are one.
+
+    A trial has the number of the first Optuna trial of its UUID. One that waits and is not there yet gets the next
+    number that is free, which is what it will have unless others are quicker.
+    """
+    last = max((number for number, _ in trials), default=-1)
+    free = itertools.count(last + 1)
+    numbers: dict[str | None, int] = {}
+    records: dict[str | int, tuple[str | None, TrialRecord]] = {}
+    unread: list[str] = []
+    for place, trial in (*trials, *((None, late) for late in waiting)):
+        uuid = uuid_of(trial)
+        number = place if place is not None and uuid is None else numbers.get(uuid)
+        if number is None:
+            number = numbers[uuid] = next(free) if place is None else place
+        try:
+            written = written_record(trial)
+            if written is not None and (uuid or number) not in records:
+                records[uuid or number] = uuid, record_of(number, written)
+        except ValueError as error:
+            unread.append(f"{number} ({error})")
+    if unread:
+        _log.warning("trials that cannot be read are left out of the record %s: %s", where, first_of(unread, 5))
+    found = list(records.values())
+    if starts := starts_of(trials):
+        found.sort(key=lambda entry: starts.get(entry[1].number, _LATE))
+    elif last >= MEMBER_NUMBERS:
+        found.sort(key=lambda entry: entry[1].ended_utc)  # stable: within an Optuna study the order is known
+    return found
+
+
 # Finished trials that the storage does not have yet.
 
 
 _LINE_FORMAT = 1
-_log = logging.getLogger(__name__)
 
 
 class UndeliveredTrials:

@@ -6,8 +6,6 @@ there twice: readers keep one trial of each UUID, under the number of the first.
 interrupted, and that had to be added again, keeps the number under which its user knows it.
 """
 
-import itertools
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,25 +16,21 @@ from optuna.distributions import BaseDistribution
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from autotune.config.keys import first_of
 from autotune.errors import StorageAway
-from autotune.records import TrialRecord, Values
+from autotune.records import Values
 from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, united, uuid_of
-from autotune.study.entry import IMPORTED, RECORD, record_of, utc_text, written_record
-from autotune.study.storage.storage import SET_ASIDE, Storage, member_names, next_member
+from autotune.study.entry import RECORD
+from autotune.study.entry import read_records as read_records  # until the last importer is changed
+from autotune.study.entry import starts_of as starts_of
+from autotune.study.storage.storage import MEMBER_NUMBERS, Storage, first_kept, member_names, next_member
 
 DISTURBED_BY = "disturbed_by"
 """Attribute of an interrupted trial that says who came, for people."""
 
 _T = TypeVar("_T")
-_FURTHER = 1_000_000
-"""Distance between the first trial numbers of the Optuna studies of one study."""
 
-_LATE = ("~", "")  # behind all trials whose start is known
 _GONE = (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError)
 """Errors of a write to a trial that somebody has taken for interrupted, or has deleted."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,18 +72,17 @@ class OptunaTrials:
             self._storage: BaseStorage = self.connection.storage
             members = member_names(name, self.connection.names()) or [name]
             self._studies = [_load(member, self._storage) for member in members]
-            aside = [place for place, study in enumerate(self._studies) if SET_ASIDE in study.user_attrs]
-            self._first = max(aside, default=0)
+            self._first = first_kept([study.user_attrs for study in self._studies])
             self._known: list[dict[str, BaseDistribution]] = [{} for _ in self._studies]
             self._read: set[int] = set()
             for number, _, trial in self._trials():
-                self._know(number // _FURTHER, trial.distributions)
+                self._know(number // MEMBER_NUMBERS, trial.distributions)
                 if trial.state.is_finished():
                     self._read.add(number)
 
     def found(self) -> list[tuple[int, FrozenTrial]]:
         """Return the trials that are there, with their numbers."""
-        return [(number, trial) for number, _, trial in self._trials() if number >= self._first * _FURTHER]
+        return [(number, trial) for number, _, trial in self._trials() if number >= self._first * MEMBER_NUMBERS]
 
     def expecting(self, function: Callable[[], _T]) -> _T:
         """Call a function that uses the storage; once more, on a new connection, where that was lost on the way.
@@ -131,7 +124,7 @@ class OptunaTrials:
         study_id = self._storage.get_study_id_from_name(self._studies[place].study_name)
         trial_id = self._storage.create_new_trial(study_id, trial)
         self._know(place, distributions)
-        number = place * _FURTHER + self._storage.get_trial_number_from_id(trial_id)
+        number = place * MEMBER_NUMBERS + self._storage.get_trial_number_from_id(trial_id)
         self.last = max(self.last, number)
         return number
 
@@ -141,7 +134,7 @@ class OptunaTrials:
         Of two that were made at the same time, the one with the lower number goes on.
         """
         return any(
-            self._first * _FURTHER <= number < claim.number
+            self._first * MEMBER_NUMBERS <= number < claim.number
             and dict(trial.params) == dict(claim.values)
             and uuid_of(trial) != claim.uuid
             for number, _, trial in self._trials(TrialState.RUNNING)
@@ -210,7 +203,7 @@ class OptunaTrials:
         """Yield all trials, of those that were set aside too, with their numbers and their Optuna studies."""
         for place, study in enumerate(self._studies):
             for trial in study.get_trials(deepcopy=False, states=states or None):
-                number = place * _FURTHER + trial.number
+                number = place * MEMBER_NUMBERS + trial.number
                 self.last = max(self.last, number)
                 yield number, study, trial
 
@@ -287,61 +280,3 @@ def _load(name: str, storage: BaseStorage) -> optuna.Study:
         return optuna.create_study(
             study_name=name, storage=storage, sampler=sampler, direction="maximize", load_if_exists=True
         )
-
-
-def starts_of(trials: Sequence[tuple[int, FrozenTrial]], *, always: bool = False) -> dict[int, tuple[str, str]]:
-    """Return what orders the trials of a study in which some were imported: their starts in UTC, then their UUIDs.
-
-    Numbers tell in which order they were imported, and that shall not matter to a reader.
-
-    Returns:
-        The keys by number, that of the first trial of a UUID; nothing where none was imported: then numbers do.
-    """
-    found: dict[int, tuple[str, str]] = {}
-    first: dict[str, int] = {}
-    for number, trial in trials:
-        uuid = uuid_of(trial) or ""
-        marker = trial.user_attrs.get(IMPORTED) if isinstance(trial.user_attrs, Mapping) else None
-        always = always or isinstance(marker, Mapping)
-        start = marker.get("started") if isinstance(marker, Mapping) else None
-        if not isinstance(start, str):
-            start = utc_text(trial.datetime_start) if trial.datetime_start else _LATE[0]
-        found.setdefault(first.setdefault(uuid, number) if uuid else number, (start, uuid))
-    return found if always else {}
-
-
-def read_records(
-    trials: Sequence[tuple[int, FrozenTrial]], waiting: Sequence[FrozenTrial], where: str
-) -> list[tuple[str | None, TrialRecord]]:
-    """Return the records among the Optuna trials, and those that wait for the storage, with UUIDs, oldest first.
-
-    Foreign ones and later formats are left out, which is logged; so are trials that were interrupted, or go on, and
-    the second of two that are one.
-
-    A trial has the number of the first Optuna trial of its UUID. One that waits and is not there yet gets the next
-    number that is free, which is what it will have unless others are quicker.
-    """
-    last = max((number for number, _ in trials), default=-1)
-    free = itertools.count(last + 1)
-    numbers: dict[str | None, int] = {}
-    records: dict[str | int, tuple[str | None, TrialRecord]] = {}
-    unread: list[str] = []
-    for place, trial in (*trials, *((None, late) for late in waiting)):
-        uuid = uuid_of(trial)
-        number = place if place is not None and uuid is None else numbers.get(uuid)
-        if number is None:
-            number = numbers[uuid] = next(free) if place is None else place
-        try:
-            written = written_record(trial)
-            if written is not None and (uuid or number) not in records:
-                records[uuid or number] = uuid, record_of(number, written)
-        except ValueError as error:
-            unread.append(f"{number} ({error})")
-    if unread:
-        _log.warning("trials that cannot be read are left out of the record %s: %s", where, first_of(unread, 5))
-    found = list(records.values())
-    if starts := starts_of(trials):
-        found.sort(key=lambda entry: starts.get(entry[1].number, _LATE))
-    elif last >= _FURTHER:
-        found.sort(key=lambda entry: entry[1].ended_utc)  # stable: within an Optuna study the order is known
-    return found

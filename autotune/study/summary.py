@@ -581,6 +581,16 @@ def rating_of(attribute: object) -> Rating | None:
     return rating if all(0.0 < one.low <= one.ratio <= one.high < math.inf for one in ratios) else None
 
 
+RATING = "worth of changes:"
+"""Beginning of the attributes of a study that hold the rating of a search; its name follows."""
+
+
+def ratings_among(attributes: Mapping[str, object]) -> dict[str, Rating]:
+    """Return the ratings among the attributes of a study, by search."""
+    found = {name: rating_of(some) for name, some in attributes.items() if name.startswith(RATING)}
+    return {name.removeprefix(RATING): rating for name, rating in found.items() if rating}
+
+
 def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | None = None) -> list[Change]:
     """Return what a point changes.
 

@@ -13,22 +13,22 @@ import os
 import re
 import shutil
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-import optuna
-from optuna.storages import JournalStorage
 
 from autotune.clock import Clock
 from autotune.errors import StudyError
 from autotune.files import open_regular
 from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.lock import FileLock, LockProbe
-from autotune.study.storage.storage import DAMAGE, Connection, Storage
+from autotune.study.storage.storage import DAMAGE, MEMBER_NUMBERS, Connection, Storage, first_kept, member_names
 
 _UNTIL = re.compile(r"\.until-\d{8}T\d{6}Z$")
 
@@ -64,14 +64,15 @@ class JournalFolder:
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Open a journal, which is created if it does not exist and is to be written; its last line is repaired."""
+        import optuna  # takes longer than all else that a reader of a study does
+        from optuna.storages import JournalStorage
+
         path = self.path(study)
-        # Not "<journal>.lock": that is the name of Optuna's own lock, which would wait 30 s for ours to go.
-        lock = FileLock(path.with_name(path.name + ".flock"))
         with _expected(path):
             if not reads_only:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 _require_own(path)
-            file = JournalFile(path, lock, creates=not reads_only)
+            file = JournalFile(path, _lock(path), creates=not reads_only)
             storage = JournalStorage(file)  # type: ignore[arg-type]
             torn_bytes = file.repair()  # once every line before it was read: what is damaged stays as it is
         return Connection(
@@ -81,6 +82,33 @@ class JournalFolder:
             torn_bytes=torn_bytes,
             lock_probe=partial(LockProbe, path),
         )
+
+    def read(self, study: str) -> tuple[list[tuple[int, JournalTrial]], dict[str, Any]] | None:
+        """Read a study without Optuna: its trials with their numbers, and its attributes.
+
+        Returns:
+            None where the journal does not have it, or has what only Optuna can judge.
+        """
+        path = self.path(study)
+        with _expected(path):
+            file = JournalFile(path, _lock(path), creates=False)
+            entries = list(file.read_logs(0))
+            file.repair()
+            entries += file.read_logs(len(entries))
+        try:
+            found = _replayed(entries)
+        except DAMAGE:
+            return None
+        members = [found[name] for name in member_names(study, found)]
+        if not members:
+            return None
+        first = first_kept([attributes for attributes, _ in members])
+        numbered = [
+            (place * MEMBER_NUMBERS + number, trial)
+            for place, (_, trials) in enumerate(members[first:], start=first)
+            for number, trial in enumerate(trials)
+        ]
+        return numbered, members[first][0]
 
     def attributes(self, name: str) -> list[object]:
         """Return nothing: each journal is a file of its own, and many of them take long to read."""
@@ -96,12 +124,66 @@ class JournalFolder:
     def discard(self, study: str, trash: Path) -> None:
         """Move a journal, and what lies beside it, into a folder."""
         path = self.path(study)
-        lock = FileLock(path.with_name(path.name + ".flock"))
-        with _expected(path), lock:  # no entry is half written
+        with _expected(path), _lock(path):  # no entry is half written
             for end in ("", ".torn"):
                 beside = path.with_name(path.name + end)
                 if os.path.lexists(beside):
                     shutil.move(beside, trash / beside.name)  # perhaps onto another disk
+
+
+def _lock(path: Path) -> FileLock:
+    # Not "<journal>.lock": that is the name of Optuna's own lock, which would wait 30 s for ours to go.
+    return FileLock(path.with_name(path.name + ".flock"))
+
+
+@dataclass(kw_only=True)
+class JournalTrial:
+    """Trial as the entries of a journal make it, as far as a record needs it."""
+
+    user_attrs: dict[str, Any]
+    datetime_start: datetime | None
+    is_finished: bool
+
+
+def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], list[JournalTrial]]]:
+    """Return the attributes and the trials of each Optuna study in a journal, as `JournalStorage` reads it.
+
+    Raises:
+        LookupError: An entry is of a kind that autotune does not write. Other errors of `DAMAGE`: one is damaged.
+    """
+    studies: dict[str, tuple[dict[str, Any], list[JournalTrial]]] = {}
+    by_id: dict[int, tuple[dict[str, Any], list[JournalTrial]]] = {}
+    trials: dict[int, JournalTrial] = {}
+    for entry in entries:
+        operation = entry["op_code"]
+        if operation == 0:  # a study is created, perhaps by several machines at once
+            if entry["study_name"] not in studies:
+                studies[entry["study_name"]] = by_id[len(by_id)] = {}, []
+        elif operation == 2:  # an attribute of a study
+            by_id[entry["study_id"]][0].update(entry["user_attr"])
+        elif operation == 4:  # a trial is created
+            start = entry["datetime_start"]
+            trials[len(trials)] = trial = JournalTrial(
+                user_attrs=entry.get("user_attrs", {}),
+                datetime_start=datetime.fromisoformat(start).astimezone().replace(tzinfo=None) if start else None,
+                is_finished=_is_finished(entry.get("state", 0)),
+            )
+            by_id[entry["study_id"]][1].append(trial)
+        elif operation in (6, 7, 8):  # its state, an intermediate value, an attribute; nothing once it has finished
+            trial = trials[entry["trial_id"]]
+            if operation == 8 and not trial.is_finished:
+                trial.user_attrs = {**trial.user_attrs, **entry["user_attr"]}
+            elif operation == 6 and not trial.is_finished:
+                trial.is_finished = _is_finished(entry["state"])
+        elif operation not in (3, 9):  # attributes of Optuna's own
+            raise LookupError(operation)
+    return studies
+
+
+def _is_finished(state: int) -> bool:
+    if state not in (0, 1, 2, 3):  # one of 4 waits for a worker of Optuna
+        raise LookupError(state)
+    return state != 0
 
 
 def _require_own(path: Path) -> None:
@@ -132,13 +214,19 @@ def _expected(path: Path, file: JournalFile | None = None) -> Iterator[None]:
             where=str(path),
             remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
         ) from error
-    except (*DAMAGE, optuna.exceptions.OptunaError) as error:
+    except _errors() as error:
         # Whole lines of JSON, but not what Optuna wrote: it trusts its own file.
         raise StudyError(
             f"the record of this study is damaged: {type(error).__name__}: {ascii(str(error))[1:101]}",
             where=str(path),
             remedy="Move the file away to start a new study.",
         ) from error
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    import optuna
+
+    return (*DAMAGE, optuna.exceptions.OptunaError)
 
 
 _REMEDY = "What was measured before is in the answer. Put the file back or move it away, then run the command again."

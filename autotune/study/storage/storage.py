@@ -1,16 +1,20 @@
 """Storage of studies: a seam. One is a folder of journal files, the other a database."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
-
-from optuna.storages import BaseStorage
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.clock import Clock
 from autotune.study.storage.lock import LockProbe
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
 
 DAMAGE = (
     LookupError,
@@ -22,6 +26,13 @@ DAMAGE = (
     RecursionError,
 )
 """Errors that Optuna raises where a storage holds what it did not write, or no longer what it did."""
+
+
+class StoredTrial(Protocol):
+    """Trial as a reader of records needs it: one of Optuna, or of a journal."""
+
+    user_attrs: dict[str, Any]
+    datetime_start: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +101,9 @@ class Storage(Protocol):
 SET_ASIDE = "set_aside"
 """Attribute of a member before which all others were set aside."""
 
+MEMBER_NUMBERS = 1_000_000
+"""Distance between the first trial numbers of the members of one study."""
+
 _FURTHER_MEMBER = re.compile(r"(.*)~([2-9]\d{0,5}|1\d{1,5})", re.DOTALL)
 
 
@@ -98,6 +112,11 @@ def member_names(study: str, names: Collection[str]) -> list[str]:
     matches = (_FURTHER_MEMBER.fullmatch(name) for name in set(names))
     further = sorted(int(match[2]) for match in matches if match and match[1] == study)
     return [*([study] if study in names else []), *(f"{study}~{number}" for number in further)]
+
+
+def first_kept(attributes: Sequence[Mapping[str, Any]]) -> int:
+    """Return the place of the first member that was not set aside, by the attributes of each."""
+    return max((place for place, some in enumerate(attributes) if SET_ASIDE in some), default=0)
 
 
 def next_member(study: str, members: Sequence[str]) -> str:
