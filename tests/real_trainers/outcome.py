@@ -19,8 +19,6 @@ FEWEST_POINTS = 3
 RIGHT = 0.02
 """Largest deviation of a right count; or two updates, and those made between two looks at the log."""
 
-_NOT_WARM = ("a fresh process made", "warm starts are off")
-
 LEAST_WAIT, MOST_WAIT = 0.02, 0.2
 """Share of time that a trainer at least waits that waits noticeably for data, and at most one that does not."""
 
@@ -31,9 +29,7 @@ class Outcome:
 
     Attributes:
         name: Name of the row.
-        framework: Framework that trains.
         init: How ``autotune init --yes`` ended: ``ok``, or its error.
-        words: Number of words that were typed by hand.
         steps: Steps that were seen in all trials.
         counted: Samples that autotune counted over those of the trainer's own log, in the trial with the finest log.
         own_samples: Samples in the trainer's own log in that trial, from the first line seen to the last step counted.
@@ -48,18 +44,12 @@ class Outcome:
         today: Values of today's config.
         differs: What changed in the project.
         home: What appeared in the home folder.
-        temporary: What appeared in folders for temporary files.
-        answer_s: Time from typing ``search`` to the answer.
-        endings: How often trials ended in which way.
-        first_step_s: Start to first step, of each trial with numbers.
         remarks: Remarks and cautions of the search.
         failed: What could not be done at all.
     """
 
     name: str
-    framework: str
     init: str = ""
-    words: int = 0
     steps: int = 0
     counted: float | None = None
     own_samples: float = 0.0
@@ -74,25 +64,8 @@ class Outcome:
     today: dict[str, Any] = field(default_factory=dict)
     differs: list[str] = field(default_factory=list)
     home: list[str] = field(default_factory=list)
-    temporary: list[str] = field(default_factory=list)
-    answer_s: float | None = None
-    endings: dict[str, int] = field(default_factory=dict)
-    first_step_s: list[float] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     failed: str = ""
-
-    @property
-    def start(self) -> str:
-        """Starts of the trials in words: the first, and the median of those after it.
-
-        Warm are those of a search that has not said otherwise: a warm one may take long, too, where a model is built
-        and traced before its first step.
-        """
-        if len(self.first_step_s) < 2:
-            return "".join(f"{first_s:.1f}s" for first_s in self.first_step_s) or "-"
-        later_s = statistics.median(self.first_step_s[1:])
-        kind = "cold" if any(word in remark for remark in self.remarks for word in _NOT_WARM) else "warm"
-        return f"{kind} {self.first_step_s[0]:.1f}s then {later_s:.1f}s"
 
     @property
     def is_wait_plausible(self) -> bool:
@@ -106,7 +79,6 @@ class Outcome:
         error = answer.get("error") or {}
         self.verdict = answer.get("verdict") or f"error: {error.get('kind')}"
         self.why = answer.get("why") or error.get("message") or ""
-        self.endings = dict(answer.get("outcomes") or {})
         if speedup := answer.get("speedup"):
             self.speedup = (speedup["ratio"], speedup["low"], speedup["high"])
         if answer.get("verdict") == "better":
@@ -124,10 +96,9 @@ class Outcome:
                 elif event["event"] == "Remark":
                     self.remarks.append(event["text"])
                 elif event["event"] == "TrialEnded" and (measured := event["trial"]["measurement"]):
-                    self.first_step_s.append(measured["first_step_s"])
-                    if measured["data_wait_fraction"] is not None:
-                        waits.append(measured["data_wait_fraction"])
-        self.data_wait = statistics.median(waits) if waits else None
+                    waits.append(measured["data_wait_fraction"])
+        known = [share for share in waits if share is not None]
+        self.data_wait = statistics.median(known) if known else None
 
     def take_counts(self, trainer: Trainer, folder: Path, watch: Watch) -> None:
         """Compare the samples counted with those of the trainer's own log, in the trial where they can be told best."""

@@ -11,10 +11,14 @@ from pathlib import Path
 
 import psutil
 
-from tests.real_trainers.own_log import OwnLog, Progress
+from tests.real_trainers.own_log import OwnLog
+from tests.real_trainers.watching import LOOK_S, GrowingLog
 
 PATIENCE_S = 10.0
 """Time for a process to end by itself after it was told to."""
+
+START_S = 120.0
+"""Longest time to the first step of a plain training."""
 
 WARM_UP = 0.3
 """Share of a plain training, from its first step on, that is left out of its rate."""
@@ -26,33 +30,23 @@ class Done:
 
     Attributes:
         code: Exit status; None if it had to be ended.
-        took_s: Time from its start to its end.
         out: What it wrote to stdout.
         err: What it wrote to stderr.
     """
 
     code: int | None
-    took_s: float
     out: str
     err: str
 
 
 @contextmanager
 def started(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], logs: Path, group: int | None
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], logs: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a program in a session of its own; however the block is left, it and its descendants are gone then."""
     with logs.with_suffix(".out").open("wb") as out, logs.with_suffix(".err").open("wb") as err:
-        process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-            group=group,
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        process = subprocess.Popen(argv, cwd=cwd, env=dict(env), start_new_session=True, **streams)
     try:
         yield process
     finally:
@@ -77,83 +71,46 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     psutil.wait_procs(alive, timeout=PATIENCE_S)
 
 
-def run(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], logs: Path, group: int | None, limit_s: float
-) -> Done:
-    """Run a program to its end, at most for a time."""
-    begun_s = time.monotonic()
-    with started(argv, cwd=cwd, env=env, logs=logs, group=group) as process:
+def run(argv: Sequence[str], *, limit_s: float, logs: Path, **how: object) -> Done:
+    """Run a program to its end, at most for a time; see `started`."""
+    with started(argv, logs=logs, **how) as process:
         try:
             code: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             code = None
-    took_s = time.monotonic() - begun_s
-    return Done(code=code, took_s=took_s, out=_text(logs.with_suffix(".out")), err=_text(logs.with_suffix(".err")))
+    out, err = (logs.with_suffix(ending).read_text(errors="replace") for ending in (".out", ".err"))
+    return Done(code=code, out=out, err=err)
 
 
-def trained(
-    argv: Sequence[str],
-    log: OwnLog,
-    *,
-    batch: float,
-    accumulation: float,
-    cwd: Path,
-    env: Mapping[str, str],
-    logs: Path,
-    group: int | None,
-    seconds: float,
-    start_s: float = 120.0,
-) -> float | None:
+def trained(argv: Sequence[str], log: OwnLog, *, seconds: float, logs: Path, **how: object) -> float | None:
     """Train for some seconds from the first step on, and compute the rate that the trainer's own log shows.
 
     Args:
         argv: Command.
         log: Form of its progress lines.
-        batch: Samples in a batch.
-        accumulation: Batches in an update.
-        cwd: Folder in which it is started.
-        env: Its whole environment.
-        logs: Path without an ending for what it prints.
-        group: Group id of its processes.
         seconds: Time from its first step on.
-        start_s: Longest time to the first step.
+        logs: Path without an ending for what it prints.
+        how: See `started`.
 
     Returns:
-        Samples per second; None if there were too few steps.
+        Progress per second, see `OwnLog.samples`; None if there were too few steps.
     """
-    progress = [Progress(log=log), Progress(log=log)]
-    points: list[tuple[float, float]] = []
     begun_s = time.monotonic()
-    with started(argv, cwd=cwd, env=env, logs=logs, group=group) as process:
-        files = [path.open("rb") for path in (logs.with_suffix(".out"), logs.with_suffix(".err"))]
-        try:
-            while True:
-                has_ended = process.poll() is not None
-                now_s = time.monotonic()
-                for file, each in zip(files, progress, strict=True):
-                    if each.feed(file.read().decode(errors="replace")):
-                        points.append((now_s, log.samples(each.done, batch=batch, accumulation=accumulation)))
-                limit_s = points[0][0] + seconds if points else begun_s + start_s
-                if has_ended or now_s >= limit_s:
-                    break
-                time.sleep(0.02)
-        finally:
-            for file in files:
-                file.close()
-    return _rate(points)
-
-
-def _rate(points: Sequence[tuple[float, float]]) -> float | None:
+    with started(argv, logs=logs, **how) as process:
+        grow = [GrowingLog(logs.with_suffix(ending), log) for ending in (".out", ".err")]
+        points, limit_s = grow[0].points, begun_s + START_S
+        while process.poll() is None and time.monotonic() < limit_s:
+            time.sleep(LOOK_S)
+            for each in grow:
+                each.look()
+            points = max((each.points for each in grow), key=len)
+            limit_s = points[0].t_s + seconds if points else limit_s
     if len(points) < 3:
         return None
-    begin_s = points[0][0] + WARM_UP * (points[-1][0] - points[0][0])
-    first = next(point for point in points if point[0] >= begin_s)
-    took_s, samples = points[-1][0] - first[0], points[-1][1] - first[1]
-    return samples / took_s if took_s > 0 and samples > 0 else None
-
-
-def _text(path: Path) -> str:
-    return path.read_text(errors="replace")
+    begin_s = points[0].t_s + WARM_UP * (points[-1].t_s - points[0].t_s)
+    first = next(point for point in points if point.t_s >= begin_s)
+    took_s, done = points[-1].t_s - first.t_s, points[-1].done - first.done
+    return done / took_s if took_s > 0 and done > 0 else None
 
 
 def environment(python: Path, home: Path, own: Mapping[str, str]) -> dict[str, str]:
@@ -161,10 +118,7 @@ def environment(python: Path, home: Path, own: Mapping[str, str]) -> dict[str, s
     return {
         "PATH": f"{python.parent}{os.pathsep}{os.defpath}{os.pathsep}/usr/local/bin",
         "HOME": str(home),
-        "LANG": "C.UTF-8",
-        "TERM": "dumb",
-        "USER": "user",
-        "PYTHONUNBUFFERED": "1",
+        **{"LANG": "C.UTF-8", "TERM": "dumb", "USER": "user", "PYTHONUNBUFFERED": "1"},
         "OMP_NUM_THREADS": "1",  # on a machine with other work, threads of a step wait for each other
         **own,
     }

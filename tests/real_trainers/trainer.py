@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.real_trainers.own_log import OwnLog
 
@@ -51,16 +52,9 @@ class Place:
             RuntimeError: It fails.
             subprocess.TimeoutExpired: It takes longer than `LONGEST_PREPARATION_S`.
         """
-        done = subprocess.run(
-            [str(self.python), "-c", program, *arguments],
-            cwd=self.project,
-            env=dict(self.env),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_PREPARATION_S,
-            check=False,
-        )
+        how: dict[str, Any] = {"cwd": self.project, "env": dict(self.env), "stdin": subprocess.DEVNULL, "text": True}
+        words = [str(self.python), "-c", program, *arguments]
+        done = subprocess.run(words, capture_output=True, check=False, timeout=LONGEST_PREPARATION_S, **how)
         if done.returncode:
             raise RuntimeError(f"the data could not be made: {done.stderr[-600:]}")
 
@@ -85,7 +79,6 @@ class Trainer:
         log: Form of its progress lines.
         batch: Samples in a batch: a number, or the key of the trial's config that holds it.
         accumulation: Batches in an update of the optimizer, likewise.
-        framework: Framework that trains.
         steps: Whether its steps can be seen without a change to it, as far as the documentation says.
         waits: Whether it waits for data noticeably; None where that is open.
     """
@@ -105,7 +98,6 @@ class Trainer:
     log: OwnLog
     batch: int | str
     accumulation: int | str = 1
-    framework: str
     steps: bool = True
     waits: bool | None = None
 
@@ -113,11 +105,6 @@ class Trainer:
     def checkout(self) -> str:
         """Name of the checkout's folder."""
         return self.repository.partition("/")[2]
-
-    @property
-    def words(self) -> int:
-        """Number of words that a user has to type by hand, besides ``init --yes`` and the command."""
-        return len(f"{self.by_hand} {self.written_by_hand}".split())
 
     def missing(self, checkouts: Path, packages: Path) -> str | None:
         """Say what is missing for it to run; None if nothing is."""

@@ -27,8 +27,8 @@ class Point:
     done: float
 
 
-class _Log:
-    """Log that grows."""
+class GrowingLog:
+    """Log of a trainer, which grows, and its points in time at which it showed progress."""
 
     def __init__(self, path: Path, form: OwnLog) -> None:
         self.path = path
@@ -64,16 +64,16 @@ class Watch:
     def __init__(self, project: Path, form: OwnLog) -> None:
         self._project = project
         self._form = form
-        self._logs: dict[Path, _Log] = {}
+        self._logs: dict[Path, GrowingLog] = {}
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Iterator["Watch"]:
         """Watch in a thread of its own as long as the block lasts."""
         end = threading.Event()
         thread = threading.Thread(target=self._follow, args=(end,), daemon=True)
         thread.start()
         try:
-            yield
+            yield self
         finally:
             end.set()
             thread.join()
@@ -97,4 +97,4 @@ class Watch:
             for name in _NAMES:
                 for path in state.glob(f".autotune/trials/*/*/{name}"):
                     if path not in self._logs:
-                        self._logs[path] = _Log(path, self._form)
+                        self._logs[path] = GrowingLog(path, self._form)

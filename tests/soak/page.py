@@ -1,12 +1,10 @@
-"""What the daemon's page costs when it is followed: CPU, bytes, a tab's memory over hours."""
+"""What the daemon's page costs: CPU, bytes, the time to the first picture, a tab's memory over hours."""
 
 import contextlib
 import http.client
-import json
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,48 +19,18 @@ from tests.daemon.web.page_server import PageServer
 from tests.soak.harness import AUTOTUNE, Result, Soak, check
 from tests.until import until
 
-_MIB = 1 << 20
 
-
-@check(
-    cases=("picture", "daemon", "tab"),
-    options={"--pages": 20, "--seconds": 60.0, "--tab": 28_800.0, "--trials": 10_000},
-)
+@check(cases=("daemon", "tab"), options={"--pages": 20, "--seconds": 60.0, "--tab": 28_800.0, "--trials": 10_000})
 def page(soak: Soak) -> Iterator[Result]:
-    """What the daemon's page costs: its CPU, a tab's memory, the bytes sent, and the time to the first picture.
+    """What the daemon's page costs: its CPU, the bytes sent, the time to the first picture, and a tab's memory.
 
     A daemon with a search is followed from --pages for --seconds; chromium shows a study of --trials, and all that
     changes in --tab seconds, one change a second, as fast as it can.
     """
-    options = soak.options
-    if "picture" in soak.cases:
-        yield from _first_picture(soak, options.trials)
     if "daemon" in soak.cases:
-        yield from _daemon_cores(soak, options.pages, options.seconds)
+        yield from _daemon_cores(soak, soak.options.pages, soak.options.seconds)
     if "tab" in soak.cases:
-        yield from _tab(soak, options.tab)
-
-
-def _first_picture(soak: Soak, trials: int) -> Iterator[Result]:
-    daemon = _busy(soak.place())
-    for number in range(100, 100 + trials):
-        speed = None if number % 50 == 0 else 1.0 + number % 97 / 100
-        daemon.searching.trial(number, speed, takes_s=5.0)
-    daemon.note(0.5)
-    began_s = time.monotonic()
-    server = PageServer(soak.place(), _state(daemon))
-    made_s = time.monotonic() - began_s
-    marks = "return document.querySelectorAll('svg.search .mark').length"
-    with contextlib.ExitStack() as stack:
-        stack.callback(server.stop)
-        page = stack.enter_context(chromium())
-        for visit, reading_s in (("first", made_s), ("second", 0.0)):
-            began_s = time.monotonic()
-            page.get(server.address)
-            until(lambda: page.execute_script(marks), "there is no picture")
-            took_s = reading_s + time.monotonic() - began_s
-            yield Result(f"{trials:,} trials, {visit} visit: picture after {took_s:.2f} s, {reading_s:.2f} s to read")
-    yield Result(f"the state: {len(json.dumps(server.state)) / 1000:.0f} kB")
+        yield from _tab(soak, soak.options.trials, int(soak.options.tab))
 
 
 def _daemon_cores(soak: Soak, pages: int, seconds: float) -> Iterator[Result]:
@@ -97,47 +65,38 @@ def _daemon_cores(soak: Soak, pages: int, seconds: float) -> Iterator[Result]:
     daemon.wait()
 
 
-def _tab(soak: Soak, seconds: float) -> Iterator[Result]:
-    daemon = _busy(soak.place())
-    server = PageServer(soak.place(), _state(daemon))
+def _tab(soak: Soak, trials: int, changes: int) -> Iterator[Result]:
+    daemon = BusyDaemon(open_home({"AUTOTUNE_DAEMON_DIR": str(soak.place())}), soak.place())
+    daemon.fill()
+    for number in range(100, 100 + trials):
+        daemon.searching.trial(number, None if number % 50 == 0 else 1.0 + number % 97 / 100, takes_s=5.0)
+    daemon.note(0.5)
+    server = PageServer(soak.place(), daemon.page.document() or {})
     with contextlib.ExitStack() as stack:
         stack.callback(server.stop)
-        page = stack.enter_context(chromium())
+        page, began_s = stack.enter_context(chromium()), time.monotonic()
         page.get(server.address)
-        until(lambda: text_of(page, "#connection") == "live", "the page is not live")
+        marks = "return document.querySelectorAll('svg.search .mark').length"
+        until(lambda: page.execute_script(marks), "there is no picture")
+        yield Result(f"{trials:,} trials: picture after {time.monotonic() - began_s:.2f} s")
         # The changes come as from another page of this browser: the server would send one a second.
         tell = "(self.other ??= new BroadcastChannel('autotune')).postMessage({state: arguments[0]})"
-        changes, began_s = int(seconds), time.monotonic()
         for number in range(changes + 1):
             if number % max(1, changes // 8) == 0:
                 page.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
                 page.execute_cdp_cmd("Performance.enable", {})
                 metrics = page.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
                 found = {one["name"]: one["value"] for one in metrics}
-                heap, nodes = found["JSHeapUsedSize"] / _MIB, int(found["Nodes"])
-                text = f"{heap:.1f} MiB of JavaScript, {nodes:,} nodes, {time.monotonic() - began_s:.0f} s here"
+                text = f"{found['JSHeapUsedSize'] / (1 << 20):.1f} MiB of JavaScript, {int(found['Nodes']):,} nodes"
                 yield Result(f"a tab after {number:,} changes ({number / 3600:.1f} hours of one a second): {text}")
             daemon.clock.wait(1.0)
             if number % 10 == 0:
-                daemon.searching.trial(100 + number // 10, 1.2, Purpose.EXPLORE, takes_s=0.0)
+                daemon.searching.trial(100 + trials + number // 10, 1.2, Purpose.EXPLORE, takes_s=0.0)
             daemon.note(0.5 + 0.4 * (number % 7) / 7)
-            state = _state(daemon)
+            state: Any = daemon.page.document()
             page.execute_script(tell, state)
-        trials = str(state["search"]["trials"])
-        until(lambda: trials in text_of(page, "#search"), "the page does not show the last change")
-
-
-def _busy(folder: Path) -> BusyDaemon:
-    """Return the files of a daemon that has much to show."""
-    daemon = BusyDaemon(open_home({"AUTOTUNE_DAEMON_DIR": str(folder / "home")}), folder / "project")
-    daemon.fill()
-    return daemon
-
-
-def _state(daemon: BusyDaemon) -> dict[str, Any]:
-    document = daemon.page.document()
-    assert document is not None
-    return dict(document)
+        shown = str(state["search"]["trials"])
+        until(lambda: shown in text_of(page, "#search"), "the page does not show the last change")
 
 
 def _followed(client: Client) -> list[int]:

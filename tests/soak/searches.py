@@ -1,14 +1,12 @@
 """Searches as users type them, over trainers that misbehave and trainers of public repositories."""
 
 import json
-import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -24,7 +22,7 @@ from tests.real_trainers.programs import Done, environment, run, trained
 from tests.real_trainers.table import TRAINERS
 from tests.real_trainers.trainer import Place, Trainer
 from tests.real_trainers.watching import Watch
-from tests.soak.harness import AUTOTUNE, REPOSITORY, Result, Soak, check, left
+from tests.soak.harness import AUTOTUNE, Result, Soak, check, left
 from tests.soak.moods import MOODS
 
 _MOODY = Path(__file__).with_name("moods.py").read_text()
@@ -94,10 +92,7 @@ class Session:
     """
 
     def __init__(self, trainer: Trainer, options: Any, packages: Path, work: Path) -> None:
-        self.trainer, self.outcome = (
-            trainer,
-            Outcome(name=trainer.name, framework=trainer.framework, waits=trainer.waits),
-        )
+        self.trainer, self.outcome = trainer, Outcome(name=trainer.name, waits=trainer.waits)
         self.project, self.home, self.logs = work / "project", work / "home", work / "logs"
         for folder in (self.project, self.home, self.logs):
             folder.mkdir()
@@ -106,7 +101,6 @@ class Session:
         checkouts = options.checkouts.resolve()
         source = packages / trainer.package if trainer.package else checkouts / trainer.checkout
         self._place = Place(project=self.project, home=self.home, checkout=source, python=python, env=self.env)
-        self._temporary = litter.TemporaryFiles(work, REPOSITORY)
 
     def make(self, budget: str, seconds: float) -> None:
         """Do everything that a row asks for."""
@@ -118,22 +112,16 @@ class Session:
         except Exception as error:
             self.outcome.failed = f"{type(error).__name__}: {error}"
             traceback.print_exc()
-        finally:
-            self._temporary.remove()
 
     def _tune(self, budget: str) -> None:
         trainer, outcome = self.trainer, self.outcome
         project, home = litter.tree(self.project), litter.tree(self.home)
         self._init()
-        watch, words = (
-            Watch(self.project, trainer.log),
-            ("search", "--config", trainer.config, "--budget", budget, "--json"),
-        )
-        with watch.watching():
+        words = ("search", "--config", trainer.config, "--budget", budget, "--json")
+        with Watch(self.project, trainer.log).watching() as watch:
             searched = self._autotune(*words, limit_s=parse_duration_s(budget) + 30.0)
         kind = "none in time" if searched.code is None else f"no JSON, exit {searched.code}"
         nothing = {"error": {"kind": kind, "message": _last_words(searched)}}
-        outcome.answer_s = searched.took_s
         outcome.take_answer(_json_of(searched.out) or nothing)
         state = next(self.project.rglob(".autotune"), self.project / ".autotune")
         outcome.take_events(state)
@@ -143,18 +131,14 @@ class Session:
         changes = litter.differing(project, litter.tree(self.project))
         outcome.differs = [change for change in changes if change not in own]
         outcome.home = litter.differing(home, litter.tree(self.home))
-        outcome.temporary = [str(path) for path in self._temporary.left()]
 
     def _init(self) -> None:
         """Type ``autotune init --yes``, then by hand what it cannot know."""
         trainer, config = self.trainer, self.cwd / self.trainer.config
-        init, command = (
-            ("init", "--yes", *trainer.init, "--config", trainer.config),
-            ("--", *shlex.split(trainer.command)),
-        )
+        init = ("init", "--yes", *trainer.init, "--config", trainer.config)
+        command = ("--", *shlex.split(trainer.command))
         done = self._autotune(*init, *command, limit_s=400.0)
         self.outcome.init = "ok" if done.code == 0 else f"exit {done.code}: {_last_words(done)}"
-        self.outcome.words = trainer.words
         if trainer.written_by_hand:
             config.write_text(trainer.written_by_hand)
             return
@@ -166,8 +150,8 @@ class Session:
                 file.write(trainer.by_hand)
 
     def _autotune(self, *words: str, limit_s: float, cwd: Path | None = None) -> Done:
-        how = {"env": self.env, "group": self._temporary.group, "limit_s": limit_s}
-        return run([*AUTOTUNE, *words], cwd=cwd or self.cwd, logs=self.logs / words[0], **how)
+        logs = self.logs / words[0]
+        return run([*AUTOTUNE, *words], cwd=cwd or self.cwd, env=self.env, logs=logs, limit_s=limit_s)
 
     def _confirm(self, seconds: float) -> None:
         """Train with today's and with the best values in turn, without autotune, each in a fresh copy."""
@@ -184,23 +168,14 @@ class Session:
                 self.outcome.confirmed.append(best / baseline)
 
     def _rate(self, project: Path, seconds: float) -> float | None:
-        fresh = project.with_name("training")
+        fresh, trainer = project.with_name("training"), self.trainer
         shutil.copytree(project, fresh, symlinks=True, ignore=shutil.ignore_patterns("trials", "cache"))
-        try:
-            values = yaml.safe_load((fresh / self.trainer.folder / self.trainer.config).read_text())
-            return trained(
-                [*AUTOTUNE, "run", "--config", self.trainer.config],
-                self.trainer.log,
-                batch=number_of(values, self.trainer.batch),
-                accumulation=number_of(values, self.trainer.accumulation),
-                cwd=fresh / self.trainer.folder,
-                env=self.env,
-                logs=self.logs / "run",
-                group=self._temporary.group,
-                seconds=seconds,
-            )
-        finally:
-            shutil.rmtree(fresh)
+        cwd, words = fresh / trainer.folder, [*AUTOTUNE, "run", "--config", trainer.config]
+        values = yaml.safe_load((cwd / trainer.config).read_text())
+        done = trained(words, trainer.log, seconds=seconds, logs=self.logs / "run", cwd=cwd, env=self.env)
+        shutil.rmtree(fresh)
+        batch, accumulation = number_of(values, trainer.batch), number_of(values, trainer.accumulation)
+        return done and trainer.log.samples(done, batch=batch, accumulation=accumulation)
 
 
 def _last_words(done: Done) -> str:
@@ -217,7 +192,7 @@ def real(soak: Soak) -> Iterator[Result]:
 
     Their checkouts are in a folder, by name; what is missing is skipped. Samples are checked against each trainer's
     own log, a gain against plain trainings with today's and the best values in turn, and it is looked for what was
-    left, in the home folder too.
+    left in the project and in the home folder.
     """
     options = soak.options
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
@@ -234,18 +209,10 @@ def real(soak: Soak) -> Iterator[Result]:
 
 
 def _row(found: Outcome) -> Result:
-    # Files that are called alike are named once, with their number.
-    alike = Counter(re.sub(r"(?<=[-_])[^-_/]*$|(?<=/[A-Za-z_]{12}).*$", "*", path) for path in found.temporary)
-    fields = {
-        **asdict(found),
-        "start": found.start,
-        "temporary": [f"{name} ({count})" for name, count in alike.items()],
-    }
-    shown = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in fields.items()}
+    fields = {name: value for name, value in asdict(found).items() if value and name != "name"}
+    shown = [f"{name} {f'{value:.3g}' if isinstance(value, float) else value}" for name, value in fields.items()]
     return Result(
-        "; ".join(
-            [f"{found.name:<28}", *(f"{name} {value}" for name, value in shown.items() if value and name != "name")]
-        ),
+        "; ".join([f"{found.name:<28}", *shown]),
         found.failed,
         found.is_right is False and "the samples are not those of the trainer's own log",
         not found.is_wait_plausible and "the wait for data is not plausible",

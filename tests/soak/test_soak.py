@@ -47,7 +47,7 @@ def test_what_the_pages_quote_can_be_typed(capsys: pytest.CaptureFixture[str]) -
     "typed",
     [
         pytest.param("kill --times 6 --jobs 2", marks=pytest.mark.core),
-        "page --only picture tab --trials 1000 --tab 600",
+        "page --only tab --trials 1000 --tab 600",
     ],
 )
 def test_a_short_form_finds_nothing_wrong(typed: str, capsys: pytest.CaptureFixture[str]) -> None:

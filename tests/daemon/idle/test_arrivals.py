@@ -7,6 +7,20 @@ from autotune.measure.gpu.occupancy import Occupant
 from tests.daemon.idle.readings import STRANGER, Readings
 
 OWN = {"has_own": True, "utilization": 0.9}
+ALONE, KERNELS, HIDDEN = {"gpu": OWN}, {"gpu": {"utilization": 0.5}}, {"gpu": {**OWN, "unlisted_bytes": 2 << 30}}
+DESKTOP = Occupant(computes=True, pid=1, name="Xorg", memory_bytes=1 << 30)
+SMALL = Occupant(computes=True, pid=2, name="xterm", memory_bytes=10 << 20)
+GAME = Occupant(computes=True, pid=3, name="game", memory_bytes=1 << 30)
+
+
+def cores(count):
+    """Change of a reading: others use so many cores beside the search."""
+    return {**ALONE, "foreign_cores": count}
+
+
+def drawing(*occupants):
+    """Change of a reading: these draw on the GPU."""
+    return {"gpu": {**OWN, "drawing": occupants}}
 
 
 def looks(arrivals, readings, seconds, **changes):
@@ -18,97 +32,70 @@ def looks(arrivals, readings, seconds, **changes):
     return None, seconds
 
 
-def test_a_search_alone_stays():
-    """With kernels and memory of its own, and the load of nobody."""
-    arrivals, readings = Arrivals(), Readings()
-    assert looks(arrivals, readings, 60.0, gpu=OWN, foreign_cores=0.3) == (None, 60.0)
-
-
 def test_a_neighbour_on_the_gpu_is_seen_at_once():
-    """A context is enough."""
+    """A context is enough; on another GPU than those of the search it is left alone."""
+    neighbour, why = {"gpu": {**OWN, "neighbours": (STRANGER,)}}, "GPU 0 is in use by python (process 4711)"
     arrivals, readings = Arrivals(), Readings()
-    looks(arrivals, readings, 5.0, gpu=OWN)
-    assert looks(arrivals, readings, 5.0, gpu={**OWN, "neighbours": (STRANGER,)}) == (
-        "GPU 0 is in use by python (process 4711)",
-        0.25,
-    )
-
-
-def test_a_neighbour_on_another_gpu_is_left_alone():
-    """The search uses none, or others."""
-    arrivals, readings = Arrivals(uuids=()), Readings()
-    assert looks(arrivals, readings, 5.0, gpu={"neighbours": (STRANGER,)})[0] is None
+    looks(arrivals, readings, 5.0, **ALONE)
+    assert looks(arrivals, readings, 5.0, **neighbour) == (why, 0.25)
+    assert looks(Arrivals(uuids=()), readings, 5.0, **neighbour)[0] is None
 
 
 def test_load_of_others_is_somebody_within_a_second():
-    """Of a tenth of the cores and more."""
+    """Of a tenth of the cores and more; on a small machine a quarter of a core cannot be told from rounding."""
+    arrivals, readings, small = Arrivals(), Readings(), Readings(cores=2.0)
+    looks(arrivals, readings, 5.0, **ALONE)
+    assert looks(arrivals, readings, 5.0, **cores(2.0)) == ("others use 2.0 of 10 cores", 1.0)
+    arrivals = Arrivals()
+    assert looks(arrivals, small, 5.0, **cores(0.24))[0] is None
+    assert looks(arrivals, small, 5.0, **cores(0.26))[0] == "others use 0.3 of 2 cores"
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        [(60.0, cores(0.3))],
+        [(0.75, cores(10.0)), (1.0, ALONE), *[(0.5, cores(10.0)), (0.5, ALONE)] * 50],
+        [(0.25, HIDDEN), (5.0, ALONE), (0.25, HIDDEN)],
+        [(5.0, {"gpu": {**OWN, "unlisted_bytes": 300 << 20}})],
+        [(5.0, {"gpu": {**OWN, "unlisted_bytes": None}})],
+        [(1.0, ALONE), (1.5, KERNELS)] * 5,
+        [(5.0, drawing(DESKTOP)), (5.0, drawing(DESKTOP, SMALL))],
+    ],
+    ids=[
+        "a little load",
+        "jobs of cron",
+        "a look's memory",
+        "some memory",
+        "memory unknown",
+        "own kernels",
+        "a desktop",
+    ],
+)
+def test_a_search_stays_where_nobody_came(phases):
+    """What is short or small is nobody, and what was there before goes on."""
     arrivals, readings = Arrivals(), Readings()
-    looks(arrivals, readings, 5.0, gpu=OWN)
-    assert looks(arrivals, readings, 5.0, gpu=OWN, foreign_cores=2.0) == ("others use 2.0 of 10 cores", 1.0)
+    assert [looks(arrivals, readings, seconds, **changes)[0] for seconds, changes in phases] == [None] * len(phases)
 
 
-def test_a_job_of_cron_is_nobody():
-    """Three quarters of a second of all cores, or half of every second."""
+@pytest.mark.parametrize(
+    ("phases", "came", "why", "after_s"),
+    [
+        ([(0.75, cores(2.0)), (0.25, ALONE)], cores(2.0), "others use 1.7 of 10 cores", (0.5, 0.5)),
+        ([(5.0, ALONE)], HIDDEN, "2.0 GiB of GPU 0", (0.5, 0.75)),
+        ([(5.0, ALONE)], KERNELS, "GPU 0 is at work for others: kernels run 50% of the time", (2.0, 3.0)),
+        ([(5.0, drawing(DESKTOP))], drawing(DESKTOP, GAME), "game (process 3) came to draw on GPU 0", (0.25, 0.25)),
+        ([(5.0, ALONE)], {**ALONE, "asleep_s": 60.0}, "the machine was suspended", (0.25, 0.25)),
+    ],
+    ids=["in turns with the search", "hidden memory", "kernels between trials", "a game", "a lid that is opened"],
+)
+def test_a_search_leaves_when_somebody_comes(phases, came, why, after_s):
+    """Once two looks agree, where memory and list are not read at the same moment; kernels once ours are gone."""
     arrivals, readings = Arrivals(), Readings()
-    assert looks(arrivals, readings, 0.75, gpu=OWN, foreign_cores=10.0)[0] is None
-    assert looks(arrivals, readings, 1.0, gpu=OWN)[0] is None
-    for _ in range(50):
-        assert looks(arrivals, readings, 0.5, gpu=OWN, foreign_cores=10.0)[0] is None
-        assert looks(arrivals, readings, 0.5, gpu=OWN)[0] is None
-
-
-def test_who_gets_the_cpu_in_turns_with_the_search_is_somebody():
-    """A little later: a quiet quarter of a second takes back what a loud one showed."""
-    arrivals, readings = Arrivals(), Readings()
-    assert looks(arrivals, readings, 0.75, gpu=OWN, foreign_cores=2.0)[0] is None
-    assert looks(arrivals, readings, 0.25, gpu=OWN)[0] is None
-    why, after_s = looks(arrivals, readings, 5.0, gpu=OWN, foreign_cores=2.0)
-    assert (why, after_s) == ("others use 1.7 of 10 cores", 0.5)
-
-
-def test_on_a_small_machine_a_quarter_of_a_core_is_nobody():
-    """A tenth of two cores cannot be told from rounding within a second."""
-    arrivals, readings = Arrivals(), Readings(cores=2.0)
-    assert looks(arrivals, readings, 5.0, gpu=OWN, foreign_cores=0.24)[0] is None
-    assert looks(arrivals, readings, 5.0, gpu=OWN, foreign_cores=0.26)[0] == "others use 0.3 of 2 cores"
-
-
-def test_memory_that_nobody_is_listed_for_is_somebody():
-    """If two readings agree: memory and list are not read at the same moment."""
-    arrivals, readings = Arrivals(), Readings()
-    hidden = {**OWN, "unlisted_bytes": 2 << 30}
-    assert looks(arrivals, readings, 0.25, gpu=hidden)[0] is None
-    assert looks(arrivals, readings, 5.0, gpu=OWN)[0] is None
-    why, after_s = looks(arrivals, readings, 5.0, gpu=hidden)
-    assert "2.0 GiB of GPU 0" in why
-    assert after_s <= 0.75
-    assert looks(Arrivals(), readings, 5.0, gpu={**OWN, "unlisted_bytes": 300 << 20})[0] is None
-    assert looks(Arrivals(), readings, 5.0, gpu={**OWN, "unlisted_bytes": None})[0] is None
-
-
-def test_kernels_between_two_trials_are_somebodys():
-    """Once the last process of ours has been gone for two seconds."""
-    arrivals, readings = Arrivals(), Readings()
-    looks(arrivals, readings, 5.0, gpu=OWN)
-    why, after_s = looks(arrivals, readings, 10.0, gpu={"utilization": 0.5})
-    assert why == "GPU 0 is at work for others: kernels run 50% of the time"
-    assert 2.0 <= after_s <= 3.0
-    for _ in range(5):
-        assert looks(arrivals, readings, 1.0, gpu=OWN)[0] is None
-        assert looks(arrivals, readings, 1.5, gpu={"utilization": 0.5})[0] is None
-
-
-def test_a_game_is_somebody_and_the_desktop_is_not():
-    """A process that drew when the search began goes on drawing; one that comes with a lot of memory is somebody."""
-    arrivals, readings = Arrivals(), Readings()
-    desktop = Occupant(computes=True, pid=1, name="Xorg", memory_bytes=1 << 30)
-    small = Occupant(computes=True, pid=2, name="xterm", memory_bytes=10 << 20)
-    game = Occupant(computes=True, pid=3, name="game", memory_bytes=1 << 30)
-    assert looks(arrivals, readings, 5.0, gpu={**OWN, "drawing": (desktop,)})[0] is None
-    assert looks(arrivals, readings, 5.0, gpu={**OWN, "drawing": (desktop, small)})[0] is None
-    assert looks(arrivals, readings, 5.0, gpu={**OWN, "drawing": (desktop, small, game)})[0] == (
-        "game (process 3) came to draw on GPU 0"
-    )
+    assert not any(looks(arrivals, readings, seconds, **changes)[0] for seconds, changes in phases)
+    said, found_s = looks(arrivals, readings, 10.0, **came)
+    assert why in said
+    assert after_s[0] <= found_s <= after_s[1]
 
 
 @pytest.mark.parametrize(
@@ -124,14 +111,7 @@ def test_a_search_does_not_stay_where_nobody_knows_who_is_there(changes):
     """For ten seconds it does: a driver may be slow."""
     arrivals, readings = Arrivals(), Readings()
     assert looks(arrivals, readings, 9.0, **changes)[0] is None
-    assert looks(arrivals, readings, 1.0, gpu=OWN)[0] is None
+    assert looks(arrivals, readings, 1.0, **ALONE)[0] is None
     why, after_s = looks(arrivals, readings, 60.0, **changes)
     assert "GPU lost" in why
     assert after_s == pytest.approx(10.25)
-
-
-def test_a_suspended_machine_has_somebody():
-    """Somebody who opens the lid comes to work; and the trial's times are worth nothing."""
-    arrivals, readings = Arrivals(), Readings()
-    looks(arrivals, readings, 5.0, gpu=OWN)
-    assert looks(arrivals, readings, 5.0, gpu=OWN, asleep_s=60.0)[0] == "the machine was suspended"
