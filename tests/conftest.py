@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 # Before numpy is loaded: workers whose threads wait for each other's cores are several times slower. Trainers that the
@@ -93,6 +94,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no file system can be mounted here")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Write into a folder until its file system is full; the file is called ``filler``."""
+    with open(folder / "filler", "wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
 
 
 @pytest.fixture

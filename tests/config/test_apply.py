@@ -14,6 +14,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.config.apply import create_file, plan_edit, plan_reverts, plan_section, write_edits
 from autotune.errors import ConfigError
+from tests.conftest import fill
 from tests.users import acting_as
 
 CONFIG = "# mine\r\ndata:\r\n  batch_size: 16  # per GPU\r\n  workers: 2\r\noptim: {lr: 1e-4, name: 'adam'}\r\nseed:"
@@ -97,17 +98,6 @@ def test_the_diff_says_that_a_final_newline_is_missing(config):
     assert diff.endswith("-seed:\n\\ No newline at end of file\n+seed: 7\n\\ No newline at end of file\n")
 
 
-def test_the_second_time_does_nothing(config, backups):
-    """Applying the same values again writes neither the file nor another backup."""
-    apply(config, backups, batch_size=32)
-    before = config.stat()
-    again = plan_edit(config, {"data.batch_size": 32, "optim.lr": 0.0001})
-    assert (again.nothing_to_do, again.diff) == (True, "")
-    assert write_edit(again, backups, TickingClock()) is None
-    assert config.stat().st_ino == before.st_ino
-    assert len(list(backups.rglob("*.yaml"))) == 1
-
-
 def test_the_backup_is_the_file_as_it_was(config, backups):
     """It lies where the design says, for its owner alone."""
     backup = apply(config, backups, batch_size=32)
@@ -118,14 +108,17 @@ def test_the_backup_is_the_file_as_it_was(config, backups):
 
 @pytest.mark.parametrize("tick_s", [1, 0])
 def test_reverts_undo_applies_one_after_another(config, backups, tick_s):
-    """Three applies, three reverts, each byte for byte, also when the wall clock stands still."""
+    """Applies and an init, each reverted byte for byte, also when the wall clock stands still."""
     clock = TickingClock(tick_s)
     states = [config.read_bytes()]
     for values in ({"batch_size": 32, "seed": 1}, {"lr": 0.5, "batch_size": 64}, {"name": "it's", "seed": 2}):
         apply(config, backups, clock, **values)
         states.append(config.read_bytes())
-    assert len(set(states)) == 4
-    for state in reversed(states[:-1]):
+    init(config, backups, clock)
+    states.append(config.read_bytes())
+    write_edit(plan_edit(config, {"autotune.env.MODE": "b", "data.workers": 9}), backups, clock)
+    assert len(set(states)) == 5
+    for state in reversed(states):
         revert(config, backups, clock)
         assert config.read_bytes() == state
     with pytest.raises(ConfigError, match="no apply or init is left"):
@@ -144,28 +137,6 @@ def test_an_empty_value_is_empty_again_after_a_revert(config, backups, text):
     assert config.read_bytes() == text.encode()
 
 
-def test_a_section_in_a_file_of_its_own_is_named_where_nothing_is_left_to_undo(config, backups):
-    """What was applied there is reverted there; where there is no such file, none is named."""
-    beside = config.with_name("con fig.autotune.yaml")
-    with pytest.raises(ConfigError, match="no apply or init is left") as caught:
-        plan_revert(config, backups)
-    assert beside.name not in caught.value.remedy
-    beside.write_text("command: t {config}\n")
-    with pytest.raises(ConfigError, match="no apply or init is left") as caught:
-        plan_revert(config, backups)
-    assert str(beside) in caught.value.remedy
-
-
-def test_the_record_of_a_write_is_one_that_every_version_reads(config, backups):
-    """Its format, and the numbers of the writes from one on, which reverts refer to."""
-    clock = TickingClock()
-    apply(config, backups, clock, batch_size=32)
-    apply(config, backups, clock, batch_size=64)
-    revert(config, backups, clock)
-    records = [json.loads(path.read_text()) for path in sorted(backups.rglob("*.json"))]
-    assert [(one["format"], one["number"], one["undoes"]) for one in records] == [(1, 1, None), (1, 2, None), (1, 3, 2)]
-
-
 def test_revert_keeps_edits_to_other_lines(config, backups):
     """Edits that the user made meanwhile stay, also when they moved the tuned lines."""
     apply(config, backups, batch_size=32, lr=3e-5)
@@ -173,17 +144,6 @@ def test_revert_keeps_edits_to_other_lines(config, backups):
     config.write_bytes(edited.encode())
     assert revert(config, backups).conflicts == ()
     assert config.read_bytes().decode() == edited.replace("32", "16").replace("3.0e-05", "1e-4")
-
-
-def test_a_value_edited_since_is_a_conflict(config, backups):
-    """The plan names it with all three values; carried out, it takes the value back too."""
-    apply(config, backups, batch_size=32, workers=8)
-    config.write_bytes(config.read_bytes().replace(b"32", b"48"))
-    edit = plan_revert(config, backups)
-    (conflict,) = edit.conflicts
-    assert (conflict.dotted, conflict.applied, conflict.present) == ("data.batch_size", 32, 48)
-    write_edit(edit, backups, TickingClock())
-    assert config.read_bytes() == CONFIG.encode()
 
 
 def test_a_key_that_is_gone_is_a_conflict_that_stays(config, backups):
@@ -195,23 +155,18 @@ def test_a_key_that_is_gone_is_a_conflict_that_stays(config, backups):
     assert b"workers: 2" in config.read_bytes()
 
 
-def test_mode_and_owner_stay(config, backups):
-    """Others who could read the file still can."""
+def test_a_symbolic_link_stays_one_and_mode_and_owner_stay(config, backups, tmp_path):
+    """The file that it points to is written, for whoever could read it; both names share one history."""
+    link = tmp_path / "link.yaml"
+    link.symlink_to(config)
     config.chmod(0o664)
     if os.geteuid() == 0:
         os.chown(config, 12345, 54321)
     before = config.stat()
-    apply(config, backups, batch_size=32)
-    assert config.stat()[:1] + config.stat()[4:6] == before[:1] + before[4:6]
-
-
-def test_a_symbolic_link_stays_one(config, backups, tmp_path):
-    """The file that it points to is written, and both names share one history."""
-    link = tmp_path / "link.yaml"
-    link.symlink_to(config)
     apply(link, backups, batch_size=32)
     assert link.is_symlink()
     assert b"batch_size: 32" in config.read_bytes()
+    assert config.stat()[:1] + config.stat()[4:6] == before[:1] + before[4:6]
     revert(config, backups)
     assert config.read_bytes() == CONFIG.encode()
 
@@ -260,13 +215,6 @@ def test_without_permission_nothing_changes(open_path, what):
     assert caught.value.remedy
     assert (config.read_text(), beside(config)) == ("data: {batch_size: 16}\n", [])
     assert [path for path in backups.rglob("*") if path.is_file()] == []
-
-
-def fill(folder):
-    """Write until the file system is full."""
-    with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
 
 
 def test_a_full_disk_leaves_the_config_whole(small_disk, backups):
@@ -360,30 +308,6 @@ def test_a_section_is_added_with_the_same_care(config, backups):
     assert [path.read_bytes() for path in backups.rglob("*.yaml")] == [CONFIG.encode()]
 
 
-def test_a_second_section_is_refused(config, backups):
-    """The place of the first one is named."""
-    init(config, backups, TickingClock())
-    with pytest.raises(ConfigError, match="already") as caught:
-        plan_section(config, SECTION)
-    assert caught.value.where == f"{config}:9"
-
-
-def test_reverts_take_a_section_out_in_its_turn(config, backups):
-    """Apply, init, apply into the section: three reverts, each byte for byte."""
-    clock = TickingClock()
-    states = [config.read_bytes()]
-    apply(config, backups, clock, batch_size=32)
-    states.append(config.read_bytes())
-    init(config, backups, clock)
-    states.append(config.read_bytes())
-    write_edit(plan_edit(config, {"autotune.env.MODE": "b", "data.workers": 9}), backups, clock)
-    for state in reversed(states):
-        revert(config, backups, clock)
-        assert config.read_bytes() == state
-    with pytest.raises(ConfigError, match="no apply or init is left"):
-        plan_revert(config, backups)
-
-
 def test_a_section_that_was_edited_is_not_taken_out(config, backups):
     """Somebody's work is in it."""
     init(config, backups, TickingClock())
@@ -394,27 +318,6 @@ def test_a_section_that_was_edited_is_not_taken_out(config, backups):
     config.write_bytes(CONFIG.encode())
     with pytest.raises(ConfigError, match="no apply or init is left"):
         plan_revert(config, backups)
-
-
-def test_a_new_file_is_never_written_over_another(config, tmp_path):
-    """Nor left half written where the folder is gone."""
-    create_file(tmp_path / "new.yaml", "a: 1\r\n")
-    assert (tmp_path / "new.yaml").read_bytes() == b"a: 1\r\n"
-    for path in (tmp_path / "new.yaml", config):
-        before = path.read_bytes()
-        with pytest.raises(ConfigError, match="not overwritten"):
-            create_file(path, "b: 2\n")
-        assert path.read_bytes() == before
-    with pytest.raises(ConfigError, match="cannot be written") as caught:
-        create_file(tmp_path / "nowhere" / "new.yaml", "a: 1\n")
-    assert str(tmp_path / "nowhere") in caught.value.remedy
-
-
-def test_a_full_disk_leaves_no_new_file(small_disk):
-    """A file that could not be written whole is removed."""
-    with pytest.raises(ConfigError, match="cannot be written"):
-        create_file(small_disk / "new.yaml", "a: " + "x" * 2**20)
-    assert list(small_disk.iterdir()) == []
 
 
 @pytest.fixture
@@ -482,3 +385,13 @@ def test_a_change_to_one_of_several_files_keeps_all_as_they_are(two, tmp_path):
     with pytest.raises(ConfigError, match="changed by somebody else"):
         write_edits(edits, tmp_path / "state", TickingClock())
     assert [path.read_text() for path in two] == ["model: 16  # why\n", "data: 17\n"]
+
+
+def test_a_new_file_is_there_whole_or_not_at_all(small_disk):
+    """On a full disk none is left, nor where the folder is gone, which the remedy names."""
+    with pytest.raises(ConfigError, match="cannot be written"):
+        create_file(small_disk / "new.yaml", "a: " + "x" * 2**20)
+    assert list(small_disk.iterdir()) == []
+    with pytest.raises(ConfigError, match="cannot be written") as caught:
+        create_file(small_disk / "nowhere" / "new.yaml", "a: 1\n")
+    assert str(small_disk / "nowhere") in caught.value.remedy

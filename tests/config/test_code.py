@@ -42,27 +42,11 @@ def with_workers(folder: Path, old: bytes) -> bytes:
     return with_values(old, [argument], {argument.path: 4})
 
 
-def test_a_map_behind_a_flat_map_is_one_of_the_pipeline(tmp_path: Path) -> None:
-    """As of a dataset that is made of files."""
-    files = "tf.data.Dataset.list_files('*').flat_map(tf.data.TFRecordDataset)"
-    text = (
-        f"import tensorflow as tf\n\nfiles = {files}\nfor batch in files.map(decode).batch(8).prefetch(2): f(batch)\n"
-    )
-    assert found_in(tmp_path, text)["4 Dataset.map.num_parallel_calls"] == 1
-
-
 def test_what_a_loader_is_not_given_has_the_frameworks_value(tmp_path: Path) -> None:
     """The loader of validation is no part of training."""
     text = "import torch\nfrom torch.utils.data import DataLoader\n\na = DataLoader(x)\nval_loader = DataLoader(x)\n"
     loader = {"4 DataLoader.num_workers": 0, "4 DataLoader.pin_memory": False, "4 DataLoader.persistent_workers": False}
     assert found_in(tmp_path, text) == loader | {"3 torch.set_num_threads": 0}
-
-
-def test_the_threads_of_pytorch_vary_where_nothing_else_does(tmp_path: Path) -> None:
-    """TensorFlow's do not; nor those that a script sets to what it works out."""
-    assert found_in(tmp_path, "import torch\n\nmain()\n") == {"2 torch.set_num_threads": 0}
-    assert found_in(tmp_path, "import tensorflow as tf\n\nmain()\n") == {}
-    assert found_in(tmp_path, "import torch\n\ntorch.set_num_threads(int(n))\n") == {}
 
 
 def test_a_pipeline_has_its_maps_and_the_prefetch_that_is_missing(tmp_path: Path) -> None:
@@ -75,26 +59,40 @@ def test_a_pipeline_has_its_maps_and_the_prefetch_that_is_missing(tmp_path: Path
     }
 
 
-def test_a_model_of_keras_may_make_several_steps_at_once(tmp_path: Path) -> None:
-    """Not every `compile` is one of a model."""
-    text = "import keras, re\n\nmodel = keras.Model()\nmodel.compile(optimizer='sgd')\nre.compile('a')\nmodel.fit(x)\n"
-    assert found_in(tmp_path, text) == {"4 Model.compile.steps_per_execution": 1}
+LOADER, TORCH = "from torch.utils.data import DataLoader\n\n", "import torch\n"
+THREADS = {"2 torch.set_num_threads": 0}
+STEPS = {"4 Model.compile.steps_per_execution": 1}
+FILES = "tf.data.Dataset.list_files('*').flat_map(tf.data.TFRecordDataset)"
+MAPS = {
+    "4 Dataset.map.num_parallel_calls": 1,
+    "4 Dataset.prefetch": 2,
+    "2 tf.config.threading.set_intra_op_parallelism_threads": 0,
+}
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("text", "found"),
     [
-        "DataLoader(data, **options)",
-        "DataLoader(*parts)",
-        "DataLoader(data, num_workers=cfg.workers, pin_memory=cfg.pin, persistent_workers=keep)",
-        "build(DataLoader(a), DataLoader(b))",
-        "DataLoader(data, 8, True, None, None, 2, persistent_workers=keep, pin_memory=cfg.pin)",
-        "DataLoader(val_set)",
+        (f"{TORCH}\nmain()\n", THREADS),
+        (f"{TORCH}\ntorch.set_num_threads(int(n))\n", {}),
+        (f"{TORCH}def main():\n    torch.set_num_threads(2)\n\n", {}),
+        (f"{TORCH}x = 1\n", {}),
+        ("from torch import nn\n\nx = 1\n", {}),
+        ("import tensorflow as tf\n\nmain()\n", {}),
+        ("import keras, re\n\nmodel = keras.Model()\nmodel.compile('sgd')\nre.compile('a')\nmodel.fit(x)\n", STEPS),
+        (f"import tensorflow as tf\n\nfiles = {FILES}\nfor b in files.map(decode).batch(8).prefetch(2): f(b)\n", MAPS),
+        (f"{LOADER}loader = DataLoader(data, **options)\n", {}),
+        (f"{LOADER}loader = DataLoader(*parts)\n", {}),
+        (f"{LOADER}DataLoader(data, num_workers=cfg.workers, pin_memory=cfg.pin, persistent_workers=keep)\n", {}),
+        (f"{LOADER}loader = build(DataLoader(a), DataLoader(b))\n", {}),
+        (f"{LOADER}DataLoader(data, 8, True, None, None, 2, persistent_workers=keep, pin_memory=cfg.pin)\n", {}),
+        (f"{LOADER}loader = DataLoader(val_set)\n", {}),
+        (f"{LOADER}print DataLoader(x)\n", {}),
     ],
 )
-def test_what_nobody_sees_there_is_left_alone(call: str, tmp_path: Path) -> None:
-    """Arguments by name, by a variable, and two loaders on one line."""
-    assert found_in(tmp_path, f"from torch.utils.data import DataLoader\n\nloader = {call}\n") == {}
+def test_what_is_certain_varies_and_the_rest_is_left_alone(text: str, found: Values, tmp_path: Path) -> None:
+    """Threads where nothing else does; not what is given by a variable, on one line with another, or elsewhere."""
+    assert found_in(tmp_path, text) == found
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -130,25 +128,6 @@ def test_a_setting_takes_the_empty_line_behind_the_imports(before: str, after: s
     """So that lines stay what they are."""
     ((path, argument),) = arguments_of(tmp_path / "x.py", "x.py", before.encode()).items()
     assert with_values(before.encode(), [argument], {path: 4}).decode() == after
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import torch\ndef main():\n    torch.set_num_threads(2)\n\n",
-        "import torch\n\ntorch.set_num_threads(n)\n",
-        "import torch\nx = 1\n",
-        "from torch import nn\n\nx = 1\n",
-    ],
-)
-def test_a_setting_that_is_made_elsewhere_or_has_no_place_is_left_alone(text: str, tmp_path: Path) -> None:
-    """By a function, by a variable, without an empty line, without the name of the framework."""
-    assert found_in(tmp_path, text) == {}
-
-
-def test_a_script_that_is_no_python_has_none(tmp_path: Path) -> None:
-    """As one of another version of Python."""
-    assert found_in(tmp_path, "from torch.utils.data import DataLoader\nprint DataLoader(x)\n") == {}
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:

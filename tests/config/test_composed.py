@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.clock import SystemClock
-from autotune.config.apply import plan_edit, plan_reverts, write_edits
+from autotune.config.apply import plan_edit
 from autotune.config.load import Settings, load_settings
 from autotune.errors import ConfigError
 
@@ -124,18 +123,6 @@ def test_values_go_into_the_file_that_they_come_from(project: Path):
         "optim/sgd.yaml": FILES["optim/sgd.yaml"].replace("0.9", "0.5"),
     }
     assert {path.name for path in settings.paths} >= {"config.yaml", "small.yaml", "sgd.yaml"}
-
-
-def test_one_revert_undoes_an_apply_to_group_files(project: Path, tmp_path: Path):
-    """The files are those of the composition."""
-    (project / "conf" / "data" / "large.yaml").unlink()
-    settings, clock, backups = load(project), SystemClock(), tmp_path / "state"
-    before = {path: path.read_text() for path in settings.paths}
-    edits = settings.edits({"data.workers": 8, "optim.lr": 0.25})
-    write_edits([plan_edit(file, values) for file, values in edits.items()], backups, clock)
-    assert some(load(project), "data.workers", "optim.lr") == [8, 0.25]
-    write_edits(plan_reverts(load(project).paths, backups), backups, clock)
-    assert {path: path.read_text() for path in settings.paths} == before
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.command_line import read_typed
 from autotune.config.load import load_settings
 from autotune.errors import CannotEditYaml, ConfigError
 
@@ -75,10 +74,3 @@ def test_names_that_cannot_stand_in_front_are_refused(tmp_path: Path, first: str
     with pytest.raises(ConfigError, match=why) as caught:
         load_settings(config)
     assert caught.value.remedy
-
-
-def test_typed_paths_of_further_files_become_placeholders(config: Path):
-    """As the first config's own path does; a typed placeholder stays."""
-    typed = read_typed(["t.py", "config.yaml", "--opt=sub/optim.json", "{config:optim}", "{x y}"])
-    tokens = typed.tokens(config, config.parent, {"optim": config.parent / "sub" / "optim.json"})
-    assert tokens == ("t.py", "{config}", "--opt={config:optim}", "{config:optim}", "{{x y}}")

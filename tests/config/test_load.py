@@ -86,14 +86,6 @@ def test_where_utilization_is_searched_for_trials_are_longer(config, section, mi
     assert load(config, TRAINING + f"autotune:\n  {section}\n").section.trial.min_s == min_s
 
 
-def test_without_a_section_everything_has_its_default(config):
-    """A plain config loads; only the command is missing, and said to be when it is needed."""
-    settings = load(config, TRAINING)
-    assert (settings.section.knobs, settings.command, settings.section.place("command")) == (None, None, "autotune")
-    with pytest.raises(ConfigError, match="how training is started"):
-        settings.argv(config=config, config_text=TRAINING, python="python")
-
-
 @pytest.mark.parametrize("around", ["autotune:\n  {}", "{}"])
 def test_a_section_of_its_own(config, around):
     """For trainers that reject unknown keys, with or without the key around it."""
@@ -172,16 +164,6 @@ def test_the_environment_of_a_trial(config):
     values = {"autotune.env.TF_GPU_THREAD_MODE": "gpu_private", "autotune.env.OMP_NUM_THREADS": 4, "data.workers": 2}
     assert settings.trial_env(values) == {"TF_GPU_THREAD_MODE": "gpu_private", "OMP_NUM_THREADS": "04", "DEBUG": "on"}
     assert "gpu_private" not in settings.trial_text(values, Path("/o"))
-
-
-def test_the_command_line_of_a_trial(config):
-    """Placeholders are filled from the trial's copy, knob values applied."""
-    settings = load(config, TRAINING + SECTION)
-    text = settings.trial_text({"data.batch_size": 32}, Path("/o"))
-    argv = settings.argv(config=Path("/r/c.yaml"), config_text=text, python="/py")
-    assert argv == ("python", "train.py", "--config", "/r/c.yaml")
-    mine = ("{python}", "-b{data.batch_size}")
-    assert settings.argv(config=Path("c"), config_text=text, python="/py", command=mine) == ("/py", "-b32")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The input pipeline does what each option says, and nothing more."""
 
-import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from autotune.tf.cache import DiskStore, MemoryStore, cache_folder
 from autotune.tf.feed import Feed, accelerator
 from autotune.tf.options import PipelineOptions
 from autotune.tf.pipeline import applied
+from tests.conftest import fill
 
 EXAMPLES = 10
 LONGEST = 12
@@ -123,9 +123,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_training(
     """On a full disk the examples are loaded anew, this is said once, and no litter stays."""
     store = DiskStore(small_disk / "cache")
     store.path(0).parent.mkdir()
-    with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
+    fill(small_disk)
     assert sorted(numbers(Source().build(store), 5)) == list(range(EXAMPLES))
     assert len([record for record in caplog.records if "cache cannot be written" in record.message]) == 1
     assert [path for path in (small_disk / "cache").iterdir() if path.name.startswith(".")] == []

@@ -1,6 +1,5 @@
 """Stream of a training process, read back the way the tuner does."""
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from autotune.records import TraineeEvent
 from autotune.trainee import stream
 from autotune.trainee.stream import announce, epoch_end, mark, step
 from autotune.trial.step_files import StepReader
+from tests.conftest import fill
 
 
 @pytest.fixture(autouse=True)
@@ -127,23 +127,15 @@ def run_on_small_disk(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_a_full_disk_leaves_one_torn_line_at_most(run_on_small_disk: Path) -> None:
     """The stream ends on a full disk; nothing is appended behind a torn line when there is room again."""
     step(samples=0)
-    filler = run_on_small_disk / "filler"
-    fill(filler)
+    fill(run_on_small_disk)
     for number in range(200):  # more than the file's own last page still holds
         step(samples=number, wait_s=0.1, work=1)
-    filler.unlink()
+    (run_on_small_disk / "filler").unlink()
     step(samples=1)
     (written,) = run_on_small_disk.iterdir()
     *whole, _torn = written.read_text().split("\n")
     assert all(json.loads(line) for line in whole)
     assert len(whole) < 200
-
-
-def fill(path: Path) -> None:
-    """Writes until there is no room left."""
-    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
 
 
 def test_threads_do_not_mix_their_lines(trial_dir: Path) -> None:

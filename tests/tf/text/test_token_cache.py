@@ -1,6 +1,5 @@
 """The cache of prepared texts: invalidated by content, never trusted when damaged, never in the way."""
 
-import contextlib
 import importlib
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.tf.text import TokenCache, fingerprint, prepare
+from tests.conftest import fill
 
 LINES = [f"line {number}" for number in range(10)]
 
@@ -155,9 +155,7 @@ def test_a_cache_that_cannot_be_written_does_not_stop_training(
     """On a full disk the tokens are there all the same, this is said, and no litter stays."""
     cache = TokenCache(small_disk, counted)
     cache.path.parent.mkdir(parents=True)
-    with (small_disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while True:
-            file.write(b"x" * 4096)
+    fill(small_disk)
     assert prepare(["a"], counted, cache=cache) == [[97]]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "cannot be written" in caplog.text
