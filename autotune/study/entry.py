@@ -83,22 +83,15 @@ def _conditions_of(stored: Any) -> Any:
     """Return stored conditions by the fields of `Conditions`, unchecked."""
     if not isinstance(stored, Mapping):
         return stored
-    read: dict[str, Any] = {"frameworks": {}, "further": {}}
-    if "gpu_driver" in stored:
-        read["gpu"] = {"driver": None, "readings": {}, "not_measured": None}
-    for name, value in stored.items():
-        if name.startswith(FRAMEWORK):
-            read["frameworks"][name.removeprefix(FRAMEWORK)] = value
-        elif "gpu" in read and name in ("gpu_driver", "gpu_not_measured"):
-            read["gpu"][name.removeprefix("gpu_")] = value
-        elif "gpu" in read and _GPU_READING.match(name):
-            read["gpu"]["readings"][name] = value
-        elif name in _NAMED:
-            is_list = name in CONDITION_SEPARATORS and isinstance(value, str)
-            read[name] = value.split(CONDITION_SEPARATORS[name]) if is_list else value
-        else:
-            read["further"][name] = value
-    return read
+    rest = dict(stored)
+    read = {name: rest.pop(name) for name in stored if name in _NAMED}
+    read |= {name: read[name].split(by) for name, by in CONDITION_SEPARATORS.items() if isinstance(read.get(name), str)}
+    read["frameworks"] = {name.removeprefix(FRAMEWORK): rest.pop(name) for name in stored if name.startswith(FRAMEWORK)}
+    if "gpu_driver" in rest:
+        readings = {name: rest.pop(name) for name in stored if _GPU_READING.match(name)}
+        driver, why_not = rest.pop("gpu_driver"), rest.pop("gpu_not_measured", None)
+        read["gpu"] = {"driver": driver, "readings": readings, "not_measured": why_not}
+    return {**read, "further": rest}
 
 
 _NAMED = {field.name for field in fields(Conditions)} - {"frameworks", "gpu", "further"}
