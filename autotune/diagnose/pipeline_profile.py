@@ -19,7 +19,7 @@ from autotune.diagnose.profile_trials import MadeTrial, ProfileTrials, TrialRequ
 from autotune.errors import ConfigError, TrialError
 from autotune.files import read_beginning
 from autotune.measure.oscillation import period_of
-from autotune.measure.statistics import Series
+from autotune.measure.series import Series
 from autotune.measure.window import Window, main_stream, steady_window
 from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.search.problem import Problem

@@ -13,22 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.statistics import (
-    Series,
-    integrated_autocorrelation_time,
-    mser5_truncation,
-    student_t_quantile,
-    two_groups,
-)
+from autotune.measure.series import Series, integrated_autocorrelation_time, mser5_truncation, two_groups
+from autotune.measure.statistics import LEAST_CYCLES, student_t_quantile
 
 Ends = NDArray[np.intp]
 """Numbers of the steps before which something ends, in ascending order, shape (n,)."""
-
-LEAST_CYCLES = 3
-"""Whole cycles that a window has to hold before it ends with one."""
-
-SHORT_STALL = 0.05
-"""Relative error of a speed by a stall too many or too few, up to which it is noise like other noise."""
 
 SLOW = 2.0
 """Times the time per unit of work of the fast steps that slow ones take at least, on average."""
@@ -159,11 +148,6 @@ def _slow_start(durations_s: Series, units: Series) -> int:
         if fast_until_s >= 3.0 * ends_s[index]:
             begin = int(index) + 1
     return begin
-
-
-def lacks_cycles(cycles: int | None, speed_error: float) -> bool:
-    """Return whether stalls were seen that make a speed uncertain, and too few whole cycles of them."""
-    return cycles is not None and cycles < LEAST_CYCLES and speed_error > SHORT_STALL
 
 
 def speed_of(durations_s: Series, units: Series, ends: Ends | None) -> Speed:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-import numpy as np
-
 from autotune.records import LossCurve, TraineeEvent
 
 STRETCHES = 96
@@ -115,6 +113,8 @@ def through_points(points: LossCurve) -> LossCurve:
     Args:
         points: The evaluations; what was before the first is as at the first.
     """
+    import numpy as np  # a study without a race is read without it
+
     first_s, last_s = points.ends_s[0], points.ends_s[-1]
     stretches = (last_s * place / STRETCHES for place in range(1, STRETCHES + 1))
     ends_s = (*(end_s for end_s in stretches if first_s <= end_s < last_s), last_s)

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from autotune.measure.statistics import Series, integrated_autocorrelation_time, two_groups
+from autotune.measure.series import Series, integrated_autocorrelation_time, two_groups
 
 LEAST_WINDOWS = 12
 """Driver windows below which there is no verdict."""

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 
-from autotune.measure.cycles import lacks_cycles
-from autotune.measure.statistics import moderated_interval, slow_outliers, student_t_quantile
+from autotune.measure.statistics import lacks_cycles, moderated_interval, slow_outliers, student_t_quantile
 from autotune.records import Measurement, Ratio
 
 STEADINESS_WEIGHT = 0.03

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from autotune.clock import format_duration
 from autotune.config.command_line import TypedOptions
-from autotune.measure.oscillation import LEAST_PERIOD_S
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import (
@@ -409,6 +408,8 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
         notes.append(f"Where two GPUs share the work well, users state {stated}: for comparison, no part of the score.")
     told = [device for device in devices if device.scored and device.figures.utilization is not None and device.meaning]
     if told:
+        from autotune.measure.oscillation import LEAST_PERIOD_S  # imports NumPy, as whoever pooled these has
+
         idlest = min(told, key=lambda device: device.figures.utilization or 0.0)
         notes.append(f"Today's GPU utilization is {idlest.verdict}, which usually means: {idlest.meaning}.")
         beat_s = (baseline.metrics or {}).get("beat_s")

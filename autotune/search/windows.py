@@ -4,8 +4,7 @@ from dataclasses import replace
 from statistics import median
 
 from autotune.clock import format_duration
-from autotune.measure.cycles import LEAST_CYCLES, SHORT_STALL
-from autotune.measure.statistics import optimal_window_s
+from autotune.measure.statistics import LEAST_CYCLES, SHORT_STALL, optimal_window_s
 from autotune.measure.window import Window, WindowGoal
 from autotune.records import Purpose
 from autotune.search.model import Model

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from statistics import fmean, median
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from autotune.records import (
     Change,
     Measurement,
     MovedKey,
+    PooledGpus,
     Purpose,
     Ratio,
     Scalar,
@@ -55,7 +56,6 @@ from autotune.study.answer import (
     until_the_end_of,
     withheld,
 )
-from autotune.study.gpu_pool import pooled_gpus, study_busy_rate
 from autotune.study.members import hosts_of, on_one_scale
 from autotune.study.race_judgement import judge_race
 
@@ -191,15 +191,7 @@ def summarize(
     if not good or baseline is None:
         return None
     why_no_gpu = why_no_gpu or _why_not_measured(good)
-    searched = _Searched(
-        records=records,
-        trials=trials,
-        good=good,
-        baseline=baseline,
-        space=space,
-        objective=objective,
-        busy_rate=study_busy_rate(records),
-    )
+    searched = _Searched(records=records, trials=trials, good=good, baseline=baseline, space=space, objective=objective)
     if not searched.of(baseline.point):
         result = _without_baseline(searched, ratings.get(search))
         return replace(result, why_no_gpu=why_no_gpu)
@@ -238,7 +230,6 @@ class _Searched:
     baseline: TrialRecord
     space: Space
     objective: Objective
-    busy_rate: float | None
 
     def of(self, point: str | None) -> list[TrialRecord]:
         """Return the good trials of a point."""
@@ -252,9 +243,22 @@ class _Searched:
             point=first.point,
             values=first.values,
             metrics=_medians(measured),
-            gpus=pooled_gpus(measured, self.busy_rate),
+            gpus=self._gpus(measured),
             stages=reduce(add, times) if times else None,
         )
+
+    def _gpus(self, measured: Sequence[Measurement]) -> PooledGpus | None:
+        if not any(trial.gpus for trial in measured):
+            return None
+        from autotune.study.gpu_pool import pooled_gpus  # imports NumPy
+
+        return pooled_gpus(measured, self._busy_rate)
+
+    @cached_property
+    def _busy_rate(self) -> float | None:
+        from autotune.study.gpu_pool import study_busy_rate
+
+        return study_busy_rate(self.records)
 
     def candidate(self, point: str | None) -> Side | None:
         trials = self.of(point)

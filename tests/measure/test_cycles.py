@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.measure.cycles import LEAST_CYCLES, speed_of, warm_up
+from autotune.measure.cycles import speed_of, warm_up
+from autotune.measure.statistics import LEAST_CYCLES
 from autotune.measure.window import WindowGoal, measure_trial, steady_window
 from tests.measure.test_window import events_of
 

@@ -6,10 +6,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from autotune.measure.series import integrated_autocorrelation_time, mser5_truncation
 from autotune.measure.statistics import (
-    integrated_autocorrelation_time,
     moderated_interval,
-    mser5_truncation,
     optimal_window_s,
     pooled_variance,
     slow_outliers,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.events import Remark
-from autotune.measure.cycles import LEAST_CYCLES
+from autotune.measure.statistics import LEAST_CYCLES
 from autotune.records import Purpose, Verdict
 from scripts.bench.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer
