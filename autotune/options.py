@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,17 @@ class SearchRequest(SearchOptions):
     def ends_s(self, started_s: float) -> float:
         """Return the end of the budget of a process that started then, on the same clock; infinity for a dry run."""
         return math.inf if self.dry_run else started_s + self.budget_s
+
+    def words(self, *names: str) -> tuple[str, ...]:
+        """Return what says these options on a command line, as far as they are not the default."""
+        words: list[str] = []
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name in names and value != option.default:
+                name = option.name.replace("_", "-")
+                said = () if isinstance(value, bool) else (str(value.absolute() if isinstance(value, Path) else value),)
+                words += (f"--no-{name}" if value is False else f"--{name}", *said)
+        return tuple(words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,10 +50,7 @@ def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) 
     place = request.storage or (None if is_known else f"journal:{state.studies}")
     words = [*OWN_COMMAND, "worker", "--config", str(request.config), "--budget", f"{request.budget_s:.3f}s"]
     words += ["--storage", place] if place else []
-    words += ["--allow-busy-gpu"] if request.allow_busy_gpu else []
-    words += ["--same-training"] if request.same_training else []
-    words += [] if request.warm_start else ["--no-warm-start"]
-    words += ["--batch", request.batch] if request.batch else []
+    words += request.words("warm_start", "same_training", "batch", "allow_busy_gpu")
     commands = {
         share: (
             *(*words, "--seed", str(request.seed + number), "--state-dir", str(state.workers / share.uuid)),

@@ -41,6 +41,7 @@ from autotune.daemon.queue import (
 from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import AutotuneError, ConfigError, DaemonAway
 from autotune.files import open_regular
+from autotune.options import SearchRequest
 from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
 
@@ -90,15 +91,11 @@ def add(
     call: Invocation,
     /,
     *,
-    config: Path,
-    budget_s: float,
     when: str,
     scopes: str,
     keep: tuple[str, ...],
     no_check: bool,
-    seed: int,
-    trainer: tuple[str, ...],
-    **limits: Any,
+    **search: Any,
 ) -> int:
     """Asks for a search of a config, which the daemon makes when its time has come.
 
@@ -110,19 +107,21 @@ def add(
     except ValueError as error:
         raise click.UsageError(f"{error}.") from error
     home, queue = _open_queue()
-    options = _options(seed=seed, trainer=trainer, **limits)
-    environment = _kept(options, keep, says_storage=limits["storage"] is not None)
-    path = Path(os.path.realpath(config))
+    request = SearchRequest(**search)
+    options = request.words("seed", "same_training", "batch", "state_dir", "storage")
+    options += ("--", *request.trainer) if request.trainer else ()
+    environment = _kept(options, keep, says_storage=request.storage is not None)
+    path = Path(os.path.realpath(request.config))
     _require_new(queue.entries(), path)
     dropped = os.environ.keys() - environment.keys()
     os.environ.clear()  # what is missing is missed now, and not when nobody is there
     os.environ.update(environment)
-    problem, gpus = _opened(config, trainer, **limits)
+    problem, gpus = _opened(request)
     if named := _named(problem, dropped):
         say_aside(f"Not kept for the search, though the config or the trainer's script names it: {', '.join(named)}.")
         say_aside(f"To keep it, on disk: --keep-env {named[0]}")
     if not no_check:
-        _try_start(problem, budget_s, call)
+        _try_start(problem, request.budget_s, call)
     further = tuple(one for one in map(os.path.realpath, problem.settings.paths) if one != str(path))
     utc, id = SystemClock().utc().isoformat(timespec="seconds"), secrets.token_hex(8)
     print_of = fingerprint((path, *map(Path, further)))
@@ -136,7 +135,7 @@ def add(
             further=further,
             cwd=os.getcwd(),
             options=options,
-            budget_s=budget_s,
+            budget_s=request.budget_s,
             start=start,
             apply=apply,
             environment=environment,
@@ -356,26 +355,6 @@ def _scopes(text: str) -> frozenset[ApplyScope]:
     return frozenset(map(ApplyScope, words))
 
 
-def _options(
-    *,
-    seed: int,
-    same_training: bool,
-    batch: str | None,
-    state_dir: Path | None,
-    storage: str | None,
-    trainer: tuple[str, ...],
-) -> tuple[str, ...]:
-    """Return the options of ``autotune search`` that are kept for an entry."""
-    return (
-        *(("--seed", str(seed)) if seed else ()),
-        *(("--same-training",) if same_training else ()),
-        *(("--batch", batch) if batch else ()),
-        *(("--state-dir", str(state_dir.absolute())) if state_dir else ()),
-        *(("--storage", storage) if storage else ()),
-        *(("--", *trainer) if trainer else ()),
-    )
-
-
 def _kept(options: Sequence[str], keep: Sequence[str], *, says_storage: bool) -> dict[str, str]:
     """Return the environment that is kept for an entry."""
     if found := secrets_of(options):
@@ -406,25 +385,13 @@ def _require_new(entries: Sequence[Entry], config: Path) -> None:
             )
 
 
-def _opened(
-    config: Path,
-    trainer: Sequence[str],
-    *,
-    same_training: bool,
-    batch: str | None,
-    state_dir: Path | None,
-    storage: str | None,
-) -> tuple[Problem, tuple[str, ...]]:
+def _opened(request: SearchRequest) -> tuple[Problem, tuple[str, ...]]:
     """Open the problem as the search will; return it with the GPUs that it uses."""
     with signals_held():
-        from autotune.config.command_line import typed_tokens
         from autotune.search.gpus import watched_gpus
-        from autotune.search.problem import limited, open_problem
+        from autotune.search.problem import open_requested
 
-    command = typed_tokens(trainer, config, Path.cwd())
-    problem = open_problem(config, command=command, state_dir=state_dir, storage=storage)
-    problem = limited(problem, same_training=same_training, batch=batch)
-    problem.require_runnable()
+    problem = open_requested(request)
     for remark in problem.settings.remarks:
         say_aside(remark)
     return problem, tuple(watched_gpus(problem))

@@ -131,8 +131,9 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
         from autotune.commands.report_page import require_report
         from autotune.commands.search_plan import show_dry_run
-        from autotune.commands.search_run import ask_to_apply, is_question, open_requested, search_with_display
+        from autotune.commands.search_run import ask_to_apply, is_question, search_with_display
         from autotune.report.console import text_console
+        from autotune.search.problem import open_requested
 
     along = nullcontext() if request.gpus is None else _along(request, request.gpus, clock)
     problem = open_requested(request)

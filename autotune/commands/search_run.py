@@ -1,8 +1,7 @@
-"""Steps of ``autotune search``: opening the problem, searching with a live display, and applying the answer."""
+"""Steps of ``autotune search``: searching with a live display, and applying the answer."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 import click
@@ -13,7 +12,6 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, forget_typed, is_attended
 from autotune.commands.search_answer import SearchAnswer
 from autotune.commands.search_plan import failures, show_plan
-from autotune.config.command_line import typed_tokens
 from autotune.errors import AutotuneError, Terminated
 from autotune.options import SearchRequest
 from autotune.records import ChangeSet, SearchResult
@@ -23,7 +21,7 @@ from autotune.report.live import SearchDisplay
 from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.search.answer import answer_of_search
 from autotune.search.open import OpenSearch, Part, open_search
-from autotune.search.problem import Problem, limited, open_problem
+from autotune.search.problem import Problem
 from autotune.study.record import Study
 from autotune.trial.search_child import Lifeline
 from autotune.trial.termination import interrupted_by
@@ -63,24 +61,6 @@ class Finished:
             written = alike or result
         changes = changes_to_offer(problem, study.name, records, written)
         return cls(result=result, written=written, changes=changes, failures=failures, ended_by=ended_by)
-
-
-def open_requested(request: SearchRequest) -> Problem:
-    """Open the problem that a request names.
-
-    Raises:
-        AutotuneError: It cannot be searched as it is.
-    """
-    command = typed_tokens(request.trainer, request.config, Path.cwd())
-    problem = open_problem(
-        request.config,
-        command=command,
-        state_dir=request.state_dir,
-        storage=request.storage,
-    )
-    problem = limited(problem, same_training=request.same_training, batch=request.batch)
-    problem.require_runnable()
-    return problem
 
 
 def search_with_display(

@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 def command(call: Invocation, config: Path, details: bool, state_dir: Path | None, storage: str | None) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
-        from autotune.commands.apply_answer import changes_to_offer, diff_of
-        from autotune.events import TrialEnded
         from autotune.records import Verdict
         from autotune.report.answer import print_answer
         from autotune.report.console import text_console
-        from autotune.report.json_answer import answer_document
-        from autotune.report.live import trial_line
         from autotune.report.plain_text import plain
         from autotune.search.answer import Study
         from autotune.search.problem import open_problem
@@ -41,6 +37,9 @@ def command(call: Invocation, config: Path, details: bool, state_dir: Path | Non
     study = Study.of(problem)
     result = study.answer()
     if call.as_json:
+        from autotune.commands.apply_answer import changes_to_offer, diff_of
+        from autotune.report.json_answer import answer_document
+
         offered = changes_to_offer(problem, study.name, study.trials, result)
         document = answer_document(
             result,
@@ -64,6 +63,9 @@ def command(call: Invocation, config: Path, details: bool, state_dir: Path | Non
         if study.why_not_current:
             console.print(f"\n{study.why_not_current}; they are in no answer.", soft_wrap=True)
         if details:
+            from autotune.events import TrialEnded
+            from autotune.report.live import trial_line
+
             shown = study.trials[-20:]
             console.print(f"\nThe last {len(shown)} of {len(study.trials)} trials of study {study.name}:")
             for trial in shown:

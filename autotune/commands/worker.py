@@ -54,10 +54,10 @@ def command(call: Invocation, /, **options: Any) -> int:
 def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) -> int:
     """Make trials until the study needs no more; return the exit code."""
     with signals_held():
-        from autotune.commands.search_run import open_requested
         from autotune.report.console import text_console
         from autotune.report.live import SearchDisplay
         from autotune.search.open import Part, open_search
+        from autotune.search.problem import open_requested
         from autotune.study.members import Role
         from autotune.study.summary import has_answer
         from autotune.trial.search_child import Lifeline

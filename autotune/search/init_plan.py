@@ -24,6 +24,7 @@ from autotune.config.sources import opens_by_name
 from autotune.config.splice import with_section
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning
+from autotune.options import SearchOptions
 from autotune.records import CODE, Machine, Scalar
 from autotune.search.problem import Problem, limited, open_problem
 from autotune.space.catalog import has_known_name, is_for_validation, known_knob, traits_of, why_not_turned
@@ -251,7 +252,7 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
             folder=config.parent.absolute(),
             runs_in=Path.cwd(),
         )
-    return replace(limited(problem), config_path=config, state=state, typed_state_dir=state_dir)
+    return replace(limited(problem, SearchOptions()), config_path=config, state=state, typed_state_dir=state_dir)
 
 
 def _note(knob: Knob) -> str:

@@ -168,12 +168,12 @@ def tune(
         state_dir=None if state_dir is None else Path(state_dir),
         storage=storage,
     )
-    problem = limited(problem, same_training=same_training, batch=batch)
-    problem.require_runnable()
     options = SearchOptions(
         budget_s=budget_s,
         seed=seed,
         fresh=fresh,
+        same_training=same_training,
+        batch=batch,
         exhaust=exhaust,
         allow_busy_gpu=allow_busy_gpu,
         sampler=sampler,
@@ -181,6 +181,8 @@ def tune(
         race_s=race_s,
         warm_start=warm_start,
     )
+    problem = limited(problem, options)
+    problem.require_runnable()
     with open_search(problem, options, Part(started_s=started_s), clock, on_event) as search:
         return search.run()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autotune import __version__
 from autotune.config.command import resolve_executable, takes_values
-from autotune.config.command_line import TypedOptions, with_further
+from autotune.config.command_line import TypedOptions, typed_tokens, with_further
 from autotune.config.hydra import ComposedDocument
 from autotune.config.keys import closest
 from autotune.config.load import Settings, load_settings
@@ -34,6 +34,7 @@ from autotune.measure.gpu.devices import VisibleDevices, look_for_gpus, visible_
 from autotune.measure.gpu.driver import GpuFacts, GpuInventory
 from autotune.measure.host import MachineFacts, machine_facts
 from autotune.measure.score import OBJECTIVES, Objective
+from autotune.options import SearchOptions, SearchRequest
 from autotune.records import CODE, Conditions, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
 from autotune.search.trainer_code import TrainerCode
 from autotune.space.batch_sizes import is_global
@@ -43,11 +44,12 @@ from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, is_batch_size
 from autotune.study.identity import StudyIdentity, framework_versions
 from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
-from autotune.trial.plan import Trainer
+from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.trial.state_folder import StateFolder
 
 if TYPE_CHECKING:
     from autotune.study.storage.storage import Storage
+    from autotune.trial.plan import Trainer
 
 _PYTHON_FIELD = "{python}"
 
@@ -108,8 +110,10 @@ class Problem:
         return TypedOptions(config=self.config_path, state_dir=self.typed_state_dir, storage=self.typed_storage)
 
     @property
-    def trainer(self) -> Trainer:
+    def trainer(self) -> "Trainer":
         """Command that trials start, and its folder."""
+        from autotune.trial.plan import Trainer  # with the guard and all else that starts processes
+
         return Trainer(
             config_path=self.config_path,
             settings=self.settings,
@@ -206,15 +210,11 @@ class Problem:
     @cached_property
     def storage(self) -> "Storage":
         """Where studies are kept."""
-        from autotune.study.storage.journal import open_storage  # imports Optuna, which takes its time
-
         return open_storage(self.address, self.state.studies)
 
     @property
     def journal(self) -> Path | None:
         """File of the study; None where it is in a database."""
-        from autotune.study.storage.journal import JournalFolder
-
         return self.storage.path(self.study) if isinstance(self.storage, JournalFolder) else None
 
     def paths(self, study: str) -> dict[str, str | None]:
@@ -355,6 +355,19 @@ class Problem:
             python=sys.executable,
             command=self.typed_command,
         )
+
+
+def open_requested(request: SearchRequest) -> Problem:
+    """Open the problem that a request names.
+
+    Raises:
+        AutotuneError: It cannot be searched as it is.
+    """
+    command = typed_tokens(request.trainer, request.config, Path.cwd())
+    problem = open_problem(request.config, command=command, state_dir=request.state_dir, storage=request.storage)
+    problem = limited(problem, request)
+    problem.require_runnable()
+    return problem
 
 
 def open_problem(
@@ -532,25 +545,23 @@ def _seen_by_trials(
 # Limits of what a search turns, put on a problem: the effective batch, and knobs that change the training.
 
 
-def limited(problem: Problem, *, same_training: bool = False, batch: str | None = None) -> Problem:
+def limited(problem: Problem, options: SearchOptions) -> Problem:
     """Return a problem as a search takes it; `apply` and `status` take the whole, whatever limits a search had.
 
-    Args:
-        same_training: Whether knobs that change the training itself stay as they are.
-        batch: Limit of the effective batch, as typed; None takes that of the section. Where neither says one, a batch
-            that the user lists under ``knobs:`` is searched as listed, others up to `DEFAULT_BATCH_LIMIT`.
+    Where neither the options nor the section limit the batch, one that the user lists under ``knobs:`` is searched as
+    listed, others up to `DEFAULT_BATCH_LIMIT`.
 
     Raises:
         ConfigError: The limit is none.
     """
     problem = replace(problem, whole_space=problem.space)
-    if same_training:
+    if options.same_training:
         excluded = frozenset(Label) - {Label.SAME_TRAINING}
         return replace(problem, space=problem.space.same_training(), allowed=frozenset(), excluded=excluded)
-    limit = _limit(problem, batch)
+    limit = _limit(problem, options.batch)
     if limit is not None and limit.is_fixed:
         problem = replace(problem, allowed=problem.allowed - {Label.BATCH}, excluded=frozenset({Label.BATCH}))
-    elif batch is not None or problem.settings.section.batch is not None:
+    elif options.batch is not None or problem.settings.section.batch is not None:
         problem = replace(problem, allowed=problem.allowed | {Label.BATCH})
     if limit is None or limit.is_free:
         return problem

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from autotune import cli
-from autotune.commands import search_run
+from autotune.search import problem
 from autotune.trial import termination
 from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine, toy
@@ -61,7 +61,7 @@ def test_before_there_is_an_answer_the_object_is_the_word_for_the_signal(
     simulated: CommandLine, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """While it opens."""
-    monkeypatch.setattr(search_run, "open_requested", interrupting(kind, search_run.open_requested))
+    monkeypatch.setattr(problem, "open_requested", interrupting(kind, problem.open_requested))
     done = simulated.forked(*SEARCH)
     code, word = CODES[KINDS[kind][0]]
     assert (done.returncode, done.document["error"]["kind"]) == (code, "interrupted")
@@ -80,7 +80,7 @@ def test_ending_by_force_when_it_hangs(simulated: CommandLine, monkeypatch: pyte
             raise AssertionError("the second one came to nothing")
 
     monkeypatch.setattr(termination, "INSISTING_S", 0.0)
-    monkeypatch.setattr(search_run, "open_requested", hangs)
+    monkeypatch.setattr(problem, "open_requested", hangs)
     done = simulated.forked(*SEARCH)
     assert (done.returncode, done.document["error"]["kind"]) == (130, "interrupted")
     assert "Traceback" not in done.stderr

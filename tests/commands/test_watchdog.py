@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.commands import search_run
 from autotune.commands.watchdog import LATE_S, Watchdog
+from autotune.search import problem
 from autotune.search.tuner import Tuner
 from tests.command_line import CommandLine
 
@@ -60,7 +60,7 @@ def test_an_opening_that_hangs(
     simulated: CommandLine, monkeypatch: pytest.MonkeyPatch, hanging: Callable[..., object], how: Callable[[], None]
 ) -> None:
     """The command ends with an error of one object, which says where it was."""
-    monkeypatch.setattr(search_run, "open_requested", hanging(how))
+    monkeypatch.setattr(problem, "open_requested", hanging(how))
     done = simulated.forked(*SEARCH)
     assert (done.returncode, done.document["error"]["kind"]) == (1, "trial")
     assert "was still at work in " in done.stderr
@@ -83,7 +83,7 @@ def test_a_call_that_gives_no_other_thread_a_turn(simulated: CommandLine, monkey
     """No answer can be given then, but the command ends."""
     later = faulthandler.dump_traceback_later
     monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda _after_s, **more: later(0.1, **more))
-    monkeypatch.setattr(search_run, "open_requested", lambda _request: pow(7, 10**9))  # a single call of C
+    monkeypatch.setattr(problem, "open_requested", lambda _request: pow(7, 10**9))  # a single call of C
     done = simulated.forked(*SEARCH)
     assert (done.returncode, done.stdout) == (1, "")
     assert "Timeout" in done.stderr

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.options import SearchOptions
 from autotune.records import Purpose
 from autotune.search.problem import Problem, growth_remark, limited, open_problem
 from tests.runs import MakeTrial
@@ -47,7 +48,7 @@ def test_what_says_how_far_the_batch_is_searched(
 ) -> None:
     """The option goes first, then the section, then the user's own list, then 4x; the study is always the same."""
     whole = problem_of(config, text)
-    problem = limited(whole, batch=batch)
+    problem = limited(whole, SearchOptions(batch=batch))
     assert problem.space.knob("data.batch_size").choices == choices
     assert problem.study == whole.study
     assert (problem.batch_remark is None) is (problem.space == whole.space)
@@ -55,19 +56,19 @@ def test_what_says_how_far_the_batch_is_searched(
 
 def test_the_screen_says_what_was_left_out(config: Path) -> None:
     """One sentence: how far, why, and how to have the rest."""
-    assert limited(problem_of(config, FOUND)).batch_remark == (
+    assert limited(problem_of(config, FOUND), SearchOptions()).batch_remark == (
         "data.batch_size is searched up to 32, at most 4 times today's 8: a larger batch makes more samples a second "
         "that each teach less. --batch free searches up to 128."
     )
-    assert "up to 8, as it is today:" in str(limited(problem_of(config, FOUND), batch="1x").batch_remark)
-    assert limited(problem_of(config, FOUND), batch="same").batch_remark == (
+    assert "up to 8, as it is today:" in str(limited(problem_of(config, FOUND), SearchOptions(batch="1x")).batch_remark)
+    assert limited(problem_of(config, FOUND), SearchOptions(batch="same")).batch_remark == (
         "data.batch_size stays 8, because of batch: same."
     )
 
 
 def test_the_same_training_leaves_the_batch_alone(config: Path) -> None:
     """Whatever limit is said, and without a word on it."""
-    problem = limited(problem_of(config, FOUND), same_training=True, batch="8x")
+    problem = limited(problem_of(config, FOUND), SearchOptions(same_training=True, batch="8x"))
     assert problem.space.choices["data.batch_size"] == (8,)
     assert problem.batch_remark is None
 
@@ -77,12 +78,12 @@ def test_a_limit_that_apply_has_moved_is_said(config: Path, make_trial: MakeTria
     began = make_trial({"data.batch_size": 8, "data.num_workers": 1}, 100.0, purpose=Purpose.BASELINE)
     applied = FOUND.replace("batch_size: 8", "batch_size: 32")
     moved = problem_of(config, applied)
-    assert growth_remark(limited(moved), [began]) == (
+    assert growth_remark(limited(moved, SearchOptions()), [began]) == (
         "data.batch_size was 8 when this study began and is 32 now: 128, up to which it is searched, is 16 times that. "
         "--batch same leaves it at 32."
     )
-    assert growth_remark(limited(moved, batch="1x"), [began]) is None
-    assert growth_remark(limited(moved, batch="same"), [began]) is None
-    assert growth_remark(limited(moved, batch="free"), [began]) is None
-    assert growth_remark(limited(moved), []) is None
-    assert growth_remark(limited(problem_of(config, FOUND)), [began]) is None
+    assert growth_remark(limited(moved, SearchOptions(batch="1x")), [began]) is None
+    assert growth_remark(limited(moved, SearchOptions(batch="same")), [began]) is None
+    assert growth_remark(limited(moved, SearchOptions(batch="free")), [began]) is None
+    assert growth_remark(limited(moved, SearchOptions()), []) is None
+    assert growth_remark(limited(problem_of(config, FOUND), SearchOptions()), [began]) is None

@@ -9,6 +9,7 @@ import pytest
 from autotune.config.command_line import read_typed
 from autotune.config.document import Document
 from autotune.errors import CommandError, ConfigError
+from autotune.options import SearchOptions
 from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
 from autotune.search.problem import Problem, limited, open_problem
 from tests.conftest import SHARED
@@ -41,7 +42,7 @@ def init_plan(config: Path, *words: str, separate: bool = False) -> InitPlan:
 
 def searched(config: Path) -> Problem:
     """Return what a search reads of a config."""
-    return limited(open_problem(config, command=None, state_dir=None))
+    return limited(open_problem(config, command=None, state_dir=None), SearchOptions())
 
 
 def written(one: InitPlan) -> None:
