@@ -62,9 +62,8 @@ def _framework(python: str, env: Mapping[str, str]) -> tuple[str | None, str]:
     if "AUTOTUNE_FAKE_NVML" in env:
         return FAKE, "none: the GPU is a fake one"
     for framework, code in PROBES.items():
-        done = subprocess.run(
-            [python, "-c", code], env=env, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-        )
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": DEADLINE_S}
+        done = subprocess.run([python, "-c", code], env=env, check=False, **how)
         if done.returncode == 0:
             return framework, done.stdout.strip()
     return None, "none that sees the GPU"
@@ -90,15 +89,12 @@ def report(place: Place, version: str, inventory: GpuInventory) -> str:
     texts, raw = [f"# {place.gpu.name}, driver {driver_version}", markdown_table(["", ""], rows)], dict[str, Any](facts)
     for make, needs in PARTS:
         print(f"{make.__name__.replace('_', ' ')} ...", file=sys.stderr)
-        why_not = _why_not(place, needs)
-        if why_not:
-            texts.append(f"## {make.__name__.replace('_', ' ').capitalize()}\n\nnot run: {why_not}")
-            continue
+        title = make.__name__.replace("_", " ").capitalize()
         try:
-            part = make(place)
+            why_not = _why_not(place, needs)
+            part = Part(title=title, text=f"not run: {why_not}") if why_not else make(place)
         except (DriverError, AssertionError, subprocess.SubprocessError) as error:  # the other parts still tell a lot
-            texts.append(f"## {make.__name__.replace('_', ' ').capitalize()}\n\nfailed: {error!r}")
-            continue
+            part = Part(title=title, text=f"failed: {error!r}")
         texts.append(f"## {part.title}\n\n{part.text}")
         raw[make.__name__] = part.raw
     texts.append(f"## Raw numbers\n\n```json\n{json.dumps(raw, indent=1)}\n```")

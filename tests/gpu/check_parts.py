@@ -45,8 +45,8 @@ if pid == 0:
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 _WORK = {
-    "torch": "assert {module}.ones(8, device='cuda').sum().item() == 8",
-    "tensorflow": "assert float({module}.reduce_sum({module}.ones(8))) == 8",
+    "torch": "assert torch.ones(8, device='cuda').sum().item() == 8",
+    "tensorflow": "assert float(tensorflow.reduce_sum(tensorflow.ones(8))) == 8",
 }
 
 
@@ -135,19 +135,17 @@ def call_costs(place: Place) -> Part:
             "GPM sample": lambda: device.gpm_sample().free(),
         }
         for name, question in questions.items():
-            took_us = []
+            took_us, refused = [], ""
             for _ in range(CALLS):
                 began_ns = time.perf_counter_ns()
                 try:
                     question()
                 except DriverError as error:
-                    raw[name] = str(error)
+                    refused = str(error)
                 took_us.append((time.perf_counter_ns() - began_ns) / 1e3)
             spread = _spread(took_us)
-            raw[name] = {"us": spread, **({"error": raw[name]} if name in raw else {})}
-            rows.append(
-                [name, *(f"{spread[key]:.0f}" for key in ("median", "p95", "most")), raw[name].get("error", "")]
-            )
+            raw[name] = {"us": spread, "error": refused}
+            rows.append([name, *(f"{spread[key]:.0f}" for key in ("median", "p95", "most")), refused])
     table = markdown_table(["question", "median, us", "95 %", "most", "refused"], rows)
     return Part(title="What a question costs", text=table, raw=raw)
 
@@ -159,14 +157,8 @@ def loads(place: Place) -> Part:
         use, truth = _watched(place, busy_ms, idle_ms)
         verdict = describe(pooled_utilization([Segment.within(use.t0_s, use.t1_s, use.windows)] * 3))
         raw[name] = {"truth": truth, "verdict": verdict, **_numbers(use)}
-        shown = (
-            truth,
-            use.figures.utilization,
-            use.figures.own_fraction,
-            use.figures.sm_activity,
-            use.figures.tensor_activity,
-            use.figures.dram_activity,
-        )
+        names = ("utilization", "own_fraction", "sm_activity", "tensor_activity", "dram_activity")
+        shown = (truth, *(getattr(use.figures, name) for name in names))
         reasons = ", ".join(f"{reason} {share:.0%}" for reason, share in use.clock_reasons.items())
         power = "-" if use.figures.power_w is None else f"{use.figures.power_w:.0f} W"
         rows.append([name, *map(_percent, shown), power, reasons or "-", verdict])
@@ -194,15 +186,7 @@ def attribution(place: Place) -> Part:
 
 def out_of_memory(place: Place) -> Part:
     """Message of the framework when the GPU's memory is used up, and the ending that it gets."""
-    assert place.framework is not None
-    done = subprocess.run(
-        [place.python, "-c", _OUT_OF_MEMORY[place.framework]],
-        env=place.env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = _ran(place, _OUT_OF_MEMORY)
     trial_exit = TrialExit(started_s=0.0, ended_s=1.0, exit_code=done.returncode, stop=None, stderr_tail=done.stderr)
     ending, detail = ending_of(trial_exit, ())
     raw = {"exit": done.returncode, "ending": ending.value, "detail": detail, "stderr": done.stderr[-2000:]}
@@ -211,16 +195,7 @@ def out_of_memory(place: Place) -> Part:
 
 def fork_before_cuda(place: Place) -> Part:
     """A fork of a process that has imported the framework and touched nothing, with CUDA in the child: the zygote."""
-    assert place.framework is not None
-    work = _WORK[place.framework].format(module=place.framework)
-    done = subprocess.run(
-        [place.python, "-c", _FORK.format(module=place.framework, work=work)],
-        env=place.env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = _ran(place, {module: _FORK.format(module=module, work=work) for module, work in _WORK.items()})
     raw: dict[str, Any] = {"exit": done.returncode, "stderr": done.stderr[-2000:]}
     if done.returncode:
         return Part(title="Fork before CUDA", text=f"It does not work: exit status {done.returncode}.", raw=raw)
@@ -228,6 +203,12 @@ def fork_before_cuda(place: Place) -> Part:
     text = f"The child has its first result {raw['first_result_s']:.2f} s after the fork; the parent had "
     text += f"{raw['threads_before']} threads."
     return Part(title="Fork before CUDA", text=text, raw=raw)
+
+
+def _ran(place: Place, programs: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run the program of the framework to its end."""
+    command = [place.python, "-c", programs[str(place.framework)]]
+    return subprocess.run(command, env=place.env, capture_output=True, text=True, timeout=120, check=False)
 
 
 @contextmanager
@@ -276,15 +257,18 @@ def _reading(file: Path, uuid: str, env: Mapping[str, str]) -> Iterator[None]:
         assert process.communicate()[1] == b""
 
 
-def _records_of(file: Path) -> list[Record]:
-    """Return the collector's records so far, whole lines only."""
+def _whole_lines(file: Path) -> list[str]:
     lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    return [record for record in map(of_line, (line for line in lines if line.endswith("\n"))) if record is not None]
+    return [line for line in lines if line.endswith("\n")]
+
+
+def _records_of(file: Path) -> list[Record]:
+    """Return the collector's records so far."""
+    return [record for record in map(of_line, _whole_lines(file)) if record is not None]
 
 
 def _bursts(file: Path) -> list[tuple[float, float]]:
-    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    return [(begin_s, end_s) for begin_s, end_s in map(json.loads, (ln for ln in lines[1:] if ln.endswith("\n")))]
+    return [(begin_s, end_s) for begin_s, end_s in map(json.loads, _whole_lines(file)[1:])]
 
 
 def _busy_fraction(file: Path, t0_s: float, t1_s: float) -> float:

@@ -18,14 +18,13 @@ from autotune.measure.gpu.records import (
     GpuLost,
     Record,
     StreamStarted,
-    of_line,
     to_line,
 )
 from autotune.measure.probe import GpuUsage, TrialGpus
 from autotune.trial.gpu_collector import SILENCE_S, START_S, GpuCollector
 from autotune.trial.guard import Guard, Program
 from tests.fake_nvml.library import FakeGpu
-from tests.fake_nvml.scenario import Fault, Gpu, Scenario, Square
+from tests.fake_nvml.scenario import Gpu, Scenario, Square
 from tests.gpu.conftest import UUID
 from tests.until import until
 
@@ -301,14 +300,3 @@ def test_the_process_imports_next_to_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False)
     assert done.stderr.strip() == ""
-
-
-def test_the_process_ends_with_the_reason_where_there_is_no_driver(fake_gpu: Callable[..., FakeGpu]) -> None:
-    """The reader hears of it, and nobody else does."""
-    env = fake_gpu(Scenario(faults=(Fault(function="nvmlInit*", code=9),))).env
-    command = [sys.executable, "-P", "-m", "autotune.measure.gpu.collector", OURS]
-    done = subprocess.run(command, env=env, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    record = of_line(done.stdout)
-    assert isinstance(record, GpuLost)
-    assert record.name == "driver not loaded"

@@ -35,20 +35,3 @@ def test_the_check_of_a_gpu_makes_all_its_parts(nvml_library, tmp_path):
     assert text.count("not run: this GPU is a fake one") == 2
     (busy,) = re.findall(r"^\| busy \| [\d.]+ % \| ([\d.]+) %", text, re.MULTILINE)
     assert float(busy) > 90
-
-
-@pytest.mark.services
-@pytest.mark.parametrize(
-    ("benchmark", "row", "shown"),
-    [
-        ("collector", r"[\d.]+ s \| (-?[\d.]+) ms", [""]),
-        ("monitor", r"(.+) \| -?[\d.]+ s \| -?[\d.]+%", ["on a terminal", "in a log file"]),
-    ],
-)
-def test_what_watching_costs_can_be_measured(nvml_library, benchmark: str, row: str, shown: list[str]):
-    """On a machine of the tests' own; in a second that is not exact."""
-    done = run("tests.fake_nvml", "busy", "--", sys.executable, "-m", "scripts.bench", benchmark, "--seconds", "1")
-    assert done.returncode == 0, done.stderr
-    rows = re.findall(rf"^\| 1 \(NVIDIA H100 80GB HBM3\) \| {row} \|$", done.stdout, re.MULTILINE)
-    assert len(rows) == len(shown), done.stdout
-    assert shown == [""] or rows == shown

@@ -1,7 +1,5 @@
 """Promises of the look at the GPUs before a search: who is on them, and whether they work."""
 
-import os
-
 import pytest
 
 from tests.fake_nvml.scenario import Fault, Gpu, Process, ProcessKind, Scenario, Timeline
@@ -25,16 +23,6 @@ def busy(fake_gpu):
         return fake_gpu(Scenario(gpus=(gpu,), **options), at_s=0).run(LOOK)
 
     return of
-
-
-def test_who_is_on_it_is_named_with_memory_and_program(busy):
-    """A process that computes makes a GPU busy, also while no kernel of it runs."""
-    (gpu,) = busy(Gpu(processes=(Process(pid=os.getpid(), memory_bytes=5 << 30),)))
-    (occupant,) = gpu["occupants"]
-    assert (occupant["pid"], occupant["memory_bytes"]) == (os.getpid(), 5 << 30)
-    assert "python" in occupant["name"]
-    assert gpu["memory_used_bytes"] == 5 << 30
-    assert gpu["utilization"] == 0.0
 
 
 def test_kernels_of_nobody_make_it_busy(busy):

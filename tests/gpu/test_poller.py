@@ -112,14 +112,6 @@ def test_a_device_without_a_counter_has_its_power_integrated(seen):
     assert not one["energy_counted"]
 
 
-def test_activity_that_may_not_be_read_is_off_with_the_reason(seen):
-    """All else goes on where profiling is for administrators."""
-    one = seen(faults=(Fault(function="nvmlGpmSampleGet", code=4),))
-    assert one["absent"] == {"unit activity": "Insufficient Permissions"}
-    assert one["sm_activity"] is None
-    assert one["utilization"] == pytest.approx(0.5, abs=0.002)
-
-
 def test_a_gpu_that_fails_when_first_asked_is_asked_again(seen):
     """For two seconds: a driver that has just been loaded may need them."""
     one = seen(faults=(Fault(function="nvmlDeviceGetHandleByUUID", code=10, until_s=21.0),))

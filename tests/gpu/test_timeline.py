@@ -80,12 +80,6 @@ def test_energy_comes_from_the_counter_where_there_is_one():
     )
 
 
-def test_energy_is_else_integrated():
-    """Power that rises from 100 W to 200 W over ten seconds is 1.5 kJ."""
-    use = device(*states(power_w=lambda t_s: 50.0 + 10.0 * t_s))
-    assert (use.figures.energy_j, use.energy_counted) == (pytest.approx(1_500.0), False)
-
-
 def test_heat_clocks_and_throttling_are_those_of_the_stretch():
     """Temperature at both ends, the mean clock, and how often which reason held the clocks down."""
     use = device(
@@ -106,18 +100,6 @@ def test_memory_counts_from_the_start_of_the_trial():
     told = list(states(memory_bytes=lambda t_s: 9 if t_s == 3 else 5))
     assert device(*told).figures.peak_memory_bytes == 5
     assert device(*told, started_s=2.0).figures.peak_memory_bytes == 9
-
-
-def test_own_kernels_are_told_from_a_strangers():
-    """By process, where process ids are ours; a stranger's are foreign."""
-    known = readings(
-        windows(0.8), *states(holders=((OWN, 5, True), (STRANGER, 5, True))), *shares(((OWN, 0.6), (STRANGER, 0.2)))
-    )
-    use = known.between(5.0, 15.0, own_pids={OWN, 11, 12})
-    (one,) = use.devices
-    assert (one.figures.own_fraction, one.figures.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
-    assert one.foreign_pids == (STRANGER,)
-    assert one.attribution is Attribution.BY_PROCESS
 
 
 def test_in_a_container_who_came_after_the_start_is_taken_for_the_trial():
@@ -151,15 +133,6 @@ def test_a_lost_gpu_spoils_the_time_in_which_it_was_lost_and_no_other():
     assert device(*told, t1_s=17.0).why_no_utilization == "H100: GPU lost"
     assert device(*told, t0_s=18.0, t1_s=21.0).lost == "GPU lost"
     assert device(*told, t0_s=23.0, t1_s=28.0).why_no_utilization is None
-
-
-def test_a_lost_driver_is_said_of_the_time_since_and_until_it_is_back():
-    """A stretch before the loss has nothing of it."""
-    known = readings(found(0.0), GpuLost(t_s=30.0, uuid=None, name="driver not loaded", why="driver not loaded: x"))
-    assert known.between(5.0, 15.0).lost is None
-    assert known.between(5.0, 31.0).lost == "driver not loaded: x"
-    known.add(StreamStarted(t_s=40.0, v=1, pid=1, driver="565"))
-    assert known.between(5.0, 41.0).lost is None
 
 
 def test_who_held_the_device_before_a_trial_is_not_forgotten():

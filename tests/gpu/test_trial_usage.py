@@ -85,16 +85,6 @@ def test_what_is_not_known_is_absent_and_says_why(change, why):
     assert use.power_w == 300.0
 
 
-def test_a_lost_driver_and_a_silent_collector_are_the_reason():
-    """The collector's own trouble says more than that nothing came of it."""
-    assert "driver not loaded" in used(BUSY, lost="driver not loaded").remark
-    nothing = changed_gpu(BUSY, utilization=None, windows=())
-    assert used(nothing, trouble="the GPU collector has ended").remark.endswith(
-        "not measured: the GPU collector has ended"
-    )
-    assert used(BUSY, trouble="silent since").remark == ""  # it had said enough before
-
-
 def test_kernels_of_others_contaminate_a_trial():
     """From 1 % on; who it was is said, and the speed is kept for people to see."""
     use = used(changed_gpu(BUSY, foreign_fraction=0.2, foreign_pids=(4711,)))

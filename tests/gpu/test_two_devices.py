@@ -9,7 +9,7 @@ pytestmark = pytest.mark.services
 
 
 def test_it_makes_all_its_parts_on_two_logical_cpus() -> None:
-    """The same batches under each placement, a table of the overlap, and no more steps under way than a few."""
+    """A table of the overlap under each placement, and no more steps under way than a few."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.two_devices", "--cpu", "--batches", "10", "--batch", "1", "--width", "64"],
         capture_output=True,
@@ -17,8 +17,6 @@ def test_it_makes_all_its_parts_on_two_logical_cpus() -> None:
         check=True,
     )
     lines = done.stdout.splitlines()
-    same = [line.split("|")[2:4] for line in lines if line.startswith("| /CPU") and line.count("|") == 4]
-    assert [[cell.strip() for cell in cells] for cells in same] == [["30", "0"]] * 3
     assert len([line for line in lines if line.startswith("| /CPU") and line.count("|") == 9]) == 9
     (ahead,) = (line for line in lines if "steps were under way at a time" in line)
     assert int(ahead.split()[2]) <= 3

@@ -11,7 +11,6 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +19,6 @@ import numpy as np
 import tensorflow as tf
 
 from autotune.measure.gpu.driver import Driver, DriverError
-from autotune.tf.feed import Fetched
 from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
 from autotune.tf.runtime import Placement, configure, place
 from autotune.tf.two_stage import TwoStageFeed
@@ -69,23 +67,6 @@ class Load:
         for _ in range(12):
             values = tf.nn.relu(values @ self._kernel)
         return tf.reduce_mean(values)
-
-
-def same_batches(placements: list[Placement], load_of: type[Load], size: dict[str, int]) -> str:
-    """The batches under each placement against those of the first device alone."""
-    one = Placement(data=placements[0].data, model=placements[0].data)
-    first = [fetched.batch["mel"].numpy() for fetched in _all(load_of(one, **size), 30, 2)]
-    rows = []
-    for placement in placements:
-        second = [fetched.batch["mel"].numpy() for fetched in _all(load_of(placement, **size), 30, 2)]
-        apart = max(float(np.abs(a - b).max()) for a, b in zip(first, second, strict=True))
-        rows.append([f"{placement.data} -> {placement.model}", f"{len(second)}", f"{apart:g}"])
-    return markdown_table(["placement", "batches", "largest difference from one device"], rows)
-
-
-def _all(load: Load, batches: int, depth: int) -> Iterator[Fetched]:
-    with load.feed(batches, depth) as feed:
-        yield from feed
 
 
 def overlap(placements: list[Placement], size: dict[str, int], batches: int) -> str:
@@ -184,8 +165,6 @@ def main() -> int:
         f"# Two devices, {datetime.now(UTC):%Y-%m-%d}, TensorFlow {tf.__version__}",
         f"{names or 'two logical CPUs'}, {limits or 'no limit of memory'}, {size}",
         "What users state for two RTX 4090 that share the work well: data GPU busy 60-80 %, model GPU 85-95 %.",
-        "## The same batches",
-        same_batches([apart, back, together], Load, size),
         "## Overlap",
         overlap([apart, back, together], size, arguments.batches),
         "## Running ahead",

@@ -8,22 +8,8 @@ import pytest
 
 from autotune.events import TrialEnded
 from autotune.metrics import values_of
-from autotune.records import (
-    Change,
-    Ending,
-    GpuFigures,
-    PooledGpu,
-    PooledGpus,
-    Purpose,
-    Ratio,
-    SearchResult,
-    Side,
-    TrialRecord,
-    Validity,
-    Values,
-    Verdict,
-)
-from tests.runs import changed_gpu, measured
+from autotune.records import Change, GpuFigures, PooledGpu, PooledGpus, Ratio, SearchResult, Side, Values, Verdict
+from tests.runs import MakeTrial, changed_gpu, measured
 
 BASELINE: Values = {"data.batch_size": 8, "data.cache": "none", "train.xla": False}
 BEST: Values = {"data.batch_size": 32, "data.cache": "memory", "train.xla": False}
@@ -53,26 +39,12 @@ def on_gpus(side: Side | None, *devices: PooledGpu, effective_utilization: float
 
 
 @pytest.fixture
-def trial_ended() -> MakeEnded:
+def trial_ended(make_trial: MakeTrial) -> MakeEnded:
     """The event at the end of a trial that went well; fields of its record and of itself can be changed."""
 
     def make(*, changes: Any = None, speedup: float | None = 1.5, **fields: Any) -> TrialEnded:
-        record = TrialRecord(
-            **{
-                "number": 3,
-                "search": "s",
-                "point": "p",
-                "values": BEST,
-                "purpose": Purpose.EXPLORE,
-                "ending": Ending.STOPPED,
-                "validity": Validity.GOOD,
-                "ended_utc": "2026-01-01T00:00:00+00:00",
-                "duration_s": 12.3,
-                "measurement": measured(61.5),
-                **fields,
-            }
-        )
-        return TrialEnded(trial=record, changes={} if changes is None else changes, speedup=speedup)
+        trial = make_trial(BEST, 61.5, **{"number": 3, "duration_s": 12.3, **fields})
+        return TrialEnded(trial=trial, changes=changes or {}, speedup=speedup)
 
     return make
 
@@ -83,6 +55,11 @@ def search_result() -> MakeResult:
     baseline = Side(point="p", values=BASELINE, metrics=values_of(measured(50.0)))
     best = Side(point="p", values=BEST, metrics=values_of(measured(100.0)))
     cached = Side(point="p", values={**BASELINE, "data.cache": "memory"}, metrics=values_of(measured(70.0)))
+
+    worth, cached_worth = Ratio(ratio=1.43, low=1.31, high=1.57), Ratio(ratio=1.4, low=1.25, high=1.57)
+    batch = Change(path="data.batch_size", old=8, new=32, worth=worth, group=0, label="batch")
+    batch = replace(batch, effective_batch="The effective batch changes from 8 to 32")
+    cache = Change(path="data.cache", old="none", new="memory", worth=cached_worth, group=1, label="same training")
 
     def make(**changes: Any) -> SearchResult:
         fields: dict[str, Any] = {
@@ -97,25 +74,7 @@ def search_result() -> MakeResult:
             "same_training": (cached, 1.4),
             "trials": 20,
             "outcomes": {"stopped": 19, "crashed": 1},
-            "changes": (
-                Change(
-                    path="data.batch_size",
-                    old=8,
-                    new=32,
-                    worth=Ratio(ratio=1.43, low=1.31, high=1.57),
-                    group=0,
-                    label="batch",
-                    effective_batch="The effective batch changes from 8 to 32",
-                ),
-                Change(
-                    path="data.cache",
-                    old="none",
-                    new="memory",
-                    worth=Ratio(ratio=1.4, low=1.25, high=1.57),
-                    group=1,
-                    label="same training",
-                ),
-            ),
+            "changes": (batch, cache),
         }
         return SearchResult(**{**fields, **changes})
 

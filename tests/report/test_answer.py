@@ -32,18 +32,10 @@ SCREENS = Path(__file__).with_name("screens")
 Changes = dict[str, Any]
 
 
-def _screen(
-    result: SearchResult,
-    *,
-    elapsed_s: float | None = 1800.0,
-    config: str = "config.yaml",
-    width: int = 120,
-    **more: Any,
-) -> str:
-    typed = more.pop("typed", TypedOptions(config=Path(config)))
-    file = StringIO()
+def _screen(result: SearchResult, *, config: str = "config.yaml", width: int = 120, **options: Any) -> str:
+    file, usual = StringIO(), {"typed": TypedOptions(config=Path(config)), "elapsed_s": 1800.0}
     console = Console(file=file, width=width, highlight=False, markup=False)
-    print_answer(console, result, typed=typed, elapsed_s=elapsed_s, **more)
+    print_answer(console, result, **{**usual, **options})
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
@@ -147,14 +139,14 @@ def _brackets(_whole: SearchResult) -> Changes:
 
 BROKE = Validation(trained_s=12.0, broke=("its loss went to 1.20 of where it began",))
 ALIKE, ANYTHING = Ratio(ratio=1.0, low=0.95, high=1.05), Ratio(ratio=1.1, low=0.8, high=1.5)
+BESIDE = Ratio(ratio=1.38, low=1.29, high=1.48)
+NO_BASELINE = {"verdict": Verdict.NO_BASELINE, "speedup": None, "same_training": None}
+NO_BASELINE |= {"baseline": Side(point="p", values=BASELINE, metrics=None)}
 FEW = pooled_gpu("not enough yet: 34 of 60 driver samples", None)
 TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "better": (lambda _: {}, {}),
     "better, the training stays as it is": (lambda whole: {"changes": whole.changes[1:]}, {"elapsed_s": None}),
-    "better, and the same training beside it": (
-        lambda _: {"same_training_confirmed": Ratio(ratio=1.38, low=1.29, high=1.48)},
-        {},
-    ),
+    "better, and the same training beside it": (lambda _: {"same_training_confirmed": BESIDE}, {}),
     "applied already": (lambda _: {"why_no_gpu": "no NVIDIA driver was found"}, {"applied": True, "details": True}),
     "by utilization": (lambda _: {"objective": "utilization", "gain_of_ten_minutes": 0.002}, {}),
     "steadier": (_steadier, {}),
@@ -163,13 +155,7 @@ TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "no change, it broke": (lambda whole: _not_better(whole, validation=BROKE), {}),
     "no change yet": (lambda whole: _not_better(whole, speedup=None), {}),
     "no change, nothing is faster": (lambda whole: _not_better(whole, candidate=None, speedup=None, changes=()), {}),
-    "no baseline": (
-        lambda _: {
-            "verdict": Verdict.NO_BASELINE, "baseline": Side(point="p", values=BASELINE, metrics=None),
-            "speedup": None, "same_training": None,
-        },
-        {},
-    ),
+    "no baseline": (lambda _: NO_BASELINE, {}),
     "what changes are worth": (_grouped, {}),
     "nothing is known of a change": (lambda whole: {"changes": _grouped(whole)["changes"][2:3]}, {}),
     "long keys": (_long_keys, {"width": 160}),
@@ -177,10 +163,7 @@ TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "stages of a pipeline": (_stages, {"details": True}),
     "one GPU": (_one_gpu, {}),
     "one GPU, fast stalls": (_stalls_faster_than_the_driver_looks, {"details": True}),
-    "one GPU, not enough yet": (
-        lambda whole: {"baseline": on_gpus(whole.baseline, FEW)},
-        {},
-    ),
+    "one GPU, not enough yet": (lambda whole: {"baseline": on_gpus(whole.baseline, FEW)}, {}),
     "two GPUs": (_two_gpus, {"details": True}),
     "GPUs of data and model": (_gpus_by_role, {"details": True}),
     "validated": (_validated, {}),
@@ -211,14 +194,8 @@ def test_failures_are_named_counted_and_quoted(search_result: MakeResult, trial_
 
     def failure(count: int, detail: str, stderr: str) -> Failure:
         fields = {"ending": Ending.CRASHED, "validity": Validity.UNMEASURED, "measurement": None, "detail": detail}
-        return Failure(
-            trial=trial_ended(**fields).trial,
-            count=count,
-            sentence="The trainer failed, or was killed.",
-            remedy="Read stderr.log.",
-            stderr_tail=stderr,
-            folder="/trials/7",
-        )
+        told = {"sentence": "The trainer failed, or was killed.", "remedy": "Read stderr.log.", "folder": "/trials/7"}
+        return Failure(trial=trial_ended(**fields).trial, count=count, stderr_tail=stderr, **told)
 
     said = "\n".join(f"line {number}" for number in range(20))
     screen = _screen(search_result(), failures=[failure(3, "KeyError: '[bold]'", said), failure(1, "", "")])

@@ -7,10 +7,11 @@ import pytest
 
 from autotune.events import IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialProgress, TrialStarted
 from autotune.records import Ending, Purpose, Validity
-from autotune.report.live import event_line, running_line, trial_line
+from autotune.report.live import event_line, trial_line
 from tests.report.conftest import BASELINE, MakeEnded
 from tests.runs import measured
 
+HUNG = {"ending": Ending.HUNG, "validity": Validity.NOT_STEADY}
 UNMEASURED = {"validity": Validity.UNMEASURED, "measurement": None, "speedup": None}
 
 
@@ -23,18 +24,9 @@ def busy(utilization: float) -> dict[str, Any]:
     ("fields", "line"),
     [
         ({"changes": {"data.batch_size": 32}}, "trial 3 explore 61.5/s 1.50x 12s batch_size=32"),
-        (
-            {**UNMEASURED, "ending": Ending.CRASHED},
-            "trial 3 explore no numbers 12s [crashed] today's values",
-        ),
-        (
-            {"validity": Validity.COLD, "speedup": None},
-            "trial 3 explore 61.5/s 12s [cold] today's values",
-        ),
-        (
-            {"ending": Ending.HUNG, "validity": Validity.NOT_STEADY, "speedup": None},
-            "trial 3 explore 61.5/s 12s [hung, not steady] today's values",
-        ),
+        ({**UNMEASURED, "ending": Ending.CRASHED}, "trial 3 explore no numbers 12s [crashed] today's values"),
+        ({"validity": Validity.COLD, "speedup": None}, "trial 3 explore 61.5/s 12s [cold] today's values"),
+        ({**HUNG, "speedup": None}, "trial 3 explore 61.5/s 12s [hung, not steady] today's values"),
         (busy(0.413), "trial 3 explore 61.5/s 1.50x 12s GPU 41 % today's values"),
         (busy(0.0), "trial 3 explore 61.5/s 1.50x 12s GPU 0 % today's values"),
         ({"purpose": Purpose.CONFIRM, "pair": 0}, "trial 3 pair 1 61.5/s 1.50x 12s today's values"),
@@ -49,16 +41,8 @@ def test_a_trial_says_what_it_tried_and_what_came_of_it(
 
 def test_each_thing_worth_knowing_has_a_line(trial_ended: MakeEnded) -> None:
     """With the time since the start in front; a log file gets one line per trial, not three."""
-    started = SearchStarted(
-        search="s",
-        study="config-1234",
-        config="config.yaml",
-        baseline=BASELINE,
-        points=12345,
-        trials_found=0,
-        budget_s=1800.0,
-        measures="throughput",
-    )
+    about = {"search": "s", "study": "config-1234", "config": "config.yaml", "measures": "throughput"}
+    started = SearchStarted(baseline=BASELINE, points=12345, trials_found=0, budget_s=1800.0, **about)
     first = "[  1.2s] study config-1234: 3 knobs, 12,345 combinations, budget 30m; score: throughput"
     assert event_line(started, 1.25) == first
     assert "7 earlier trials found" in str(event_line(replace(started, trials_found=7), 1.25))
@@ -72,11 +56,3 @@ def test_each_thing_worth_knowing_has_a_line(trial_ended: MakeEnded) -> None:
         SearchEnded(verdict=None, trials=1, elapsed_s=2.0),
     ):
         assert event_line(event, 1.0) is None
-
-
-def test_the_trial_that_goes_on_has_a_line() -> None:
-    """People count pairs from one."""
-    started = TrialStarted(number=7, purpose=Purpose.CONFIRM, changes={"data.cache": "none"}, pair=3)
-    assert running_line(started) == "trial 7 pair 4: cache=none"
-    first = TrialStarted(number=0, purpose=Purpose.BASELINE, changes={})
-    assert running_line(first) == "trial 0 baseline: today's values"

@@ -49,14 +49,14 @@ def test_a_terminal_sees_what_runs_now() -> None:
     with SearchDisplay(console, clock, started_s=990.0, budget_s=60.0) as display:
         display(PhaseChanged(phase="exploring", why="looking for better values"))
         display(IncumbentChanged(values=BASELINE, changes={"data.cache": "[memory]"}, speedup=1.5))
-        display(TrialStarted(number=3, purpose=Purpose.EXPLORE, changes={"data.batch_size": 32}))
+        display(TrialStarted(number=3, purpose=Purpose.CONFIRM, changes={"data.batch_size": 32}, pair=3))
         clock.wait(5.0)
         display(TrialProgress(number=3, elapsed_s=5.0, steps=17))
     shown = file.getvalue()
     assert "[   10s] best so far: 1.50x today with cache=[memory]" in shown
     last = shown.rpartition("best   ")
     assert "15s of 1m 0 trials exploring done in at most 45s" in last[0]
-    assert last[2].startswith("1.50x today  cache=[memory]\nnow    trial 3 explore: batch_size=32  17 steps\n")
+    assert last[2].startswith("1.50x today  cache=[memory]\nnow    trial 3 pair 4: batch_size=32  17 steps\n")
     assert last[2].endswith("\x1b[2K")
 
 

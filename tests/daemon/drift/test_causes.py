@@ -1,19 +1,14 @@
 """Likely causes of slowdowns."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.daemon.drift import CauseKind, MachineHistory, MachineState, likely_cause
 from scripts.bench.drift import found_cause, staged_case
 
-_USUAL = MachineState(
-    foreign_cores=0.1,
-    cores=8,
-    gpu_neighbour=0.0,
-    throttled=0.0,
-    gpu_memory_fraction=0.6,
-    data_wait_fraction=0.1,
-    disk_pressure=0.02,
-)
+_ITSELF = {"cores": 8, "gpu_memory_fraction": 0.6, "data_wait_fraction": 0.1, "disk_pressure": 0.02}
+_USUAL = MachineState(foreign_cores=0.1, gpu_neighbour=0.0, throttled=0.0, **_ITSELF)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +27,7 @@ _USUAL = MachineState(
 )
 def test_what_changed_is_the_cause(change: dict[str, float], kind: CauseKind) -> None:
     """One reading moves, and it is named with its evidence."""
-    cause = likely_cause(_USUAL, MachineState(**{**_fields(_USUAL), **change}))  # type: ignore[arg-type]
+    cause = likely_cause(_USUAL, replace(_USUAL, **change))  # type: ignore[arg-type]
     assert cause is not None
     assert cause.kind is kind
     assert cause.text
@@ -41,7 +36,7 @@ def test_what_changed_is_the_cause(change: dict[str, float], kind: CauseKind) ->
 @pytest.mark.parametrize("change", [{}, {"foreign_cores": 0.4}, {"disk_pressure": 0.5}, {"throttled": 0.1}])
 def test_what_did_not_change_much_is_none(change: dict[str, float]) -> None:
     """Unknown is an answer; a busy disk that the training does not feel is no cause."""
-    assert likely_cause(_USUAL, MachineState(**{**_fields(_USUAL), **change})) is None  # type: ignore[arg-type]
+    assert likely_cause(_USUAL, replace(_USUAL, **change)) is None  # type: ignore[arg-type]
 
 
 def test_what_was_always_so_is_no_cause() -> None:
@@ -69,7 +64,3 @@ def test_staged_slowdowns_are_explained() -> None:
     results = [(case.cause, *found_cause(case)) for case in map(staged_case, range(6))]
     right = [cause is (named.kind if named else None) for cause, is_found, named in results if is_found]
     assert sum(right) >= 5
-
-
-def _fields(machine_state: MachineState) -> dict[str, object]:
-    return {name: getattr(machine_state, name) for name in machine_state.__dataclass_fields__}

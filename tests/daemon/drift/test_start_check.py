@@ -1,5 +1,7 @@
 """Check of a training's first minutes against what was confirmed."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.daemon.drift import PaceWindow, SlowStart, StartCheck
@@ -9,15 +11,9 @@ _CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
 
 
 def _window(number: int, speed: float | None, *, epochs: int = 0, steps: int = 20) -> PaceWindow:
-    return PaceWindow(
-        process="1.0",
-        t0_s=10.0 * number,
-        t1_s=10.0 * (number + 1),
-        steps=steps,
-        train_s=10.0,
-        samples=None if speed is None else 10.0 * speed,
-        epochs=epochs,
-    )
+    times = {"t0_s": 10.0 * number, "t1_s": 10.0 * (number + 1), "train_s": 10.0}
+    samples = None if speed is None else 10.0 * speed
+    return PaceWindow(process="1.0", steps=steps, samples=samples, epochs=epochs, **times)
 
 
 def _found(check: StartCheck, speeds: list[float | None], *, epoch_at: int = -1) -> list[SlowStart]:
@@ -47,7 +43,7 @@ def test_one_slow_look_is_not_enough() -> None:
 
 def test_a_speed_with_full_caches_is_compared_after_the_first_pass() -> None:
     """The first epoch is slower, and that is said by nobody."""
-    confirmed = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8, after_first_pass=True)
+    confirmed = replace(_CONFIRMED, after_first_pass=True)
     assert _found(StartCheck(confirmed), [60.0] * 100 + [99.0] * 60, epoch_at=100) == []
 
 
@@ -55,9 +51,7 @@ def test_the_batch_size_of_the_config_stands_in_for_samples() -> None:
     """Steps without samples are counted as the trials' were."""
     confirmed = ConfirmedSpeed(samples_per_s=16.0, low=0.9, high=1.1, trials=4, samples_per_step=8.0)
     assert _found(StartCheck(confirmed), [None] * 60) == []
-    (slow,) = _found(
-        StartCheck(ConfirmedSpeed(samples_per_s=32.0, low=0.9, high=1.1, trials=4, samples_per_step=8.0)), [None] * 60
-    )
+    (slow,) = _found(StartCheck(replace(confirmed, samples_per_s=32.0)), [None] * 60)
     assert slow.speed_ratio == pytest.approx(0.5)
 
 

@@ -1,6 +1,5 @@
 """Promises of the watch of the machine, on this machine and on the fake driver."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,19 +13,9 @@ from autotune.measure.gpu.occupancy import GpusSeen, OccupancyWatch
 from autotune.measure.host import BusyCpu
 from autotune.measure.processes import ProcessTree
 from tests.daemon.idle.staged import STRANGER
-from tests.fake_nvml.scenario import Fault, Gpu, Scenario
 from tests.until import until
 
 BURNS = "import os, sys, time\nos.fork()\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
-HANGING = """
-import json, os
-from autotune.clock import SystemClock
-from autotune.daemon.machine_watch import MachineWatch
-clock = SystemClock()
-watch = MachineWatch(clock)
-print(json.dumps([watch.read().why_no_gpus for _ in range(5)]), flush=True)
-os._exit(0)
-"""
 
 
 class NoGpus(OccupancyWatch):
@@ -117,13 +106,3 @@ def test_a_burner_of_somebody_else_is_named():
         os.kill(pid, signal.SIGKILL)
     assert found[-1].busiest.cores > 0
     assert found[-1].busiest.pid != os.getpid()
-
-
-def test_a_driver_that_hangs_costs_a_moment_once(fake_gpu):
-    """Then nothing is known of the GPUs, and reading them goes on without waiting."""
-    hangs = Fault(function="nvmlDeviceGet*RunningProcesses*", delay_s=3600.0)
-    machine = fake_gpu(Scenario(gpus=(Gpu(),), faults=(hangs,)))
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING], env=machine.env, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert all(reason.startswith("the NVIDIA driver has not answered for") for reason in json.loads(done.stdout))

@@ -252,6 +252,7 @@ def test_an_option_of_the_search_is_found_however_it_was_typed(name: str, value:
 
 
 _TEXTS = st.text(max_size=20)
+_ANSWERS = [SearchAnswerSummary(verdict="better", ratio=ratio, advice="0") for ratio in (None, (1.5, 1.2, 1.8))]
 _STARTS = [StartRule(kind="at", at="2030-01-01T22:30:00+01:00"), StartRule(kind="now")]
 
 
@@ -268,12 +269,7 @@ _STARTS = [StartRule(kind="at", at="2030-01-01T22:30:00+01:00"), StartRule(kind=
         hold=st.sampled_from([None, *Hold]),
         start=st.sampled_from(_STARTS),
         fingerprint=st.just(Fingerprint(config_sha256=None)),
-        answer=st.builds(
-            SearchAnswerSummary,
-            verdict=st.just("better"),
-            ratio=st.sampled_from([None, (1.5, 1.2, 1.8)]),
-            advice=st.just("00000000"),
-        ),
+        answer=st.sampled_from(_ANSWERS),
         owner=st.sampled_from([None, {"pid": 1, "started_s": 1.5}]),
     )
 )

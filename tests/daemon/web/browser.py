@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 _ARGUMENTS = (
-    *(
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--no-first-run",
-    ),
+    *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-sync"),
+    "--no-first-run",
 )
 
 

@@ -70,50 +70,25 @@ class Searching:
     def begin(self, trials_found: int = 0) -> None:
         """Write the start."""
         self.tell(Remark(text="no utilization is measured on MIG instances"))
-        self.tell(
-            SearchStarted(
-                search=self.path.name,
-                study=self.study,
-                config="/project/config.yaml",
-                baseline=BASELINE,
-                points=480,
-                trials_found=trials_found,
-                budget_s=1800.0,
-                measures="effective utilization and steadiness",
-            )
-        )
+        about = {"search": self.path.name, "study": self.study, "config": "/project/config.yaml", "baseline": BASELINE}
+        measures, size = "effective utilization and steadiness", {"points": 480, "budget_s": 1800.0}
+        self.tell(SearchStarted(trials_found=trials_found, measures=measures, **about, **size))  # type: ignore[arg-type]
 
     def trial(
-        self,
-        number: int,
-        ratio: float | None,
-        purpose: Purpose = Purpose.EXPLORE,
-        *,
-        takes_s: float = 10.0,
-        pair: int | None = None,
-        stderr_tail: str = "",
-        detail: str = "",
-        **changes: Scalar,
-    ) -> None:
+        self, number: int, ratio: float | None, purpose: Purpose = Purpose.EXPLORE, *, takes_s: float = 10.0,
+        pair: int | None = None, stderr_tail: str = "", detail: str = "", **changes: Scalar,
+    ) -> None:  # fmt: skip
         """Write the start and the end of a trial of that speed over today's; None for one that failed."""
         values: Values = {**BASELINE, **changes}
         self.tell(TrialStarted(number=number, purpose=purpose, changes=changes, pair=pair))
         self.clock.wait(takes_s)
+        found = ratio and replace(measured(400.0 * ratio), gpu_utilization=min(1.0, 0.3 * ratio))
         trial = TrialRecord(
-            number=number,
-            search=self.path.name,
-            point=point_name(values),
-            values=values,
-            purpose=purpose,
-            ending=Ending.OUT_OF_GPU_MEMORY if ratio is None else Ending.STOPPED,
-            validity=Validity.UNMEASURED if ratio is None else Validity.GOOD,
+            **{"number": number, "search": self.path.name, "point": point_name(values), "values": values},
+            **{"purpose": purpose, "pair": pair, "duration_s": takes_s, "detail": detail, "measurement": found},
+            ending=Ending.STOPPED if found else Ending.OUT_OF_GPU_MEMORY,
+            validity=Validity.GOOD if found else Validity.UNMEASURED,
             ended_utc=self.clock.utc().isoformat(timespec="seconds"),
-            duration_s=takes_s,
-            pair=pair,
-            measurement=None
-            if ratio is None
-            else replace(measured(400.0 * ratio), gpu_utilization=min(1.0, 0.3 * ratio)),
-            detail=detail,
         )
         self.tell(TrialEnded(trial=trial, changes=changes, speedup=ratio, stderr_tail=stderr_tail))
         if ratio is not None and ratio > self._best and purpose is Purpose.EXPLORE:
@@ -220,13 +195,9 @@ class BusyDaemon:
             for batch in (16, 32, 64):
                 gain = workers**0.2 * (batch / 16) ** 0.15 * rng.gauss(1.0, 0.03)
                 searching.trial(next(numbers), gain, **{"data.num_workers": workers, "data.batch_size": batch})
-        searching.trial(
-            next(numbers),
-            None,
-            detail="ResourceExhaustedError: OOM when allocating tensor",
-            stderr_tail="Traceback (most recent call last):\n  ResourceExhaustedError: OOM when allocating tensor\n",
-            **{"data.batch_size": 4096},
-        )
+        oom = "ResourceExhaustedError: OOM when allocating tensor"
+        said = {"detail": oom, "stderr_tail": f"Traceback (most recent call last):\n  {oom}\n"}
+        searching.trial(next(numbers), None, **said, **{"data.batch_size": 4096})
         searching.trial(next(numbers), 1.83, Purpose.REPEAT, **{"data.num_workers": 8, "data.batch_size": 64})
         searching.tell(PhaseChanged(phase="confirming", why="nothing left can pay"))
         kept: dict[str, Scalar] = {**BASELINE, "data.num_workers": 8, "data.batch_size": 64}
@@ -278,15 +249,11 @@ class BusyDaemon:
     def gpus(self, utilization: float | None) -> tuple[Sample, ...]:
         """Return the readings of two GPUs: one of which all is known, one of which little is."""
         training = next((one.pid for one in self.alive), 1)
+        power_w = None if utilization is None else 150.0 + 500.0 * utilization
+        memory = {"memory_used_bytes": round((90 + 30 * (utilization or 0.0)) * GIB), "memory_total_bytes": 141 * GIB}
         first = {
-            "utilization": utilization,
-            "memory_used_bytes": round((90 + 30 * (utilization or 0.0)) * GIB),
-            "memory_total_bytes": 141 * GIB,
-            "power_w": None if utilization is None else 150.0 + 500.0 * utilization,
-            "power_limit_w": 700.0,
-            "sm_clock_mhz": 1980,
-            "temperature_c": 61,
-            "throttled_by": [],
+            **{"utilization": utilization, "power_w": power_w, "power_limit_w": 700.0, **memory},
+            **{"sm_clock_mhz": 1980, "temperature_c": 61, "throttled_by": []},
             "users": [
                 {"pid": 5151, "name": "python", "memory_bytes": 12 * GIB, "is_own": True},
                 {"pid": training, "name": "python", "memory_bytes": 80 * GIB, "is_own": False},
@@ -295,7 +262,6 @@ class BusyDaemon:
         }
         second = {**dict.fromkeys(first), "memory_total_bytes": None, "users": []}
         known = {"t_s": self.clock.now_s(), "energy_j": None, "why_unknown": None}
-        return (
-            {**known, "index": 0, "uuid": "GPU-5f1c", "name": "NVIDIA H200", **first},
-            {**known, "index": 1, "uuid": "MIG-77", "name": "NVIDIA A30 MIG 1g.6gb", **second},
-        )
+        one = {"index": 0, "uuid": "GPU-5f1c", "name": "NVIDIA H200"}
+        other = {"index": 1, "uuid": "MIG-77", "name": "NVIDIA A30 MIG 1g.6gb"}
+        return {**known, **one, **first}, {**known, **other, **second}

@@ -78,11 +78,7 @@ class Client:
 
     def act(self, action: object, *, csrf: str | None = None, **headers: str | None) -> Answer:
         """Ask for an action as the page does; headers by their names with ``_`` change what it sends."""
-        usual = {
-            "Origin": f"http://127.0.0.1:{self.port}",
-            "Content-Type": "application/json",
-            "Sec-Fetch-Site": "same-origin",
-            "X-CSRF-Token": csrf or self.ask("/api/state").json["csrf"],
-        }
+        usual = {"Origin": f"http://127.0.0.1:{self.port}", "Content-Type": "application/json"}
+        usual |= {"Sec-Fetch-Site": "same-origin", "X-CSRF-Token": csrf or self.ask("/api/state").json["csrf"]}
         changed = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.ask("/api/action", method="POST", body=json.dumps(action).encode(), headers={**usual, **changed})

@@ -67,15 +67,14 @@ def trials(make_trial: MakeTrial) -> list[TrialRecord]:
         at(on_gpu(make_trial(BASELINE, 40.0, purpose=Purpose.BASELINE, point="base"), gpu(slow)), 1),
         at(make_trial({**BASELINE, "data.cache": "memory"}, 60.0, point="cached"), 2),
         at(
-            make_trial({**BASELINE, "data.batch_size": 64}, None, ending=Ending.OUT_OF_GPU_MEMORY, detail="OOM when"), 3
+            make_trial({**BASELINE, "data.batch_size": 64}, None, detail="OOM when"), 3, ending=Ending.OUT_OF_GPU_MEMORY
         ),
         at(on_gpu(make_trial(BEST, 100.0, point="best"), gpu([rng.uniform(0.9, 1.0) for _ in slow])), 4),
     ]
     for pair in range(4):
-        made.append(
-            at(make_trial(BASELINE, 40.0 + pair, purpose=Purpose.CONFIRM, pair=pair, point="base"), 5 + 2 * pair)
-        )
-        made.append(at(make_trial(BEST, 100.0 - pair, purpose=Purpose.CONFIRM, pair=pair, point="best"), 6 + 2 * pair))
+        confirms: dict[str, Any] = {"purpose": Purpose.CONFIRM, "pair": pair}
+        made.append(at(make_trial(BASELINE, 40.0 + pair, point="base", **confirms), 5 + 2 * pair))
+        made.append(at(make_trial(BEST, 100.0 - pair, point="best", **confirms), 6 + 2 * pair))
     for place, arm in enumerate((RaceArm.BASELINE, RaceArm.WINNER, RaceArm.SCALED)):
         curve = LossCurve(ends_s=(1.0, 2.0, 3.0), losses=(3.0, 2.0, 1.0 + place))
         leg = RaceLeg(arm=arm, pair=0, trained_s=3.0, curve=curve)
@@ -92,20 +91,13 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
     assert result.best is not None
     today = pooled_gpu("2-40 % cyclic, period 2.0 s", 0.16, low=0.02, high=0.4, period_s=2.0)
     best = pooled_gpu("90-100 % flat", 0.95)
-    race = Race(
-        winner=Raced(
-            learning=Learning.SLOWER,
-            at_equal_time=LossDifference(today=1.0, other=2.0, low=0.5, high=1.5),
-            learning_speed=0.5,
-        ),
-        trained_s=3.0,
-        pairs=1,
-    )
+    losses = LossDifference(today=1.0, other=2.0, low=0.5, high=1.5)
+    winner = Raced(learning=Learning.SLOWER, at_equal_time=losses, learning_speed=0.5)
     result = replace(
         result,
         baseline=replace(on_gpus(result.baseline, today, data_wait_fraction=0.6), point="base"),
         best=replace(on_gpus(result.best, best, data_wait_fraction=0.02), point="best"),
-        race=race,
+        race=Race(winner=winner, trained_s=3.0, pairs=1),
         cautions=("something else may be at work",),
     )
     speeds = [trial.measurement.speed for trial in trials if trial.purpose is Purpose.CONFIRM and trial.measurement]
@@ -193,20 +185,17 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
     ]
     assert contents.result is not None
     changes = [replace(one, path=HOSTILE, old=HOSTILE, new=HOSTILE, label=HOSTILE) for one in contents.result.changes]
+    texts = dict.fromkeys(("config", "measures", "verdict_of_diagnosis", "study", "state"), HOSTILE)
     hostile = replace(
         contents,
-        config=HOSTILE,
+        **texts,
         result=replace(contents.result, why=HOSTILE, cautions=(HOSTILE,), changes=tuple(changes)),
-        measures=HOSTILE,
-        verdict_of_diagnosis=HOSTILE,
         step_parts=[StepPart(name=HOSTILE, mean_ms=1.0)],
         remedies={ending.value: f"`{HOSTILE}`" for ending in Ending},
-        study=HOSTILE,
         trials=odd,
         diff=f"+{HOSTILE}\n",
         conditions=[(HOSTILE, HOSTILE)],
         advice=[Advice(sentence=HOSTILE, gain=HOSTILE)],
-        state=HOSTILE,
         commands={"apply": HOSTILE},
     )
     for page in (study_page(hostile, NOW), comparison_page([hostile, contents], NOW)):
@@ -223,20 +212,14 @@ def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> No
         for trial in trials[:3]
     ]
     why = "no trial of this config has given numbers yet"
-    page = checked(study_page(StudyContents(config="c", study="s", trials=failed, result=None, why_no_result=why), NOW))
+    nothing = StudyContents(config="c", study="s", trials=failed, result=None, why_no_result=why)
+    page = checked(study_page(nothing, NOW))
     assert words(next(page.iter(f"{HTML}h1"))) == f"No answer: {why}."
     assert "3 failed: 3 crashed" in part(page, "trials")
     assert "no such layer" in part(page, "trials")
     assert [one.get("id") for one in page.iter(f"{HTML}section")] == ["trials", "advice", "conditions", "repeat"]
-
-
-def test_failures_alone_are_drawn(trials: list[TrialRecord]) -> None:
-    """A mark for each, with its name, though there is no speed to draw it at."""
-    failed = replace(trials[2], purpose=Purpose.BASELINE)
-    page = checked(study_page(StudyContents(config="c", study="s", trials=[failed], result=None), NOW))
-    (picture,) = page.iter("{http://www.w3.org/2000/svg}svg")
-    assert "out of GPU memory" in words(picture)
-    assert "times today's speed" not in words(picture)
+    page = checked(study_page(replace(nothing, trials=()), NOW))
+    assert "There is no trial of a search yet" in part(page, "trials")
 
 
 def test_a_step_is_taken_apart(contents: StudyContents) -> None:
@@ -250,14 +233,8 @@ def test_a_step_is_taken_apart(contents: StudyContents) -> None:
     text = part(page, "parts")
     assert "forward 3 ms 100 % copy not measured - a 0 ms 0 %" in text
     assert "--diagnosis FOLDER" not in text
-    parents = [one for one in page.iter() if any(str(child.tag).endswith("figure") for child in one)]
-    followed = [
-        str(after.tag).rpartition("}")[2]
-        for parent in parents
-        for before, after in pairwise(parent)
-        if str(before.tag).endswith("figure")
-    ]
-    assert followed == ["details"] * len(pictures(page))
+    neighbours = [(before.tag, after.tag) for parent in page.iter() for before, after in pairwise(parent)]
+    assert neighbours.count((f"{HTML}figure", f"{HTML}details")) == len(pictures(page))
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -283,22 +260,12 @@ def test_text_is_readable_by_light_and_by_dark() -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> None:
     """Both are named, also where their hosts have one name, and each row says on which its trial was made."""
-    made = [
-        replace(one, conditions=Conditions(host="box", machine=f"m{place % 2}")) for place, one in enumerate(trials)
-    ]
+    boxes = [Conditions(host="box", machine=f"m{place}") for place in range(2)]
+    made = [replace(one, conditions=boxes[place % 2]) for place, one in enumerate(trials)]
     names = {"m0": "box (m0)", "m1": "box (m1)"}
     text = part(checked(study_page(replace(contents, trials=made, machines=names), NOW)), "trials")
     assert "Made on 2 machines: box (m0), box (m1)." in text
     assert "0 box (m0) baseline" in text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_of_a_search_that_has_not_begun() -> None:
-    """A study without a trial has a report too."""
-    page = checked(
-        study_page(StudyContents(config="c", study="s", trials=(), result=None, why_no_result="nothing"), NOW)
-    )
-    assert "There is no trial of a search yet" in part(page, "trials")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -1,6 +1,5 @@
 """Validity of a written report: it parses, holds nothing that runs or loads, and every picture has its name."""
 
-import re
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -45,7 +44,4 @@ def part(document: Element, id: str) -> str:
 
 def pictures(document: Element) -> dict[str, int]:
     """Return how many shapes each picture has, by its name."""
-    return {
-        picture.attrib["aria-label"]: len(re.findall("'", str([one.tag for one in picture.iter()])))
-        for picture in document.iter(f"{SVG}svg")
-    }
+    return {picture.attrib["aria-label"]: len(list(picture.iter())) for picture in document.iter(f"{SVG}svg")}
