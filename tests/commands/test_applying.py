@@ -163,14 +163,6 @@ def test_a_variable_is_all_that_varies(tmp_path: Path, above: str) -> None:
     assert text_of(commands) == above + OF_ENVIRONMENT.replace("{OMP_NUM_THREADS: 4}", "{OMP_NUM_THREADS: 1}")
 
 
-def test_a_command_without_config_is_refused_where_a_key_varies(tmp_path: Path) -> None:
-    """Its value would never reach the trainer."""
-    commands = project_in(tmp_path, config="lr: 0.1\n" + OF_ENVIRONMENT.replace("knobs: {", "knobs: {lr: [0.1, 0.2], "))
-    done = commands.search()
-    assert done.returncode == 1
-    assert "names neither {config}" in done.stderr
-
-
 @pytest.mark.parametrize("separate", [False, True])
 def test_keys_that_move_along_are_searched_applied_and_trained_with(tmp_path: Path, separate: bool) -> None:
     """Apply writes where values live, accumulation along with the batch; `run` starts with them, `revert` undoes it."""

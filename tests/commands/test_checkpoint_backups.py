@@ -122,20 +122,6 @@ def test_a_checkpoint_too_large_to_copy_ends_the_search_with_the_answer_so_far(
     assert len(commands.simulator.plans) == 1
 
 
-def test_checkpoints_moved_away_are_safe_and_those_of_trials_are_nobodys(
-    commands: CommandLine, checkpoint: Path
-) -> None:
-    """The search goes on, and so does the next one, which finds the files that the first has left."""
-    away = commands.folder / "safe" / "last.ckpt"
-    away.parent.mkdir()
-    checkpoint.rename(away)
-    for _ in range(2):
-        assert "error" not in commands(*SEARCH).document
-    assert checkpoint.exists()
-    assert away.read_bytes() == TWO_WEEKS
-    assert copies(commands) == []
-
-
 def test_a_checkpoint_that_the_preflight_of_init_writes_over_is_put_back(
     commands: CommandLine, checkpoint: Path
 ) -> None:

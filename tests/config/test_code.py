@@ -80,7 +80,7 @@ MAPS = {
         ("from torch import nn\n\nx = 1\n", {}),
         ("import tensorflow as tf\n\nmain()\n", {}),
         (
-            "import keras, re\n\nmodel = keras.Model()\nmodel.compile(optimizer='sgd')\nre.compile('a')\nmodel.fit(x)\n",
+            "import keras, re\n\nmodel = keras.Model()\nmodel.compile(loss='a')\nre.compile('a')\nmodel.fit(x)\n",
             STEPS,
         ),
         (f"import tensorflow as tf\n\nfiles = {FILES}\nfor b in files.map(decode).batch(8).prefetch(2): f(b)\n", MAPS),

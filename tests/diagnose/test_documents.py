@@ -15,10 +15,3 @@ def test_every_check_and_every_rule_is_described() -> None:
         *(check.id for check in (*MEASURED_CHECKS, *STATIC_CHECKS)),
         *dict.fromkeys(rule.id for rule in RULES),
     ]
-
-
-def test_ids_are_words_with_hyphens_and_stand_once() -> None:
-    """Scripts use them."""
-    ids = [check.id for check in (*MEASURED_CHECKS, *STATIC_CHECKS)]
-    assert len(set(ids)) == len(ids)
-    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", one) for one in [*ids, *(rule.id for rule in RULES)])

@@ -179,24 +179,6 @@ def test_an_error_in_the_features_reaches_the_trainer_after_the_batches_before_i
     assert "_compute" in "".join(traceback.format_tb(raised.value.__traceback__))
 
 
-def test_it_can_be_closed_while_the_trainer_waits() -> None:
-    """By another thread, in the middle of a feature function: the trainer sees the end of the data."""
-    inside, go_on = threading.Event(), threading.Event()
-
-    def wait(_: int) -> None:
-        inside.set()
-        assert go_on.wait(60)
-
-    feed = feed_of(10, calling(wait))
-    closer = threading.Thread(target=lambda: (inside.wait(60), go_on.set(), feed.close()))
-    closer.start()
-    taken = numbers(feed)
-    closer.join()
-    assert taken == list(range(len(taken)))
-    assert list(feed) == []
-    feed.close()
-
-
 def test_one_that_is_forgotten_ends() -> None:
     """A trainer that drops it without a word keeps no thread and no batch."""
     feed = feed_of(1000)

@@ -217,15 +217,3 @@ def test_a_guard_that_answers_no_more_is_replaced(
     ended = runner.run(trials.plan("stubborn"), watch, trials.soon())
     assert ended.stop is Stop.GUARD_LOST
     assert running(trials.trial_id) == []
-
-
-def test_an_exception_leaves_nothing_running(trials: Trials, runner: ProcessRunner) -> None:
-    """^C comes out only when the trial is over."""
-
-    def watch(events: object) -> None:
-        if (trials.folder / "ready").exists():
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runner.run(trials.plan("leaves", "daemon"), watch, trials.soon())
-    assert running(trials.trial_id) == []

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from autotune.trial.folder import (
-    delete_left_temporary_folders,
     delete_temporary_folder,
     make_temporary_folder,
     temporary_folder,
@@ -40,20 +39,6 @@ def test_sockets_fit_into_it_and_compilers_take_its_path(place: Path, tmp_path: 
         server.bind(str(folder / "torch-shm-dir-XXXXXX" / "manager.sock"))
     delete_temporary_folder(trial)
     assert not folder.exists()
-
-
-def test_what_a_killed_search_left_is_deleted(place: Path, tmp_path: Path) -> None:
-    """Found by the names of the trials; folders of others of that kind stay."""
-    trials = tmp_path / ("long" * 20)
-    for name in ("one", "two"):
-        (trials / name).mkdir(parents=True)
-        make_temporary_folder(trials / name)
-        (temporary_folder(trials / name) / "left").write_text("x")
-    other = trials.with_name("longer" * 20) / "three"
-    make_temporary_folder(other)
-    delete_left_temporary_folders(trials, lambda: False)
-    assert list(place.iterdir()) == [temporary_folder(other)]
-    delete_left_temporary_folders(tmp_path / "no such folder", lambda: False)
 
 
 def test_a_link_in_its_place_is_not_followed(place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

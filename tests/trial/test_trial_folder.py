@@ -28,23 +28,6 @@ def test_the_tail_of_stderr_is_whole_lines(tmp_path: Path) -> None:
     assert tail.endswith("line 009999\n\ufffd\n")
 
 
-def test_all_that_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Whatever the umask: a config may hold a password, and what lies in inject/ is run."""
-    before = os.umask(0)
-    try:
-        folder = TrialFolder(tmp_path / "trials" / "study" / "trial")
-        folder.create(output_paths=[str(folder.outputs / "logs" / "deep" / "x")], observed=True)
-        folder.write_config("password: x")
-        folder.write_result({})
-    finally:
-        os.umask(before)
-    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
-    assert len(modes) > 10
-    assert {
-        name: mode for name, mode in modes.items() if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
-    } == {}
-
-
 def test_what_there_is_no_time_for_goes_apart(tmp_path: Path) -> None:
     """The outputs are gone from their place at once, whole, and a process deletes them that nobody waits for."""
     folder = made(tmp_path / "study" / "trial")

@@ -134,24 +134,20 @@ def test_the_largest_safe_batch_lies_on_a_line() -> None:
     assert largest_batch(numbers[:1], 24 * GIB) is None
 
 
+def cost(kind: str, place: str = "train.py:41 step", **changes: object) -> TraineeEvent:
+    """Return the event that something besides the arithmetic took time."""
+    fields = {"kind": "cost", "t_s": 0.5, "stream": "7.0", "cost": kind, "place": f"/home/me/{place}"}
+    return TraineeEvent(**{**fields, **changes})  # type: ignore[arg-type]
+
+
 def with_cost(events: list[TraineeEvent], kind: str, after: range, took_s: float) -> list[TraineeEvent]:
     """Return the events of a trial in which something was made anew just before the end of some of its steps."""
     found, times = [], 0
     for number, event in enumerate(events):
         if number in after:
             times += 1
-            found.append(
-                TraineeEvent(
-                    kind="cost",
-                    t_s=event.t_s - 1e-6,
-                    stream="7.0",
-                    cost=kind,
-                    place="/home/me/train.py:41 step",
-                    times=times,
-                    duration_s=times * took_s,
-                    text="x float32[8] -> float32[9]",
-                )
-            )
+            told = {"t_s": event.t_s - 1e-6, "times": times, "duration_s": times * took_s}
+            found.append(cost(kind, text="x float32[8] -> float32[9]", **told))
         found.append(event)
     return found
 
@@ -159,11 +155,7 @@ def with_cost(events: list[TraineeEvent], kind: str, after: range, took_s: float
 @pytest.mark.parametrize(
     ("kind", "after", "said"),
     [
-        (
-            "trace",
-            range(40, 200, 4),
-            "train.py:41 step is traced anew 39 times in 180 steps (the last time x float32[8]",
-        ),
+        ("trace", range(40, 200, 4), "traced anew 39 times in 180 steps (the last time x float32[8]"),
         ("compile", range(40, 200, 4), "train.py:41 step is compiled anew 39 times"),
         ("workers", range(40, 200, 40), "starts the loader's workers anew 3 times"),
         ("trace", range(2), None),  # once, at the begin
@@ -179,6 +171,7 @@ def test_what_is_made_anew_is_told_by_its_place_and_its_share(kind: str, after: 
         return
     (issue,) = result.issues
     assert said in issue.sentence
+    assert issue.sentence.startswith("train.py:41 step ")
     assert issue.place == "train.py:41"
     assert issue.bound is not None
     slow = 0.5 * len(after)
@@ -199,16 +192,7 @@ def test_python_within_a_graph_is_told_where_it_takes_much_of_the_time() -> None
 def test_operations_that_python_launches_are_told_by_the_step(operations: int, is_many: bool) -> None:
     """Those of the first second; a compiled step has a few around it."""
     events = steps([0.02] * 200)
-    told = TraineeEvent(
-        kind="cost",
-        t_s=1.0,
-        stream="7.0",
-        cost="eager",
-        place="/home/me/train.py:41 step",
-        times=operations,
-        duration_s=0.8,
-        text="12.5 0.01",
-    )
+    told = cost("eager", t_s=1.0, times=operations, duration_s=0.8, text="12.5 0.01")
     phased = sorted([*events, told], key=lambda one: one.t_s)
     issues = judge_costs(events, "/home/me", phased).issues
     assert ["train.py:41 step: Python launches 100 operations" in issue.sentence for issue in issues] == (
@@ -224,15 +208,7 @@ def test_operations_that_python_launches_are_told_by_the_step(operations: int, i
 @pytest.mark.parametrize(("step_s", "is_slow"), [(0.02, True), (0.2, False)])
 def test_many_short_operations_of_pytorch_are_launches(step_s: float, is_slow: bool) -> None:
     """What they take at least, by what the shortest one takes; long ones are arithmetic."""
-    told = TraineeEvent(
-        kind="cost",
-        t_s=0.5,
-        stream="7.0",
-        cost="launch",
-        place="/home/me/train.py:50 loss",
-        times=1500,
-        duration_s=0.005,
-    )
+    told = cost("launch", "train.py:50 loss", times=1500, duration_s=0.005)
     issues = judge_costs(steps([step_s] * 100), "/home/me", [told]).issues
     assert len(issues) == is_slow
     if is_slow:
@@ -245,15 +221,7 @@ def test_many_short_operations_of_pytorch_are_launches(step_s: float, is_slow: b
 @pytest.mark.parametrize(("step_s", "is_slow"), [(0.002, True), (0.02, False)])
 def test_reading_from_the_gpu_again_and_again_is_waiting(step_s: float, is_slow: bool) -> None:
     """It costs a trip there and back at least, in which neither the GPU nor Python does anything."""
-    told = TraineeEvent(
-        kind="cost",
-        t_s=0.5,
-        stream="7.0",
-        cost="wait",
-        place="/home/me/train.py:15 forward",
-        times=25,
-        duration_s=0.0004,
-    )
+    told = cost("wait", "train.py:15 forward", times=25, duration_s=0.0004)
     issues = judge_costs(steps([step_s] * 100), "/home/me", [told]).issues
     assert len(issues) == is_slow
     if is_slow:
@@ -282,7 +250,7 @@ def test_loading_that_no_step_waits_for_is_no_limit(wait_s: float | None, loads:
 
 def test_why_torch_compile_cuts_a_function_is_told() -> None:
     """As a note: what it costs is not known."""
-    told = TraineeEvent(kind="cost", t_s=0.0, stream="7.0", cost="cut", place="/home/me/train.py:3 loss", text="print")
+    told = cost("cut", "train.py:3 loss", t_s=0.0, text="print")
     (issue,) = judge_costs([told, *steps([0.02] * 200)], "/home/me").issues
     assert (issue.severity, issue.place) == (Severity.NOTE, "train.py:3")
     assert issue.sentence == "torch.compile cuts train.py:3 loss into pieces, with Python between them: print"
