@@ -36,10 +36,10 @@ from autotune.search.findings import Findings
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.problem import Problem
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import Phases, PlannedTrial, TrialMaker
+from autotune.search.trial_maker import TrialMaker
 from autotune.space.catalog import knobs_with, known_knob
 from autotune.space.knob import Knob
-from autotune.trial.execution import Execution
+from autotune.trial.execution import Execution, Phases, TrialSpec
 
 _ENDING_S = 3.0  # kept for the answer
 _WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
@@ -167,11 +167,11 @@ class Diagnoser:
         # of the budget, for the trial that goes through evaluations and checkpoints
         longest_s = min(40.0, max(20.0, 0.15 * self._parts.budget.budget_s))
         values = self._problem.space.baseline
-        return self._make(PlannedTrial(values=values, purpose=Purpose.DIAGNOSE, validate_s=longest_s))
+        return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, validate_s=longest_s))
 
     def _take_through_phases(self, values: Values, rounds: int) -> tuple[Execution, TrialRecord]:
         phases = Phases(rounds=rounds, phase_s=0.75)
-        return self._make(PlannedTrial(values=values, purpose=Purpose.DIAGNOSE, phases=phases, limit_s=45.0))
+        return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, phases=phases, limit_s=45.0))
 
     def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:
         """Make a trial of a larger batch in phases, for what a step takes whatever its batch.
@@ -235,7 +235,7 @@ class Diagnoser:
         values = space.baseline if place is None else trials.switches[place].values
         is_first = all(record.point != space.name(values) for record in self._records)
         _, record = self._make(
-            PlannedTrial(
+            TrialSpec(
                 values=values,
                 purpose=Purpose.BASELINE if place is None else Purpose.EXPLORE if is_first else Purpose.REPEAT,
                 goal=WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=window_s),
@@ -244,14 +244,10 @@ class Diagnoser:
         )
         trials.note(place, record)
 
-    def _make(self, trial: PlannedTrial) -> tuple[Execution, TrialRecord]:
-        seen: list[Execution] = []
-
-        def note(done: Execution) -> None:
-            seen.append(done)
-
-        record = self._trials.make_once(replace(trial, judge=note))
-        done = seen[0]
+    def _make(self, trial: TrialSpec) -> tuple[Execution, TrialRecord]:
+        record = self._trials.make_once(trial)
+        done = self._trials.latest
+        assert done is not None, "it was made just now"
         self._records.append(record)
         if done.window is not None:
             foreign = self._readings.foreign_cores(done.window.t0_s, done.window.t1_s, done.cpu_cores)

@@ -79,7 +79,7 @@ class TrialGpus:
         data: Place of the one that prepares the data, where the config says so.
     """
 
-    uuids: tuple[str, ...]
+    uuids: tuple[str, ...] = ()
     reported: bool = False
     model: int | None = None
     data: int | None = None

@@ -18,7 +18,8 @@ from autotune.search.preflight import try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.search.schedule import baseline_cache_time_limit_s, expected_trial_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PlannedTrial, PointTaken, TrialMaker
+from autotune.search.trial_maker import PointTaken, TrialMaker
+from autotune.trial.execution import TrialSpec
 from autotune.trial.explanations import EXPLANATIONS, failure_text
 
 WARM_UP_FROM_S = 120.0
@@ -45,7 +46,7 @@ class Baseline:
         self._narrator = narrator
         self._others = others
         self._explorer = explorer
-        self._trial = PlannedTrial(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
+        self._trial = TrialSpec(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
 
     def measure(self) -> Outcome:
         """Measure today's config, and what depends on it alone: the current answer, irrelevant knobs.

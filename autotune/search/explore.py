@@ -20,7 +20,8 @@ from autotune.search.schedule import (
     why_exploring_ends,
 )
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PlannedTrial, PointTaken, TrialMaker
+from autotune.search.trial_maker import PointTaken, TrialMaker
+from autotune.trial.execution import TrialSpec
 
 _EXPLORES = 0.45
 """Share of the budget that exploring has before time is kept for a close and small answer."""
@@ -64,7 +65,7 @@ class Explorer:
                 self.ended = EndOfExploring(ExploringEnd.EXHAUSTED, why)
                 break
             if self._others.is_time_for_baseline():
-                today = PlannedTrial(values=self._parts.problem.space.baseline, purpose=Purpose.BASELINE)
+                today = TrialSpec(values=self._parts.problem.space.baseline, purpose=Purpose.BASELINE)
                 self._others.require_that_today_works(self._trials.make(today))
             self.ended = self._try_next()
         return Outcome.DONE
@@ -101,7 +102,7 @@ class Explorer:
     def try_point(self, proposal: Proposal, left_s: float) -> None:
         """Make a proposed trial, in the time that is left for exploring."""
         record = self._trials.make(
-            PlannedTrial(
+            TrialSpec(
                 values=proposal.values,
                 purpose=Purpose.REPEAT if proposal.is_repeat else Purpose.EXPLORE,
                 ends_s=self._parts.clock.now_s() + left_s,

@@ -24,9 +24,10 @@ from autotune.search.race import Racer
 from autotune.search.schedule import CAUTION, EndOfExploring, ExploringEnd, expected_trial_s
 from autotune.search.state import SearchState
 from autotune.search.take_back import TakeBack
-from autotune.search.trial_maker import PlannedTrial, TrialMaker
+from autotune.search.trial_maker import TrialMaker
 from autotune.search.validation import Validator
 from autotune.study.answer import judged_finalists
+from autotune.trial.execution import TrialSpec
 
 _FOR_PAIRS = 0.55  # of what is left then, at most, where taking back needs time, too
 
@@ -178,14 +179,14 @@ class Finalists:
                 break
         return _OUTCOMES.get(confirmation.decision, Outcome.MEASURED)
 
-    def _trial_of(self, turn: Turn, values: Values, plan: ConfirmationPlan, first_pair: int) -> PlannedTrial:
+    def _trial_of(self, turn: Turn, values: Values, plan: ConfirmationPlan, first_pair: int) -> TrialSpec:
         usual = self._state.windows.usual()
         look_s = self._state.windows.finalist_look_s if turn.is_first else 0.0
         window_s = max(usual.length_s + plan.longer_s, look_s)
         # stalls that come up are waited for, as far as the other trials leave time
         trials_left = plan.arms * plan.pairs - turn.done + 1
         fair_s = self._parts.budget.left_s() / trials_left - plan.usual_trial_s + usual.length_s
-        return PlannedTrial(
+        return TrialSpec(
             values=values,
             purpose=Purpose.CONFIRM,
             pair=first_pair + turn.pair,
@@ -195,7 +196,7 @@ class Finalists:
         )
 
     def _made_here(self) -> list[TrialRecord]:
-        member = self._parts.study.member
+        member = self._parts.study.members.own
         if member is None:
             return self._state.trials.own
         records = self._parts.study.records()

@@ -1,6 +1,7 @@
 """GPUs that the trials of a search use, and the checks that they are there and free."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autotune.clock import Clock
 from autotune.config.schema import ENV
@@ -13,7 +14,7 @@ from autotune.records import Values
 from autotune.search.problem import CHOOSING_GPUS, Problem
 from autotune.space.catalog import keys_with, knobs_with
 from autotune.space.find import untried_placement
-from autotune.trial.execution import TrialRequest
+from autotune.trial.execution import TrialSpec
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 
@@ -27,13 +28,14 @@ def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
     )
 
 
-def request_for(problem: Problem, values: Values, *, name: str) -> TrialRequest:
-    """Return the request for a trial of a point."""
-    return TrialRequest(
+def complete(problem: Problem, spec: TrialSpec, *, name: str) -> TrialSpec:
+    """Return the specification of a trial that is about to start, with its name and all that follows from its point."""
+    return replace(
+        spec,
         name=name,
-        keys=problem.space.keys(values),
-        gpus=trial_gpus(problem, values),
-        samples_per_step=problem.batch_size(values),
+        keys={**problem.space.keys(spec.values), **spec.keys},
+        gpus=trial_gpus(problem, spec.values),
+        samples_per_step=problem.batch_size(spec.values),
     )
 
 

@@ -20,11 +20,11 @@ from autotune.records import Ending, Purpose, RaceArm, RaceLeg, Scalar, TraineeE
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.schedule import CAUTION, RACES_FROM_S, STOPPING_S, expected_start_s, race_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import CUT_SHORT, PlannedTrial, TrialMaker
+from autotune.search.trial_maker import CUT_SHORT, TrialMaker
 from autotune.space.knob import Label, is_number, key_name, same_scalar
 from autotune.space.space import effective_batch_ratio
 from autotune.trial.checkpoint_backups import CheckpointCopy, copy_newest_checkpoint
-from autotune.trial.execution import Execution
+from autotune.trial.execution import Execution, TrialSpec
 from autotune.trial.outcome import EPOCH_END, EVALUATION
 
 _ROUNDS, _FEWEST_ROUNDS = 4, 2
@@ -186,15 +186,15 @@ class Racer:
             checkpoint=self._copy.name if self._copy else "",
         )
         return self._trials.make_once(
-            PlannedTrial(
+            TrialSpec(
                 values=arm.values,
                 purpose=Purpose.RACE,
                 trains_s=trains_s,
                 keys={**({seeded[0]: leg.seed} if seeded else {}), **rate},
                 tried_keys=rate,
-                fill_outputs=self._fill,
-                judge_leg=lambda done: _shown(leg, done, self._state.scratch_loss),
-            )
+            ),
+            judge=lambda done: _shown(leg, done, self._state.scratch_loss),
+            fill_outputs=self._fill,
         )
 
 

@@ -20,11 +20,12 @@ from autotune.records import Purpose, Ratio, TrialRecord, Values
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.schedule import expected_trial_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PlannedTrial, TrialMaker
+from autotune.search.trial_maker import TrialMaker
 from autotune.search.worth import TakenBack, taken_back
 from autotune.space.knob import Label
 from autotune.study.answer import gave_no_numbers
 from autotune.study.noise import trial_noise
+from autotune.trial.execution import TrialSpec
 
 LEAST_WORTH = 1.01
 """Speed over that of the point without a change, from which on the change is worth it."""
@@ -164,7 +165,7 @@ class TakeBack:
 
     def _try(self, values: Values) -> TrialRecord:
         ends_s = self._parts.clock.now_s() + self._left_s
-        return self._trials.make(PlannedTrial(values=values, purpose=Purpose.TAKE_BACK, ends_s=ends_s))
+        return self._trials.make(TrialSpec(values=values, purpose=Purpose.TAKE_BACK, ends_s=ends_s))
 
 
 def _likely(ratio: Ratio) -> tuple[float, float]:

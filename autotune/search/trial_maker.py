@@ -1,8 +1,7 @@
 """Trial maker of a search: makes the trials that were decided on, one at a time. Read `TrialMaker.make_once` first."""
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from autotune.errors import CodeChanged, Terminated
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
 from autotune.measure.phases import bounds_of, phased_trial
-from autotune.measure.window import WindowGoal
 from autotune.records import (
     DISTURBED,
     NOT_COMPARED,
@@ -18,22 +16,18 @@ from autotune.records import (
     Ending,
     Purpose,
     RaceLeg,
-    Scalar,
-    TrialPhase,
     TrialRecord,
     Validation,
     Validity,
-    Values,
 )
 from autotune.sampler.config_sampler import sampler_name
 from autotune.search.findings import Findings
-from autotune.search.gpus import request_for
+from autotune.search.gpus import complete
 from autotune.search.parts import Narrator, SearchParts
-from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s, never_trains, start_timeout_s
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
-from autotune.trial.execution import Execution, TrialRequest, TrialTools, execute
+from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.stop_rule import TrialPolicy
 
 MOST_REPEATS = 2  # of one disturbed trial
@@ -59,56 +53,8 @@ class Failed:
     folder: Path
 
 
-@dataclass(frozen=True, kw_only=True)
-class Phases:
-    """Phases that a trial is taken through."""
-
-    rounds: int
-    phase_s: float
-
-    @property
-    def length_s(self) -> float:
-        """Time that they take together."""
-        return self.rounds * len(TrialPhase) * self.phase_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedTrial:
-    """A trial that the search has decided on.
-
-    Attributes:
-        planned_pairs: Of a trial of a sequential confirmation, the most pairs of that.
-        ends_s: When it is killed if it still runs, before the wall; on the clock's monotonic time.
-        limit_s: Length after which it is stopped with whatever it has shown.
-        goal: How long to measure; None for what the study's noise makes worthwhile.
-        alone: Whether nobody trains on this machine's other GPUs meanwhile.
-        warms_up: Whether it only warms the machine up, and is not compared with others.
-        validate_s: Longest training of a validation trial; None for the others.
-        phases: Phases that it is taken through; None for the others.
-        judge: What a trial has shown, for its record.
-        trains_s: Of a training of a race, the time from its first step for which it trains.
-        keys: Further keys of the config that such a training sets; of these it tries `tried_keys`.
-        fill_outputs: Puts a checkpoint into the folder of its outputs.
-        judge_leg: What it has shown, for its record.
-    """
-
-    values: Values
-    purpose: Purpose
-    pair: int | None = None
-    planned_pairs: int | None = None
-    ends_s: float = math.inf
-    limit_s: float = math.inf
-    goal: WindowGoal | None = None
-    alone: bool = False
-    warms_up: bool = False
-    validate_s: float | None = None
-    judge: Callable[[Execution], Validation | None] = lambda _done: None
-    phases: Phases | None = None
-    trains_s: float | None = None
-    keys: Mapping[str, Scalar] = field(default_factory=dict)
-    tried_keys: Mapping[str, Scalar] = field(default_factory=dict)
-    fill_outputs: Callable[[Path], None] = lambda _outputs: None
-    judge_leg: Callable[[Execution], RaceLeg | None] = lambda _done: None
+Judge = Callable[[Execution], Validation | RaceLeg | None]
+"""Function of what a trial has shown: what its record says of that."""
 
 
 class TrialMaker:
@@ -150,7 +96,7 @@ class TrialMaker:
             if (details := [detail for kind, detail in self._accepted if kind is how])
         )
 
-    def make(self, trial: PlannedTrial, *, kept_s: float = 0.0) -> TrialRecord:
+    def make(self, trial: TrialSpec, *, kept_s: float = 0.0) -> TrialRecord:
         """Make a trial, and again, a few times at most, as long as something else is in the way.
 
         Args:
@@ -175,11 +121,20 @@ class TrialMaker:
             return False
         return not never_trains(self._state.trials.own)
 
-    def make_once(self, trial: PlannedTrial, *, counts_anyway: bool = False) -> TrialRecord:
+    def make_once(
+        self,
+        trial: TrialSpec,
+        *,
+        counts_anyway: bool = False,
+        judge: Judge = lambda _done: None,
+        fill_outputs: Callable[[Path], None] = lambda _outputs: None,
+    ) -> TrialRecord:
         """Make one trial: start, watch, stop, measure, write down.
 
         Args:
             counts_anyway: Whether it is compared with others also if it was disturbed.
+            judge: Returns what it has shown, for its record.
+            fill_outputs: Puts a checkpoint into the folder of its outputs.
 
         Raises:
             Terminated: The daemon that started this search is gone, so that nobody would end it for a neighbour's sake.
@@ -201,7 +156,7 @@ class TrialMaker:
                 sampler=sampler_name(self._parts.sampler),
                 machine=self._parts.problem.machine.name,
             )
-            if trial.purpose is Purpose.EXPLORE and study.others() and study.is_taken(claim):
+            if trial.purpose is Purpose.EXPLORE and study.members.others() and study.is_taken(claim):
                 study.abandon(claim)
                 raise PointTaken
             try:
@@ -209,7 +164,7 @@ class TrialMaker:
                     TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
                 )
                 code, start = self._parts.problem.code.digests(), self._parts.clock.utc()
-                done = self._execute(trial, claim.number, self._parts.clock.now_s())
+                done = self._execute(trial, claim.number, self._parts.clock.now_s(), fill_outputs)
             except BaseException:
                 study.abandon(claim, why=lifeline.why if lifeline is not None else "")
                 raise
@@ -217,6 +172,12 @@ class TrialMaker:
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
         record = self._record(trial, claim.number, done, validity, code, start)
+        shown = judge(done)
+        record = replace(
+            record,
+            validation=shown if isinstance(shown, Validation) else None,
+            race=shown if isinstance(shown, RaceLeg) else None,
+        )
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
         record = study.finish(claim, record, score=self._state.trials.score(record), speeds=speeds)
         # Its outputs are deleted within half a second beyond the wall, or beyond its own end: it may ignore SIGTERM.
@@ -249,12 +210,14 @@ class TrialMaker:
                 remedy="Run the same command again: it measures the trainer as it is now.",
             )
 
-    def _two_fit(self, trial: PlannedTrial, kept_s: float) -> bool:
+    def _two_fit(self, trial: TrialSpec, kept_s: float) -> bool:
         left_s = min(self._parts.budget.wall_s, trial.ends_s) - self._parts.clock.now_s() - kept_s
         usual_s = expected_trial_s(self._state.trials.own, self._parts.problem.space.name(trial.values))
         return left_s >= 2 * max(usual_s, trial.goal.length_s if trial.goal else 0.0)
 
-    def _execute(self, trial: PlannedTrial, number: int, started_s: float) -> Execution:
+    def _execute(
+        self, trial: TrialSpec, number: int, started_s: float, fill_outputs: Callable[[Path], None]
+    ) -> Execution:
         """Start, watch, stop and measure a trial; its steps are told meanwhile."""
         parts, instruments = self._parts, self._parts.new_instruments()
 
@@ -267,13 +230,16 @@ class TrialMaker:
 
         return execute(
             parts.problem.trainer,
-            _request(parts.problem, trial, parts.trial_name(number)),
+            complete(parts.problem, trial, name=parts.trial_name(number)),
             self._policy(trial, started_s),
-            TrialTools(runner=parts.runner, instruments=instruments, clock=parts.clock),
+            runner=parts.runner,
+            instruments=instruments,
+            clock=parts.clock,
             progress=progress,
+            fill_outputs=fill_outputs,
         )
 
-    def _policy(self, trial: PlannedTrial, started_s: float) -> TrialPolicy:
+    def _policy(self, trial: TrialSpec, started_s: float) -> TrialPolicy:
         """Return when a trial is measured, given up and ended, as far as it is known when it starts."""
         state = self._state
         explores, is_baseline = trial.purpose is Purpose.EXPLORE, trial.purpose is Purpose.BASELINE
@@ -300,7 +266,7 @@ class TrialMaker:
             trains_s=trial.trains_s,
         )
 
-    def _validity(self, trial: PlannedTrial, done: Execution, *, counts_anyway: bool) -> Validity:
+    def _validity(self, trial: TrialSpec, done: Execution, *, counts_anyway: bool) -> Validity:
         """Return what the numbers of a trial are good for, seen from the search; noted if they count in spite of it."""
         is_cold = done.measurement and (trial.warms_up or self.filled_files)
         validity = Validity.COLD if is_cold else done.validity
@@ -311,7 +277,7 @@ class TrialMaker:
 
     def _record(
         self,
-        trial: PlannedTrial,
+        trial: TrialSpec,
         number: int,
         done: Execution,
         validity: Validity,
@@ -334,13 +300,11 @@ class TrialMaker:
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
             conditions=self._conditions(trial, done),
-            validation=trial.judge(done),
-            race=trial.judge_leg(done),
             # As it was when the trial began, for the files that were known then.
             code={**problem.code.digests(loaded, before_s=start.timestamp()), **code},
         )
 
-    def _conditions(self, trial: PlannedTrial, done: Execution) -> Conditions:
+    def _conditions(self, trial: TrialSpec, done: Execution) -> Conditions:
         problem, state = self._parts.problem, self._state
         bounds = bounds_of(phased_trial(done.events), done.cpu_cores) if trial.phases else None
         free_data, free_step = (bounds.free_data, bounds.free_step) if bounds else (None, None)
@@ -369,13 +333,3 @@ class TrialMaker:
             return
         if record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
-
-
-def _request(problem: Problem, trial: PlannedTrial, name: str) -> TrialRequest:
-    request = request_for(problem, trial.values, name=name)
-    if trial.phases:
-        return replace(request, phase_s=trial.phases.phase_s)
-    if trial.trains_s is not None:
-        keys = {**request.keys, **trial.keys}
-        return replace(request, keys=keys, reads_each_loss=True, fill_outputs=trial.fill_outputs)
-    return request

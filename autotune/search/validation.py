@@ -10,8 +10,8 @@ from autotune.records import DISTURBED, Ending, Machine, Purpose, SearchResult, 
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.schedule import CAUTION, STOPPING_S, expected_start_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import CUT_SHORT, PlannedTrial, TrialMaker
-from autotune.trial.execution import Execution
+from autotune.search.trial_maker import CUT_SHORT, TrialMaker
+from autotune.trial.execution import Execution, TrialSpec
 from autotune.trial.outcome import CHECKPOINT, EPOCH_END, EVALUATION
 
 
@@ -70,7 +70,7 @@ class Validator:
 
     def _train(self, values: Values, judge: Callable[[Execution], Validation | None]) -> TrialRecord:
         return self._trials.make_once(
-            PlannedTrial(values=values, purpose=Purpose.VALIDATE, validate_s=self._longest_s, judge=judge)
+            TrialSpec(values=values, purpose=Purpose.VALIDATE, validate_s=self._longest_s), judge=judge
         )
 
     def _give_up(self, why: str) -> bool:

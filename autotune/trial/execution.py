@@ -1,19 +1,22 @@
 """Execution of one trial, from its plan to its numbers: start, watch, stop, measure."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
-from autotune.measure.window import Window, stages_between
+from autotune.measure.window import Window, WindowGoal, stages_between
 from autotune.records import (
     Ending,
     GpuConditions,
     Measurement,
+    Purpose,
     Stop,
     TraineeEvent,
     TrialExit,
+    TrialPhase,
     TrialRecord,
     Validity,
     Values,
@@ -86,83 +89,105 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialRequest:
-    """Request for a trial of one point.
+class Phases:
+    """Phases that a trial is taken through."""
 
-    Attributes:
-        keys: Every key of the config that the point sets.
-        gpus: The GPUs that it may use, as far as is known beforehand.
-        samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
-            key says it.
-        phase_s: Length of each phase of a trial that is taken through phases; None for the others.
-        fill_outputs: Puts what training starts from into the folder of the trial's outputs.
-    """
+    rounds: int
+    phase_s: float
 
-    name: str
-    keys: Values
-    gpus: TrialGpus
-    samples_per_step: float | None
-    phase_s: float | None = None
-    reads_each_loss: bool = False
-    fill_outputs: Callable[[Path], None] = lambda _outputs: None
+    @property
+    def length_s(self) -> float:
+        """Time that they take together."""
+        return self.rounds * len(TrialPhase) * self.phase_s
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialTools:
-    """Runner, instruments and clock that make and watch one trial.
+class TrialSpec:
+    """Specification of a trial: what to run, and with which limits.
 
     Attributes:
-        runner: Starts the trial and watches its processes.
-        instruments: Watch the machine; closed with the trial.
+        planned_pairs: Of a trial of a sequential confirmation, the most pairs of that.
+        ends_s: Time at which it is killed if it still runs, before the budget ends; on the clock's monotonic time.
+        limit_s: Length after which it is stopped with whatever it has shown.
+        goal: How long to measure; None for what the study's noise makes worthwhile.
+        alone: Whether nobody trains on this machine's other GPUs meanwhile.
+        warms_up: Whether it only warms the machine up, and is not compared with others.
+        validate_s: Longest training of a validation trial; None for the others.
+        phases: Phases that it is taken through; None for the others.
+        trains_s: Of a training of a race, the time from its first step for which it trains.
+        keys: Keys of the config that it sets: at first those besides its point's, once it has a name all of them.
+        tried_keys: Those of the further keys that it tries.
+        name: Its name, which its folder gets too; empty until it is about to start.
+        gpus: The GPUs that it may use, as far as is known beforehand.
+        samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
+            key says it.
     """
 
-    runner: Runner
-    instruments: Instruments
-    clock: Clock
+    values: Values
+    purpose: Purpose
+    pair: int | None = None
+    planned_pairs: int | None = None
+    ends_s: float = math.inf
+    limit_s: float = math.inf
+    goal: WindowGoal | None = None
+    alone: bool = False
+    warms_up: bool = False
+    validate_s: float | None = None
+    phases: Phases | None = None
+    trains_s: float | None = None
+    keys: Values = field(default_factory=dict)
+    tried_keys: Values = field(default_factory=dict)
+    name: str = ""
+    gpus: TrialGpus = field(default_factory=TrialGpus)
+    samples_per_step: float | None = None
 
 
 def execute(
     trainer: Trainer,
-    request: TrialRequest,
+    spec: TrialSpec,
     policy: TrialPolicy,
-    tools: TrialTools,
     *,
+    runner: Runner,
+    instruments: Instruments,
+    clock: Clock,
     progress: Callable[[int], None] = lambda _steps: None,
+    fill_outputs: Callable[[Path], None] = lambda _outputs: None,
 ) -> Execution:
     """Make one trial: plan it, start it, watch it, stop it, measure it.
 
     Args:
+        instruments: Watch the machine; closed with the trial.
         progress: Called with the number of steps so far while it goes on.
+        fill_outputs: Puts what training starts from into the folder of the trial's outputs.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.
     """
-    clock, instruments = tools.clock, tools.instruments
     decided_s = clock.now_s()
     stop_rule = StopRule(
         policy,
         clock,
         start_deadline_s=clock.now_s() + trainer.settings.section.trial.start_timeout_s,
-        samples_per_step=request.samples_per_step,
+        samples_per_step=spec.samples_per_step,
         cpu_cores=instruments.cpu_cores,
         progress=progress,
     )
     plan = plan_trial(
         trainer,
-        request.keys,
-        trial=request.name,
-        phase_s=request.phase_s,
-        reads_each_loss=request.reads_each_loss,
+        spec.keys,
+        trial=spec.name,
+        phase_s=spec.phases.phase_s if spec.phases else None,
+        reads_each_loss=spec.trains_s is not None,
     )
-    folder = trainer.make_folder(request.name)
+    folder = trainer.make_folder(spec.name)
     with instruments:
-        instruments.expect(plan.trial_id, request.gpus, folder.samples)
+        instruments.expect(plan.trial_id, spec.gpus, folder.samples)
         asked_s = clock.now_s()
         watch = _watch(stop_rule, instruments)
-        trial_exit = trainer.run(tools.runner, plan, watch, policy.deadline_s, fill_outputs=request.fill_outputs)
+        trial_exit = trainer.run(runner, plan, watch, policy.deadline_s, fill_outputs=fill_outputs)
         # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s = clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s)
-        return _judged(trial_exit, stop_rule, instruments, folder, request.samples_per_step, duration_s)
+        return _judged(trial_exit, stop_rule, instruments, folder, spec.samples_per_step, duration_s)
 
 
 def _watch(stop_rule: StopRule, instruments: Instruments) -> Watch:

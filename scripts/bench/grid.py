@@ -15,10 +15,10 @@ from statistics import median
 from autotune.clock import SystemClock
 from autotune.errors import ConfigError
 from autotune.measure.window import WindowGoal
-from autotune.records import Scalar, Validity, Values
-from autotune.search.gpus import request_for, watched_gpus
+from autotune.records import Purpose, Scalar, Validity, Values
+from autotune.search.gpus import complete, watched_gpus
 from autotune.search.problem import Problem, open_problem
-from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.gpu_collector import gpu_collector
 from autotune.trial.guard import Guard
 from autotune.trial.instruments import Instruments
@@ -79,15 +79,18 @@ def _measure(
         runner = ProcessRunner(guard, clock)
         for repeat in range(repeats):
             for index in rng.sample(range(len(points)), len(points)):
+                spec = TrialSpec(values=points[index], purpose=Purpose.EXPLORE)
                 done = execute(
                     problem.trainer,
-                    request_for(problem, points[index], name=f"grid-{stamp}-{index:03d}-{repeat}"),
+                    complete(problem, spec, name=f"grid-{stamp}-{index:03d}-{repeat}"),
                     TrialPolicy(
                         goal=goal,
                         settles=problem.space.settles(points[index]),
                         deadline_s=clock.now_s() + _LONGEST_RUN_S,
                     ),
-                    TrialTools(runner=runner, instruments=Instruments.of_machine(clock, collector), clock=clock),
+                    runner=runner,
+                    instruments=Instruments.of_machine(clock, collector),
+                    clock=clock,
                 )
                 if done.measurement and done.validity is Validity.GOOD:
                     speeds[index].append(done.measurement.samples_per_s)

@@ -18,17 +18,17 @@ from autotune.errors import TrialError
 from autotune.events import Event, IncumbentChanged
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
-from autotune.records import Ending, Machine, SearchResult, Stop, TraineeEvent, Validity, Values
+from autotune.records import Ending, Machine, Purpose, SearchResult, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.sampler.observations import TYPICAL_CV
-from autotune.search.gpus import request_for
+from autotune.search.gpus import complete
 from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
 from autotune.study.record import Study
-from autotune.trial.execution import TrialTools, execute
+from autotune.trial.execution import TrialSpec, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
 from autotune.trial.plan import plan_trial
@@ -409,11 +409,13 @@ class Harness:
             give_up_s = now_s + max(SLOWER_THAN_USUAL * median(self._durations_s), MOST_OF_THE_REST * left_s)
         done = execute(
             problem.trainer,
-            request_for(problem, values, name="same"),
+            complete(problem, TrialSpec(values=values, purpose=Purpose.EXPLORE), name="same"),
             TrialPolicy(
                 goal=self._goal(), settles=problem.space.settles(values), deadline_s=self._wall_s, give_up_s=give_up_s
             ),
-            TrialTools(runner=self.runner, instruments=self.instruments(), clock=self.clock),
+            runner=self.runner,
+            instruments=self.instruments(),
+            clock=self.clock,
         )
         if done.validity is not Validity.GOOD or done.measurement is None or done.window is None:
             return None

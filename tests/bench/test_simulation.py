@@ -8,10 +8,10 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
-from autotune.records import Scalar, Validity, Values
-from autotune.search.gpus import request_for
+from autotune.records import Purpose, Scalar, Validity, Values
+from autotune.search.gpus import complete
 from autotune.search.problem import Problem, open_problem
-from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.stop_rule import TrialPolicy
 from scripts.bench.simulated_runner import Drift
 from scripts.bench.simulation.calibration import (
@@ -72,13 +72,15 @@ def executed(one: Scenario, problem: Problem, values: Values, *, fresh_processes
     runner = one.runner(clock, seed=0, fresh_processes=fresh_processes)
     return execute(
         problem.trainer,
-        request_for(problem, values, name="run"),
+        complete(problem, TrialSpec(values=values, purpose=Purpose.EXPLORE), name="run"),
         TrialPolicy(
             goal=WindowGoal(min_s=2.0, min_steps=10, target_s=2.0),
             settles=problem.space.settles(values),
             deadline_s=clock.now_s() + 1e6,
         ),
-        TrialTools(runner=runner, instruments=one.instruments(runner), clock=clock),
+        runner=runner,
+        instruments=one.instruments(runner),
+        clock=clock,
     )
 
 

@@ -14,11 +14,11 @@ from autotune.events import Event, TrialStarted
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, Purpose, Validation, Verdict
 from autotune.search.answer import Study
-from autotune.search.gpus import request_for
+from autotune.search.gpus import complete
 from autotune.search.open import tune
 from autotune.search.problem import Problem, open_problem
 from autotune.search.validation import judge_validation
-from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
 from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
@@ -84,11 +84,14 @@ def judge(problem: Problem) -> Judge:
 
     def trained(training: Training) -> Execution:
         runner = SimulatedRunner(clock, lambda _text: training)
+        spec = TrialSpec(values=problem.space.baseline, purpose=Purpose.VALIDATE)
         return execute(
             problem.trainer,
-            request_for(problem, problem.space.baseline, name=f"run-{next(names)}"),
+            complete(problem, spec, name=f"run-{next(names)}"),
             TrialPolicy(goal=WindowGoal(min_s=1.0, min_steps=10, target_s=2.0), settles=False, validate_s=VALIDATE_S),
-            TrialTools(runner=runner, instruments=Instruments(SimulatedHostProbe(runner)), clock=clock),
+            runner=runner,
+            instruments=Instruments(SimulatedHostProbe(runner)),
+            clock=clock,
         )
 
     def judged(training: Training, today: Training) -> Validation:

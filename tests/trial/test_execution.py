@@ -15,11 +15,12 @@ from autotune.records import (
     Ending,
     GpuFigures,
     GpuMeasurement,
+    Purpose,
     Verdict,
 )
-from autotune.search.gpus import request_for
+from autotune.search.gpus import complete
 from autotune.search.problem import open_problem
-from autotune.trial.execution import Execution, TrialTools, execute
+from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.stop_rule import TrialPolicy
 from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
@@ -59,9 +60,11 @@ def executed(clock: VirtualClock, instruments: Instruments, runner: SimulatedRun
     goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
     return execute(
         problem.trainer,
-        request_for(problem, problem.space.baseline, name="one"),
+        complete(problem, TrialSpec(values=problem.space.baseline, purpose=Purpose.EXPLORE), name="one"),
         TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 600.0, **policy),
-        TrialTools(runner=runner, instruments=instruments, clock=clock),
+        runner=runner,
+        instruments=instruments,
+        clock=clock,
     )
 
 
