@@ -228,7 +228,7 @@ def test_a_storage_that_keeps_silent_is_not_called_dead(left_s: float, says: str
         study = Study("silent", at(server.url, tmp_path), pending=tmp_path / "pending", owner=owner)
         server.freeze()
         study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
-        study.write_pending()
+        study.calls.write_pending()
         said = " ".join(study.remarks)
         server.thaw()
         study.close()

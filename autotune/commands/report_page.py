@@ -24,6 +24,7 @@ from autotune.search.problem import Problem, open_problem
 from autotune.study.answer import Pair, finalists
 from autotune.study.identity import frameworks_text
 from autotune.study.members import hosts_of
+from autotune.study.reading import read_study
 from autotune.study.record import Study as Record
 from autotune.study.summary import answer_of, latest_search
 from autotune.trial.explanations import EXPLANATIONS
@@ -97,10 +98,9 @@ def contents_of_other(other: Path, problem: Problem, clock: Clock) -> StudyConte
             where=problem.storage.where(name),
             remedy="`autotune study list` shows the studies.",
         )
-    with closing(Record(name, problem.storage, reads_only=True)) as record:
-        trials, ratings = tuple(record.records()), record.ratings
-    result = answer_of(trials, problem.space, objective=problem.objective, ratings=ratings)
-    return _contents(problem, name, trials, result, clock)
+    known = read_study(name, problem.storage)
+    result = answer_of(known.records, problem.space, objective=problem.objective, ratings=known.ratings)
+    return _contents(problem, name, known.records, result, clock)
 
 
 def read_diagnosis(path: Path) -> Diagnosed:
@@ -244,7 +244,7 @@ def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended
     if has_ended or not search:
         return ""
     with closing(Record(study, problem.storage, reads_only=True)) as record:
-        members = [one for one in record.members() if one.search == search and not is_gone(one.about)]
+        members = [one for one in record.members.on_record() if one.search == search and not is_gone(one.about)]
     if any(one.seems_at_work(clock.utc()) for one in members):
         return "The search is still going on: this is what is known so far."
     if not (problem.state.searches / f"{search}.events.jsonl").exists():

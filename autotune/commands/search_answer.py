@@ -63,7 +63,7 @@ class SearchAnswer:
         from autotune.search.open import events_path
 
         problem, search = self._known
-        if said := search.study.undelivered:
+        if said := search.study.calls.undelivered:
             result = replace(result, cautions=(*result.cautions, said))
         elapsed_s = self._clock.now_s() - self._call.started_s
         paths = {**problem.paths(problem.study), "events": str(events_path(problem, search.name))}

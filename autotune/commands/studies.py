@@ -201,7 +201,7 @@ class Studies:
     def _about(self, name: str) -> tuple[dict[str, Any], list[Member]]:
         """Return a study as scripts get it, and its members; without a config, its objective is the usual one."""
         with closing(Study(name, self.storage, reads_only=True)) as study:
-            records, members = study.records(), study.members()
+            records, members = study.records(), study.members.on_record()
         objective = self.problem.objective if self.problem else EFFECTIVE_UTILIZATION
         current = [trial for trial in records if trial.shares_code_with(records[-1])]
         stood = standing_answers(records, objective)
@@ -247,7 +247,7 @@ class Studies:
 
     def _members(self, name: str) -> list[Member]:
         with closing(Study(name, self.storage, reads_only=True)) as study:
-            return study.members()
+            return study.members.on_record()
 
     def _target(self, files: Sequence[Export]) -> StudyName:
         """Return the study that takes the trials of all these files."""

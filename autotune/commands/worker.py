@@ -77,7 +77,7 @@ def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) 
         ):
             console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
             return 0
-        if not any(one.role is Role.SEARCH for one in search.study.others()):
+        if not any(one.role is Role.SEARCH for one in search.study.members.others()):
             console.print(
                 f"No search is at work on this study: for at most {format_duration(request.budget_s)} this "
                 "worker tries and confirms by itself. `autotune status` shows what it found, and a search that comes "

@@ -83,7 +83,7 @@ class Model:
         records = [
             trial for trial in records if explores(trial) and self.observed_name(trial.values) not in self._broken
         ]
-        alike = on_one_scale(records, self._study.member.machine if self._study.member else None)
+        alike = on_one_scale(records, self._study.members.own.machine if self._study.members.own else None)
         self._observations = Observations(self.space, self._problem.objective, alike, inert=self._findings.inert)
         self._fit()
 
@@ -94,7 +94,7 @@ class Model:
             StudyError: The storage cannot be read.
         """
         new = self._study.refresh()
-        pending = [one.values for one in self._study.trials_elsewhere() if self.space.contains(one.values)]
+        pending = [values for values in self._study.members.trials_elsewhere if self.space.contains(values)]
         if not new and not self._is_behind and pending == self._pending:
             return
         self._pending = pending
@@ -111,7 +111,7 @@ class Model:
             return
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         self._observations.add(record)
-        if self._study.others():
+        if self._study.members.others():
             self._is_behind = True  # it is fitted with what they have measured, in front of the next trial
         else:
             self._fit()
@@ -131,7 +131,7 @@ class Model:
         Returns:
             Which, and why; empty if there are none.
         """
-        member = self._study.member
+        member = self._study.members.own
         return self.scope.leave_alone(point, member.machine if member else self._problem.machine.name)
 
     def leave_caches_alone(self) -> None:

@@ -78,7 +78,7 @@ class OpenSearch:
     @property
     def search(self) -> str:
         """Name of the search that its trials belong to, which others may have begun."""
-        return self.study.member.search if self.study.member else self.name
+        return self.study.members.own.search if self.study.members.own else self.name
 
     def run(self) -> SearchResult:
         """Search until the budget is used or nothing left can pay, and confirm; see `Tuner.run`."""
@@ -215,7 +215,7 @@ def open_search(
             if (state := tuner.state).trials.own and not tuner.left_because:
                 now = clock.utc().isoformat(timespec="seconds")
                 keep_profile(problem, study, state.model.better(), state.model.sd, now)
-            study.describe(phase=Phase.LEFT, left_because=tuner.left_because)
+            study.members.describe(phase=Phase.LEFT, left_because=tuner.left_because)
         over_s = parts.budget.wall_s
         problem.state.prune(problem.study, protected=tuner.best_trials(), is_over=lambda: clock.now_s() > over_s)
 
@@ -350,7 +350,7 @@ def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, re
     """
     code = problem.code.facts()
     study.refresh()
-    for one in [one for one in study.others() if one.seems_at_work(clock.utc())]:  # and was not killed long ago
+    for one in [one for one in study.members.others() if one.seems_at_work(clock.utc())]:  # and was not killed long ago
         if why := why_code_differs(code, one.code):
             raise StudyError(
                 f"the study is at work on {one.host} with other code: {why}",
@@ -379,12 +379,12 @@ def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, re
             code=code,
         )
     )
-    if others := [one for one in study.others() if one.search == member.search]:
+    if others := [one for one in study.members.others() if one.search == member.search]:
         names = hosts_told_apart((one.machine, one.host) for one in (member, *others))
         hosts = ", ".join(sorted({names[one.machine] for one in others}))
         remark(f"Joined the search that goes on on {hosts}; no trial is made twice.")
     # A sign of life from the future is of another clock; one from the past may be of a member that was killed.
-    for one in [one for one in study.others() if one.renewed_utc - clock.utc() > RECENT][:1]:
+    for one in [one for one in study.members.others() if one.renewed_utc - clock.utc() > RECENT][:1]:
         ahead = format_duration((one.renewed_utc - clock.utc()).total_seconds())
         remark(
             f"The clock of {one.host} is ahead of this machine's by {ahead}: each makes a search of its own, with the "
@@ -395,8 +395,8 @@ def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, re
 def _budget(study: Study, options: SearchOptions, part: Part, clock: Clock) -> Budget:
     """Return the budget: of a worker that was given none, what the search that it has joined has left."""
     own = Budget(clock, started_s=part.started_s, budget_s=options.budget_s)
-    search = study.member.search if study.member else None
-    lefts_s = [one.left_s for one in study.others() if one.role is Role.SEARCH and one.search == search]
+    search = study.members.own.search if study.members.own else None
+    lefts_s = [one.left_s for one in study.members.others() if one.role is Role.SEARCH and one.search == search]
     if not (part.as_long_as_others and lefts_s):
         return own
     return Budget(clock, started_s=part.started_s, budget_s=own.elapsed_s() + max(lefts_s))

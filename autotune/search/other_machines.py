@@ -42,6 +42,7 @@ class OtherMachines:
         self._parts = parts
         self._tell = tell
         self._study = parts.study
+        self._members = parts.study.members
         self._state = state
         self._known = {one.uuid: one for one in self._together()}
         self._worked_for_a_search = False
@@ -52,7 +53,7 @@ class OtherMachines:
         Raises:
             StudyError: The storage cannot be read.
         """
-        if self._study.member is not None:
+        if self._members.own is not None:
             self._state.model.take_in_others()
             self._worked_for_a_search = self._worked_for_a_search or bool(self._searches())
             self._tell_who_came_and_went()
@@ -67,7 +68,7 @@ class OtherMachines:
 
     def is_time_for_baseline(self) -> bool:
         """Return whether to measure today's config again: now and then, and where trials fail in a row."""
-        if self._study.member is None or not self._elsewhere():
+        if self._members.own is None or not self._elsewhere():
             return False
         trials, baseline = self._state.trials.own, self._state.trials.baseline_point
         last = max((place for place, one in enumerate(trials) if one.point == baseline), default=-1)
@@ -75,7 +76,7 @@ class OtherMachines:
         failing = since[-_FAILURES_IN_A_ROW:]
         all_fail = len(failing) == _FAILURES_IN_A_ROW and not any(trial.measurement for trial in failing)
         seems_slow = self._baseline_trials < _TRIALS_OF_SLOW and self._ln_behind() < _SLOW
-        return all_fail or seems_slow or (len(since) >= BASELINE_EVERY and bool(self._study.others()))
+        return all_fail or seems_slow or (len(since) >= BASELINE_EVERY and bool(self._members.others()))
 
     def require_that_today_works(self, record: TrialRecord) -> None:
         """Check this machine by a trial of today's config.
@@ -103,7 +104,7 @@ class OtherMachines:
             most_s: Time that there is for it.
         """
         clock, over_s = self._parts.clock, self._parts.clock.now_s() + most_s
-        under_way, known = len(self._study.trials_elsewhere()), len(self._study.records())
+        under_way, known = len(self._members.trials_elsewhere), len(self._study.records())
         if under_way < _MANY or self._confirming_in_time():
             return
         while clock.now_s() < over_s and len(self._study.records()) < known + under_way:
@@ -141,15 +142,15 @@ class OtherMachines:
     @contextmanager
     def confirming(self, point: str) -> Iterator[None]:
         """Tell the others that this machine confirms a point, for as long as a ``with`` block lasts."""
-        self._study.describe(phase=Phase.CONFIRMING, point=point)
+        self._members.describe(phase=Phase.CONFIRMING, point=point)
         try:
             yield
         finally:
-            self._study.describe(phase=Phase.EXPLORING)
+            self._members.describe(phase=Phase.EXPLORING)
 
     def wait_for_their_confirmations(self) -> None:
         """Wait until others have confirmed what they confirm, so that the answer has it; a worker gives no answer."""
-        if self._study.member is None or self._is_worker:
+        if self._members.own is None or self._is_worker:
             return
         self._study.refresh()
         while self._confirming() and self._parts.budget.left_s() > _LOOK_S:
@@ -177,7 +178,7 @@ class OtherMachines:
             if uuid not in self._known:
                 self._tell(Remark(text=f"{self._name_of(one)} ({one.role.value}) works on this search from now on."))
         gone = self._known.keys() - together.keys()
-        for one in self._study.seen_members() if gone else ():
+        for one in self._members.seen if gone else ():
             if one.uuid in gone:
                 why = one.left_because or ("" if one.has_left else "it gives no sign of life")
                 if not one.has_left and self._is_worker and one.role is Role.SEARCH and not self._searches():
@@ -186,22 +187,22 @@ class OtherMachines:
         self._known = together
 
     def _name_of(self, member: Member) -> str:
-        alike = (one for one in self._study.seen_members() if one.search == self._parts.search)
+        alike = (one for one in self._members.seen if one.search == self._parts.search)
         return hosts_told_apart((one.machine, one.host) for one in (*alike, member))[member.machine]
 
     @property
     def _has_lost_its_search(self) -> bool:
         """Whether a search has ended in order: one that was killed has left its time, and its answer, to workers."""
-        ours = [one for one in self._study.seen_members() if one.search == self._parts.search]
+        ours = [one for one in self._members.seen if one.search == self._parts.search]
         has_left = any(one.role is Role.SEARCH and one.has_left for one in ours)
         return self._is_worker and self._worked_for_a_search and has_left and not self._searches()
 
     @property
     def _is_worker(self) -> bool:
-        return self._study.member is not None and self._study.member.role is Role.WORKER
+        return self._members.own is not None and self._members.own.role is Role.WORKER
 
     def _together(self) -> list[Member]:
-        return [one for one in self._study.others() if one.search == self._parts.search]
+        return [one for one in self._members.others() if one.search == self._parts.search]
 
     def _searches(self) -> list[Member]:
         return [one for one in self._together() if one.role is Role.SEARCH]
@@ -215,7 +216,7 @@ class OtherMachines:
         return [one for one in self._confirming() if left_s <= 2.0 * one.left_s]
 
     def _elsewhere(self) -> list[TrialRecord]:
-        own = self._study.member.machine if self._study.member else ""
+        own = self._members.own.machine if self._members.own else ""
         return [
             trial
             for trial in self._study.records()

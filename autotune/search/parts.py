@@ -56,7 +56,7 @@ class SearchParts:
     @property
     def search(self) -> str:
         """Name of the search that the trials belong to: one that others have begun, where this one joined it."""
-        member = self.study.member
+        member = self.study.members.own
         return member.search if member is not None else self.name
 
     def trial_name(self, number: int) -> str:

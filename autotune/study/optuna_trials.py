@@ -20,8 +20,6 @@ from autotune.errors import StorageAway
 from autotune.records import Values
 from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, united, uuid_of
 from autotune.study.entry import RECORD
-from autotune.study.entry import read_records as read_records  # until the last importer is changed
-from autotune.study.entry import starts_of as starts_of
 from autotune.study.storage.storage import MEMBER_NUMBERS, Storage, first_kept, member_names, next_member
 
 DISTURBED_BY = "disturbed_by"
@@ -34,18 +32,16 @@ _GONE = (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claimed:
-    """Trial that somebody else makes now."""
-
-    values: Values
-
-
-@dataclass(frozen=True, kw_only=True)
 class News:
-    """Writings of others in a study."""
+    """Writings of others in a study.
+
+    Attributes:
+        ended: Trials that have ended, with their numbers.
+        pending: Values of the trials that others run now.
+    """
 
     ended: Sequence[tuple[int, FrozenTrial]]
-    pending: Sequence[Claimed]
+    pending: Sequence[Values]
     attributes: Mapping[str, Any]
 
 
@@ -150,9 +146,7 @@ class OptunaTrials:
         found = self.found()
         ended = [(number, trial) for number, trial in found if trial.state.is_finished() and number not in self._read]
         pending = [
-            Claimed(values=dict(trial.params))
-            for _, trial in found
-            if trial.state is TrialState.RUNNING and uuid_of(trial) not in own
+            dict(trial.params) for _, trial in found if trial.state is TrialState.RUNNING and uuid_of(trial) not in own
         ]
         news = News(ended=ended, pending=pending, attributes=self.attributes())
         self._read.update(number for number, _ in ended)  # last: the storage may not answer on the way

@@ -19,7 +19,7 @@ import msgspec
 from autotune.errors import StudyError
 from autotune.files import read_beginning, replace_durably
 from autotune.records import Ending, Machine, Values
-from autotune.study.record import StorageThread
+from autotune.study.calls import StorageThread
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.lock import FileLock
 from autotune.study.storage.storage import Storage

@@ -168,7 +168,7 @@ def test_a_study_stays_whose_member_has_a_clock_that_is_an_hour_off(project: Pat
             return clock.utc() + timedelta(hours=1)
 
         def wait(self, seconds: float) -> None:
-            working.describe(phase=Phase.EXPLORING)
+            working.members.describe(phase=Phase.EXPLORING)
             working.refresh()
 
     with pytest.raises(StudyBusy, match="worked on by 1 processes, one on 'elsewhere'"):

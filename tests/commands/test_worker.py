@@ -66,7 +66,7 @@ def test_a_worker_with_other_code_does_not_join(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert said[0].returncode == 1
     assert "with other code: train.py is not the same there" in said[0].stderr
-    assert [one.role for one in the_study(here.folder).members()] == ["search"]
+    assert [one.role for one in the_study(here.folder).members.on_record()] == ["search"]
 
 
 def test_a_worker_alone_makes_a_study(simulated: CommandLine) -> None:
@@ -111,8 +111,8 @@ def test_a_worker_that_is_told_to_end_gives_its_trial_back(tmp_path: Path) -> No
     assert done.returncode == 143
     assert "2 finished trials are kept; the same command goes on." in done.stderr
     study = the_study(autotune.folder)
-    assert list(study.trials_elsewhere()) == []
-    assert [one.has_left for one in study.members()] == [True]
+    assert list(study.members.trials_elsewhere) == []
+    assert [one.has_left for one in study.members.on_record()] == [True]
     assert len(study.records()) == 2
 
 

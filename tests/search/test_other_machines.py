@@ -139,7 +139,7 @@ def test_a_point_that_another_confirms_is_confirmed_here_too(search: Search, mak
     def confirms() -> None:
         other.has_measured_today(285.0)
         other.has_measured(GOOD, 615.0)
-        other.study.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
+        other.study.members.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
 
     searched = search(plain, budget_s=300, joins=joining(other), told=after(6, confirms))
     confirmed = [trial.values for trial in searched.of(Purpose.CONFIRM)]
@@ -171,7 +171,7 @@ def test_a_third_machine_does_not_confirm(search: Search, make_trial: MakeTrial)
     def confirm() -> None:
         for other in others:
             other.has_measured(GOOD, 615.0)
-            other.study.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
+            other.study.members.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
 
     searched = search(plain, budget_s=300, joins=joining(*others, role=Role.WORKER), told=after(4, confirm))
     assert len(searched.trials) == 4

@@ -34,7 +34,7 @@ def test_a_killed_member_leaves_no_file_for_long(tmp_path: Path) -> None:
     killed, alive = opened(tmp_path, clock), opened(tmp_path, clock)
     killed.join(member("a1", clock))
     alive.join(member("b2", clock))
-    killed._probe.close()  # type: ignore[union-attr]
+    killed.members.probe.close()  # type: ignore[union-attr]
     (tmp_path / "s.a1.alive").touch()
     opened(tmp_path, clock, gone="host-a1").join(member("c3", clock))
     assert {path.name for path in tmp_path.glob("*.alive")} == {"s.b2.alive", "s.c3.alive"}
@@ -45,11 +45,11 @@ def test_a_disk_whose_locks_do_not_hold_is_refused(tmp_path: Path) -> None:
     clock = VirtualClock()
     first, second = opened(tmp_path, clock), opened(tmp_path, clock)
     first.join(member("a1", clock))
-    first._probe.close()  # type: ignore[union-attr]
+    first.members.probe.close()  # type: ignore[union-attr]
     (tmp_path / "s.a1.alive").touch()
     second.join(member("b2", clock))
-    first.describe(phase=Phase.EXPLORING)
+    first.members.describe(phase=Phase.EXPLORING)
     second.refresh()  # the last that a killed one has written may be read only now
-    first.describe(phase=Phase.EXPLORING)
+    first.members.describe(phase=Phase.EXPLORING)
     with pytest.raises(StudyError, match="do not hold between host-a1 and this host"):
         second.refresh()

@@ -48,7 +48,7 @@ def test_who_comes_second_joins_the_first(tmp_path: Path) -> None:
     assert second.join(member("b", clock)).search == "search-a"
     assert third.join(member("c", clock, baseline="other")).search == "search-c"
     first.refresh()
-    assert [one.uuid for one in first.others()] == ["b", "c"]
+    assert [one.uuid for one in first.members.others()] == ["b", "c"]
 
 
 def test_of_two_that_come_at_once_one_joins_the_other(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_of_two_that_come_at_once_one_joins_the_other(tmp_path: Path) -> None:
     assert second.join(member("b", clock)).search == "search-b"
     assert first.join(member("a", clock)).search == "search-a"
     second.refresh()
-    assert [one.search for one in second.others()] == ["search-a"]
+    assert [one.search for one in second.members.others()] == ["search-a"]
 
 
 def test_nobody_joins_who_has_left_or_was_killed(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_nobody_joins_who_has_left_or_was_killed(tmp_path: Path) -> None:
     clock.wait(1.0)
     third = opened(tmp_path, clock, gone="host-b")
     assert third.join(member("c", clock)).search == "search-c"
-    assert third.others() == []
+    assert third.members.others() == []
 
 
 def test_a_member_that_gives_no_sign_of_life_counts_no_more(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_a_member_that_gives_no_sign_of_life_counts_no_more(tmp_path: Path) -> N
     first, second = opened(tmp_path, other_clock), opened(tmp_path, clock)
     first.join(member("a", other_clock))
     assert second.join(member("b", clock)).search == "search-b"  # side by side
-    assert [one.uuid for one in second.others()] == ["a"]
+    assert [one.uuid for one in second.members.others()] == ["a"]
     clock.wait(LEASE_S / 2)
-    first.describe(phase=Phase.CONFIRMING, point="p")
+    first.members.describe(phase=Phase.CONFIRMING, point="p")
     second.refresh()
-    assert [(one.phase, one.point) for one in second.others()] == [(Phase.CONFIRMING, "p")]
+    assert [(one.phase, one.point) for one in second.members.others()] == [(Phase.CONFIRMING, "p")]
     clock.wait(LEASE_S + 1.0)
-    assert second.others() == []
+    assert second.members.others() == []
 
 
 def test_trials_of_others_are_taken_in_once(tmp_path: Path, make_trial: MakeTrial) -> None:
@@ -101,12 +101,12 @@ def test_trials_of_others_are_taken_in_once(tmp_path: Path, make_trial: MakeTria
     own = second.begin({"data.batch_size": 16}, CHOICES, purpose=Purpose.EXPLORE.value)
     second.finish(own, make_trial({"data.batch_size": 16}, 60.0))
     assert second.refresh() == []
-    assert [one.values for one in second.trials_elsewhere()] == [values]
+    assert second.members.trials_elsewhere == [values]
     first.finish(theirs, make_trial(values, 50.0))
     assert [trial.values for trial in second.refresh()] == [values]
     assert second.refresh() == []
     assert [trial.number for trial in second.records()] == [0, 1]
-    assert list(second.trials_elsewhere()) == []
+    assert list(second.members.trials_elsewhere) == []
 
 
 def test_of_two_trials_of_one_point_the_later_is_taken(tmp_path: Path) -> None:

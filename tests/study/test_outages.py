@@ -39,7 +39,7 @@ def opened(url: str, name: str, folder: Path, clock: VirtualClock) -> Study:
 def make_trial(study: Study, detail: str) -> None:
     """Make a trial, and wait until it is written, or the storage does not answer."""
     study.finish(study.begin(VALUES, CHOICES), replace(record(), detail=detail), score=1.0, speeds=(59.0, 61.0))
-    study.write_pending()
+    study.calls.write_pending()
 
 
 def catch_up(study: Study, clock: VirtualClock, pending: Path) -> None:
@@ -47,7 +47,7 @@ def catch_up(study: Study, clock: VirtualClock, pending: Path) -> None:
 
     def is_written() -> bool:
         clock.wait(10.0)
-        study.write_pending()
+        study.calls.write_pending()
         return not pending.exists()
 
     until(is_written)
@@ -133,10 +133,10 @@ def test_connections_that_end_at_every_call(server: Server, tmp_path: Path, cloc
     study = opened(server.url, "ended", tmp_path, clock)
     for detail in "0123":
         claim = study.begin(VALUES, CHOICES)
-        study.write_pending()
+        study.calls.write_pending()
         server.end_connections()
         study.finish(claim, replace(record(), detail=detail), score=1.0)
-        study.write_pending()
+        study.calls.write_pending()
         server.end_connections()
     assert not (tmp_path / "s.pending").exists()
     study.close()

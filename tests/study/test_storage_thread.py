@@ -2,7 +2,7 @@
 
 import threading
 
-from autotune.study.record import StorageThread
+from autotune.study.calls import StorageThread
 from tests.until import DEADLINE_S, until
 
 

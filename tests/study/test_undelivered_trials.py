@@ -64,9 +64,10 @@ def details(folder: Path) -> list[str]:
 def waiting(tmp_path: Path) -> bytes:
     """Content of a file in which one trial waits; it is not in the storage."""
     study, path = opened(tmp_path), tmp_path / "s.pending"
-    finish = study._trials.finish
+    trials = study.calls.trials
+    finish = trials.finish
     seen = []
-    study._trials.finish = lambda finished: (seen.append(path.read_bytes()), finish(finished))[1]  # type: ignore[method-assign, func-returns-value]
+    trials.finish = lambda finished: (seen.append(path.read_bytes()), finish(finished))[1]  # type: ignore[method-assign, func-returns-value]
     study.finish(study.begin(VALUES, CHOICES), replace(record(), detail="waited"), score=1.0)
     study.close()
     (tmp_path / "studies" / "s.journal").unlink()
@@ -149,7 +150,7 @@ def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     finished(study)
     study.abandon(study.begin(VALUES, CHOICES))
     claim = study.begin(VALUES, CHOICES)
-    study.write_pending()
+    study.calls.write_pending()
     monkeypatch.setattr(Remote, "away", True)
     assert study.finish(claim, replace(record(), detail="2"), score=1.0, speeds=(59.0, 61.0)).number == 2
     assert [finished(study), finished(study)] == [3, 4]
@@ -239,13 +240,13 @@ def test_nobody_counts_as_gone_for_an_outage(tmp_path: Path) -> None:
     try:
         assert second.refresh() == []
         clock.wait(2 * LEASE_S)
-        assert [one.uuid for one in second.others()] == ["a"]
+        assert [one.uuid for one in second.members.others()] == ["a"]
     finally:
         Remote.away = False
     second.refresh()
     clock.wait(LEASE_S - 1.0)
-    assert [one.uuid for one in second.others()] == ["a"]
+    assert [one.uuid for one in second.members.others()] == ["a"]
     clock.wait(2.0)
-    assert second.others() == []
+    assert second.members.others() == []
     first.close()
     second.close()
