@@ -34,7 +34,6 @@ from autotune.measure.gpu.devices import VisibleDevices, look_for_gpus, visible_
 from autotune.measure.gpu.driver import GpuFacts, GpuInventory
 from autotune.measure.host import MachineFacts, machine_facts
 from autotune.measure.score import OBJECTIVES, Objective
-from autotune.options import SearchOptions, SearchRequest
 from autotune.records import CODE, Conditions, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
 from autotune.search.trainer_code import TrainerCode
 from autotune.space.batch_sizes import is_global
@@ -48,6 +47,7 @@ from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.trial.state_folder import StateFolder
 
 if TYPE_CHECKING:
+    from autotune.options import SearchOptions, SearchRequest
     from autotune.study.storage.storage import Storage
     from autotune.trial.plan import Trainer
 
@@ -357,7 +357,7 @@ class Problem:
         )
 
 
-def open_requested(request: SearchRequest) -> Problem:
+def open_requested(request: "SearchRequest") -> Problem:
     """Open the problem that a request names.
 
     Raises:
@@ -545,7 +545,7 @@ def _seen_by_trials(
 # Limits of what a search turns, put on a problem: the effective batch, and knobs that change the training.
 
 
-def limited(problem: Problem, options: SearchOptions) -> Problem:
+def limited(problem: Problem, options: "SearchOptions") -> Problem:
     """Return a problem as a search takes it; `apply` and `status` take the whole, whatever limits a search had.
 
     Where neither the options nor the section limit the batch, one that the user lists under ``knobs:`` is searched as

@@ -180,9 +180,6 @@ def traits_of(knob: Knob) -> Traits:
     return row_of(knob) or Traits()
 
 
-effects_of = traits_of  # until the last caller is renamed
-
-
 def is_searched_unasked(path: str, present: Scalar) -> bool:
     """Return whether a key is a knob of its own accord, without being listed under ``knobs:``."""
     row = known_knob(path, present)
