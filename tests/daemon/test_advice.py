@@ -82,12 +82,10 @@ def test_only_what_was_permitted_is_applied() -> None:
     assert why_not_permitted(workers, {BETTER}) is None
     assert why_not_permitted(workers, set()) is not None
     refused = why_not_permitted(advice(), {BETTER, PRECISION})
-    assert refused is not None
     assert "data.batch_size" in refused
     assert "--apply better,batch" in refused
     assert why_not_permitted(advice(), {BETTER, BATCH}) is None
     unraced = why_not_permitted(advice(may_learn_more_slowly=True), {BETTER, BATCH})
-    assert unraced is not None
     assert "no race has shown that it learns as fast" in unraced
     unknown = advice(changes=[{**ANSWER["changes"][0], "label": "unknown"}])
     assert why_not_permitted(unknown, {BETTER, BATCH, PRECISION}) is not None

@@ -27,7 +27,6 @@ def test_an_answer_ends_the_entry() -> None:
     """A search that came to its end is done, with its ratio."""
     done = after()
     assert done.state is EntryState.DONE
-    assert done.answer is not None
     assert done.answer.ratio == (1.5, 1.2, 1.8)
     assert (done.owner, done.running_s, done.used_s) == (None, 0.0, 100.0)
 

@@ -81,7 +81,6 @@ def overlap(placements: list[Placement], size: dict[str, int], batches: int) -> 
             last = None
             for fetched in feed:
                 last = load.step(fetched.batch)  # never looked at: as in a training that logs rarely
-            assert last is not None
             seen = _utilization()
             last.numpy()
             times = feed.times() - before
@@ -156,7 +155,6 @@ def main() -> int:
     devices = DeviceOptions(data_gpu=0, model_gpu=1, logical_cpu_devices=2 if arguments.cpu else 0, **limits)
     configure(RuntimeOptions(), devices)
     apart = place(devices)
-    assert apart is not None
     back = Placement(data=apart.model, model=apart.data)
     together = Placement(data=apart.data, model=apart.data)
     size = {"batch": arguments.batch, "width": arguments.width}

@@ -40,26 +40,23 @@ def test_only_the_cores_that_may_be_used_count(tmp_path):
     assert cpu.busy_s() == pytest.approx(100 * len(HERE) / os.sysconf("SC_CLK_TCK"))
 
 
+OF_V2 = {"cpu.max": "50000 100000\n", "cpu.stat": "usage_usec 2500000\nuser_usec 1\n"}
+OF_V1 = {
+    "cpu/cpu.cfs_quota_us": "50000\n",
+    "cpu/cpu.cfs_period_us": "100000\n",
+    "cpuacct/cpuacct.usage": "2500000000\n",
+}
+
+
 @pytest.mark.parametrize(
-    "files",
-    [
-        {
-            "proc/self/cgroup": "0::/\n",
-            "sys/fs/cgroup/cpu.max": "50000 100000\n",
-            "sys/fs/cgroup/cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
-        },
-        {
-            "proc/self/cgroup": "4:cpu:/docker/abc\n3:cpuacct:/docker/abc\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            "sys/fs/cgroup/cpuacct/cpuacct.usage": "2500000000\n",
-        },
-    ],
+    ("group", "files"),
+    [("0::/\n", OF_V2), ("4:cpu:/docker/abc\n3:cpuacct:/docker/abc\n", OF_V1)],
     ids=["v2", "v1"],
 )
-def test_in_a_container_with_a_quota_its_own_account_counts(tmp_path, files):
+def test_in_a_container_with_a_quota_its_own_account_counts(tmp_path, group, files):
     """/proc/stat shows the load of the whole host there."""
-    cpu = BusyCpu(written(tmp_path, {"proc/stat": "cpu  99999999 0 0 0\ncpu0 99999999 0 0 0\n", **files}))
+    proc = {"proc/stat": "cpu  99999999 0 0 0\ncpu0 99999999 0 0 0\n", "proc/self/cgroup": group}
+    cpu = BusyCpu(written(tmp_path, {**proc, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}))
     assert (cpu.cores, cpu.busy_s(), cpu.is_whole_machine) == (0.5, 2.5, False)
 
 

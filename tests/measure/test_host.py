@@ -154,35 +154,25 @@ def written(root, files):
     return root
 
 
-@pytest.mark.parametrize(
-    ("files", "facts"),
-    [
-        (
-            {
-                "proc/self/cgroup": "0::/pod/trainer",
-                "sys/fs/cgroup/pod/cpu.max": "50000 100000",
-                "sys/fs/cgroup/pod/memory.max": "max",
-                "sys/fs/cgroup/pod/trainer/cpu.max": "max 100000",
-                "sys/fs/cgroup/pod/trainer/memory.max": "1048576",
-                "proc/cpuinfo": "processor\t: 0\nmodel name\t: Fast CPU: 3000",
-                "proc/sys/kernel/random/boot_id": "1b2c",
-            },
-            (1, 2**20, "Fast CPU: 3000", "1b2c"),
-        ),
-        (
-            {
-                "proc/self/cgroup": "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "80000",
-                "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "2097152",
-                "proc/cpuinfo": "model name\t: Old",
-            },
-            (1, 2 * 2**20, "Old", None),
-        ),
-    ],
-    ids=["v2", "v1"],
-)
-def test_limits_of_a_container_are_respected(tmp_path, files, facts):
+V2, V1 = "sys/fs/cgroup/pod", "sys/fs/cgroup"
+LIMITED = {
+    "v2": {
+        **{"proc/self/cgroup": "0::/pod/trainer", f"{V2}/cpu.max": "50000 100000", f"{V2}/memory.max": "max"},
+        **{f"{V2}/trainer/cpu.max": "max 100000", f"{V2}/trainer/memory.max": "2097152"},
+    },
+    "v1": {
+        "proc/self/cgroup": "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n0::/",
+        **{f"{V1}/cpu,cpuacct/cpu.cfs_quota_us": "80000", f"{V1}/cpu,cpuacct/cpu.cfs_period_us": "100000"},
+        f"{V1}/memory/memory.limit_in_bytes": "2097152",
+    },
+}
+
+
+@pytest.mark.parametrize("version", LIMITED)
+def test_limits_of_a_container_are_respected(tmp_path, version):
     """The tightest limit on the way to the top holds, or the controller's own; half a core still is one core."""
-    found = machine_facts(written(tmp_path, files))
-    assert (found.cores, found.memory_bytes, found.cpu_model, found.boot_id) == facts
+    bare = machine_facts(written(tmp_path, {**LIMITED[version], "proc/cpuinfo": "model name\t: Old"}))
+    assert (bare.cores, bare.memory_bytes, bare.cpu_model, bare.boot_id) == (1, 2 * 2**20, "Old", None)
+    more = {"proc/cpuinfo": "processor\t: 0\nmodel name\t: Fast: 3000", "proc/sys/kernel/random/boot_id": "1b2c"}
+    found = machine_facts(written(tmp_path, more))
+    assert (found.cpu_model, found.boot_id) == ("Fast: 3000", "1b2c")

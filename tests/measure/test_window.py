@@ -55,13 +55,18 @@ def test_long_batches_are_not_cut_as_warm_up():
 
 @pytest.mark.parametrize("kind", ["eval", "checkpoint"])
 def test_pauses_are_left_out(kind):
-    """The step in which the trainer evaluated or saved does not count, neither its time nor its samples."""
+    """The step in which the trainer evaluated or saved does not count, neither its time nor its samples.
+
+    The end of an epoch is a cost of the config, and a pause of another process, such as a data worker, is none.
+    """
     events = events_of([1.0] + [0.1] * 50 + [5.0] + [0.1] * 50, samples=4.0)
     window = steady_window([*events, mark(kind, 109.0)])
     assert window.steps == 100
     assert window.time_s == pytest.approx(10.0)
     assert window.t1_s - window.t0_s == pytest.approx(15.0)
     assert measure_trial(window, started_s=100.0).samples_per_s == pytest.approx(40.0)
+    for other in (mark("epoch_end", 109.0), mark(kind, 109.0, stream="8.0")):
+        assert steady_window([*events, other]).steps == 101
 
 
 def test_the_window_has_whole_rounds_of_gradient_accumulation():
@@ -74,18 +79,6 @@ def test_the_window_has_whole_rounds_of_gradient_accumulation():
         window = steady_window(events)
         assert window.steps == 4 * (rounds - 2)  # without what comes before the first whole cycle, and the last one
         assert window.samples_per_s(None) == pytest.approx(4 * 8.0 / 0.8)
-
-
-def test_an_epoch_end_is_part_of_training():
-    """Refilling the pipeline at the end of an epoch is a cost of the config and stays in."""
-    events = events_of([1.0] + [0.1] * 50 + [1.0] + [0.1] * 50)
-    assert steady_window([*events, mark("epoch_end", 106.5)]).steps == 101
-
-
-def test_a_pause_of_another_process_is_not_ours():
-    """Marks of other processes, such as data workers, leave the window alone."""
-    events = events_of([1.0] + [0.1] * 50)
-    assert steady_window([*events, mark("checkpoint", 103.0, stream="8.0")]).steps == 50
 
 
 def test_the_first_pass_is_left_out_where_caches_fill():

@@ -32,8 +32,6 @@ def pooled_gpu(text: str, utilization: float | None, **changes: Any) -> PooledGp
 
 def on_gpus(side: Side | None, *devices: PooledGpu, effective_utilization: float | None = None, **figures: Any) -> Side:
     """The same side of a comparison with GPUs; figures are those of its trials."""
-    assert side is not None
-    assert side.metrics is not None
     gpus = PooledGpus(devices=devices, effective_utilization=effective_utilization)
     return replace(side, metrics={**side.metrics, **figures}, gpus=gpus)
 

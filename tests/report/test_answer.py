@@ -73,7 +73,6 @@ def _long_keys(_whole: SearchResult) -> Changes:
 def _stages(whole: SearchResult) -> Changes:
     data = StageTimes(batches=100, busy_s=9.9, input_s=0.0, room_s=0.0)
     model = StageTimes(batches=100, busy_s=6.0, input_s=4.0, room_s=0.0)
-    assert whole.best is not None
     return {"best": replace(whole.best, stages=PipelineTimes(passed_s=10.0, data=data, model=model))}
 
 
@@ -119,8 +118,6 @@ def _validated(_whole: SearchResult) -> Changes:
 
 
 def _steadier(whole: SearchResult) -> Changes:
-    assert whole.baseline is not None
-    assert whole.best is not None
     before = {"step_p95_s": 0.41, "step_p99_s": 0.9, "stall_fraction": 0.4, "beat_s": 2.0, "gpu_utilization": 0.31}
     after = {"step_p95_s": 0.13, "step_p99_s": 0.14, "stall_fraction": 0.0, "beat_s": None, "gpu_utilization": 0.88}
     return {

@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 
 from autotune.records import Ending, Values
-from autotune.sampler.acquisition import (
-    Acquisition,
-    Proposal,
-    knowledge_gradient,
-)
+from autotune.sampler.acquisition import Acquisition, Proposal, knowledge_gradient
 from autotune.sampler.gaussian_process import Posterior
 from autotune.sampler.observations import Observation
 from autotune.space.space import Space, point_name
@@ -55,10 +51,9 @@ def _search(space: Space, speed: Callable[[Values], float | None], trials: int, 
         values = dict[str, Any](choice.values)
         scores = observations[point_name(values)].scores if choice.is_repeat else ()
         found = speed(values)
-        if found is None:
-            observations |= named(observation(space, *scores, endings=(Ending.CRASHED,), **values))
-        else:
-            observations |= named(observation(space, *scores, found + SD * rng.standard_normal(), **values))
+        score = () if found is None else (found + SD * rng.standard_normal(),)
+        endings = (Ending.CRASHED,) if found is None else ()
+        observations |= named(observation(space, *scores, *score, endings=endings, **values))
     return list(observations.values())
 
 
@@ -145,13 +140,11 @@ def test_luck_is_not_believed() -> None:
 
 def test_the_initial_design_is_drawn_from_everywhere() -> None:
     """Until the design has its points, new ones come at random, feasible ones only; then the model chooses."""
-    acquisition = Acquisition(SPACE, 0)
-    observations = named(BASELINE)
+    acquisition, observations = Acquisition(SPACE, 0), named(BASELINE)
+    not_c = lambda values: "no" if values["mode"] == "c" else None  # noqa: E731 -- a name makes the call short
     for _ in range(6):
         acquisition.learn(observations, SD)
-        choice = acquisition.next_trial(
-            BASELINE.name, None, lambda values: "no" if values["mode"] == "c" else None, design_points=7
-        )
+        choice = acquisition.next_trial(BASELINE.name, None, not_c, design_points=7)
         assert choice.values["mode"] != "c"
         assert not choice.is_repeat
         values = dict[str, Any](choice.values)

@@ -28,12 +28,8 @@ def _out_of_gpu_memory(**point: Any) -> Observation:
     return observation(SPACE, endings=(Ending.OUT_OF_GPU_MEMORY,), **point)
 
 
-def _used(gpu_gib: float | None = None, host_gib: float | None = None, **point: Any) -> Observation:
-    memory: dict[str, Any] = {
-        "gpu_memory_bytes": gpu_gib and int(gpu_gib * GIB),
-        "host_memory_bytes": host_gib and int(host_gib * GIB),
-    }
-    return observation(SPACE, 0.1, memory=memory, **point)
+def _used(gpu_gib: float, **point: Any) -> Observation:
+    return observation(SPACE, 0.1, memory={"gpu_memory_bytes": int(gpu_gib * GIB)}, **point)
 
 
 def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from autotune.records import Scalar
-from autotune.sampler.importance import (
-    heeded_knobs,
-    printed_values,
-    said_the_same,
-    same_batch,
-    without_turning,
-)
+from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch, without_turning
 from autotune.sampler.observations import Observation
 from autotune.space.space import Space
 from tests.runs import MakeTrial, knob, observation
@@ -46,17 +40,10 @@ def test_steps_that_hold_the_same_samples_whatever_the_batch_size(
     assert found == ({"batch": "each step had 8 samples with 8 and with 64"} if ignored else {})
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "config: {'batch': 8, 'lr': 0.1}",
-        "Namespace(batch=8, lr=0.1)",
-        "--batch: 8\n",
-        "  batch   8",
-        "python train.py --batch 8 --lr 0.1",
-        "Using batch = 8.",
-    ],
-)
+FORMS = ("config: {'batch': 8, 'lr': 0.1}", "Namespace(batch=8, lr=0.1)", "python train.py --batch 8 --lr 0.1")
+
+
+@pytest.mark.parametrize("output", [*FORMS, "--batch: 8\n", "  batch   8", "Using batch = 8."])
 def test_a_value_is_found_however_it_is_printed(output: str) -> None:
     """As a dictionary, by argparse, in YAML, in a table, as a flag, in a sentence."""
     assert printed_values(output, SPACE) == {"batch": frozenset({"8"})}
@@ -64,16 +51,14 @@ def test_a_value_is_found_however_it_is_printed(output: str) -> None:
 
 def printed(*trials: tuple[int, str]) -> dict[str, str]:
     """Return the finding for trials with these batches that printed this."""
-    return said_the_same(
-        [({**SPACE.baseline, "batch": batch}, printed_values(said, SPACE)) for batch, said in trials], SPACE
-    )
+    found = [({**SPACE.baseline, "batch": batch}, printed_values(said, SPACE)) for batch, said in trials]
+    return said_the_same(found, SPACE)
 
 
 def test_a_trainer_that_prints_the_same_whatever_is_set() -> None:
     """Today's value, or any other one."""
-    assert printed((8, "batch: 8"), (32, "batch: 8"), (64, "batch: 8")) == {
-        "batch": "the trainer printed 8 each time, set to 8, 32 and 64"
-    }
+    said = {"batch": "the trainer printed 8 each time, set to 8, 32 and 64"}
+    assert printed((8, "batch: 8"), (32, "batch: 8"), (64, "batch: 8")) == said
     assert list(printed((8, "batch: 4"), (8, "batch: 4"), (64, "batch: 4"))) == ["batch"]
 
 
@@ -96,7 +81,4 @@ def test_a_space_without_dead_knobs_leaves_them_as_they_are() -> None:
 def test_what_shows_an_effect_is_known() -> None:
     """A knob with an effect is never inert, whatever the trainer prints."""
     observations = searched(40, 0.01, {"batch": 0.2, "workers": 0.15})
-    assert heeded_knobs(observations, SPACE, 0.01) == {
-        "batch",
-        "workers",
-    }
+    assert heeded_knobs(observations, SPACE, 0.01) == {"batch", "workers"}

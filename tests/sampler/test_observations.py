@@ -6,11 +6,7 @@ import pytest
 
 from autotune.measure.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
 from autotune.records import Ending, Validity
-from autotune.sampler.observations import (
-    TYPICAL_CV,
-    Observations,
-    expected_trial_sd,
-)
+from autotune.sampler.observations import TYPICAL_CV, Observations, expected_trial_sd
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, on_gpu
 
@@ -32,9 +28,8 @@ def test_levels_count_in_the_first_good_run(make_trial: MakeTrial) -> None:
 )
 def test_points_outside_the_space_are_left_out(make_trial: MakeTrial, values: dict[str, int]) -> None:
     """A choice, or a knob, that is no longer searched leaves no level behind; False is not 0."""
-    assert set(Observations(SPACE, EFFECTIVE_UTILIZATION, [make_trial(BASELINE, 50.0), make_trial(values, 100.0)])) == {
-        point_name(BASELINE)
-    }
+    trials = [make_trial(BASELINE, 50.0), make_trial(values, 100.0)]
+    assert set(Observations(SPACE, EFFECTIVE_UTILIZATION, trials)) == {point_name(BASELINE)}
 
 
 def test_failures_are_known_and_are_no_numbers(make_trial: MakeTrial) -> None:

@@ -42,24 +42,21 @@ def objective(trial: optuna.Trial) -> float:
     return speed(params) * math.exp(random.Random(trial.number).gauss(0.0, 0.05))
 
 
-def study_of(sampler: BaseSampler, trials: int = 30, **options: object) -> optuna.Study:
+def study_of(sampler: BaseSampler, trials: int = 30, of: Callable[[optuna.Trial], float] = objective) -> optuna.Study:
     """Return a study that was optimized with this sampler."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.optimize(objective, n_trials=trials, **options)  # type: ignore[arg-type]
+    study.optimize(of, n_trials=trials, catch=RuntimeError)
     return study
-
-
-def best_speed(study: optuna.Study) -> float:
-    """Return the speed of the best trial, noise left out."""
-    return speed(study.best_params)
 
 
 def test_it_finds_what_is_fast() -> None:
     """The best of 30 noisy trials of 1,000 combinations is near the best of all, and ahead of random ones."""
     best = speed({"batch": 256, "workers": 16, "cache": "memory"})
-    found = [best_speed(study_of(ConfigSampler(seed=seed))) / best for seed in range(2)]
-    at_random = [best_speed(study_of(optuna.samplers.RandomSampler(seed=seed))) / best for seed in range(2)]
+    found, at_random = (
+        [speed(study_of(make(seed=seed)).best_params) / best for seed in range(2)]
+        for make in (ConfigSampler, optuna.samplers.RandomSampler)
+    )
     assert min(found) > 0.93
     assert sum(found) > sum(at_random)
 
@@ -90,9 +87,7 @@ def test_what_violates_a_constraint_is_avoided() -> None:
         trial.set_constraint("memory", float(trial.params["batch"] - 32))
         return value
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize", sampler=ConfigSampler(seed=0))
-    study.optimize(constrained, n_trials=40)
+    study = study_of(ConfigSampler(seed=0), 40, constrained)
     late = [trial.params["batch"] for trial in study.trials[20:]]
     assert sum(batch <= 32 for batch in late) >= 15
 
@@ -106,13 +101,8 @@ def test_what_fails_is_avoided() -> None:
             raise RuntimeError("out of memory")
         return value
 
-    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
-    failed = []
-    for seed in range(2):
-        study = optuna.create_study(direction="maximize", sampler=ConfigSampler(seed=seed))
-        study.optimize(crashing, n_trials=40, catch=RuntimeError)
-        failed.append(sum(trial.params["cache"] == "memory" for trial in study.trials[20:]))
-    assert sum(failed) <= 8  # of 40; at random it would be 13
+    late = [trial for seed in range(2) for trial in study_of(ConfigSampler(seed=seed), 40, crashing).trials[20:]]
+    assert sum(trial.params["cache"] == "memory" for trial in late) <= 8  # of 40; at random it would be 13
 
 
 def conditional(trial: optuna.Trial) -> float:
@@ -128,20 +118,11 @@ def conditional(trial: optuna.Trial) -> float:
 
 def test_a_parameter_that_is_there_only_sometimes_is_part_of_the_model() -> None:
     """As Optuna's studies define their spaces by running: what follows another choice is found as everything else."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    found = {True: 0.0, False: 0.0}
-    for is_ours in found:
-        for seed in range(2):
-            sampler = ConfigSampler(seed=seed) if is_ours else optuna.samplers.RandomSampler(seed=seed)
-            study = optuna.create_study(direction="maximize", sampler=sampler)
-            study.optimize(conditional, n_trials=40)
-            found[is_ours] += study.best_value / 2
-    assert found[True] > 0.95 * 116
-    assert found[True] > found[False]
-    space = sampler_space(study)
-    assert space == {"loader", "batch", "workers", "threads", "buffer"}
-
-
-def sampler_space(study: optuna.Study) -> set[str]:
-    """Return the names of the parameters that the model would have next."""
-    return set(ConfigSampler(seed=0).infer_relative_search_space(study, study.trials[-1]))
+    ours, at_random = (
+        [study_of(make(seed=seed), 40, conditional) for seed in range(2)]
+        for make in (ConfigSampler, optuna.samplers.RandomSampler)
+    )
+    found = sum(study.best_value for study in ours) / 2
+    assert found > max(0.95 * 116, sum(study.best_value for study in at_random) / 2)
+    space = ConfigSampler(seed=0).infer_relative_search_space(at_random[1], at_random[1].trials[-1])
+    assert set(space) == {"loader", "batch", "workers", "threads", "buffer"}

@@ -82,7 +82,6 @@ class Order:
         after = self._config.read_text()
         if after == before:
             return
-        assert answer is not None
         old, new = yaml.safe_load(before), yaml.safe_load(after)
         assert {key["path"]: key["new"] for key in answer["keys"]} == {
             f"data.{name}": new["data"][name] for name in CHOICES

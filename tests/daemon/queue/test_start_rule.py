@@ -14,7 +14,6 @@ def test_a_time_of_the_day_is_the_next_one() -> None:
     later, earlier = NOON + timedelta(minutes=30), NOON - timedelta(minutes=30)
     for time, day in ((later, NOON), (earlier, NOON + timedelta(days=1)), (NOON, NOON + timedelta(days=1))):
         rule = StartRule.parse(f"{time:%H:%M}", NOON)
-        assert rule.at is not None
         at = datetime.fromisoformat(rule.at)
         assert (at.date(), f"{at:%H:%M}") == (day.date(), f"{time:%H:%M}")
         assert str(rule) == f"{time:%H:%M}"

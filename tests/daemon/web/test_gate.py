@@ -269,7 +269,6 @@ def test_another_user_takes_no_connection_of_the_owners(served: PageServer) -> N
         socket.create_connection(("127.0.0.1", served.port)) as own,
         subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other,
     ):
-        assert other.stdout is not None
         assert other.stdout.readline() == b"\n"
         own.sendall(f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
         assert b" 401 " in own.makefile("rb").readline()

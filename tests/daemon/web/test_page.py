@@ -46,9 +46,7 @@ def served(daemon: BusyDaemon, tmp_path: Path) -> Iterator[PageServer]:
 
 def state(daemon: BusyDaemon, **options: Any) -> dict[str, Any]:
     """Return the state now."""
-    document = daemon.page.document(**{"actions": True, **options})
-    assert document is not None
-    return dict(document)
+    return dict(daemon.page.document(**{"actions": True, **options}) or {})
 
 
 def opened(browser: Any, server: PageServer) -> Any:

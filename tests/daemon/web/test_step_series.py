@@ -21,7 +21,6 @@ def test_each_tenth_of_a_second_has_the_step_under_way(tmp_path: Path) -> None:
     """A step of 0.4 s counts four times, one of 50 ms is a part of its tenth; waits go with their steps."""
     folder = write_steps(tmp_path, (100.0, None), (100.4, 0.1), (100.45, 0.0), (100.5, None), (100.6, 0.05))
     series = step_series(folder)
-    assert series is not None
     assert series["step_ms"] == pytest.approx([400.0, 400.0, 400.0, 400.0, 50.0, 100.0])
     assert series["wait_ms"] == pytest.approx([100.0, 100.0, 100.0, 100.0, 0.0, 50.0])
     assert series["gpu"] == [None] * 6
@@ -34,14 +33,12 @@ def test_the_gpu_is_what_its_driver_said(tmp_path: Path) -> None:
     line = {"k": "busy", "t_s": 100.7, "uuid": "GPU-1", "source": "samples", "windows": windows}
     (folder / "samples.jsonl").write_text(json.dumps(line) + "\n{torn")
     series = step_series(folder)
-    assert series is not None
     assert series["gpu"] == [1.0, 1.0, None, None, 0.5, 0.5, None, None, None, None]
 
 
 def test_an_hour_is_shown_as_its_last_minute(tmp_path: Path) -> None:
     """And where nothing is kept, or one step, there is nothing to show."""
     series = step_series(write_steps(tmp_path / "long", *((100.0 + 0.5 * place, 0.0) for place in range(1000))))
-    assert series is not None
     assert len(series["step_ms"]) == len(series["gpu"]) == LONGEST_S * PER_S
     assert step_series(write_steps(tmp_path / "short", (100.0, None))) is None
     assert step_series(tmp_path / "gone") is None

@@ -87,8 +87,6 @@ def trials(make_trial: MakeTrial) -> list[TrialRecord]:
 def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyContents:
     """Contents of the report of a search that found something better."""
     result = search_result()
-    assert result.baseline is not None
-    assert result.best is not None
     today = pooled_gpu("2-40 % cyclic, period 2.0 s", 0.16, low=0.02, high=0.4, period_s=2.0)
     best = pooled_gpu("90-100 % flat", 0.95)
     losses = LossDifference(today=1.0, other=2.0, low=0.5, high=1.5)
@@ -158,8 +156,6 @@ def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None
     page = checked(study_page(contents, NOW))
     assert "learns more slowly than today's, 0.50x as fast" in part(page, "break-even")
     assert "gets that back" not in part(page, "break-even")
-    assert contents.result is not None
-    assert contents.result.race is not None
     winner = replace(contents.result.race.winner, learning=Learning.MEMORISES, why="its held-out loss is higher")
     race = replace(contents.result.race, winner=winner)
     memorised = checked(study_page(replace(contents, result=replace(contents.result, race=race)), NOW))
@@ -170,7 +166,6 @@ def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None
     assert "asks first" in part(page, "changes")
     assert "--same-training looks for values that leave the training itself as it is" in part(page, "changes")
     assert "--same-training" in part(page, "repeat")
-    assert likely.result is not None
     both = replace(likely.result, same_training_confirmed=Ratio(ratio=1.4, low=1.3, high=1.5))
     changed = part(checked(study_page(replace(contents, result=both), NOW)), "changes")
     assert "asks first" not in changed  # `apply --all` does not
@@ -183,7 +178,6 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         replace(trial, detail=HOSTILE, conditions=Conditions(host=HOSTILE, machine=f"{HOSTILE}{place % 2}"))
         for place, trial in enumerate(contents.trials)
     ]
-    assert contents.result is not None
     changes = [replace(one, path=HOSTILE, old=HOSTILE, new=HOSTILE, label=HOSTILE) for one in contents.result.changes]
     texts = dict.fromkeys(("config", "measures", "verdict_of_diagnosis", "study", "state"), HOSTILE)
     hostile = replace(
@@ -273,7 +267,6 @@ def test_of_no_change(contents: StudyContents, search_result: MakeResult) -> Non
     """What was tried stands beside today's config, by that name."""
     unclear = replace(search_result().changes[0], worth=Ratio(ratio=1.1, low=0.9, high=1.3))
     result = search_result(verdict=Verdict.NO_CHANGE, why="the intervals hold 1", changes=(unclear,))
-    assert result.best is not None
     result = replace(result, candidate=result.best, best=result.baseline)
     page = checked(study_page(replace(contents, result=result, diff=None), NOW))
     assert "Today's config against the tried" in part(page, "comparison")
@@ -327,7 +320,6 @@ def test_a_diagnosis_is_no_search(make_trial: MakeTrial) -> None:
 def test_the_beginning_of_a_race_leaves_room(contents: StudyContents, trials: list[TrialRecord]) -> None:
     """Losses that fall from far above in the first moments are cut off, and that is said."""
     leg = trials[-1].race
-    assert leg is not None
     ends_s = tuple(float(place) for place in range(1, 31))
     curve = LossCurve(ends_s=ends_s, losses=(50.0, 9.0, *(1.2 - 0.005 * end_s for end_s in ends_s[2:])))
     made = [*trials[:-1], replace(trials[-1], race=replace(leg, curve=curve))]
