@@ -19,12 +19,11 @@ from autotune.measure.window import steady_window
 from autotune.records import Purpose, SearchResult, TrialRecord
 from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents
 from autotune.report.plain_text import change_text
-from autotune.search.answer import Study
+from autotune.search.answer import Study, read_study
 from autotune.search.problem import Problem, open_problem
 from autotune.study.answer import Pair, finalists
 from autotune.study.identity import frameworks_text
 from autotune.study.members import hosts_of
-from autotune.study.reading import read_study
 from autotune.study.record import Study as Record
 from autotune.study.summary import answer_of, latest_search
 from autotune.trial.explanations import EXPLANATIONS
@@ -98,9 +97,9 @@ def contents_of_other(other: Path, problem: Problem, clock: Clock) -> StudyConte
             where=problem.storage.where(name),
             remedy="`autotune study list` shows the studies.",
         )
-    known = read_study(name, problem.storage)
-    result = answer_of(known.records, problem.space, objective=problem.objective, ratings=known.ratings)
-    return _contents(problem, name, known.records, result, clock)
+    trials, ratings = read_study(name, problem.storage)
+    result = answer_of(trials, problem.space, objective=problem.objective, ratings=ratings)
+    return _contents(problem, name, trials, result, clock)
 
 
 def read_diagnosis(path: Path) -> Diagnosed:

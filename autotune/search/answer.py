@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,10 +25,11 @@ from autotune.records import (
 from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
 from autotune.study.answer import Kinds
-from autotune.study.entry import UndeliveredTrials
+from autotune.study.entry import UndeliveredTrials, read_records
 from autotune.study.identity import frameworks_text
-from autotune.study.reading import read_study
-from autotune.study.summary import Rating, answer_of, summarize
+from autotune.study.storage.journal import JournalFolder
+from autotune.study.storage.storage import Storage
+from autotune.study.summary import Rating, answer_of, ratings_among, summarize
 
 
 class Study:
@@ -133,12 +134,32 @@ class Study:
                 versions = frameworks_text(problem.frameworks) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
-        contents = read_study(known, problem.storage, pending=problem.state.pending(known))
+        self.trials, self._ratings = read_study(known, problem.storage, pending=problem.state.pending(known))
         self._problem = problem
         self.name = known
-        self.where = contents.where
-        self.trials: Sequence[TrialRecord] = tuple(contents.records)
-        self._ratings = contents.ratings
+        self.where = problem.storage.where(known)
+
+
+def read_study(
+    name: str, storage: Storage, *, pending: Path | None = None
+) -> tuple[Sequence[TrialRecord], Mapping[str, Rating]]:
+    """Read the trials of a study, oldest first, and what searches have kept of the worth of changes, by search.
+
+    Of a journal they are read without Optuna, whose import takes longer than all the rest of ``autotune status``.
+
+    Args:
+        pending: File of trials that wait for a server.
+
+    Raises:
+        StudyError: The storage cannot be read.
+    """
+    if isinstance(storage, JournalFolder) and (found := storage.read(name)) is not None:
+        trials, attributes = found
+        return [record for _, record in read_records(trials, (), storage.where(name))], ratings_among(attributes)
+    from autotune.study.record import Study as Record  # imports Optuna
+
+    with closing(Record(name, storage, pending=pending, reads_only=True)) as record:
+        return record.records(), record.ratings
 
 
 def answer_of_search(

@@ -2,16 +2,19 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
 
 from autotune.clock import VirtualClock
 from autotune.errors import StudyBusy, StudyError
 from autotune.study.storage.journal import JournalFile, JournalFolder
 from autotune.study.storage.lock import FileLock, sole_search
+from tests.recorded.recording import JOURNAL
 from tests.runs import MakeTrial
 from tests.study.storages import append, journal_study
 
@@ -49,6 +52,22 @@ def test_reads_what_python_writes(tmp_path: Path) -> None:
     file = _file(path)
     assert list(file.read_logs(0)) == entries
     assert list(file.read_logs(3)) == entries[3:]
+
+
+def test_readers_without_optuna_see_what_it_sees(tmp_path: Path) -> None:
+    """And leave to it what they do not know, such as the deletion of a study."""
+    name = json.loads(JOURNAL.read_text().partition("\n")[0])["study_name"]
+    folder = JournalFolder(tmp_path)
+    shutil.copyfile(JOURNAL, folder.path(name))
+    study = optuna.load_study(study_name=name, storage=folder.connect(name, reads_only=True).storage)
+    trials, attributes = folder.read(name) or ([], {})
+    assert [(number, one.user_attrs, one.datetime_start, one.is_finished) for number, one in trials] == [
+        (one.number, one.user_attrs, one.datetime_start, one.state.is_finished()) for one in study.trials
+    ]
+    assert attributes == study.user_attrs
+    with folder.path(name).open("a") as file:
+        file.write('{"op_code": 1, "worker_id": "another", "study_id": 0}\n')
+    assert folder.read(name) is None
 
 
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path: Path) -> None:

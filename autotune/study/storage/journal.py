@@ -145,6 +145,9 @@ class JournalTrial:
     is_finished: bool
 
 
+_IS_FINISHED = {0: False, 1: True, 2: True, 3: True}  # by Optuna's state; a trial of 4 waits for a worker of Optuna
+
+
 def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], list[JournalTrial]]]:
     """Return the attributes and the trials of each Optuna study in a journal, as `JournalStorage` reads it.
 
@@ -166,7 +169,7 @@ def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, An
             trials[len(trials)] = trial = JournalTrial(
                 user_attrs=entry.get("user_attrs", {}),
                 datetime_start=datetime.fromisoformat(start).astimezone().replace(tzinfo=None) if start else None,
-                is_finished=_is_finished(entry.get("state", 0)),
+                is_finished=_IS_FINISHED[entry.get("state", 0)],
             )
             by_id[entry["study_id"]][1].append(trial)
         elif operation in (6, 7, 8):  # its state, an intermediate value, an attribute; nothing once it has finished
@@ -174,16 +177,10 @@ def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, An
             if operation == 8 and not trial.is_finished:
                 trial.user_attrs = {**trial.user_attrs, **entry["user_attr"]}
             elif operation == 6 and not trial.is_finished:
-                trial.is_finished = _is_finished(entry["state"])
+                trial.is_finished = _IS_FINISHED[entry["state"]]
         elif operation not in (3, 9):  # attributes of Optuna's own
             raise LookupError(operation)
     return studies
-
-
-def _is_finished(state: int) -> bool:
-    if state not in (0, 1, 2, 3):  # one of 4 waits for a worker of Optuna
-        raise LookupError(state)
-    return state != 0
 
 
 def _require_own(path: Path) -> None:
