@@ -18,16 +18,8 @@ from typing import Any
 
 from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuInventory, gpus, reasons_of
 from scripts.bench.results import markdown_table
-from tests.gpu.check_parts import (
-    Part,
-    Place,
-    attribution,
-    call_costs,
-    driver_windows,
-    fork_before_cuda,
-    loads,
-    out_of_memory,
-)
+from tests.gpu import check_parts as parts
+from tests.gpu.check_parts import Part, Place
 from tests.until import DEADLINE_S
 
 HERE = Path(__file__).parent
@@ -41,12 +33,12 @@ PROBES = {
 }
 
 PARTS: Sequence[tuple[Callable[[Place], Part], str]] = (
-    (driver_windows, ""),
-    (call_costs, ""),
-    (loads, "load"),
-    (attribution, "load"),
-    (out_of_memory, "cuda"),
-    (fork_before_cuda, "cuda"),
+    (parts.driver_windows, ""),
+    (parts.call_costs, ""),
+    (parts.loads, "load"),
+    (parts.attribution, "load"),
+    (parts.out_of_memory, "cuda"),
+    (parts.fork_before_cuda, "cuda"),
 )
 """What is done, and what it needs beyond a driver."""
 

@@ -2,15 +2,7 @@
 
 import pytest
 
-from tests.fake_nvml.scenario import (
-    Fault,
-    Gpu,
-    MigInstance,
-    Process,
-    Scenario,
-    Square,
-    Timeline,
-)
+from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Process, Scenario, Square, Timeline
 from tests.gpu.stage import STAGE
 
 OWN, STRANGER = 4242, 77

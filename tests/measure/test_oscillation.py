@@ -8,14 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.oscillation import Pattern, Segment, oscillation
-from scripts.bench.oscillation_verdicts import (
-    DriverWindows,
-    GpuTrace,
-    SquareWave,
-    ramp,
-    random_bursts,
-    white_noise,
-)
+from scripts.bench.oscillation_verdicts import DriverWindows, GpuTrace, SquareWave, ramp, random_bursts, white_noise
 
 WINDOW_S = 1 / 6
 RUN_S = 30.0

@@ -1,6 +1,7 @@
 """The console that nothing steers."""
 
 import io
+from typing import Any
 
 import pytest
 from rich.console import RenderableType
@@ -13,6 +14,13 @@ from autotune.report.console import SafeConsole
 
 HOSTILE = "a\x1b[2Jb"
 SHOWN = "a\\x1b[2Jb"
+
+
+def printed(what: RenderableType, **options: Any) -> str:
+    """Return what the console writes of it."""
+    file = io.StringIO()
+    SafeConsole(file=file, **{"width": 60, **options}).print(what)
+    return file.getvalue()
 
 
 def _table() -> Table:
@@ -29,25 +37,21 @@ def _table() -> Table:
 )
 def test_a_text_is_shown_whatever_holds_it(what: RenderableType) -> None:
     """In a file there is nothing but what can be read."""
-    file = io.StringIO()
-    SafeConsole(file=file, width=60, highlight=False, markup=False).print(what)
-    assert SHOWN in file.getvalue()
-    assert all(character.isprintable() or character == "\n" for character in file.getvalue())
+    screen = printed(what, highlight=False, markup=False)
+    assert SHOWN in screen
+    assert all(character.isprintable() or character == "\n" for character in screen)
 
 
 def test_a_text_keeps_its_style() -> None:
     """Each of its parts."""
-    file = io.StringIO()
-    console = SafeConsole(file=file, width=60, force_terminal=True, color_system="standard")
-    console.print(Text.assemble(("red", "red"), ("\x1b", "bold"), "plain"))
-    assert file.getvalue() == "\x1b[31mred\x1b[0m\x1b[1m\\x1b\x1b[0mplain\n"
+    text = Text.assemble(("red", "red"), ("\x1b", "bold"), "plain")
+    screen = printed(text, force_terminal=True, color_system="standard")
+    assert screen == "\x1b[31mred\x1b[0m\x1b[1m\\x1b\x1b[0mplain\n"
 
 
 def test_lines_are_broken_with_what_is_shown() -> None:
     """A line never gets longer than the terminal is wide: a live display counts them."""
-    file = io.StringIO()
-    SafeConsole(file=file, width=12).print(Text("\x1b" * 10))
-    assert max(map(len, file.getvalue().splitlines())) <= 12
+    assert max(map(len, printed(Text("\x1b" * 10), width=12).splitlines())) <= 12
 
 
 def test_a_live_display_moves_the_cursor_itself() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 from rich.console import Console
 
@@ -11,6 +12,16 @@ from autotune.records import GpuRole, Purpose
 from autotune.report.live import SearchDisplay
 from tests.report.conftest import BASELINE, MakeEnded
 from tests.runs import measured
+
+
+def drawn(*events: Event, width: int, **options: Any) -> str:
+    """Return what a display has written after these events."""
+    file = StringIO()
+    console = Console(file=file, width=width, **options)
+    with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
+        for event in events:
+            display(event)
+    return file.getvalue()
 
 
 def test_a_log_file_gets_lines_and_nothing_else(trial_ended: MakeEnded) -> None:
@@ -36,10 +47,8 @@ def test_a_log_file_gets_lines_and_nothing_else(trial_ended: MakeEnded) -> None:
 
 def test_a_long_line_stays_one_line(trial_ended: MakeEnded) -> None:
     """In a log file a trial is found by `grep`, however much it changes."""
-    file = StringIO()
-    with SearchDisplay(Console(file=file, width=40), VirtualClock(), started_s=0.0, budget_s=60.0) as display:
-        display(trial_ended(changes={f"section.knob_{i}": i for i in range(20)}))
-    assert len(file.getvalue().splitlines()) == 1
+    ended = trial_ended(changes={f"section.knob_{i}": i for i in range(20)})
+    assert len(drawn(ended, width=40).splitlines()) == 1
 
 
 def test_a_terminal_sees_what_runs_now() -> None:
@@ -64,12 +73,7 @@ def test_a_terminal_sees_how_busy_the_gpus_were(trial_ended: MakeEnded) -> None:
     """Of the last trial, nothing where that was not measured; those of data and model while a trial goes on."""
 
     def last_drawn(*events: Event) -> str:
-        file = StringIO()
-        console = Console(file=file, width=120, force_terminal=True, color_system=None)
-        with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
-            for event in events:
-                display(event)
-        return file.getvalue().rpartition("0.0s of 1m")[2]
+        return drawn(*events, width=120, force_terminal=True, color_system=None).rpartition("0.0s of 1m")[2]
 
     busy = trial_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
     assert "1 trials, the last GPU 41 % starting" in last_drawn(busy)
@@ -82,11 +86,8 @@ def test_a_terminal_sees_how_busy_the_gpus_were(trial_ended: MakeEnded) -> None:
 
 def test_what_stays_from_one_trial_to_the_next_is_dim(trial_ended: MakeEnded) -> None:
     """What is new is seen at once."""
-    file = StringIO()
-    console = Console(file=file, width=200, force_terminal=True, color_system="standard")
-    with SearchDisplay(console, VirtualClock(), started_s=0.0, budget_s=60.0) as display:
-        display(trial_ended(changes={"data.cache": "memory", "data.workers": 2}))
-        display(trial_ended(changes={"data.cache": "memory", "data.workers": 4}))
-    first, second = (line for line in file.getvalue().splitlines() if "workers=" in line)
+    both = [trial_ended(changes={"data.cache": "memory", "data.workers": workers}) for workers in (2, 4)]
+    screen = drawn(*both, width=200, force_terminal=True, color_system="standard")
+    first, second = (line for line in screen.splitlines() if "workers=" in line)
     assert "\x1b[2m" not in first
     assert "\x1b[2mcache=memory\x1b[0m, workers=4" in second

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autotune.records import Ending, Values
-from autotune.sampler.acquisition import Acquisition, Proposal, knowledge_gradient
+from autotune.sampler.acquisition import LISTED_POINTS, Acquisition, Proposal, candidates, knowledge_gradient
 from autotune.sampler.gaussian_process import Posterior
 from autotune.sampler.observations import Observation
 from autotune.space.space import Space, point_name
@@ -168,3 +168,25 @@ def test_a_doubtful_point_comes_after_others_and_is_not_ruled_out() -> None:
     assert next_mode("cd") == "b"
     slow = [observation(space, -2.0, mode=mode) for mode in "bc"]
     assert next_mode("d", *slow) == "d"
+
+
+LISTED = Space(knobs=(knob("workers", 1, 2, 4), knob("cache", "none", "memory"), knob("batch", 8, 16, 32, 64)))
+
+
+def test_a_small_space_is_looked_at_as_a_whole() -> None:
+    """Every combination is a candidate, once."""
+    rows = candidates(LISTED, [LISTED.baseline], np.random.default_rng(0))
+    assert sorted(map(tuple, rows)) == sorted(np.ndindex(3, 2, 4))
+
+
+def test_of_a_large_space_all_neighbours_of_the_best_points_are_candidates() -> None:
+    """No point that differs from a good one in a single knob is overlooked."""
+    space = Space(knobs=tuple(knob(f"k{i}", *range(8)) for i in range(8)))
+    assert space.size > LISTED_POINTS
+    best: list[dict[str, Any]] = [{f"k{i}": 3 for i in range(8)}, {f"k{i}": i for i in range(8)}]
+    rows = {tuple(row) for row in candidates(space, best, np.random.default_rng(0))}
+    for values in best:
+        for i in range(8):
+            for choice in range(8):
+                assert space.indices({**values, f"k{i}": choice}) in rows
+    assert len(rows) < LISTED_POINTS

@@ -12,9 +12,20 @@ from autotune.daemon.machine_watch import MachineWatch
 from autotune.measure.gpu.occupancy import GpusSeen, OccupancyWatch
 from autotune.measure.host import BusyCpu
 from autotune.measure.processes import ProcessTree
-from tests.daemon.idle.staged import STRANGER
 from tests.until import until
 
+# It is forked twice, so that init has it, and says its id when it begins.
+STRANGER = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    os.write(1, str(os.getpid()).encode())
+    os.close(1)
+    end_s = time.monotonic() + 100
+    while time.monotonic() < end_s:
+        pass
+os._exit(0)
+"""
 BURNS = "import os, sys, time\nos.fork()\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
 
 
@@ -85,7 +96,7 @@ def test_the_cpu_time_of_our_own_is_not_that_of_others(start):
 
 def test_a_burner_of_somebody_else_is_named():
     """On this machine as it is: other processes may burn too, and then one of them may be the busiest."""
-    made = subprocess.run([sys.executable, "-c", STRANGER, "cpu"], stdout=subprocess.PIPE, check=True)
+    made = subprocess.run([sys.executable, "-c", STRANGER], stdout=subprocess.PIPE, check=True)
     pid = int(made.stdout)
     cpu = BusyCpu()
     cpu.cores = 1.0  # of which one burner is a lot, however many there are

@@ -5,11 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from autotune.daemon.home import DaemonHome
 from autotune.daemon.web.gpus import Sample
 from autotune.daemon.web.metrics import Metrics, TrialEndings
 from tests.daemon.web.busy_daemon import GIB, HEADER, BusyDaemon, Training, quiet
@@ -24,14 +22,6 @@ NAMES = {
     "autotune_trials": "counter",
 }
 Labels = tuple[tuple[str, str], ...]
-
-
-@pytest.fixture
-def daemon(home: DaemonHome, tmp_path: Path) -> BusyDaemon:
-    """A daemon on which there is a search, and a training."""
-    daemon = BusyDaemon(home, tmp_path / "project")
-    daemon.fill()
-    return daemon
 
 
 def families(metrics: Metrics) -> dict[str, Metric]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from autotune.daemon.home import DaemonHome
 from autotune.errors import AutotuneError
 from autotune.events import TrialStarted
 from autotune.records import Purpose
@@ -26,14 +25,6 @@ def browser() -> Iterator[Any]:
     """A browser."""
     with chromium() as page:
         yield page
-
-
-@pytest.fixture
-def daemon(home: DaemonHome, tmp_path: Path) -> BusyDaemon:
-    """A daemon of which there is something to see everywhere."""
-    daemon = BusyDaemon(home, tmp_path / "a project")
-    daemon.fill()
-    return daemon
 
 
 @pytest.fixture

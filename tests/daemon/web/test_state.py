@@ -4,13 +4,11 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import EntryState
 from autotune.daemon.web.search_section import MOST_DOTS
 from autotune.daemon.web.without_script import plain_html
@@ -18,12 +16,6 @@ from autotune.events import IncumbentChanged
 from autotune.records import Purpose
 from tests.daemon.web.busy_daemon import HEADER, BusyDaemon, Searching, Training, quiet
 from tests.daemon.web.test_step_series import write_steps
-
-
-@pytest.fixture
-def daemon(home: DaemonHome, tmp_path: Path) -> BusyDaemon:
-    """A daemon that has done nothing yet."""
-    return BusyDaemon(home, tmp_path / "a project")
 
 
 def document(daemon: BusyDaemon, **options: Any) -> dict[str, Any]:
@@ -38,10 +30,10 @@ def searched(daemon: BusyDaemon) -> dict[str, Any]:
     return search
 
 
-def test_an_idle_daemon_says_so(daemon: BusyDaemon) -> None:
+def test_an_idle_daemon_says_so(fresh: BusyDaemon) -> None:
     """No search, no entries, no advice; a machine without a driver says why there is no GPU."""
-    daemon.note(None, gpus=(), why_no_gpus="there is no NVIDIA driver")
-    state = daemon.page.document() or {}
+    fresh.note(None, gpus=(), why_no_gpus="there is no NVIDIA driver")
+    state = fresh.page.document() or {}
     assert state["search"] is None
     assert (state["gpus"]["why_none"], state["gpus"]["devices"]) == ("there is no NVIDIA driver", [])
     assert (state["queue"]["entries"], state["advice"]["advice"], state["trainings"]["alarms"]) == ([], [], [])
@@ -49,7 +41,6 @@ def test_an_idle_daemon_says_so(daemon: BusyDaemon) -> None:
 
 def test_a_busy_daemon_in_all_sections(daemon: BusyDaemon) -> None:
     """Of GPUs, search, queue, training, alarm and advice there is what their files say."""
-    daemon.fill()
     state = document(daemon)
     (training,) = state["trainings"]["trainings"]
     assert training["is_slow"]
@@ -72,7 +63,6 @@ def test_a_busy_daemon_in_all_sections(daemon: BusyDaemon) -> None:
 
 def test_a_gpu_shows_the_last_hour_and_who_is_on_it(daemon: BusyDaemon) -> None:
     """Means of 30 s; a process is the search's, a training's, or somebody else's; the unknown is null, never 0."""
-    daemon.fill()
     first, second = document(daemon)["gpus"]["devices"]
     series = first["history"]["series"]
     assert {name: len(values) for name, values in series.items()} == {"utilization": 120, "memory": 120, "power_w": 120}
@@ -85,102 +75,99 @@ def test_a_gpu_shows_the_last_hour_and_who_is_on_it(daemon: BusyDaemon) -> None:
     assert second["history"]["series"] == {}
 
 
-def test_the_search_is_followed_as_it_writes(daemon: BusyDaemon) -> None:
+def test_the_search_is_followed_as_it_writes(fresh: BusyDaemon) -> None:
     """Before its first event, in the middle of a line, and after: each trial counts once."""
-    daemon.add_running()
-    search = searched(daemon)
+    fresh.add_running()
+    search = searched(fresh)
     assert (search["trials"], search["is_running"]) == (0, True)
-    daemon.searching.begin()
-    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
-    content = daemon.events.read_bytes()
-    daemon.searching.trial(1, 1.2, **{"data.num_workers": 2})
-    whole = daemon.events.read_bytes()
-    daemon.events.write_bytes(content + whole[len(content) : len(content) + 200])
-    search = searched(daemon)
+    fresh.searching.begin()
+    fresh.searching.trial(0, 1.0, Purpose.BASELINE)
+    content = fresh.events.read_bytes()
+    fresh.searching.trial(1, 1.2, **{"data.num_workers": 2})
+    whole = fresh.events.read_bytes()
+    fresh.events.write_bytes(content + whole[len(content) : len(content) + 200])
+    search = searched(fresh)
     assert search["trials"] == 1
-    daemon.events.write_bytes(whole)
+    fresh.events.write_bytes(whole)
     for _ in range(2):
-        search = searched(daemon)
+        search = searched(fresh)
         assert (search["trials"], search["best_changes"]) == (2, "num_workers=2")
 
 
-def test_what_matters_and_the_last_minutes_are_shown(daemon: BusyDaemon) -> None:
+def test_what_matters_and_the_last_minutes_are_shown(fresh: BusyDaemon) -> None:
     """Knobs with what their values do, the one that does most first; steps of today's config and of the best point."""
-    daemon.add_running()
-    daemon.search()
-    search = searched(daemon)
+    fresh.add_running()
+    fresh.search()
+    search = searched(fresh)
     assert [one["knob"] for one in search["knobs"]][-1] == "training.xla"
     first = search["knobs"][0]["values"]
     assert [(one["ratio"], one["is_kept"]) for one in first] == [(0.7, False), (1.0, True)]
     assert search["minutes"] == []  # no folder of a trial is there
-    daemon.searching.trial(30, 1.0, Purpose.BASELINE)
-    daemon.searching.trial(31, 1.9, **{"data.num_workers": 2, "data.batch_size": 8})
-    trials = daemon.project / ".autotune" / "trials" / daemon.searching.study
-    name = daemon.searching.path.name.removesuffix(".events.jsonl")
+    fresh.searching.trial(30, 1.0, Purpose.BASELINE)
+    fresh.searching.trial(31, 1.9, **{"data.num_workers": 2, "data.batch_size": 8})
+    trials = fresh.project / ".autotune" / "trials" / fresh.searching.study
+    name = fresh.searching.path.name.removesuffix(".events.jsonl")
     write_steps(trials / f"{name}-030", (100.0, 0.0), (100.2, 0.1), (100.4, 0.1))
     write_steps(trials / f"{name}-031", (100.0, 0.0), (100.1, 0.1), (100.2, 0.1))
-    today, best = document(daemon)["search"]["minutes"]
+    today, best = document(fresh)["search"]["minutes"]
     assert (today["name"], today["step_ms"]) == ("today's config", [200.0] * 4)
     assert "batch_size=8" in best["name"]
     assert best["step_ms"] == [100.0, 100.0]
 
 
-def test_a_search_that_was_resumed_shows_the_whole_study(daemon: BusyDaemon) -> None:
+def test_a_search_that_was_resumed_shows_the_whole_study(fresh: BusyDaemon) -> None:
     """Trials of an earlier search of the study come first, without the days between; other studies are left out."""
-    earlier = Searching(daemon.events.with_name("20291231T000000Z-h-1.events.jsonl"), VirtualClock())
+    earlier = Searching(fresh.events.with_name("20291231T000000Z-h-1.events.jsonl"), VirtualClock())
     earlier.begin()
     earlier.trial(0, 1.0, Purpose.BASELINE)
-    other = Searching(daemon.events.with_name("20291231T000001Z-h-1.events.jsonl"), VirtualClock(), study="other")
+    other = Searching(fresh.events.with_name("20291231T000001Z-h-1.events.jsonl"), VirtualClock(), study="other")
     other.begin()
     other.trial(0, 5.0)
-    daemon.add_running()
-    daemon.searching.begin(trials_found=1)
-    daemon.searching.trial(1, 1.0, Purpose.BASELINE)
-    search = searched(daemon)
+    fresh.add_running()
+    fresh.searching.begin(trials_found=1)
+    fresh.searching.trial(1, 1.0, Purpose.BASELINE)
+    search = searched(fresh)
     assert [dot[0] for dot in search["dots"]] == [0, 1]
     assert (search["starts_s"], search["t_s"]) == ([0.0, 10.0], 20.0)
 
 
-def test_the_events_of_a_named_state_folder_are_found(daemon: BusyDaemon) -> None:
+def test_the_events_of_a_named_state_folder_are_found(fresh: BusyDaemon) -> None:
     """A search with `--state-dir` writes there, from where it was asked for on; the trainer's options are its own."""
     options = ("--state-dir", "its state", "--", "python", "train.py", "--state-dir", "no")
-    daemon.add_running(cwd=str(daemon.project), options=options)
-    elsewhere = Searching(daemon.project / "its state" / "searches" / daemon.events.name, daemon.clock)
+    fresh.add_running(cwd=str(fresh.project), options=options)
+    elsewhere = Searching(fresh.project / "its state" / "searches" / fresh.events.name, fresh.clock)
     elsewhere.begin()
     elsewhere.trial(0, 1.0, Purpose.BASELINE)
-    search = searched(daemon)
+    search = searched(fresh)
     assert search["trials"] == 1
 
 
-def test_many_trials_fit(daemon: BusyDaemon) -> None:
+def test_many_trials_fit(begun: BusyDaemon) -> None:
     """The document stays small, all steps of the best speed are in it, and so is the fastest trial."""
     count = MOST_DOTS + 101
-    daemon.add_running()
-    daemon.searching.begin()
-    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
     for number in range(1, count):
         best = 1.0 + number / 10_000 if number % 100 == 0 else 0.9 + (number % 7) / 100
-        daemon.searching.trial(number, best, **{"data.num_workers": number % 300})
-    search = searched(daemon)
+        begun.searching.trial(number, best, **{"data.num_workers": number % 300})
+    search = searched(begun)
     assert search["trials"] == count
     assert len(search["dots"]) <= MOST_DOTS
     assert [ratio for _, ratio in search["best"]] == [1.0 + number / 10_000 for number in range(0, count, 100)]
     assert max(dot[2] or 0.0 for dot in search["dots"]) == search["best"][-1][1]
-    assert len(json.dumps(document(daemon))) < 200_000
+    assert len(json.dumps(document(begun))) < 200_000
 
 
-def test_the_fullest_document_stays_small(daemon: BusyDaemon) -> None:
+def test_the_fullest_document_stays_small(fresh: BusyDaemon) -> None:
     """Many GPUs, entries and trainings with long names are cut to what a page can show."""
     long = "x" * 5000
     for _ in range(61):
-        daemon.add(config=f"/{long}", note=long)
-    training = Training(daemon.home.trainings / "20300101T000000Z-1-0123abcd", daemon.clock, HEADER)
+        fresh.add(config=f"/{long}", note=long)
+    training = Training(fresh.home.trainings / "20300101T000000Z-1-0123abcd", fresh.clock, HEADER)
     training.window(100.0)
-    daemon.trainings.poll(quiet)
-    one, (known,) = daemon.gpus(0.5)[0], daemon.view().status["trainings"]
+    fresh.trainings.poll(quiet)
+    one, (known,) = fresh.gpus(0.5)[0], fresh.view().status["trainings"]
     gpus = tuple({**one, "index": index, "uuid": f"GPU-{index}", "users": one["users"] * 30} for index in range(200))
-    daemon.note(0.5, gpus=gpus, trainings=[{**known, "id": str(number), "name": long} for number in range(300)])
-    state = daemon.page.document(actions=True, csrf="t")
+    fresh.note(0.5, gpus=gpus, trainings=[{**known, "id": str(number), "name": long} for number in range(300)])
+    state = fresh.page.document(actions=True, csrf="t")
     assert len(json.dumps(state)) < 200_000
     assert all(state[part]["left_out"] > 0 for part in ("gpus", "queue", "trainings"))
 
@@ -188,14 +175,14 @@ def test_the_fullest_document_stays_small(daemon: BusyDaemon) -> None:
 HOSTILE = "<script>alert(1)</script>\x1b[31mred\x1b]0;title\x07\u202egnp.exe\x00\x9b31m\ud800"
 
 
-def test_text_from_outside_cannot_control_anything(daemon: BusyDaemon) -> None:
+def test_text_from_outside_cannot_control_anything(fresh: BusyDaemon) -> None:
     """In a trial's stderr and detail, a key, a study's name, a process, a training's and a queue's texts."""
-    daemon.searching = Searching(daemon.events, daemon.clock, study=HOSTILE)
-    daemon.add_running(note=HOSTILE)
-    daemon.searching.begin()
-    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
-    daemon.searching.trial(1, None, detail=HOSTILE, stderr_tail=f"{HOSTILE}\n{HOSTILE}", **{HOSTILE: HOSTILE})
-    state = document(daemon)
+    fresh.searching = Searching(fresh.events, fresh.clock, study=HOSTILE)
+    fresh.add_running(note=HOSTILE)
+    fresh.searching.begin()
+    fresh.searching.trial(0, 1.0, Purpose.BASELINE)
+    fresh.searching.trial(1, None, detail=HOSTILE, stderr_tail=f"{HOSTILE}\n{HOSTILE}", **{HOSTILE: HOSTILE})
+    state = document(fresh)
     text = json.dumps(state, ensure_ascii=False)
     assert "<script>alert(1)</script>" in text  # as text; the page never takes it for markup
     assert "red" in text
@@ -204,35 +191,29 @@ def test_text_from_outside_cannot_control_anything(daemon: BusyDaemon) -> None:
     assert search["recent"][0]["stderr"].count("\n") == 1
 
 
-def test_files_that_make_no_sense_are_passed_over(daemon: BusyDaemon) -> None:
+def test_files_that_make_no_sense_are_passed_over(begun: BusyDaemon) -> None:
     """Lines, numbers and stamps that are wrong; a queue that cannot be read is said, with the last that could be."""
-    daemon.add_running()
-    daemon.searching.begin()
-    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
-    with daemon.events.open("a") as file:
+    with begun.events.open("a") as file:
         file.write("""[]\nnonsense\n{"event": "TrialEnded"}
 {"event": "TrialEnded", "trial": 5, "changes": [], "speedup": "x"}
 {"event": "IncumbentChanged", "speedup": NaN, "changes": {}}
 {"event": "TrialStarted", "number": "five", "utc": "yesterday"}
 {"event": "SearchEnded", "verdict": 7, "utc": "2030-01-01"}\n""")
-    search = searched(daemon)
+    search = searched(begun)
     assert (search["trials"], len(search["best"])) == (1, 1)
-    (daemon.home.queue / "queue.json").write_text("{")
-    state = daemon.page.document() or {}
+    (begun.home.queue / "queue.json").write_text("{")
+    state = begun.page.document() or {}
     assert "cannot be understood" in (state["queue"]["trouble"] or "")
     assert [entry["state"] for entry in state["queue"]["entries"]] == ["running"]
 
 
-def test_a_clock_that_jumps_moves_no_trial_far(daemon: BusyDaemon) -> None:
+def test_a_clock_that_jumps_moves_no_trial_far(begun: BusyDaemon) -> None:
     """A clock that was set, back or a year ahead, neither turns the picture round nor squeezes it into a corner."""
-    daemon.add_running()
-    daemon.searching.begin()
-    daemon.searching.trial(0, 1.0, Purpose.BASELINE)
-    utc = daemon.clock.utc
+    utc = begun.clock.utc
     for number, jump in ((1, timedelta(days=-3)), (2, timedelta(days=400))):
-        daemon.searching.clock.utc = lambda jump=jump: utc() + jump  # type: ignore[method-assign]
-        daemon.searching.trial(number, 1.1)
-    search = searched(daemon)
+        begun.searching.clock.utc = lambda jump=jump: utc() + jump  # type: ignore[method-assign]
+        begun.searching.trial(number, 1.1)
+    search = searched(begun)
     times = [dot[1] for dot in search["dots"]]
     assert times == sorted(times)
     assert times[-1] <= 30.0
@@ -240,7 +221,6 @@ def test_a_clock_that_jumps_moves_no_trial_far(daemon: BusyDaemon) -> None:
 
 def test_without_javascript_the_page_can_be_read(daemon: BusyDaemon) -> None:
     """The search with its points and trials, queue, alarms, GPUs and advice, as text; what looks like markup, too."""
-    daemon.fill()
     image = '<img src=x onerror="document.title = 1">'
     daemon.add(config=f"/{image}", note=image)
     state = document(daemon)
@@ -251,26 +231,25 @@ def test_without_javascript_the_page_can_be_read(daemon: BusyDaemon) -> None:
     assert "<img" not in page
 
 
-def test_a_page_that_only_shows_holds_no_token(daemon: BusyDaemon) -> None:
+def test_a_page_that_only_shows_holds_no_token(fresh: BusyDaemon) -> None:
     """With actions it does."""
-    shown = [document(daemon, actions=actions, csrf="secret") for actions in (False, True)]
+    shown = [document(fresh, actions=actions, csrf="secret") for actions in (False, True)]
     assert [(one["actions"], one["csrf"]) for one in shown] == [(False, None), (True, "secret")]
 
 
 def test_what_has_not_changed_is_the_same_but_for_its_moment(daemon: BusyDaemon) -> None:
     """So that nothing is sent while nothing happens."""
-    daemon.fill()
     first, second = ({**(daemon.page.document() or {}), "utc": ""} for _ in range(2))
     assert first == second
 
 
-def test_the_best_of_a_search_that_has_ended_stays(daemon: BusyDaemon) -> None:
+def test_the_best_of_a_search_that_has_ended_stays(fresh: BusyDaemon) -> None:
     """The page shows the last search until another one runs."""
-    running = daemon.add_running()
-    daemon.search()
-    document(daemon)
+    running = fresh.add_running()
+    fresh.search()
+    document(fresh)
     done = replace(running, state=EntryState.DONE, owner=None, running_s=0.0, used_s=400.0)
-    daemon.queue.change(running.id, lambda _entry: done)
-    daemon.searching.tell(IncumbentChanged(values={}, changes={"data.num_workers": 9}, speedup=3.0))
-    search = searched(daemon)
+    fresh.queue.change(running.id, lambda _entry: done)
+    fresh.searching.tell(IncumbentChanged(values={}, changes={"data.num_workers": 9}, speedup=3.0))
+    search = searched(fresh)
     assert (search["is_running"], search["now"], search["best_changes"]) == (False, None, "num_workers=9")
