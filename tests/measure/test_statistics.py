@@ -5,8 +5,10 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from autotune.measure.series import integrated_autocorrelation_time, mser5_truncation
+from autotune.measure.series import integrated_autocorrelation_time, mser5_truncation, two_groups
 from autotune.measure.statistics import (
     moderated_interval,
     optimal_window_s,
@@ -50,6 +52,54 @@ def test_autocorrelation_time_of_a_known_process(correlation):
         series[index] = correlation * series[index - 1] + noise[index]
     expected = (1 + correlation) / (1 - correlation)
     assert integrated_autocorrelation_time(series) == pytest.approx(expected, rel=0.1)
+
+
+SERIES = st.lists(st.integers(1, 9), min_size=2, max_size=80).map(lambda some: np.array(some, dtype=float))
+
+
+@given(SERIES.filter(lambda values: len(values) >= 10))
+def test_mser_is_that_of_its_definition(values):
+    """The cut of the smallest squared standard error of the mean of the rest, of at most half of the batches."""
+    means = [values[at : at + 5].mean() for at in range(0, len(values) - 4, 5)]
+    least = (1e-6 * np.mean(means[len(means) // 2 :])) ** 2  # what a clock cannot tell
+    rests = [means[cut:] for cut in range(len(means) // 2 + 1)]
+    errors = [max(np.var(rest), least) / len(rest) for rest in rests]
+    smallest = [cut for cut, error in enumerate(errors) if error <= min(errors) * (1 + 1e-6)]
+    assert mser5_truncation(values) / 5 in smallest
+
+
+@given(SERIES.filter(lambda values: len(values) >= 4 and values.std() > 0))
+def test_the_autocorrelation_time_is_that_of_its_definition(values):
+    """Sums of products, up to the first lag of five times the time so far."""
+    centred = values - values.mean()
+    correlations = [float(centred[: len(values) - lag] @ centred[lag:]) for lag in range(len(values))]
+    times = 2.0 * np.cumsum(correlations) / correlations[0] - 1.0
+    edges = [lag for lag, time in enumerate(times) if lag >= 5.0 * time + 1e-9]
+    if not any(abs(lag - 5.0 * time) < 1e-6 for lag, time in enumerate(times)):  # else rounding decides
+        expected = max(1.0, times[edges[0] if edges else -1])
+        assert integrated_autocorrelation_time(values) == pytest.approx(expected)
+
+
+@given(SERIES, st.integers(1, 5))
+def test_two_groups_are_split_where_most_of_the_variance_is_between_them(values, heavy):
+    """Otsu's threshold, by trying all; a weight of n counts as n values."""
+    weights = np.where(np.arange(len(values)) % 3 == 0, float(heavy), 1.0)
+    found, all_values = two_groups(values, weights), np.repeat(values, weights.astype(int))
+    if len(set(values)) == 1:
+        assert found is None
+        return
+    between = {}
+    for limit in sorted(set(values))[1:]:
+        low, high = all_values[all_values < limit], all_values[all_values >= limit]
+        between[limit] = len(low) * len(high) * (high.mean() - low.mean()) ** 2 / len(all_values) ** 2
+    best = max(between.values())
+    assert found.explained == pytest.approx(best / all_values.var())
+    limit = values[found.order[found.below]]
+    assert between[limit] == pytest.approx(best)
+    assert list(values[found.order]) == sorted(values)
+    assert all(values[found.order[: found.below]] < limit)
+    groups = all_values[all_values < limit].mean(), all_values[all_values >= limit].mean()
+    assert (found.low, found.high) == pytest.approx(groups)
 
 
 def test_pooling_weighs_groups_by_their_degrees_of_freedom():

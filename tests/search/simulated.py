@@ -13,6 +13,7 @@ from autotune.clock import VirtualClock
 from autotune.errors import AutotuneError
 from autotune.events import Event, PhaseChanged, TrialEnded
 from autotune.measure.probe import GpuProbe
+from autotune.options import SearchOptions
 from autotune.records import Machine, Purpose, SearchResult, TrialRecord
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.search.parts import SearchParts
@@ -109,15 +110,12 @@ def search_simulated(
     started_s = clock.now_s()
     parts = SearchParts(
         name=name,
-        seed=seed,
+        options=SearchOptions(seed=seed, sampler=sampler, validate_s=validate_s, race_s=race_s),
         problem=problem,
         study=study,
         runner=simulator,
         budget=Budget(clock, started_s=started_s, budget_s=budget_s),
         clock=clock,
-        sampler=sampler,
-        validate_s=validate_s,
-        race_s=race_s,
         warm_start=warm_start or WarmStart(),
         instruments=lambda: Instruments(SimulatedHostProbe(simulator), probe),
     )

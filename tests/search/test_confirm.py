@@ -57,13 +57,17 @@ SPACE = Space(knobs=(knob("n", 0, 1, 2, 3),))
 BASELINE = point_name(SPACE.baseline)
 
 
-def _confirmed(make_trial: MakeTrial, pairs: int, *speeds: float | Validity | None) -> tuple[str, Decision]:
+def _confirmed(
+    make_trial: MakeTrial, pairs: int, *speeds: float | Validity | None, arms: int = 2
+) -> tuple[str, Decision]:
     """Run the trials of a confirmation: a letter for each point that ran, and what was decided."""
     (candidate,) = _better(n1=0.3)
-    plan = ConfirmationPlan(candidate=candidate, pairs=pairs, sequential=False, usual_trial_s=10.0, longer_s=0.0)
+    plan = ConfirmationPlan(
+        candidate=candidate, pairs=pairs, sequential=False, usual_trial_s=10.0, longer_s=0.0, arms=arms
+    )
     confirmation, ran, left = Confirmation(plan, random.Random(1)), "", list(speeds)
     while left and (turn := confirmation.next()) is not None:
-        ran += "ab"[turn.arm]
+        ran += "abc"[turn.arm]
         shown = left.pop(0)
         validity = shown if isinstance(shown, Validity) else Validity.GOOD
         speed = 1.0 if isinstance(shown, Validity) or (turn.arm == 0 and shown) else shown
@@ -88,6 +92,17 @@ def test_a_confirmation_ends_with_two_pairs_that_are_far_slower_and_with_a_failu
 def test_a_pair_with_a_trial_that_was_not_steady_is_replaced(make_trial: MakeTrial) -> None:
     """By another pair; the rest of the spoiled one is not run."""
     assert _confirmed(make_trial, 2, Validity.NOT_STEADY, *[1.5] * 9) == ("abaab", Decision.COMPLETE)
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_pair_of_three_points_is_replaced_wherever_it_was_not_steady(make_trial: MakeTrial, place: int) -> None:
+    """Two whole pairs count in the end, each with all three points."""
+    shown = [1.5] * place + [Validity.NOT_STEADY] + [1.5] * 12
+    ran, decision = _confirmed(make_trial, 2, *shown, arms=3)
+    kept = place // 3 * 3  # trials of whole pairs before it
+    assert decision is Decision.COMPLETE
+    assert len(ran) == place + 1 + 6 - kept
+    assert sorted(ran[place + 1 :][-3:]) == ["a", "b", "c"]
 
 
 def _better(**believed: float) -> list[Candidate]:

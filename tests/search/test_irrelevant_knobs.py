@@ -9,6 +9,7 @@ import yaml
 
 from autotune.clock import VirtualClock
 from autotune.diagnose.measured import Diagnoser
+from autotune.options import SearchOptions
 from autotune.records import Conditions, Purpose, TrialRecord
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
@@ -72,7 +73,7 @@ def diagnosed(study: Study, problem: Problem, clock: VirtualClock) -> None:
     runner = SimulatedRunner(clock, lambda text: step_bound(yaml.safe_load(text)), seed=0)
     parts = SearchParts(
         name="diagnosis",
-        seed=0,
+        options=SearchOptions(),
         problem=problem,
         study=study,
         runner=runner,

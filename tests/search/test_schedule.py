@@ -114,6 +114,7 @@ def test_exploring_ends_early_only_where_the_rest_promises_little(make_trial: Ma
         purposes = [Purpose.EXPLORE] * explored + [Purpose.REPEAT] * repeated
         trials = [make_trial(OTHER, 50.0, duration_s=10.0, purpose=purpose) for purpose in purposes]
         proposal = Proposal(values=OTHER, gain=0.1, is_repeat=is_repeat)
+        ahead: list[int] = []
         ended = why_exploring_ends(
             trials,
             proposal,
@@ -121,8 +122,9 @@ def test_exploring_ends_early_only_where_the_rest_promises_little(make_trial: Ma
             tried_share=tried_share,
             left_s=1e3,
             since_better=since_better,
-            gain_of=lambda _: gain,
+            gain_of=lambda trials: ahead.append(trials) or gain,
         )
+        assert ahead in ([], [100])  # as many as fit into 1,000 s
         return ended.why if ended else ""
 
     assert ends(24, 0, 15, 0.009) == "nothing better was found in 15 trials"
