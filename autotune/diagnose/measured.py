@@ -83,8 +83,8 @@ class Diagnoser:
             parts.problem,
             parts.study,
             findings,
-            sampler=parts.sampler,
-            seed=parts.seed,
+            sampler=parts.options.sampler,
+            seed=parts.options.seed,
             budget_s=parts.budget.budget_s,
         )
         self._narrator = Narrator((*consumers, self._readings), findings.remarks)

@@ -83,12 +83,12 @@ class Explorer:
         proposal = state.model.next_trial(longest_s, design_points(state.trials.own, state.model.space.size, left_s))
         if self._trials.gpu_lost:
             return EndOfExploring(ExploringEnd.EXHAUSTED, self._trials.gpu_lost)
-        is_patient = self._parts.exhaust or self.has_resumed
+        is_patient = self._parts.options.exhaust or self.has_resumed
         ended = why_exploring_ends(
             state.trials.own,
             proposal,
             state.model.space,
-            tried_share=0.0 if self._parts.exhaust else state.model.tried_share,
+            tried_share=0.0 if self._parts.options.exhaust else state.model.tried_share,
             left_s=left_s,
             since_better=0 if is_patient else state.trials_since_better,
             gain_of=state.model.gain_of,

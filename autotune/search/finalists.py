@@ -67,7 +67,7 @@ class Finalists:
         self._validator = validator
         self._racer = racer
         self._take_back = TakeBack(parts, state, trials, narrator)
-        self._rng = random.Random(parts.seed)
+        self._rng = random.Random(parts.options.seed)
         self._chosen: Sequence[Candidate] = ()
         self._seen = 0  # trials, when there was nothing to confirm
         self.lacks_time = False

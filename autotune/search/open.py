@@ -7,7 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from autotune.clock import Clock, SystemClock, format_duration
@@ -283,16 +283,12 @@ def open_parts(
 
         parts = SearchParts(
             name=name,
-            seed=options.seed,
+            options=replace(options, race_s=0.0) if part.role is Role.WORKER else options,
             problem=problem,
             study=study,
             runner=simulator or zygotes,
             budget=_budget(study, options, part, clock),
             clock=clock,
-            sampler=options.sampler,
-            validate_s=options.validate_s,
-            race_s=0.0 if part.role is Role.WORKER else options.race_s,
-            exhaust=options.exhaust,
             lifeline=part.lifeline,
             warm_start=start,
             neighbours=Neighbours.of_environment(),

@@ -7,8 +7,8 @@ from enum import Enum, auto
 
 from autotune.clock import Clock
 from autotune.events import Event, PhaseChanged, Remark, SearchEnded
+from autotune.options import SearchOptions
 from autotune.records import SearchResult
-from autotune.sampler.config_sampler import SamplerChoice
 from autotune.search.neighbours import Neighbours
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
@@ -25,10 +25,7 @@ class SearchParts:
 
     Attributes:
         name: Name of the search as this process would have begun it; the names of its trials' folders begin with it.
-        seed: Makes the choices of the sampler and the order of the confirmation repeatable.
-        validate_s: Longest training of a validation trial; None if the answer is not validated.
-        race_s: Time for the race of the answer; 0 for none, None for one where the answer calls for it.
-        exhaust: Whether it uses the whole budget, whatever more of it may gain.
+        options: What the user asked for; of a worker without a race.
         confirms: Whether time is kept for the confirmation; False for a benchmark of the exploring alone.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         warm_start: Points of other studies that it begins with.
@@ -37,16 +34,12 @@ class SearchParts:
     """
 
     name: str
-    seed: int
+    options: SearchOptions
     problem: Problem
     study: Study
     runner: Runner
     budget: Budget
     clock: Clock
-    sampler: SamplerChoice = None
-    validate_s: float | None = None
-    race_s: float | None = 0.0
-    exhaust: bool = False
     confirms: bool = True
     lifeline: Lifeline | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)

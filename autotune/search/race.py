@@ -55,7 +55,7 @@ class Racer:
         self._state = state
         self._trials = trials
         self._narrator = narrator
-        self._wanted_s = race_s(parts.race_s, parts.budget.budget_s)
+        self._wanted_s = race_s(parts.options.race_s, parts.budget.budget_s)
         self._copy: CheckpointCopy | None = None
         self._resumes = False
         self.why_not = ""
@@ -100,9 +100,9 @@ class Racer:
             copy.discard()
 
     def _why_not(self, values: Values) -> str:
-        if self._parts.race_s == 0.0:
+        if self._parts.options.race_s == 0.0:
             return "that was left out with --no-race"
-        if self._parts.race_s is None and not self._changes_training(values):
+        if self._parts.options.race_s is None and not self._changes_training(values):
             return "it is the same training"
         if not self._wanted_s:
             return f"a search of less than {format_duration(RACES_FROM_S)} races only with --race"

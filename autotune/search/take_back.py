@@ -46,7 +46,7 @@ class TakeBack:
         self._state = state
         self._trials = trials
         self._narrator = narrator
-        self._rng = random.Random(parts.seed)
+        self._rng = random.Random(parts.options.seed)
         self._kept_s = 0.0
 
     def needed_s(self) -> float:

@@ -153,7 +153,7 @@ class TrialMaker:
                 self._parts.problem.space.choices,
                 search=self._parts.search,
                 purpose=trial.purpose.value,
-                sampler=sampler_name(self._parts.sampler),
+                sampler=sampler_name(self._parts.options.sampler),
                 machine=self._parts.problem.machine.name,
             )
             if trial.purpose is Purpose.EXPLORE and study.members.others() and study.is_taken(claim):
@@ -311,7 +311,7 @@ class TrialMaker:
         return replace(
             problem.conditions,
             gpu=done.gpu,
-            validate_s=self._parts.validate_s,
+            validate_s=self._parts.options.validate_s,
             document=problem.training,
             changes=tuple(sorted(problem.space.labels_of(trial.values) - {Label.SAME_TRAINING})),
             allowed_changes=tuple(sorted(problem.allowed)),

@@ -70,8 +70,8 @@ class Tuner:
             parts.problem,
             parts.study,
             self._findings,
-            sampler=parts.sampler,
-            seed=parts.seed,
+            sampler=parts.options.sampler,
+            seed=parts.options.seed,
             budget_s=parts.budget.budget_s,
             warm_start=parts.warm_start,
         )

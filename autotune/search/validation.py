@@ -27,7 +27,7 @@ class Validator:
         self._state = state
         self._trials = trials
         self._narrator = narrator
-        self._longest_s = parts.validate_s
+        self._longest_s = parts.options.validate_s
         self._baseline: Execution | None = None
         self.has_broken = False
 

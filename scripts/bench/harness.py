@@ -18,6 +18,7 @@ from autotune.errors import TrialError
 from autotune.events import Event, IncumbentChanged
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
+from autotune.options import SearchOptions
 from autotune.records import Ending, Machine, Purpose, SearchResult, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.sampler.observations import TYPICAL_CV
@@ -283,15 +284,13 @@ class Harness:
         try:
             parts = SearchParts(
                 name=OURS,
-                seed=self._one.seed,
+                options=SearchOptions(seed=self._one.seed, sampler=sampler, exhaust=exhaust, race_s=0.0),
                 problem=self.problem,
                 study=study,
                 runner=self.runner,
                 budget=budget,
                 clock=self.clock,
-                sampler=sampler,
                 instruments=self.instruments,
-                exhaust=exhaust,
                 confirms=confirms,
                 warm_start=WarmStart(),
             )

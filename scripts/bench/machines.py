@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from autotune.clock import VirtualClock
+from autotune.options import SearchOptions
 from autotune.records import CONFIRMED, SearchResult
 from autotune.search.open import join
 from autotune.search.parts import SearchParts
@@ -115,7 +116,7 @@ def _search(
         join(study, problem, Role.SEARCH, f"search-{place}", clock, lambda _: None)
         parts = SearchParts(
             name=f"search-{place}",
-            seed=seed + place,
+            options=SearchOptions(seed=seed + place, race_s=0.0),
             problem=problem,
             study=study,
             runner=harness.runner,

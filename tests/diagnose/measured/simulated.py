@@ -12,6 +12,7 @@ from autotune.diagnose.diagnosis import verdict_of
 from autotune.diagnose.findings import Diagnosis, Verdict
 from autotune.diagnose.measured import Diagnoser, Measured
 from autotune.events import Event
+from autotune.options import SearchOptions
 from autotune.records import TrialRecord
 from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
@@ -91,7 +92,7 @@ def diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
         started_s = clock.now_s()
         parts = SearchParts(
             name="diagnosis",
-            seed=seed,
+            options=SearchOptions(seed=seed),
             problem=problem,
             study=study,
             runner=simulator,
