@@ -79,6 +79,16 @@ class Done:
         read: dict[str, Any] = json.loads(self.stdout)
         return read
 
+    def well(self) -> "Done":
+        """Return it, of a command that has to end well."""
+        assert self.returncode == 0, self.stderr
+        return self
+
+    def refusal(self, code: int = 1) -> str:
+        """Return what a command said on stderr that has to fail with this code."""
+        assert self.returncode == code, self.stderr or self.stdout
+        return self.stderr
+
 
 class _Typed(io.TextIOWrapper):
     """Stream of what is typed on a terminal; None for no terminal."""

@@ -1,8 +1,10 @@
 """Waiting in tests: for a message, a file or a state, with one generous deadline and no bound on how long it takes."""
 
+import os
+import subprocess
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -26,3 +28,11 @@ def until(condition: Callable[[], T], what: object = "") -> T:
             raise AssertionError(f"not within {DEADLINE_S:g} s: {what() if callable(what) else what or condition}")
         time.sleep(0.01)
     return value
+
+
+def ended(*argv: object, timeout_s: float = DEADLINE_S, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a program without input to its end, whatever its status; return what it printed."""
+    words = [os.fspath(word) for word in argv]
+    return subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False, **options
+    )

@@ -73,8 +73,7 @@ def test_a_job_in_the_background_is_not_asked(recorded: CommandLine) -> None:
 @pytest.mark.parametrize("options", [("--no-apply",), ("--apply",), ("--json",), ()])
 def test_nobody_is_asked_in_vain(recorded: CommandLine, options: tuple[str, ...]) -> None:
     """Not after --no-apply or --apply, and not for scripts, also where there is no terminal."""
-    done = recorded(*SEARCH, *options, answers="y\n" if options else None)
-    assert done.returncode == 0, done.stderr
+    done = recorded(*SEARCH, *options, answers="y\n" if options else None).well()
     assert "[y/N]" not in done.stdout + done.stderr
     assert is_applied(recorded) is ("--apply" in options)
 

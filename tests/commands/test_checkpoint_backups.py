@@ -128,8 +128,7 @@ def test_a_checkpoint_that_the_preflight_of_init_writes_over_is_put_back(
     """The loss is told, and the section is written."""
     config = commands.folder / "config.yaml"
     config.write_text(CONFIG.partition("autotune:")[0])
-    done = commands("init", "--config", "config.yaml", "--yes", "--", sys.executable, "train.py", "config.yaml")
-    assert done.returncode == 0, done.stderr
+    done = commands("init", "--config", "config.yaml", "--yes", "--", sys.executable, "train.py", "config.yaml").well()
     assert "while the preflight trial went on, written over or taken away: checkpoints/last.ckpt" in done.stderr
     assert "autotune:" in config.read_text()
     assert checkpoint.read_bytes() == TWO_WEEKS

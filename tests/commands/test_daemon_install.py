@@ -53,8 +53,7 @@ def asked(bin_folder: Path) -> list[str]:
 
 def test_install_writes_the_unit_and_says_the_rest(daemon: Install, unit: Path, bin_folder: Path) -> None:
     """Nothing is started; the commands are there to copy, and how to have it run without a login."""
-    done = daemon("install")
-    assert done.returncode == 0, done.stderr
+    done = daemon("install").well()
     assert f"Written: {unit}" in done.stdout
     assert "  systemctl --user daemon-reload\n  systemctl --user enable --now autotune.service\n" in done.stdout
     assert "loginctl enable-linger" in done.stdout
@@ -75,37 +74,33 @@ def test_install_now_starts_it(daemon: Install, bin_folder: Path) -> None:
 def test_without_systemd_nothing_is_written(daemon: Install, unit: Path, bin_folder: Path) -> None:
     """In a container: the error says how to start the daemon there."""
     (bin_folder / "systemctl.fails").write_text("show")
-    done = daemon("install", "--now")
-    assert done.returncode == 1
-    assert "there is no systemd of yours" in done.stderr
-    assert "No medium found" in done.stderr
-    assert "autotune daemon run" in done.stderr
+    said = daemon("install", "--now").refusal()
+    assert "there is no systemd of yours" in said
+    assert "No medium found" in said
+    assert "autotune daemon run" in said
     assert not unit.exists()
 
 
 def test_a_start_that_fails_is_an_error(daemon: Install, unit: Path, bin_folder: Path) -> None:
     """With the command that failed, and where the daemon's last words are; the unit stays."""
     (bin_folder / "systemctl.fails").write_text("enable")
-    done = daemon("install", "--now")
-    assert done.returncode == 1
-    assert "systemctl --user enable --now autotune.service" in done.stderr
-    assert "journalctl --user" in done.stderr
+    said = daemon("install", "--now").refusal()
+    assert "systemctl --user enable --now autotune.service" in said
+    assert "journalctl --user" in said
     assert unit.exists()
 
 
 def test_uninstall_takes_away_what_install_wrote(daemon: Install, unit: Path, bin_folder: Path) -> None:
     """And says how to end the daemon; state stays."""
     daemon("install")
-    done = daemon("uninstall")
-    assert done.returncode == 0, done.stderr
+    done = daemon("uninstall").well()
     assert "systemctl --user stop autotune.service" in done.stdout
     assert not unit.exists()
     assert asked(bin_folder) == []
     assert daemon("install").returncode == 0
     assert daemon("uninstall", "--now").returncode == 0
     assert asked(bin_folder)[-2:] == ["--user stop autotune.service", "--user daemon-reload"]
-    again = daemon("uninstall")
-    assert again.returncode == 0
+    again = daemon("uninstall").well()
     assert "There is no unit" in again.stdout
 
 
@@ -119,8 +114,7 @@ def test_an_edited_unit_is_kept(daemon: Install, unit: Path) -> None:
         assert done.returncode == 1
         assert "was edited since" in done.stderr
         assert unit.read_text() == edited
-    done = daemon("install", "--force")
-    assert done.returncode == 0
+    done = daemon("install", "--force").well()
     (backup,) = unit.parent.glob("*.bak")
     assert str(backup) in done.stdout
     assert backup.read_text() == edited
@@ -131,16 +125,13 @@ def test_a_daemon_that_could_not_start_is_not_installed(daemon: Install, unit: P
     place = tmp_path / "open"
     place.mkdir()
     place.chmod(0o777)
-    done = daemon("install", AUTOTUNE_DAEMON_DIR=str(place))
-    assert done.returncode == 1
-    assert "others may write to it" in done.stderr
+    assert "others may write to it" in daemon("install", AUTOTUNE_DAEMON_DIR=str(place)).refusal()
     assert not unit.exists()
 
 
 def test_an_autotune_that_is_not_installed_is_told(daemon: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkout that is only on PYTHONPATH would not be found by systemd."""
     monkeypatch.setattr(sys, "executable", "/usr/bin/false")
-    done = daemon("install")
-    assert done.returncode == 1
-    assert "systemd could not start the daemon" in done.stderr
-    assert "pip install" in done.stderr
+    said = daemon("install").refusal()
+    assert "systemd could not start the daemon" in said
+    assert "pip install" in said

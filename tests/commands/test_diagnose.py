@@ -1,6 +1,7 @@
 """``autotune diagnose`` as its user sees it; its trials are simulated."""
 
 import json
+import sys
 
 import pytest
 
@@ -47,8 +48,7 @@ def test_a_trainer_that_crashes_is_a_verdict(autotune: CommandLine) -> None:
     """Nothing was seen, for a reason, which is an answer: exit 0, after a single trial."""
     crashes = Training(steps=0, exit_code=1, stderr="ValueError: there is no such layer\n")
     autotune.simulator = SimulatedRunner(autotune.clock, lambda _config: crashes)
-    done = autotune(*DIAGNOSE, "--budget", "45s")
-    assert done.returncode == 0
+    done = autotune(*DIAGNOSE, "--budget", "45s").well()
     assert done.stdout.startswith("Not seen: today's config crashed")
     assert "there is no such layer" in done.stdout
     assert len(autotune.simulator.plans) == 1
@@ -57,8 +57,7 @@ def test_a_trainer_that_crashes_is_a_verdict(autotune: CommandLine) -> None:
 def test_everything_is_kept_in_a_folder(autotune: CommandLine) -> None:
     """The object and the text lie in the folder that was named; a source that does not parse is said, and no more."""
     (autotune.folder / "broken.py").write_text("def broken(:\n")
-    done = autotune(*DIAGNOSE, "--static", "--out", "kept", "--", "python3", "broken.py", "{config}")
-    assert done.returncode == 0, done.stderr
+    done = autotune(*DIAGNOSE, "--static", "--out", "kept", "--", "python3", "broken.py", "{config}").well()
     assert "broken.py" in done.stdout
     summary = (autotune.folder / "kept/summary.txt").read_text()
     assert summary.startswith(done.stdout.strip())
@@ -69,9 +68,7 @@ def test_everything_is_kept_in_a_folder(autotune: CommandLine) -> None:
 def test_a_folder_that_cannot_be_written_is_an_error(autotune: CommandLine) -> None:
     """Said with its name, and what to do."""
     (autotune.folder / "taken").write_text("")
-    done = autotune(*DIAGNOSE, "--static", "--out", "taken/folder")
-    assert done.returncode == 1
-    assert "cannot write into taken/folder" in done.stderr
+    assert "cannot write into taken/folder" in autotune(*DIAGNOSE, "--static", "--out", "taken/folder").refusal()
 
 
 def test_without_a_config_it_is_about_the_machine(autotune: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +108,7 @@ def test_whether_the_step_is_what_the_config_says_is_an_exit_code(autotune: Comm
 )
 def test_wrong_usage(autotune: CommandLine, arguments: tuple[str, ...], word: str) -> None:
     """What the parser can reject is exit 2, with the reason."""
-    done = autotune(*DIAGNOSE, *arguments)
-    assert done.returncode == 2
-    assert word in done.stderr
+    assert word in autotune(*DIAGNOSE, *arguments).refusal(2)
 
 
 def test_interrupting_is_130(autotune: CommandLine) -> None:
@@ -124,3 +119,14 @@ def test_interrupting_is_130(autotune: CommandLine) -> None:
 
     autotune.simulator = SimulatedRunner(autotune.clock, interrupted)
     assert autotune(*DIAGNOSE, "--budget", "45s").returncode == 130
+
+
+def test_a_config_that_is_wrong_fails_a_pipeline(autotune: CommandLine) -> None:
+    """``diagnose --static`` ends with 1: the trainer reads another key than the config has."""
+    (autotune.folder / "train.py").write_text('print(config["data"]["batch_size"])\n')
+    words = ("diagnose", "--config", "own.yaml", "--static", "--json", "--", sys.executable, "train.py", "{config}")
+    for key, code in (("batch_sze", 1), ("batch_size", 0)):
+        (autotune.folder / "own.yaml").write_text(f"data: {{{key}: 8}}\n")
+        done = autotune(*words)
+        assert done.returncode == code
+        assert ("batch_sze looks like a slip" in done.document["verdict"]["sentence"]) is bool(code)

@@ -19,42 +19,20 @@ from autotune.search.problem import open_problem
 
 KERAS = Path(__file__).parents[1] / "diagnose" / "profile" / "keras_trainer.py"
 
+GAIN = Ratio(ratio=1.9, low=1.8, high=2.0)
+BEST = Recommendation(sentence="two workers", values={"data.num_workers": 2}, gain=GAIN, evidence=Evidence.MEASURED)
+MORE = Issue(check="switches", severity=Severity.WARNING, sentence="More workers help.", recommendations=(BEST,))
 FOUND = Diagnosis(
     verdict=Verdict(sentence="Input-bound: the step waits.", limit=None),
-    results=(
-        CheckResult(
-            check="switches",
-            issues=(
-                Issue(
-                    check="switches",
-                    severity=Severity.WARNING,
-                    sentence="More workers help.",
-                    recommendations=(
-                        Recommendation(
-                            sentence="two workers",
-                            values={"data.num_workers": 2},
-                            gain=Ratio(ratio=1.9, low=1.8, high=2.0),
-                            evidence=Evidence.MEASURED,
-                        ),
-                    ),
-                ),
-            ),
-        ),
-    ),
+    results=(CheckResult(check="switches", issues=(MORE,)),),
 )
 
 
 def kept(folder: Path, profiles: Profiles | None = None) -> None:
     """Keep the diagnosis above."""
     require_folder(folder)
-    keep(
-        folder,
-        FOUND,
-        diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={}),
-        None,
-        profiles,
-        SystemClock(),
-    )
+    document = diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={})
+    keep(folder, FOUND, document, None, profiles, SystemClock())
 
 
 def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

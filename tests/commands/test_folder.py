@@ -76,12 +76,10 @@ def test_init_records_where_it_was_run(project: Path, other: Path) -> None:
     config = project / "configs" / "c.yaml"
     config.write_text(_CONFIG)
     autotune, command = at(project), ("--", "python", "train.py", "configs/c.yaml")
-    done = autotune("init", "--config", "configs/c.yaml", "--yes", *command)
-    assert done.returncode == 0, done.stderr
+    autotune("init", "--config", "configs/c.yaml", "--yes", *command).well()
     assert "\n  folder: '..'  # " in config.read_text()
     assert autotune("revert", "--config", "configs/c.yaml").returncode == 0
-    done = autotune("init", "--config", "configs/c.yaml", "--yes", "--separate", "--no-preflight", *command)
-    assert done.returncode == 0, done.stderr
+    autotune("init", "--config", "configs/c.yaml", "--yes", "--separate", "--no-preflight", *command).well()
     assert "\n  folder: '..'  # " in (project / "configs" / "c.autotune.yaml").read_text()
     for folder in (project, project / "configs", other, Path("/")):
         assert _trained(folder, config) == (project, config)
@@ -96,8 +94,7 @@ def test_a_search_from_elsewhere_measures_the_projects_trainer(
     assert done.document["verdict"] == "better", done.stderr
     assert "does not say" not in done.stderr
     monkeypatch.setenv("AUTOTUNE_DAEMON_DIR", str(tmp_path / "daemon"))
-    queued = autotune("queue", "add", "--config", str(config))
-    assert queued.returncode == 0, queued.stderr
+    autotune("queue", "add", "--config", str(config)).well()
     assert {plan.cwd for plan in autotune.simulator.plans} == {project}
     assert "preflight" in autotune.simulator.plans[-1].trial_id
     assert sorted(os.listdir(project)) == [".autotune", ".git", "configs", "train.py"]
@@ -139,10 +136,9 @@ def test_a_folder_that_is_not_there_is_an_error(
     config = project / "configs" / "c.yaml"
     config.write_text(config.read_text().replace("folder: ..", "folder: ../gone"))
     line = config.read_text().splitlines().index("  folder: ../gone") + 1
-    done = at(project)(*command, "--config", "configs/c.yaml")
-    assert done.returncode == 1, done.stdout
-    assert f"configs/c.yaml:{line} (autotune.folder)" in done.stderr
-    assert f"{project}/gone is no folder" in done.stderr
+    said = at(project)(*command, "--config", "configs/c.yaml").refusal()
+    assert f"configs/c.yaml:{line} (autotune.folder)" in said
+    assert f"{project}/gone is no folder" in said
 
 
 def test_what_starts_nothing_works_without_the_folder(project: Path) -> None:
@@ -198,8 +194,7 @@ def test_a_typed_command_runs_where_it_was_typed(project: Path, tmp_path: Path) 
     config = project / "configs" / "c.yaml"
     typed = ("--", "python", "train.py", os.path.relpath(config, copy))
     assert _trained(copy, config, *typed)[0] == copy
-    done = at(copy)("search", "--config", str(config), "--dry-run", *typed)
-    assert done.returncode == 0, done.stderr
+    at(copy)("search", "--config", str(config), "--dry-run", *typed).well()
 
 
 def test_a_project_that_nothing_marks_is_where_it_was_run(project: Path, other: Path) -> None:

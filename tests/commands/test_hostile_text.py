@@ -54,8 +54,7 @@ def test_typed_words_in_a_usage_error(hostile: CommandLine, arguments: tuple[str
 
 def test_a_search_and_the_commands_on_its_answer(hostile: CommandLine) -> None:
     """Names of files that a trial left, a record's details, a manifest's values: none reaches the terminal raw."""
-    searched = hostile.search(budget="1m")
-    assert searched.returncode == 0, searched.stderr
+    searched = hostile.search(budget="1m").well()
     assert "left\\x1b]0;owned\\x07.txt" in searched.stderr, searched.stderr
     assert _is_harmless(searched)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,8 +66,7 @@ def files(folder: Path) -> list[str]:
 def test_init_writes_a_section_that_a_search_takes(tmp_path: Path) -> None:
     """Table, preflight, diff, backup; the old text stays; a dry run shows the same; revert takes the section out."""
     autotune, config = project(tmp_path)
-    done = autotune(*INIT, "--yes", *COMMAND)
-    assert done.returncode == 0, done.stderr
+    done = autotune(*INIT, "--yes", *COMMAND).well()
     assert "data.batch_size    4       2, 4, 8, 16   batch" in done.stdout
     assert "into each trial's own folder, starting empty: out.log_dir" in done.stdout
     assert "steps seen, the first" in done.stderr
@@ -94,8 +94,7 @@ def test_without_a_terminal_and_a_yes_nothing_happens(tmp_path: Path) -> None:
 def test_a_trainer_that_rejects_the_section_gets_its_config_back_as_it_was(tmp_path: Path) -> None:
     """The section goes into a file of its own without being asked to, with the trainer's error as the reason."""
     autotune, config = project(tmp_path, rejects_the_section)
-    done = autotune(*INIT, "--yes", *COMMAND)
-    assert done.returncode == 0, done.stderr
+    done = autotune(*INIT, "--yes", *COMMAND).well()
     said = " ".join(done.stdout.split())
     assert "with the section in config.yaml the trainer fails, and without it trains (exit status 1: TypeErr" in said
     assert "got an unexpected keyword argument 'autotune'): the section gets a file of its own" in said
@@ -108,8 +107,7 @@ def test_a_trainer_that_rejects_the_section_gets_its_config_back_as_it_was(tmp_p
 def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(tmp_path: Path, preflight: tuple[str, ...]) -> None:
     """It could only be tried in the user's own file; so the section goes beside it, with or without a preflight."""
     autotune, config = project(tmp_path)
-    done = autotune(*INIT, "--yes", *preflight, "--", sys.executable, "train.py", "{data.batch_size}")
-    assert done.returncode == 0, done.stderr
+    done = autotune(*INIT, "--yes", *preflight, "--", sys.executable, "train.py", "{data.batch_size}").well()
     assert "the command does not name config.yaml, so the trainer cannot be tried" in done.stdout
     assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
 
@@ -117,8 +115,7 @@ def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(tmp_path: Path
 def test_without_a_preflight_the_section_goes_where_it_was_asked_to(tmp_path: Path) -> None:
     """One line says that the trainer was not tried, and what helps if it rejects unknown keys; nothing was started."""
     autotune, config = project(tmp_path, rejects_the_section)
-    done = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
-    assert done.returncode == 0, done.stderr
+    done = autotune(*INIT, "--yes", "--no-preflight", *COMMAND).well()
     assert "The trainer was not tried with the section in its config." in done.stdout
     assert "--separate" in done.stdout
     assert config.read_text().startswith(SECTION)
@@ -128,19 +125,16 @@ def test_without_a_preflight_the_section_goes_where_it_was_asked_to(tmp_path: Pa
 def test_a_section_beside_the_config(tmp_path: Path) -> None:
     """The config itself stays as it is, to the byte, with --separate, and there is nothing to try it with."""
     autotune, config = project(tmp_path, rejects_the_section)
-    done = autotune(*INIT, "--yes", "--separate", *COMMAND)
-    assert done.returncode == 0, done.stderr
+    done = autotune(*INIT, "--yes", "--separate", *COMMAND).well()
     assert "was not tried" not in done.stdout
     assert "With the section" not in done.stderr
     assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
     assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
-    reverted = autotune("revert", "--config", "config.yaml")
-    assert reverted.returncode == 1
-    assert "The section stands in config.autotune.yaml, a file of its own" in reverted.stderr
-    assert "it is undone by deleting it" in reverted.stderr
-    again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND)
-    assert again.returncode == 1
-    assert "config.autotune.yaml: there is an autotune section already" in again.stderr
+    said = autotune("revert", "--config", "config.yaml").refusal()
+    assert "The section stands in config.autotune.yaml, a file of its own" in said
+    assert "it is undone by deleting it" in said
+    again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND).refusal()
+    assert "config.autotune.yaml: there is an autotune section already" in again
 
 
 @pytest.mark.parametrize(
@@ -150,10 +144,9 @@ def test_a_section_beside_the_config(tmp_path: Path) -> None:
 def test_a_failed_preflight_stops(tmp_path: Path, trainer: Trainer, said: str, remedy: str) -> None:
     """A script must not go on with a trainer that cannot be measured, also with --yes."""
     autotune, config = project(tmp_path, trainer)
-    done = autotune(*INIT, "--yes", *COMMAND)
-    assert done.returncode == 1
-    assert said in done.stderr
-    assert remedy in done.stderr
+    done = autotune(*INIT, "--yes", *COMMAND).refusal()
+    assert said in done
+    assert remedy in done
     assert config.read_text() == CONFIG
 
 
@@ -166,9 +159,7 @@ def test_a_config_that_is_not_read_stops(tmp_path: Path) -> None:
         return Training()
 
     autotune, config = project(tmp_path, unread)
-    done = autotune(*INIT, "--yes", *COMMAND)
-    assert done.returncode == 1
-    assert "nobody read the trial's own copy of the config" in done.stderr
+    assert "nobody read the trial's own copy of the config" in autotune(*INIT, "--yes", *COMMAND).refusal()
     assert config.read_text() == CONFIG
 
 
@@ -208,16 +199,13 @@ def test_flags_become_a_config(tmp_path: Path) -> None:
     autotune, _ = project(tmp_path)
     flags = ("--batch_size", "4", "--num-workers=1", "--use_xla", "--lr", "3e-4", "-v")
     made = ("init", "--from-flags", "--config", "new.yaml", "--yes", "--", "MODE=fast", sys.executable)
-    done = autotune(*made, str(FLAG_TRAINER), *flags)
-    assert done.returncode == 0, done.stderr
+    done = autotune(*made, str(FLAG_TRAINER), *flags).well()
     assert "not taken: -v: the trainer's source does not tell what this short flag means" in done.stdout
     assert "the values are on its command line" in done.stderr
     text = (autotune.folder / "new.yaml").read_text()
     assert "batch_size: 4\nnum_workers: 1\nuse_xla: true\nlr: 3e-4\n" in text
     assert "use_xla       true" in autotune("search", "--config", "new.yaml", "--dry-run").stdout
-    again = autotune(*made, str(FLAG_TRAINER), *flags)
-    assert again.returncode == 1
-    assert "not overwritten" in again.stderr
+    assert "not overwritten" in autotune(*made, str(FLAG_TRAINER), *flags).refusal()
     assert (autotune.folder / "new.yaml").read_text() == text
 
 
@@ -260,8 +248,7 @@ def test_json_and_toml_configs(tmp_path: Path, name: str, text: str) -> None:
     autotune.simulator = SimulatedRunner(autotune.clock, trains)
     config = autotune.folder / name
     config.write_bytes(text.encode())
-    done = autotune("init", "--config", name, "--yes", "--", sys.executable, "train.py", name)
-    assert done.returncode == 0, done.stderr
+    done = autotune("init", "--config", name, "--yes", "--", sys.executable, "train.py", name).well()
     assert f"a {name[2:].upper()} config holds no section: it gets a file of its own, c.autotune.yaml" in done.stdout
     assert "the trial's copy of the config was read" in done.stderr
     assert autotune.simulator.plans[0].config_name == f"config{config.suffix}"
@@ -275,8 +262,7 @@ def test_several_configs_of_one_trainer(tmp_path: Path) -> None:
     other = autotune.folder / "loader.json"
     other.write_text('{"num_workers": 1}\n')
     both = ("--config", "config.yaml", "--config", "loader.json")
-    done = autotune("init", *both, "--yes", *COMMAND, "loader.json")
-    assert done.returncode == 0, done.stderr
+    done = autotune("init", *both, "--yes", *COMMAND, "loader.json").well()
     assert "loader.num_workers" in done.stdout
     assert "train.py {config} {config:loader}" in done.stdout
     assert "files: [loader.json]" in config.read_text()
@@ -309,11 +295,26 @@ def test_a_hydra_config_is_composed(tmp_path: Path) -> None:
     config.write_text("defaults:\n  - data: small\n  - _self_\n\nlog_dir: ${root}/logs\nroot: .\n")
     (autotune.folder / "conf" / "data" / "small.yaml").write_text("batch_size: 4\nnum_workers: 1\n")
     before = config.read_text()
-    done = autotune("init", "--config", "conf/config.yaml", "--yes", "--", sys.executable, "train.py")
-    assert done.returncode == 0, done.stderr
+    done = autotune("init", "--config", "conf/config.yaml", "--yes", "--", sys.executable, "train.py").well()
     assert "data.batch_size" in done.stdout
     assert "starting empty: log_dir, hydra.run.dir, hydra.sweep.dir" in done.stdout
     assert "Hydra reads this config itself" in done.stdout
     assert "the values are on its command line" in done.stderr
     assert config.read_text() == before
     assert "data.num_workers" in autotune("search", "--config", "conf/config.yaml", "--dry-run").stdout
+
+
+def test_init_offers_variables_where_nothing_else_varies(simulated: CommandLine) -> None:
+    """As comments, by what the script imports: nothing of it holds until the signs are taken away."""
+    config = simulated.folder / "config.yaml"
+    (simulated.folder / "train.py").write_text("import tensorflow as tf\n")
+    config.write_text("lr: 0.1\n")
+    trainer = ("--", sys.executable, "train.py", "config.yaml")
+    assert simulated("init", "--config", "config.yaml", "--yes", "--no-preflight", *trainer).returncode == 0
+    text = config.read_text()
+    assert "  #   autotune.env.TF_XLA_FLAGS: [" in text
+    assert "OMP_NUM_THREADS" not in text
+    assert simulated("search", "--config", "config.yaml", "--dry-run").returncode == 1
+    config.write_text(re.sub(r"^  # (knobs:|env:|  )", r"  \1", text, flags=re.MULTILINE))
+    shown = simulated("search", "--config", "config.yaml", "--dry-run").well()
+    assert "autotune.env.TF_XLA_FLAGS" in shown.stdout

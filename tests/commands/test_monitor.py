@@ -21,6 +21,7 @@ from tests.commands.conftest import answered
 from tests.fake_nvml.busy_writer import BusyWriter
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Gpu, MigInstance, Scenario, Square
+from tests.until import ended
 
 STARVED = Scenario(gpus=(Gpu(busy_percent=Square(2, 40, period_s=2.0)),))
 MEANING = "the step waits for data at a regular beat: more prefetch, more workers or a cache"
@@ -31,15 +32,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 def monitor(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the monitor to its end, with its output in a pipe."""
-    return subprocess.run(
-        [sys.executable, "-m", "autotune", "monitor", *arguments],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    return ended(sys.executable, "-m", "autotune", "monitor", *arguments, env=env)
 
 
 def objects(env: dict[str, str], *arguments: str) -> list[dict[str, Any]]:

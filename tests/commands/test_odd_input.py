@@ -22,8 +22,7 @@ def test_a_text_that_is_no_path_stops_nothing(simulated: CommandLine) -> None:
     texts = "".join(f"{name}:\n  {keys}\n" for name, keys in TEXTS.items())
     (simulated.folder / "config.yaml").write_text(f"{texts}\n{CONFIG}")
     simulated.simulator = SimulatedRunner(simulated.clock, lambda _config: Training())
-    done = simulated.search(budget="30s")
-    assert done.returncode == 0, done.stderr
+    done = simulated.search(budget="30s").well()
     assert "trial 0" in done.stderr
 
 
@@ -34,6 +33,4 @@ def test_a_fifo_for_a_config_is_refused(name: str, simulated: CommandLine) -> No
     (simulated.folder / "config.yaml").write_text("data: {batch_size: 4}\n")
     (simulated.folder / name).unlink(missing_ok=True)
     os.mkfifo(simulated.folder / name)
-    done = simulated("search", "--config", "config.yaml", "--dry-run")
-    assert done.returncode == 1
-    assert f"{name}: this is no ordinary file" in done.stderr
+    assert f"{name}: this is no ordinary file" in simulated("search", "--config", "config.yaml", "--dry-run").refusal()

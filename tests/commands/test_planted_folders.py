@@ -53,17 +53,13 @@ def test_a_planted_state_folder_is_not_used(mine: CommandLine) -> None:
         planted.chmod(0o777)
         (planted / "studies").mkdir(mode=0o777)
     before = modes(planted)
-    searched = mine.search("--json", budget="1m")
-    assert searched.returncode == 0, searched.stderr
+    searched = mine.search("--json", budget="1m").well()
     assert modes(planted) == before
     assert f"{planted} is not used: it belongs to user {MALLORY}" in searched.stderr
     assert searched.document["paths"]["journal"].startswith(str(place / "home" / ".local" / "state" / "autotune"))
-    known = mine("status", "--config", "config.yaml")
-    assert known.returncode == 0
+    known = mine("status", "--config", "config.yaml").well()
     assert f"{planted} is not used" in known.stderr
-    refused = mine.search("--state-dir", str(planted))
-    assert refused.returncode == 1
-    assert f"belongs to user {MALLORY}" in refused.stderr
+    assert f"belongs to user {MALLORY}" in mine.search("--state-dir", str(planted)).refusal()
     assert modes(planted) == before
 
 

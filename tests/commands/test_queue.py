@@ -120,35 +120,26 @@ def test_a_daemon_says_what_is_waited_for_and_is_the_only_one(autotune: Autotune
 def test_what_cannot_work_is_refused_at_once(simulated: CommandLine) -> None:
     """`queue add` refuses what would fail at night: a config twice, wrong words, a trainer that does not start."""
     add(simulated)
-    twice = simulated("queue", "add", "--config", "config.yaml")
-    assert twice.returncode == 1
-    assert "as 1" in twice.stderr
+    assert "as 1" in simulated("queue", "add", "--config", "config.yaml").refusal()
     assert simulated("queue", "remove", "7").returncode == 1
     simulated("queue", "remove", "1")
     for wrong in (["--when", "later"], ["--apply", "all"], ["--apply", "batch"], ["--budget", "0"]):
         assert simulated("queue", "add", "--config", "config.yaml", *wrong).returncode == 2
     assert simulated("queue", "add", "--config", "missing.yaml").returncode == 1
-    small = simulated("queue", "add", "--config", "config.yaml", "--budget", "1s")
-    assert small.returncode == 1
-    assert "cannot fit" in small.stderr
+    assert "cannot fit" in simulated("queue", "add", "--config", "config.yaml", "--budget", "1s").refusal()
     crashes = Training(steps=0, exit_code=1, stderr="ValueError: there is no such layer\n")
     simulated.simulator = SimulatedRunner(simulated.clock, lambda _config: crashes)
-    crashing = simulated("queue", "add", "--config", "config.yaml")
-    assert crashing.returncode == 1
-    assert "there is no such layer" in crashing.stderr
+    assert "there is no such layer" in simulated("queue", "add", "--config", "config.yaml").refusal()
     assert entries(simulated) == []
 
 
 @pytest.mark.usefixtures("home")
 def test_without_a_daemon_it_is_said(simulated: CommandLine) -> None:
     """Entries can be added, and whoever waits for them is told that nobody works on them."""
-    added = simulated("queue", "add", "--config", "config.yaml", "--no-check")
-    assert added.returncode == 0
+    added = simulated("queue", "add", "--config", "config.yaml", "--no-check").well()
     assert "no daemon runs" in added.stdout
     assert "no daemon runs" in simulated("queue", "list").stdout
-    waiting = simulated("queue", "wait")
-    assert waiting.returncode == 1
-    assert "daemon run" in waiting.stderr
+    assert "daemon run" in simulated("queue", "wait").refusal()
     assert simulated("daemon", "status").returncode == 1
 
 
@@ -160,11 +151,9 @@ def test_a_daemon_that_hangs_hides_nothing(simulated: CommandLine, monkeypatch: 
         raise AutotuneError("the daemon did not answer")
 
     monkeypatch.setattr(queue, "ask", hangs)
-    added = simulated("queue", "add", "--config", "config.yaml", "--no-check")
-    assert added.returncode == 1
-    assert "the queue is changed, but the daemon has not followed yet: the daemon did not answer" in added.stderr
-    listed = simulated("queue", "list")
-    assert listed.returncode == 0
+    said = simulated("queue", "add", "--config", "config.yaml", "--no-check").refusal()
+    assert "the queue is changed, but the daemon has not followed yet: the daemon did not answer" in said
+    listed = simulated("queue", "list").well()
     assert "config.yaml" in listed.stdout
     assert "did not answer" in listed.stderr
 
@@ -260,3 +249,12 @@ def test_a_value_that_was_taken_back_by_hand_stands(
     assert autotune("queue", "resume", "2").returncode == 0
     assert "num_workers: 2   # loaders" in config.read_text(), daemon.said()
     assert states(autotune) == ["done", "done"]
+
+
+@pytest.mark.usefixtures("home")
+def test_what_changes_a_queue_says_it_as_an_object(simulated: CommandLine) -> None:
+    """``pause``, ``resume`` and ``remove`` with ``--json``, each with the entry as it is then."""
+    number = str(add(simulated, "--budget", "60s", "--no-check")["number"])
+    for verb in ("pause", "resume", "remove"):
+        done = simulated("queue", verb, number, "--json").well()
+        assert number in str(done.document)

@@ -16,8 +16,7 @@ REPORT = ("report", "--config", "config.yaml")
 
 def test_a_search_leaves_its_report(simulated: CommandLine) -> None:
     """`search --report FILE` writes it; `report` writes the same again; `--against` sets another study beside it."""
-    done = simulated.search("--report", "kept/r.html")
-    assert done.returncode == 0, done.stderr
+    done = simulated.search("--report", "kept/r.html").well()
     assert "Report: kept/r.html" in done.stderr
     page = checked(simulated.folder / "kept/r.html")
     assert "as fast as today's config" in words(page)
@@ -39,12 +38,9 @@ def test_a_search_leaves_its_report(simulated: CommandLine) -> None:
     assert re.search(r"(?m)^\+ +num_workers: 2 +# loaders", text)
     config = (simulated.folder / "config.yaml").read_text()
     (simulated.folder / "other.yaml").write_text(config.replace("batch_size: 4 ", "batch_size: 16"))
-    alone = simulated(*REPORT, "--against", "other.yaml")
-    assert alone.returncode == 1
-    assert "nothing is known about this config yet" in alone.stderr
+    assert "nothing is known about this config yet" in simulated(*REPORT, "--against", "other.yaml").refusal()
     study = simulated("status", "--config", "config.yaml", "--json").document["study"]
-    both = simulated(*REPORT, "--against", study, "-o", "both.html")
-    assert both.returncode == 0, both.stderr
+    simulated(*REPORT, "--against", study, "-o", "both.html").well()
     assert part(checked(simulated.folder / "both.html"), "studies").count("better") == 2
 
 
@@ -81,17 +77,14 @@ def test_nobodys_file_is_replaced(simulated: CommandLine, plant: Callable[[Path]
     report = simulated.folder / "r.html"
     plant(report)
     before = report.read_text()
-    done = simulated.search("--report", "r.html")
-    assert done.returncode == 1
-    assert "no report of ours" in done.stderr
+    assert "no report of ours" in simulated.search("--report", "r.html").refusal()
     assert report.read_text() == before
     assert simulated.simulator.plans == []
 
 
 def test_it_can_be_printed(recorded: CommandLine) -> None:
     """``-`` is stdout, for a pipe, and no file; a search, which prints its answer there, refuses it at once."""
-    printed = recorded(*REPORT, "-o", "-")
-    assert printed.returncode == 0
+    printed = recorded(*REPORT, "-o", "-").well()
     checked(printed.stdout)
     refused = recorded.search("--report", "-")
     assert (refused.returncode, "`autotune report -o -` prints it" in refused.stderr) == (1, True)

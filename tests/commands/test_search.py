@@ -51,9 +51,8 @@ def test_an_answer_that_changes_the_training_alone_is_not_applied_without_a_yes(
     """There is no other beside it: whether it learns as fast is not known."""
     commands = project_in(tmp_path, toy, CONFIG.replace("        data.num_workers: [1, 2]\n", ""))
     assert "Not applied. It changes the batch" in commands.search("--apply", budget="2m").stderr
-    refused = commands("apply", "--config", "config.yaml")
-    assert refused.returncode == 1
-    assert "it changes the batch, and whether it also learns faster is not known" in refused.stderr
+    said = commands("apply", "--config", "config.yaml").refusal()
+    assert "it changes the batch, and whether it also learns faster is not known" in said
 
 
 def test_where_nothing_helps_nothing_is_written(tmp_path: Path) -> None:
@@ -72,9 +71,7 @@ def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_force(tmp_p
     commands = project_in(tmp_path, fails_today)
     answer = commands.search("--json", budget="2m").document
     assert (answer["verdict"], answer["speedup"], answer["baseline"]["metrics"]) == ("no_baseline", None, None)
-    refused = commands("apply", "--config", "config.yaml")
-    assert refused.returncode == 1
-    assert "--force" in refused.stderr
+    assert "--force" in commands("apply", "--config", "config.yaml").refusal()
     assert commands("apply", "--config", "config.yaml", "--force").returncode == 0
     assert (tmp_path / "config.yaml").read_text() != CONFIG
 
@@ -117,8 +114,7 @@ def test_a_command_typed_with_the_configs_own_path(tmp_path: Path) -> None:
     trainer = ("--", sys.executable, "train.py", "./config.yaml")
     planned = commands("search", "--config", "config.yaml", "--dry-run", *trainer)
     assert f"command: {sys.executable} train.py {{config}}" in planned.stdout
-    searched = commands.search("--json", *trainer, budget="2m")
-    assert searched.returncode == 0, searched.stderr
+    searched = commands.search("--json", *trainer, budget="2m").well()
     assert all("./config.yaml" not in plan.argv for plan in commands.simulator.plans)
     status = commands("status", "--config", "config.yaml", "--json")
     assert status.document["study"] == searched.document["study"]
@@ -129,8 +125,7 @@ def test_a_secret_in_the_command_is_not_shown(simulated: CommandLine) -> None:
     """No secret is in the plan or the messages, wherever the command comes from; the trial gets what was typed."""
     typed = ("--", sys.executable, "train.py", "{config}", "--password=hunter2")
     planned = simulated("search", "--config", "config.yaml", "--dry-run", *typed)
-    searched = simulated.search(*typed, budget="30s")
-    assert searched.returncode == 0, searched.stderr
+    searched = simulated.search(*typed, budget="30s").well()
     assert simulated.simulator.plans[0].argv[-1] == "--password=hunter2"
     secret = CONFIG.replace("{config}", "{config} --api-key hunter2 --db mysql://me:hunter2@host/x")
     (simulated.folder / "config.yaml").write_text(f"{secret}    env: {{HF_TOKEN: hunter2}}\n")
@@ -146,9 +141,8 @@ def test_a_secret_in_the_command_is_not_shown(simulated: CommandLine) -> None:
 def test_without_a_command_the_way_to_one_is_said(simulated: CommandLine) -> None:
     """The message holds a line that can be pasted."""
     (simulated.folder / "my config.yaml").write_text("data: {batch_size: 4}\n")
-    done = simulated.search(config="my config.yaml")
-    assert done.returncode == 1
-    assert "autotune init --config 'my config.yaml' -- python train.py --config 'my config.yaml'" in done.stderr
+    said = simulated.search(config="my config.yaml").refusal()
+    assert "autotune init --config 'my config.yaml' -- python train.py --config 'my config.yaml'" in said
 
 
 @pytest.mark.parametrize(
@@ -168,9 +162,8 @@ def test_without_a_command_the_way_to_one_is_said(simulated: CommandLine) -> Non
 def test_wrong_usage_is_said_before_anything_starts(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
     """The time does not fit into the budget, or a limit is none."""
     (tmp_path / "config.yaml").write_text(CONFIG)
-    done = CommandLine(tmp_path).search(*options)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
+    done = CommandLine(tmp_path).search(*options).refusal(2)
+    assert said in " ".join(done.split())
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 

@@ -87,18 +87,16 @@ def test_what_is_typed_wrong_is_said(simulated: CommandLine) -> None:
     config.write_text(
         config.read_text().replace("autotune:\n", 'autotune:\n    storage: "postgresql://a:secret@b/c"\n')
     )
-    done = simulated(*STATUS)
-    assert done.returncode == 1
-    assert "config.yaml:9 (autotune.storage): this URL holds a password" in done.stderr
-    assert "secret" not in done.stderr
+    said = simulated(*STATUS).refusal()
+    assert "config.yaml:9 (autotune.storage): this URL holds a password" in said
+    assert "secret" not in said
 
 
 def test_a_driver_that_is_not_installed_is_named(simulated: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    done = simulated(*STATUS, env={"AUTOTUNE_STORAGE": "postgresql://me@127.0.0.1:1/name"})
-    assert done.returncode == 1
-    assert "in the clone that autotune was installed from: pip install '.[postgresql]'" in done.stderr
+    said = simulated(*STATUS, env={"AUTOTUNE_STORAGE": "postgresql://me@127.0.0.1:1/name"}).refusal()
+    assert "in the clone that autotune was installed from: pip install '.[postgresql]'" in said
 
 
 def test_a_database_that_is_none_of_ours_is_said(simulated: CommandLine) -> None:
@@ -107,11 +105,10 @@ def test_a_database_that_is_none_of_ours_is_said(simulated: CommandLine) -> None
     (project / "text.db").write_text("no database " * 100)
     done = simulated(*STATUS, "--storage", "sqlite:text.db")
     assert (done.returncode, "file is not a database" in done.stderr) == (1, True), done.stderr
-    done = simulated(*STATUS, "--storage", "sqlite:absent.db")
-    assert done.returncode == 1
-    assert f"nothing is known about this config yet in sqlite:{project}/absent.db (there is no such" in done.stderr
+    said = simulated(*STATUS, "--storage", "sqlite:absent.db").refusal()
+    assert f"nothing is known about this config yet in sqlite:{project}/absent.db (there is no such" in said
     assert not list(project.glob("absent.db*"))
-    assert "Run: autotune search --config config.yaml --budget 30m --storage sqlite:absent.db" in done.stderr
+    assert "Run: autotune search --config config.yaml --budget 30m --storage sqlite:absent.db" in said
     at("sqlite:old.db", project).connect("any").close()
     with sqlite3.connect(project / "old.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'v2.6.0.a'")

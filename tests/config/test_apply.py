@@ -83,10 +83,7 @@ def test_only_the_values_change(config, backups):
     assert config.read_bytes() == CONFIG.encode()
     assert "-  batch_size: 16  # per GPU" in edit.diff
     assert "+  batch_size: 32  # per GPU" in edit.diff
-    assert [(c.dotted, c.old, c.new) for c in edit.changes] == [
-        ("data.batch_size", 16, 32),
-        ("optim.lr", 0.0001, 3e-5),
-    ]
+    assert [(c.dotted, c.old, c.new) for c in edit.changes] == [("data.batch_size", 16, 32), ("optim.lr", 0.0001, 3e-5)]
     write_edit(edit, backups, TickingClock())
     assert config.read_bytes().decode() == CONFIG.replace("16", "32").replace("1e-4", "3.0e-05")
     assert beside(config) == []

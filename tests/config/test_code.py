@@ -79,10 +79,7 @@ MAPS = {
         (f"{TORCH}x = 1\n", {}),
         ("from torch import nn\n\nx = 1\n", {}),
         ("import tensorflow as tf\n\nmain()\n", {}),
-        (
-            "import keras, re\n\nmodel = keras.Model()\nmodel.compile(loss='a')\nre.compile('a')\nmodel.fit(x)\n",
-            STEPS,
-        ),
+        ("import keras, re\n\nmodel = keras.Model()\nmodel.compile(loss='a')\nre.compile('a')\nmodel.fit(x)\n", STEPS),
         (f"import tensorflow as tf\n\nfiles = {FILES}\nfor b in files.map(decode).batch(8).prefetch(2): f(b)\n", MAPS),
         (f"{LOADER}loader = DataLoader(data, **options)\n", {}),
         (f"{LOADER}loader = DataLoader(*parts)\n", {}),

@@ -5,10 +5,7 @@ import sys
 
 import pytest
 
-from autotune.tf.options import (
-    DeviceOptions,
-    StepOptions,
-)
+from autotune.tf.options import DeviceOptions, StepOptions
 
 
 def test_xla_without_graph_mode_is_refused() -> None:

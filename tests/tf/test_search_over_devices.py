@@ -1,11 +1,12 @@
 """A real search over a real pipeline, on logical devices."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.until import ended
 
 TRAINER = Path(__file__).with_name("waiting_trainer.py")
 CONFIG = f"""\
@@ -22,14 +23,8 @@ autotune:
 def test_two_devices_are_found_and_their_stages_told(tmp_path: Path) -> None:
     """Features and steps that take as long as each other are nearly twice as fast apart."""
     (tmp_path / "config.yaml").write_text(CONFIG)
-    done = subprocess.run(
-        [sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "75s", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    words = ("search", "--config", "config.yaml", "--budget", "75s", "--json")
+    done = ended(sys.executable, "-m", "autotune", *words, cwd=tmp_path, timeout_s=200)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["verdict"] == "better"

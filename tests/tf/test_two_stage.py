@@ -6,7 +6,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import traceback
@@ -27,6 +26,7 @@ from autotune.tf.feed import Fetched
 from autotune.tf.options import BufferOptions
 from autotune.tf.runtime import Placement
 from autotune.tf.two_stage import FeatureFunction, TwoStageFeed, two_stage_dataset
+from tests.until import ended
 
 APART = Placement(data="/CPU:1", model="/CPU:0")
 TOGETHER = Placement(data="/CPU:0", model="/CPU:0")
@@ -333,13 +333,7 @@ def test_the_example_of_the_documents_runs() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "two-gpus.md").read_text()
     code = "".join(part.split("```")[0] for part in page.split("```python\n")[1:])  # the second goes on with the first
     assert "model_gpu=1)" in code
-    done = subprocess.run(
-        [sys.executable, "-c", code.replace("model_gpu=1)", "model_gpu=1, logical_cpu_devices=2)")],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+    done = ended(sys.executable, "-c", code.replace("model_gpu=1)", "model_gpu=1, logical_cpu_devices=2)"))
     assert done.returncode == 0, done.stderr
     said, fitting = done.stdout.split("Epoch 1/2")
     loss, verdict = said.split(maxsplit=1)

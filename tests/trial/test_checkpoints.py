@@ -1,4 +1,4 @@
-"""Checkpoint backups while trials go on, and detection of lost files."""
+"""Checkpoint backups while trials go on, detection of lost files, and copies from which a race goes on."""
 
 import os
 from collections.abc import Callable
@@ -13,8 +13,14 @@ from autotune.events import TrialStarted
 from autotune.records import Purpose
 from autotune.search.problem import open_problem
 from autotune.trial import checkpoint_backups
-from autotune.trial import checkpoint_backups as checkpoints
-from autotune.trial.checkpoint_backups import CheckpointBackups, KeptFile, is_called_a_checkpoint
+from autotune.trial.checkpoint_backups import (
+    CheckpointBackups,
+    CheckpointCopy,
+    KeptFile,
+    NoCopy,
+    copy_newest_checkpoint,
+    is_called_a_checkpoint,
+)
 from tests.search.simulated import CONFIG
 from tests.trial.conftest import next_tick
 
@@ -180,7 +186,7 @@ def test_what_is_too_large_to_copy_is_said_beforehand(
     kept: Callable[..., CheckpointBackups], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest come first; the others are watched all the same."""
-    monkeypatch.setattr(checkpoints, "MOST_BYTES", 5)
+    monkeypatch.setattr(checkpoint_backups, "MOST_BYTES", 5)
     made = kept(old=b"1234", new=b"5678")
     os.utime(checkpoint("old"), (1, 1))
     with made as files:
@@ -217,3 +223,72 @@ def test_what_an_earlier_trial_has_left_is_not_the_users(kept: Callable[..., Che
     assert checkpoint("left").read_bytes() == b"other"
     assert checkpoint("replaced").read_bytes() == b"x"
     assert checkpoint("touched").read_bytes() == b"of a trial"
+
+
+Copied = Callable[[], CheckpointCopy | NoCopy]
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copied:
+    """Copy the newest checkpoint of the project in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text("checkpoint_dir: runs/checkpoints\n" + CONFIG)
+
+    def copy() -> CheckpointCopy | NoCopy:
+        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+        problem.state.create()
+        return copy_newest_checkpoint(problem.trainer, tmp_path / "copy", times=4)
+
+    return copy
+
+
+def write_aged(name: str, content: bytes, *, age_s: float) -> Path:
+    """Write a file of the checkpoint folder so long ago."""
+    path = Path("runs", "checkpoints", name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    written_s = 1_700_000_000.0 - age_s
+    os.utime(path, (written_s, written_s))
+    return path
+
+
+def names_below(folder: Path) -> set[str]:
+    """Return the files below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_was_written_with_the_newest_checkpoint_is_copied(copied: Copied, tmp_path: Path) -> None:
+    """And the small file that names_below it; older checkpoints are not."""
+    write_aged("ckpt-1.index", b"1" * 100_000, age_s=5000.0)
+    write_aged("ckpt-1.data-00000-of-00001", b"1" * 100_000, age_s=5000.0)
+    write_aged("ckpt-2.index", b"2", age_s=1.0)
+    newest = write_aged("ckpt-2.data-00000-of-00001", b"22", age_s=0.0)
+    write_aged("checkpoint", b"latest: 2", age_s=3000.0)
+    copy = copied()
+    assert copy.name == "runs/checkpoints/ckpt-2.data-00000-of-00001"
+    outputs = tmp_path / "outputs"
+    copy.put_into(outputs)
+    assert names_below(outputs / "runs" / "checkpoints") == {"ckpt-2.index", "ckpt-2.data-00000-of-00001", "checkpoint"}
+    put = outputs / "runs" / "checkpoints" / newest.name
+    assert put.read_bytes() == b"22"
+    assert put.stat().st_mtime == newest.stat().st_mtime
+
+
+def test_the_copy_is_the_users_no_more(copied: Copied, tmp_path: Path) -> None:
+    """A training that writes into its copy changes neither the user's file nor what the next one gets."""
+    path = write_aged("last.pth", b"good", age_s=0.0)
+    copy = copied()
+    for place in ("one", "two"):
+        copy.put_into(tmp_path / place)
+        put = tmp_path / place / path
+        assert put.read_bytes() == b"good"
+        put.write_bytes(b"bad!")
+    assert path.read_bytes() == b"good"
+
+
+def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is said, with its size."""
+    write_aged("last.pth", b"x" * 1000, age_s=0.0)
+    monkeypatch.setattr(checkpoint_backups, "MOST_OF_FREE", 0.0)
+    found = copied()
+    assert "5 copies of runs/checkpoints/last.pth take" in found.why

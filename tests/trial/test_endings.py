@@ -1,10 +1,10 @@
 """Endings of real processes: what a process leaves behind when it ends gets its name."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 from autotune.records import Ending
+from tests.until import ended
 
 REPOSITORY = Path(__file__).parents[2]
 IN_A_SMALL_GROUP = """
@@ -27,13 +27,7 @@ print(*ending_of(ended, events), sep="|")
 
 def test_out_of_host_memory_by_the_kernel(small_memory: Path, tmp_path: Path) -> None:
     """Killed without any output; the counter of the control group tells by whom."""
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_SMALL_GROUP, str(small_memory), str(tmp_path)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ended(sys.executable, "-c", IN_A_SMALL_GROUP, small_memory, tmp_path, cwd=REPOSITORY)
     ending, _, detail = done.stdout.strip().partition("|")
     assert ending == Ending.OUT_OF_HOST_MEMORY, done.stderr
     assert detail == "killed by SIGKILL; the kernel's out-of-memory killer has struck"

@@ -12,6 +12,7 @@ from autotune.clock import SystemClock
 from autotune.trial.folder import MARKER, TrialFolder
 from autotune.trial.guard import OrphanCleanup, end_orphans
 from tests.trial.conftest import Trials
+from tests.until import ended
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -87,17 +88,7 @@ def test_spares_itself_and_those_it_came_from(trials: Trials, folder: TrialFolde
         "from autotune.trial.guard import end_orphans; print(end_orphans(Path(sys.argv[1]), SystemClock()))"
     )
     parent = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {code!r}, sys.argv[1]]))"
-    done = subprocess.run(
-        [sys.executable, "-c", parent, str(trials.study)],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "AUTOTUNE_TRIAL_ID": trials.trial_id,
-            "AUTOTUNE_TRIAL_DIR": str(folder.path),
-        },
-        capture_output=True,
-        text=True,
-        timeout=60.0,
-        check=False,
-    )
+    carried = {"AUTOTUNE_TRIAL_ID": trials.trial_id, "AUTOTUNE_TRIAL_DIR": str(folder.path)}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **carried}
+    done = ended(sys.executable, "-c", parent, trials.study, env=env)
     assert (done.returncode, done.stdout) == (0, "OrphanCleanup(killed=(), left=())\n"), done.stderr

@@ -1,12 +1,13 @@
-"""Endings of trials, derived from the evidence."""
+"""Endings of trials, derived from the evidence; losses compared with the baseline's; milestones of a training."""
 
 import math
+from collections.abc import Iterable
 from itertools import accumulate
 
 import pytest
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
-from autotune.trial.outcome import Evidence, ending_of
+from autotune.trial.outcome import FAR, MILESTONES, Evidence, Losses, Milestones, ending_of
 
 
 def ended(
@@ -130,8 +131,7 @@ def test_losses_that_stop_being_numbers_are_a_divergence(last: float | None, div
 
 
 @pytest.mark.parametrize(
-    "error",
-    ["tf.errors.InternalError: Failed to create cuDNN handle", "RuntimeError: CUDNN_STATUS_INTERNAL_ERROR"],
+    "error", ["tf.errors.InternalError: Failed to create cuDNN handle", "RuntimeError: CUDNN_STATUS_INTERNAL_ERROR"]
 )
 def test_an_error_for_want_of_a_workspace_needs_a_full_gpu(error: str) -> None:
     """Libraries that cannot allocate memory report other errors; the driver's reading decides."""
@@ -195,3 +195,96 @@ def test_why_no_step_was_seen_is_said(stop: Stop | None) -> None:
     ending, detail = ending_of(trial_exit, [note])
     assert ending is (Ending.NO_STEPS if stop is None else Ending.NEVER_STARTED)
     assert detail == note.text
+
+
+def losses_of(losses: Iterable[float], every: int = 1) -> Losses:
+    """Losses of a trial, reported every so many steps."""
+    seen = Losses()
+    for number, loss in enumerate(losses):
+        seen.add((number + 1) * every, loss)
+    return seen
+
+
+BASELINE = losses_of(2.0 * 0.99**n for n in range(100))
+
+
+@pytest.mark.parametrize(
+    ("losses", "far"),
+    [
+        ([2.0] * 3 + [2.0 * 1.1 * FAR] * 5, True),
+        ([2.0] * 3 + [2.0 * 0.9 * FAR] * 5, False),
+        ([256.0] * 3 + [2000.0] * 5, False),
+        ([2.0] * 10 + [1e9] + [2.0] * 5, False),
+        ([2.0] * 3 + [1e9] * 4, False),
+        ([-2.0] * 3 + [1e9] * 5, False),
+        ([], False),
+    ],
+    ids=["far", "not far", "a sum over a larger batch", "one bad batch", "too few", "no zero", "none"],
+)
+def test_far_above(losses: list[float], far: bool) -> None:
+    """Many times as high as where it began, while the baseline's never was; less than that is allowed."""
+    assert losses_of(losses).are_far_above(BASELINE) is far
+
+
+def test_a_hill_that_the_baseline_has_too_is_forgiven() -> None:
+    """A learning rate that warms up, or a loss whose parts are switched on later."""
+    hill = [1.0] * 5 + [50.0] * 20
+    assert not losses_of(hill).are_far_above(losses_of(hill))
+    assert losses_of(hill).are_far_above(losses_of([1.0] * 40))
+
+
+@pytest.mark.parametrize(
+    ("losses", "none"),
+    [
+        ((), False),
+        ((0.5, math.nan), True),
+        ((0.5, math.inf, math.inf, 0.4), False),
+        ((math.inf, math.inf, 0.4), True),
+        ((0.5, math.nan, 0.4), False),
+    ],
+)
+def test_losses_are_no_numbers_if_the_last_or_most_are_none(losses: tuple[float, ...], none: bool) -> None:
+    """A single bad batch is no divergence."""
+    seen = Losses()
+    for step, loss in enumerate(losses):
+        seen.add(step, loss)
+    assert seen.are_no_numbers is none
+
+
+def test_the_level_is_that_before_a_step_relative_to_the_beginning() -> None:
+    """A loss that halves every 50 steps, at its end and halfway."""
+    falling = losses_of(4.0 * 0.5 ** (n / 50) for n in range(200))
+    end, half = falling.level(200), falling.level(100)
+    assert end.ratio == pytest.approx(0.5 ** (175 / 50), rel=0.05)
+    assert half.ratio == pytest.approx(0.5 ** (87 / 50), rel=0.05)
+    assert end.error < 0.01
+
+
+def event(kind: str, t_s: float, *, update: bool = True) -> TraineeEvent:
+    """Return an event of the one process."""
+    return TraineeEvent(kind=kind, t_s=t_s, stream="1.0", update=update)
+
+
+def test_a_milestone_is_passed_once_steps_follow_it() -> None:
+    """A trainer that dies in its checkpoint has reached it, and has not passed it."""
+    passed = Milestones()
+    passed.look([event("step", 1.0), *(event(kind, 2.0) for kind in MILESTONES)], 2.5)
+    assert not passed.are_passed
+    passed.look([event("step", 3.0), event("step", 4.0)], 4.0)
+    assert not passed.are_passed
+    passed.look([event("step", 5.0)], 5.0)
+    assert passed.are_passed
+    assert passed.reached == dict.fromkeys(MILESTONES, 1)
+
+
+def test_times_count_from_the_first_step_to_the_last_look() -> None:
+    """Time before the first step is no training; the longest silence is between steps, the last one after."""
+    passed = Milestones()
+    passed.look([], 50.0)
+    assert passed.trained_s == passed.silent_s == 0.0
+    passed.look(
+        [event("step", 60.0), event("step", 61.0), event("step", 66.0, update=False), event("step", 67.0)], 68.0
+    )
+    passed.look([], 80.0)
+    assert (passed.trained_s, passed.silent_s, passed.longest_silence_s) == (20.0, 13.0, 5.0)
+    assert (passed.steps, passed.updates) == (4, 3)

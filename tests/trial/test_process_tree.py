@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from autotune.measure.processes import (
     ProcessTree,
     descendants,
     descendants_by_scan,
+    files_being_written,
     holders_of,
     process_stat,
 )
@@ -86,3 +88,14 @@ def test_holders_of_a_file_are_found(tmp_path, leaving: subprocess.Popen[str]) -
     with open(tmp_path / "device-uvm", "w"):
         assert holders_of((os.getpid(), leaving.pid, 2**22 + 1), str(tmp_path / "device")) == {os.getpid()}
     assert holders_of((os.getpid(),), str(tmp_path / "device")) == set()
+
+
+def test_files_that_are_open_for_writing_are_found(tmp_path: Path) -> None:
+    """Those that are only read, or closed again, are none."""
+    names = ("written", "added to", "read", "closed")
+    for name in names:
+        (tmp_path / name).touch()
+    with (tmp_path / "written").open("r+b"), (tmp_path / "added to").open("ab"), (tmp_path / "read").open("rb"):
+        found = files_being_written()
+    inodes = {(about.st_dev, about.st_ino): name for name in names for about in [(tmp_path / name).stat()]}
+    assert sorted(name for file, name in inodes.items() if file in found) == ["added to", "written"]

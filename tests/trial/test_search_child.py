@@ -1,4 +1,4 @@
-"""Promises about a search as a child: it starts, it ends, and nothing of it stays."""
+"""Promises about a search as a child: it starts, it ends, nothing of it stays; and about its lifeline."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from autotune.clock import SystemClock
 from autotune.errors import CommandError
 from autotune.measure.processes import process_stat
 from autotune.trial import search_child
-from autotune.trial.search_child import NICENESS, SearchChild, SearchExit
+from autotune.trial.search_child import NICENESS, VARIABLE, Lifeline, SearchChild, SearchExit
 from tests.until import until
 
 STUBBORN = Path(__file__).with_name("stubborn_search.py")
@@ -138,3 +138,29 @@ def test_what_cannot_be_started_says_why(tmp_path: Path, begin: Start) -> None:
         begin(*python(""), log=tmp_path / "link")
     assert not (tmp_path / "elsewhere").exists()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_it_is_cut_when_the_daemon_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of file says so, and no child of the search sees the variable or the pipe."""
+    reader, writer = os.pipe()
+    os.set_inheritable(reader, True)
+    monkeypatch.setenv(VARIABLE, str(reader))
+    lifeline = Lifeline.of_environment()
+    assert VARIABLE not in os.environ
+    assert not os.get_inheritable(reader)
+    assert not lifeline.is_cut
+    os.close(writer)
+    assert lifeline.is_cut
+    assert lifeline.why == ""
+    os.close(reader)
+
+
+def test_it_carries_who_came() -> None:
+    """What the daemon writes is the reason, also after the pipe was closed."""
+    reader, writer = os.pipe()
+    lifeline = Lifeline(reader)
+    os.write(writer, b"GPU 0 is in use")
+    assert lifeline.is_cut
+    os.close(writer)
+    assert lifeline.why == "GPU 0 is in use"
+    os.close(reader)

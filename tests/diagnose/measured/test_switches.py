@@ -16,11 +16,7 @@ def space_of(**kinds: bool) -> Space:
 
 @pytest.mark.parametrize(
     ("is_compiling", "is_unsteady", "tried"),
-    [
-        (False, False, []),
-        (True, False, [{"fixed_length": True}]),
-        (False, True, [{"xla": False}]),
-    ],
+    [(False, False, []), (True, False, [{"fixed_length": True}]), (False, True, [{"xla": False}])],
 )
 def test_what_compiles_for_each_shape_is_taken_away(
     is_compiling: bool, is_unsteady: bool, tried: list[dict[str, bool]]

@@ -14,7 +14,7 @@ import pytest
 from autotune.tf.options import TextOptions
 from autotune.tf.text import TextWorkerError, TokenCache, prepare
 from tests.tf.text import text_functions
-from tests.until import until
+from tests.until import ended, until
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [f"line {number}" for number in range(40)]
@@ -162,13 +162,6 @@ def is_alive(process: psutil.Process) -> bool:
 
 def run_script(script: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a script with this checkout on its path."""
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = ended(sys.executable, script, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert (done.returncode == 0) is ok, done.stderr
     return done
