@@ -64,8 +64,7 @@ def _run(folder: Path, config: Path | str, *typed: str) -> Done:
 
 def _trained(folder: Path, config: Path | str, *typed: str) -> tuple[Path, Path]:
     """Return the folder that training from a folder would run in, and the config that it would be given."""
-    done = _run(folder, config, *typed)
-    assert done.returncode == 0, done.stderr
+    done = _run(folder, config, *typed).well()
     words = shlex.split(done.stdout)
     trains_in = Path(words[1]) if words[0] == "cd" else folder
     return trains_in, trains_in / words[-1]

@@ -74,8 +74,7 @@ def test_all_that_a_search_makes_is_private(state_dir: str | None, mine: Command
     (mine.folder / "checkpoints" / "last.ckpt").write_text("precious")
     for verb, *words in (("search", "--budget", "1m"), ("apply", "--trial", "2", "--force"), ("revert", "--force")):
         typed_words = (verb, "--config", "config.yaml", *words, *options)
-        done = run_forked(*typed_words, cwd=mine.folder, simulator=mine.simulator, umask=0)
-        assert done.returncode == 0, done.stderr
+        run_forked(*typed_words, cwd=mine.folder, simulator=mine.simulator, umask=0).well()
     found = modes(place)
     for name in ("studies", "trials", "searches", "backups"):
         assert any(path.startswith(f"{name}/") for path in found)

@@ -80,8 +80,7 @@ def test_without_a_config_the_file_says_the_study(autotune: CommandLine, study: 
     assert autotune("study", "import", str(file), "--storage", storage).returncode == 0
     assert trials_of(autotune, "--storage", storage) == {study: 2}
     assert study in autotune("study", "list", "--storage", storage).stdout
-    shown = autotune("study", "show", "--storage", storage)
-    assert shown.returncode == 0, shown.stderr
+    shown = autotune("study", "show", "--storage", storage).well()
     assert "2 trials" in shown.stdout
     assert autotune("study", "show", "--storage", storage, "--json").document["members"] == []
 
@@ -102,10 +101,9 @@ def test_a_study_of_another_config_is_refused(project: Path, autotune: CommandLi
         entries = [{**named, "study_name": name}, manifest, *rest]
         other = tmp_path / "other.journal"
         other.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
-        done = autotune("study", "import", str(other), "--config", "config.yaml")
-        assert done.returncode == 1
-        assert says in done.stderr
-        assert "without --config" in done.stderr.lower()
+        said = autotune("study", "import", str(other), "--config", "config.yaml").refusal()
+        assert says in said
+        assert "without --config" in said.lower()
 
 
 def test_a_study_is_deleted_into_the_trash_and_comes_back(project: Path, autotune: CommandLine, study: str) -> None:

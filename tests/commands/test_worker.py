@@ -62,8 +62,7 @@ def test_a_worker_with_other_code_does_not_join(tmp_path: Path) -> None:
     (there.folder / "train.py").write_text("CHANGED = True\n")
     there.simulator = SimulatedRunner(here.clock, lambda _config: Training())
     trainer.act = lambda: said.append(on("two", there, "worker"))
-    done = on("one", here, "search", "--budget", "2m")
-    assert done.returncode == 0, done.stderr
+    on("one", here, "search", "--budget", "2m").well()
     assert said[0].returncode == 1
     assert "with other code: train.py is not the same there" in said[0].stderr
     assert [one.role for one in the_study(here.folder).members.on_record()] == ["search"]
@@ -71,8 +70,7 @@ def test_a_worker_with_other_code_does_not_join(tmp_path: Path) -> None:
 
 def test_a_worker_alone_makes_a_study(simulated: CommandLine) -> None:
     """Where nobody searches, workers do; without a terminal there is a line for each trial."""
-    done = on("one", simulated, "worker", "--budget", "1m")
-    assert done.returncode == 0, done.stderr
+    done = on("one", simulated, "worker", "--budget", "1m").well()
     made = len(the_study(simulated.folder).records())
     assert "No search is at work on this study: for at most 1m this worker tries and confirms" in done.stderr
     assert f"{made} trials made; the study needs no more of it." in done.stderr
@@ -81,8 +79,7 @@ def test_a_worker_alone_makes_a_study(simulated: CommandLine) -> None:
 
 def test_a_study_that_has_its_answer_needs_no_worker(recorded: CommandLine) -> None:
     """It says so, and makes no trial."""
-    done = recorded("worker", "--config", "config.yaml")
-    assert done.returncode == 0
+    done = recorded("worker", "--config", "config.yaml").well()
     assert "The study has its answer" in done.stderr
     assert recorded.simulator.plans == []
 
