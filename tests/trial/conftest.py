@@ -20,6 +20,7 @@ from tests.until import until
 TRAINER = Path(__file__).with_name("trainer.py")
 SAME_ENVIRONMENT = {"PYTEST_CURRENT_TEST": ""}
 """Variables of trials that a zygote may serve in several tests, or in a fixture and its test."""
+STARTS_THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
 
 
 def running(trial_id: str) -> list[int]:
@@ -186,5 +187,7 @@ def site_packages(venv: Path) -> Path:
 
 
 def install(project: Project, name: str, text: str) -> None:
-    """Install a package in the trainer's environment."""
-    (site_packages(Path(project.python).parents[1]) / f"{name}.py").write_text(text)
+    """Install a module in the trainer's environment; a slash in its name is a package's."""
+    path = site_packages(Path(project.python).parents[1]) / f"{name}.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,29 +14,20 @@ from autotune.trial.guard import OrphanCleanup, end_orphans
 from tests.trial.conftest import Trials
 from tests.until import ended
 
-Start = Callable[..., subprocess.Popen[bytes]]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(start: Start) -> Start:
     """Start processes that wait to be told to end, with these variables."""
-    started: list[subprocess.Popen[bytes]] = []
 
-    def start(**env: object) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", "print(flush=True); input()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **{name: str(value) for name, value in env.items()}},
-        )
+    def begin(**env: object) -> subprocess.Popen[str]:
+        variables = {name: str(value) for name, value in env.items()}
+        process = start("import sys; print(flush=True); sys.stdin.read()", **variables)
         process.stdout.readline()  # only after exec does /proc show these variables
-        started.append(process)
         return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return begin
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from autotune.trial.folder import temporary_folder
 from autotune.trial.guard import Guard, end_orphans
 from autotune.trial.launch import ProcessRunner, Runner
 from autotune.trial.warm import MOST_ZYGOTES, ZygoteRunner
-from tests.trial.conftest import SAME_ENVIRONMENT, Project, Trials, install
+from tests.trial.conftest import SAME_ENVIRONMENT, STARTS_THREAD, Project, Trials, install
 from tests.trial.runner_contract import Behaviour, RunnerContract
 from tests.trial.test_guard import Search, gone
 from tests.trial.test_launch import WORDS
@@ -166,7 +166,6 @@ def test_another_environment_is_served_without_autotune_on_its_path(other: Proje
     assert other.forks == (1, 0)
 
 
-STARTS_THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
 STARTS_LATE = """
 import os, threading
 os.register_at_fork(after_in_parent=threading.Thread(target=threading.Event().wait, daemon=True).start)

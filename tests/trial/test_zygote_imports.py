@@ -10,7 +10,7 @@ from autotune.records import TraineeEvent
 from autotune.trial.guard import Guard
 from autotune.trial.launch import ProcessRunner
 from tests.soak.measurements import compared
-from tests.trial.conftest import Project, install, site_packages
+from tests.trial.conftest import STARTS_THREAD, Project, install, site_packages
 
 STANDARD = """
 import sys
@@ -180,12 +180,8 @@ def test_what_is_loaded_late_is_not_there_before(other: Project, guard: Guard) -
 
 def test_a_part_of_a_package_that_starts_a_thread_is_left_out_alone(other: Project) -> None:
     """Modules of the package that were imported before it stay warm."""
-    package = site_packages(Path(other.python).parents[1]) / "big"
-    package.mkdir(exist_ok=True)
-    (package / "__init__.py").write_text("print('imported big')\n")
-    (package / "threads.py").write_text(
-        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    )
+    install(other, "big/__init__", "print('imported big')\n")
+    install(other, "big/threads", STARTS_THREAD)
     other.write("train.py", "import big, big.threads, threading\nprint(threading.active_count())\n")
     assert other.said() == ["imported big\n2\n", "2\n"]
     assert ["importing big.threads starts threads" in remark for remark in other.runner.remarks] == [True]
@@ -193,11 +189,9 @@ def test_a_part_of_a_package_that_starts_a_thread_is_left_out_alone(other: Proje
 
 def test_what_a_part_of_a_package_sets_is_set_for_the_next(other: Project, guard: Guard) -> None:
     """A variable that an import sets is no difference between trials, whichever module of a package sets it."""
-    package = site_packages(Path(other.python).parents[1]) / "wide"
-    package.mkdir(exist_ok=True)
-    (package / "__init__.py").write_text("")
-    (package / "sets.py").write_text("import os\nos.environ['WIDE_CACHE'] = '/cache'\n")
-    (package / "uses.py").write_text("import wide_locks\n")
+    install(other, "wide/__init__", "")
+    install(other, "wide/sets", "import os\nos.environ['WIDE_CACHE'] = '/cache'\n")
+    install(other, "wide/uses", "import wide_locks\n")
     install(other, "wide_locks", "")
     alike(other, guard, "import os, wide, wide.sets, wide.uses\nprint(os.environ['WIDE_CACHE'])\n")
 
