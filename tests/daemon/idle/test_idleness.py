@@ -134,3 +134,11 @@ def test_a_suspended_machine_was_not_idle():
     assert idleness.update(readings.after(1.0, asleep_s=0.5)).idle_since_s == 1_000.0
     assert idleness.update(readings.after(1.0, asleep_s=30.0)).idle_since_s == readings.t_s
     assert idleness.update(readings.after(1.0, asleep_s=30.0)).idle_since_s == readings.t_s - 1.0
+
+
+@pytest.mark.parametrize("left", [{"utilization": 0.5}, {"unlisted_bytes": 1 << 30}], ids=["kernels", "memory"])
+def test_what_our_own_search_has_left_is_nobodys(left):
+    """For two seconds the driver shows its kernels, and holds its memory; nobody has come meanwhile."""
+    readings, idleness = Readings(), Idleness(idle_since_s=500.0)
+    states = [idleness.update(readings.after(seconds, gpu=left)) for seconds in (0.0, 1.75, 0.2, 0.1)]
+    assert [state.idle_since_s for state in states] == [500.0, 500.0, 500.0, None]
