@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.measure.score import (
+    _OF_A_CLASS_SD,
     LEAST_SCORE_GAIN,
     THROUGHPUT,
     UTILIZATION,
@@ -260,6 +261,17 @@ def test_machines_that_differ_have_to_show_a_gain_each():
     assert both.smallest_gain == pytest.approx(1.02 * 1.2 * 1.1 - 1.0)
     assert (both.standard_error, both.of_machines) == (max(good.standard_error, 0.01), (good, poor))
     assert on_all_machines([good]) == good
+
+
+@pytest.mark.parametrize("machines", [2, 4, 6])
+@pytest.mark.parametrize(("times", "agree"), [(0.99, True), (1.01, False)])
+def test_machines_agree_up_to_two_standard_deviations_of_cochrans_q(machines, times, agree):
+    """The sum of squared distances from the mean, in standard errors; its mean is n - 1, its variance twice that."""
+    variance = (math.log(1.1) ** 2 + (2.0 * _OF_A_CLASS_SD) ** 2) / 4.0
+    most = (machines - 1) + 2.0 * math.sqrt(2.0 * (machines - 1))
+    apart = times * math.sqrt(most * variance / machines)
+    both = on_all_machines([judgement(1.2 * math.exp(sign * apart)) for sign in (1, -1) * (machines // 2)])
+    assert (both.score.high < 1.2 * math.exp(apart) * 1.1 * 0.999) is agree
 
 
 def test_machines_that_agree_show_more_than_each_alone():

@@ -13,6 +13,7 @@ from autotune.measure.statistics import (
     moderated_interval,
     optimal_window_s,
     pooled_variance,
+    robust_pooled_variance,
     slow_outliers,
     student_t_quantile,
 )
@@ -106,6 +107,13 @@ def test_pooling_weighs_groups_by_their_degrees_of_freedom():
     """Two groups of unlike means and sizes give the variance within; singles say nothing."""
     assert pooled_variance([[1.0, 3.0], [10.0, 11.0, 12.0], [99.0]]) == (pytest.approx(4.0 / 3.0), 3.0)
     assert pooled_variance([[1.0], []]) == (0.0, 0.0)
+
+
+def test_what_was_slowed_down_is_left_out_of_the_variance():
+    """By distance from the median of its own group, whatever the groups' levels are."""
+    groups = [[0.0, 0.01, -0.01, -2.0], [5.0, 5.02, 5.01]]
+    assert robust_pooled_variance(groups) == pooled_variance([[0.0, 0.01, -0.01], groups[1]])
+    assert robust_pooled_variance([[1.0]]) == (0.0, 0.0)
 
 
 def test_without_a_prior_the_interval_is_the_ordinary_one():

@@ -226,3 +226,16 @@ def _basis(trials: Sequence[TrialRecord], *, wished_window_s: float = 0.0) -> Co
     return ConfirmationBasis(
         trials=trials, baseline=BASELINE, sd=0.08, usual_window_s=2.0, wished_window_s=wished_window_s, budget_s=1e6
     )
+
+
+def test_a_third_point_runs_in_each_pair(make_trial: MakeTrial) -> None:
+    """Its trials are part of a pair's length, and of the plan."""
+    durations_s = {0: 10.0, 1: 20.0, 2: 40.0}
+    trials = [make_trial({"n": n}, 50.0, duration_s=duration_s) for n, duration_s in durations_s.items()]
+    (candidate,), basis = _better(n1=0.3), _basis(trials)
+    three = replace(basis, third=point_name({"n": 2}))
+    assert (basis.arms, basis.pair_s(candidate)) == (2, 30.0)
+    assert (three.arms, three.pair_s(candidate)) == (3, 70.0)
+    plan = plan_confirmation([candidate], three, left_s=1000.0)
+    assert plan is not None
+    assert (plan.arms, plan.usual_trial_s) == (3, pytest.approx(70.0 / 3))
