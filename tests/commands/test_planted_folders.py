@@ -6,10 +6,13 @@ different for other users is tested with the modules that decide it.
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from autotune.errors import AutotuneError
+from autotune.study.storage.lock import sole_search
 from tests.command_line import CONFIG, CommandLine, run_forked, typed
 from tests.users import MALLORY, acting_as, only_root
 
@@ -114,3 +117,14 @@ def test_the_files_of_a_real_trial_are_private_and_the_umask_of_its_trainer_is_t
                 path.rename(mine.folder.parent / "mine")
         with pytest.raises(PermissionError):
             os.listdir(state)
+
+
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda lock: lock.symlink_to("thesis.txt")], ids=["fifo", "link"])
+def test_what_stands_in_the_place_of_a_lock_is_refused(tmp_path: Path, plant: Callable[[Path], object]) -> None:
+    """A link is not followed, so that no file is emptied, and a FIFO is not waited for."""
+    (tmp_path / "thesis.txt").write_text("all of it")
+    lock = tmp_path / "study.search"
+    plant(lock)
+    with pytest.raises((OSError, AutotuneError)), sole_search(lock, "study"):
+        pass
+    assert (tmp_path / "thesis.txt").read_text() == "all of it"

@@ -385,10 +385,22 @@ def test_a_change_to_one_of_several_files_keeps_all_as_they_are(two, tmp_path):
 
 
 def test_a_new_file_is_there_whole_or_not_at_all(small_disk):
-    """On a full disk none is left, nor where the folder is gone, which the remedy names."""
+    """On a full disk none is left, nor where the folder is gone; one that is there stays."""
     with pytest.raises(ConfigError, match="cannot be written"):
         create_file(small_disk / "new.yaml", "a: " + "x" * 2**20)
     assert list(small_disk.iterdir()) == []
     with pytest.raises(ConfigError, match="cannot be written") as caught:
         create_file(small_disk / "nowhere" / "new.yaml", "a: 1\n")
     assert str(small_disk / "nowhere") in caught.value.remedy
+    create_file(small_disk / "new.yaml", "a: 1\r\n")
+    with pytest.raises(ConfigError, match="not overwritten"):
+        create_file(small_disk / "new.yaml", "b: 2\n")
+    assert (small_disk / "new.yaml").read_bytes() == b"a: 1\r\n"
+
+
+def test_a_second_section_is_refused(config, backups):
+    """The place of the first one is named."""
+    init(config, backups, TickingClock())
+    with pytest.raises(ConfigError, match="already") as caught:
+        plan_section(config, SECTION)
+    assert caught.value.where == f"{config}:9"

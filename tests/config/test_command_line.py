@@ -63,3 +63,11 @@ def test_a_command_that_is_shown_can_be_typed_as_it_stands(verb: str) -> None:
     taken = {option for parameter in command.params for option in parameter.opts}
     shown = {word for word in shlex.split(typed.command(verb)) if word.startswith("--")}
     assert shown == taken & {"--config", "--state-dir", "--storage"}
+
+
+@pytest.mark.parametrize("words", [["A=1"], []])
+def test_a_command_without_a_program_is_refused(words: list[str]) -> None:
+    """Variables alone are none."""
+    with pytest.raises(ConfigError, match="empty") as caught:
+        read_typed(words)
+    assert caught.value.remedy

@@ -349,3 +349,11 @@ def test_what_is_no_limit(text: str) -> None:
     """The message says what would be one."""
     with pytest.raises(ValueError, match=r"4x|1x"):
         parse_batch_limit(text)
+
+
+def test_without_a_section_everything_has_its_default(config):
+    """A plain config loads; only the command is missing, and said to be when it is needed."""
+    settings = load(config, TRAINING)
+    assert (settings.section.knobs, settings.command, settings.section.place("command")) == (None, None, "autotune")
+    with pytest.raises(ConfigError, match="how training is started"):
+        settings.argv(config=config, config_text=TRAINING, python="python")
