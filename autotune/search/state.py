@@ -32,7 +32,7 @@ class SearchState:
         self.trials = trials = SearchTrials(problem, study)
         findings.recall(of_space(trials.of_study(), problem.space), problem.space)
         self.model = Model(
-            *(problem, study, findings, trials), sampler=sampler, seed=seed, warm_start=warm_start or WarmStart()
+            problem, study, findings, trials, sampler=sampler, seed=seed, warm_start=warm_start or WarmStart()
         )
         self.windows = Windows(problem, trials, self.model, budget_s)
         self.answer = CurrentAnswer(problem, trials, self.model, self.windows, budget_s)
