@@ -48,14 +48,15 @@ def test_an_unmodified_trainer_is_searched_and_its_values_applied(
     project.until_nothing_runs()
 
 
-@pytest.mark.core
 @pytest.mark.services
 @pytest.mark.timeout(300)
-def test_the_shipped_trainer_is_searched_and_its_values_applied(tmp_path: Path) -> None:
-    """Real, because it is what the README's first command runs; its command runs in TMPDIR itself, above its config."""
+@pytest.mark.parametrize("temporary", [pytest.param(".", marks=pytest.mark.core), "tmp"])
+def test_the_shipped_trainer_is_searched_and_its_values_applied(tmp_path: Path, temporary: str) -> None:
+    """Real, because it is what the README's first command runs; its command runs in TMPDIR itself, or above it."""
     pytest.importorskip("tensorflow")
     project = Project(tmp_path / "configs", ROOT / "tests" / "toys" / "toy_trainer.py", "")
-    project.env |= {"TMPDIR": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    (tmp_path / temporary).mkdir(exist_ok=True)
+    project.env |= {"TMPDIR": str(tmp_path / temporary), "TF_CPP_MIN_LOG_LEVEL": "2"}
     project.config.write_text((ROOT / "configs" / "config.yaml").read_text())
     corpus = [sys.executable, "-m", "autotune.workloads.tts.corpus", "--out", "data/quickstart"]
     subprocess.run(corpus, cwd=tmp_path, check=True, capture_output=True)
