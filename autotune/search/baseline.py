@@ -18,7 +18,7 @@ from autotune.search.preflight import try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.search.schedule import baseline_cache_time_limit_s, expected_trial_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PointTaken, TrialMaker
+from autotune.search.trial_maker import PointTaken, SearchStage, TrialMaker
 from autotune.trial.execution import TrialSpec
 from autotune.trial.explanations import EXPLANATIONS, failure_text
 
@@ -28,7 +28,7 @@ WARM_UP_FROM_S = 120.0
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 
 
-class Baseline:
+class Baseline(SearchStage):
     """Measures today's config, and the study's current answer where there is one."""
 
     def __init__(
@@ -40,10 +40,7 @@ class Baseline:
         others: OtherMachines,
         explorer: Explorer,
     ) -> None:
-        self._parts = parts
-        self._state = state
-        self._trials = trials
-        self._narrator = narrator
+        super().__init__(parts, state, trials, narrator)
         self._others = others
         self._explorer = explorer
         self._trial = TrialSpec(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)

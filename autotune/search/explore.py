@@ -20,14 +20,14 @@ from autotune.search.schedule import (
     why_exploring_ends,
 )
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import PointTaken, TrialMaker
+from autotune.search.trial_maker import PointTaken, SearchStage, TrialMaker
 from autotune.trial.execution import TrialSpec
 
 _EXPLORES = 0.45
 """Share of the budget that exploring has before time is kept for a close and small answer."""
 
 
-class Explorer:
+class Explorer(SearchStage):
     """Explorer of the space of a search.
 
     Attributes:
@@ -45,10 +45,7 @@ class Explorer:
         others: OtherMachines,
         finalists: Finalists,
     ) -> None:
-        self._parts = parts
-        self._state = state
-        self._trials = trials
-        self._narrator = narrator
+        super().__init__(parts, state, trials, narrator)
         self._others = others
         self._finalists = finalists
         self.ended: EndOfExploring | None = None

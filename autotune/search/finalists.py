@@ -24,7 +24,7 @@ from autotune.search.race import Racer
 from autotune.search.schedule import CAUTION, EndOfExploring, ExploringEnd, expected_trial_s
 from autotune.search.state import SearchState
 from autotune.search.take_back import TakeBack
-from autotune.search.trial_maker import TrialMaker
+from autotune.search.trial_maker import SearchStage, TrialMaker
 from autotune.search.validation import Validator
 from autotune.study.answer import judged_finalists
 from autotune.trial.execution import TrialSpec
@@ -38,7 +38,7 @@ _OUTCOMES = {
 }
 
 
-class Finalists:
+class Finalists(SearchStage):
     """Finalists of a search.
 
     Args:
@@ -59,10 +59,7 @@ class Finalists:
         validator: Validator,
         racer: Racer,
     ) -> None:
-        self._parts = parts
-        self._state = state
-        self._trials = trials
-        self._narrator = narrator
+        super().__init__(parts, state, trials, narrator)
         self._others = others
         self._validator = validator
         self._racer = racer

@@ -123,7 +123,7 @@ class Model:
         better = self.better()
         is_best = bool(better) and self.observed_name(record.values) == better[0].observation.name
         if is_best and self.scope.reach_further(record):
-            self._rebuild()
+            self.search_again()
 
     def leave_alone(self, point: str) -> str:
         """Leave those knobs alone that cannot matter yet, by what phases of a point have shown on this machine.
@@ -137,7 +137,7 @@ class Model:
     def leave_caches_alone(self) -> None:
         """Search without varying caches."""
         self.scope.leave_caches_alone()
-        self._rebuild()
+        self.search_again()
 
     def _fit(self) -> None:
         self.sd = expected_trial_sd(self._observations)

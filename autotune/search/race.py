@@ -20,7 +20,7 @@ from autotune.records import Ending, Purpose, RaceArm, RaceLeg, Scalar, TraineeE
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.schedule import CAUTION, RACES_FROM_S, STOPPING_S, expected_start_s, race_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import CUT_SHORT, TrialMaker
+from autotune.search.trial_maker import CUT_SHORT, SearchStage, TrialMaker
 from autotune.space.knob import Label, is_number, key_name, same_scalar
 from autotune.space.space import effective_batch_ratio
 from autotune.trial.checkpoint_backups import CheckpointCopy, copy_newest_checkpoint
@@ -43,7 +43,7 @@ class _Arm:
     rate: float | None = None
 
 
-class Racer:
+class Racer(SearchStage):
     """Racer of the answer of a search.
 
     Attributes:
@@ -51,10 +51,7 @@ class Racer:
     """
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
-        self._parts = parts
-        self._state = state
-        self._trials = trials
-        self._narrator = narrator
+        super().__init__(parts, state, trials, narrator)
         self._wanted_s = race_s(parts.options.race_s, parts.budget.budget_s)
         self._copy: CheckpointCopy | None = None
         self._resumes = False

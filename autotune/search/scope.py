@@ -73,10 +73,9 @@ class Scope:
             self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
 
     def leave_caches_alone(self) -> None:
-        """Vary caches no longer; where today's config has some, its trials are measured while they fill."""
+        """Vary caches no longer, from the next update on; those of today's config are filled in every trial."""
         self.filling = self.space.settles(self._problem.space.baseline)
         self._whole = self._whole.without_settling()
-        self.update()
 
     def reach_further(self, record: TrialRecord) -> bool:
         """Search larger values, too, of what the best point has at its largest, if that waits with the CPU idle.
@@ -85,7 +84,7 @@ class Scope:
             record: Latest trial of the best point.
 
         Returns:
-            Whether the scope is wider now.
+            Whether the scope is wider after the next update.
         """
         measured = record.comparable
         if measured is None:
@@ -116,7 +115,6 @@ class Scope:
             self.outposts.append({**record.values, **outpost})
             tried = " and ".join(f"{path} up to {value}" for path, value in outpost.items())
             self._findings.remarks.append(f"{why[0].upper()}{why[1:]}: a search tries {tried}.")
-            self.update()
         return bool(outpost)
 
     def _further_on_record(self) -> dict[str, float]:

@@ -20,7 +20,7 @@ from autotune.records import Purpose, Ratio, TrialRecord, Values
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.schedule import expected_trial_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import TrialMaker
+from autotune.search.trial_maker import SearchStage, TrialMaker
 from autotune.search.worth import TakenBack, taken_back
 from autotune.space.knob import Label
 from autotune.study.answer import gave_no_numbers
@@ -38,14 +38,11 @@ _MOST_SCREENS = 3
 _LEAST_TRIALS, _MOST_TRIALS = 2, 8  # of a point, while one change is taken back
 
 
-class TakeBack:
+class TakeBack(SearchStage):
     """Takes the changes of a finalist back."""
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
-        self._parts = parts
-        self._state = state
-        self._trials = trials
-        self._narrator = narrator
+        super().__init__(parts, state, trials, narrator)
         self._rng = random.Random(parts.options.seed)
         self._kept_s = 0.0
 

@@ -171,13 +171,7 @@ class TrialMaker:
         self.latest = done
         self.filled_files = self._findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
-        record = self._record(trial, claim.number, done, validity, code, start)
-        shown = judge(done)
-        record = replace(
-            record,
-            validation=shown if isinstance(shown, Validation) else None,
-            race=shown if isinstance(shown, RaceLeg) else None,
-        )
+        record = self._record(trial, claim.number, done, validity, code, start, judge(done))
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
         record = study.finish(claim, record, score=self._state.trials.score(record), speeds=speeds)
         # Its outputs are deleted within half a second beyond the wall, or beyond its own end: it may ignore SIGTERM.
@@ -283,6 +277,7 @@ class TrialMaker:
         validity: Validity,
         code: Mapping[str, str],
         start: datetime,
+        shown: Validation | RaceLeg | None,
     ) -> TrialRecord:
         problem = self._parts.problem
         loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
@@ -300,6 +295,8 @@ class TrialMaker:
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
             conditions=self._conditions(trial, done),
+            validation=shown if isinstance(shown, Validation) else None,
+            race=shown if isinstance(shown, RaceLeg) else None,
             # As it was when the trial began, for the files that were known then.
             code={**problem.code.digests(loaded, before_s=start.timestamp()), **code},
         )
@@ -333,3 +330,13 @@ class TrialMaker:
             return
         if record.ending not in self.failures:
             self.failures[record.ending] = Failed(record=record, stderr_tail=done.stderr_tail, folder=done.folder.path)
+
+
+class SearchStage:
+    """Stage of a search, or a part of one, that runs trials."""
+
+    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
+        self._parts = parts
+        self._state = state
+        self._trials = trials
+        self._narrator = narrator

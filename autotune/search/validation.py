@@ -10,12 +10,12 @@ from autotune.records import DISTURBED, Ending, Machine, Purpose, SearchResult, 
 from autotune.search.parts import Narrator, SearchParts
 from autotune.search.schedule import CAUTION, STOPPING_S, expected_start_s
 from autotune.search.state import SearchState
-from autotune.search.trial_maker import CUT_SHORT, TrialMaker
+from autotune.search.trial_maker import CUT_SHORT, SearchStage, TrialMaker
 from autotune.trial.execution import Execution, TrialSpec
 from autotune.trial.outcome import CHECKPOINT, EPOCH_END, EVALUATION
 
 
-class Validator:
+class Validator(SearchStage):
     """Validator of the points that a search has confirmed.
 
     Attributes:
@@ -23,10 +23,7 @@ class Validator:
     """
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
-        self._parts = parts
-        self._state = state
-        self._trials = trials
-        self._narrator = narrator
+        super().__init__(parts, state, trials, narrator)
         self._longest_s = parts.options.validate_s
         self._baseline: Execution | None = None
         self.has_broken = False
