@@ -1,5 +1,6 @@
 """``autotune status``: what is known so far."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,15 +19,18 @@ if TYPE_CHECKING:
 @click.command(name="status")
 @config_option
 @click.option("--details", is_flag=True, help="Show all that was measured, notes on the GPUs, and the last trials.")
+@click.option("--why", is_flag=True, help="Show the rules that led to the verdict, with what each looked at.")
 @json_option
 @state_dir_option
 @storage_option
 @click.pass_obj
-def command(call: Invocation, config: Path, details: bool, state_dir: Path | None, storage: str | None) -> int:
+def command(
+    call: Invocation, config: Path, details: bool, why: bool, state_dir: Path | None, storage: str | None
+) -> int:
     """Shows what the record of this config's study says: the same answer as the last search gave."""
     with signals_held():
         from autotune.records import Verdict
-        from autotune.report.answer import print_answer
+        from autotune.report.answer import print_answer, print_rules
         from autotune.report.console import text_console
         from autotune.report.plain_text import plain
         from autotune.search.answer import Study
@@ -36,6 +40,7 @@ def command(call: Invocation, config: Path, details: bool, state_dir: Path | Non
     say_remarks(problem.state.remarks)
     study = Study.of(problem)
     result = study.answer()
+    rules = study.rules(result) if why else []
     if call.as_json:
         from autotune.commands.apply_answer import changes_to_offer, diff_of
         from autotune.report.json_answer import answer_document
@@ -49,7 +54,11 @@ def command(call: Invocation, config: Path, details: bool, state_dir: Path | Non
             answer=offered,
             diff=diff_of(problem, offered),
         )
+        if why:
+            document["rules"] = [asdict(rule) for rule in rules]
         call.answer(lambda: say_object(document, indent=2))
+    elif why:
+        print_rules(text_console(), rules)
     else:
         console = text_console()
         baseline = result.baseline.values if result.baseline else {}

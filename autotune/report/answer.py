@@ -1,7 +1,7 @@
 """Final screen of a search, on stdout: the changes, their effect, its certainty, and the next command to type."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -29,6 +29,7 @@ from autotune.records import (
 )
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.race_notes import race_notes
+from autotune.study.reasons import Rule
 
 _LONGEST = 500  # characters of what others have said
 
@@ -99,6 +100,14 @@ def print_answer(
     console.print()
     if not without_next:
         print_next_step(console, result, typed=typed, applied=applied, answer=answer)
+
+
+def print_rules(console: Console, rules: Iterable[Rule]) -> None:
+    """Print the rules that led to a verdict: each with what it looked at, and what came of it."""
+    for number, rule in enumerate(rules, 1):
+        console.print(Text.assemble(f"{number:2}. ", (plain(rule.rule, longest=_LONGEST), "bold")), soft_wrap=True)
+        looked_at = plain(rule.inputs, longest=_LONGEST)
+        console.print(f"    {looked_at} -> {plain(rule.result, longest=_LONGEST)}", soft_wrap=True)
 
 
 def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterator[str]:

@@ -27,6 +27,7 @@ from autotune.space.space import Space
 from autotune.study.answer import Kinds
 from autotune.study.entry import UndeliveredTrials, read_records
 from autotune.study.identity import frameworks_text
+from autotune.study.reasons import Rule, rules_of
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import Rating, answer_of, ratings_among, summarize
@@ -83,6 +84,11 @@ class Study:
             unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
             result = replace(result, cautions=(*result.cautions, unknown))
         return result
+
+    def rules(self, result: SearchResult) -> list[Rule]:
+        """Return the rules that led to an answer of this study, in the order in which they were applied."""
+        others = len(self.trials) - len(self.current)
+        return list(rules_of(self.current, result, self._problem.objective, of_other_code=others))
 
     def limited_answers(self) -> Iterator[SearchResult]:
         """Yield the answers of searches whose limits left out what the study stands by, the latest first."""
