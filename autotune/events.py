@@ -1,6 +1,7 @@
 """Events that a search emits while it goes on. The storage is the truth, events are a view of it."""
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.records import GpuRole, Purpose, Ratio, Scalar, TrialRecord, Values, Verdict
@@ -114,3 +115,53 @@ Event = (
     | KnobsRated
     | SearchEnded
 )
+
+OnEvent = Callable[[Event], None]
+
+OnRemark = Callable[[str], None]
+"""Function that a part of a search gives its sentences for the user to; `EventBus.remark`, where there is a bus."""
+
+
+def no_remark(text: str) -> None:
+    """Drop a remark: for who works where nobody listens."""
+
+
+class EventBus:
+    """Bus for the events of one search: whatever is published is given to every consumer, in their order.
+
+    An event that is published while another is being given out follows it, so that all consumers see the same order.
+
+    Args:
+        consumers: Called with each event; what one of them raises goes to whoever published it.
+    """
+
+    def __init__(self, consumers: Iterable[OnEvent] = ()) -> None:
+        self._consumers = list(consumers)
+        self._waiting: deque[Event] = deque()
+        self._gives_out = False
+
+    def subscribe(self, consumer: OnEvent) -> None:
+        """Add a consumer, behind all others."""
+        self._consumers.append(consumer)
+
+    def publish(self, event: Event) -> None:
+        """Give an event to all consumers."""
+        self._waiting.append(event)
+        if self._gives_out:
+            return
+        self._gives_out = True
+        try:
+            while self._waiting:
+                event = self._waiting.popleft()
+                for consumer in self._consumers:
+                    consumer(event)
+        finally:
+            self._gives_out = False
+
+    def remark(self, text: str) -> None:
+        """Publish a sentence for the user."""
+        self.publish(Remark(text=text))
+
+    def change_phase(self, phase: str, why: str) -> None:
+        """Publish that a phase begins, or something of it changes, with the reason."""
+        self.publish(PhaseChanged(phase=phase, why=why))

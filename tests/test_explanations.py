@@ -225,11 +225,13 @@ def test_a_storage_that_keeps_silent_is_not_called_dead(left_s: float, says: str
     clock = VirtualClock()
     with running_server() as server:
         owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + left_s)
-        study = Study("silent", at(server.url, tmp_path), pending=tmp_path / "pending", owner=owner)
+        remarks: list[str] = []
+        storage, pending = at(server.url, tmp_path), tmp_path / "pending"
+        study = Study("silent", storage, pending=pending, owner=owner, remark=remarks.append)
         server.freeze()
         study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
         study.calls.write_pending()
-        said = " ".join(study.remarks)
+        said = " ".join(remarks)
         server.thaw()
         study.close()
     check(said, (says,), (never, "cannot be reached"))

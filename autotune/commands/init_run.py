@@ -16,6 +16,7 @@ from autotune.config.command_line import read_typed, refuse_secrets
 from autotune.config.load import separate_path
 from autotune.config.secrets import masked
 from autotune.errors import ConfigError, TrialError
+from autotune.events import OnRemark, no_remark
 from autotune.options import InitRequest
 from autotune.records import Ending
 from autotune.report.console import text_console
@@ -215,7 +216,7 @@ def try_start(problem: Problem, call: Invocation, *, longest_s: float) -> float:
     """
     clock = call.clock
     name = _name(clock)
-    with _prepared(problem, call, name) as (runner, checkpoints):
+    with _prepared(problem, call, name, no_remark) as (runner, checkpoints):
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
         preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
@@ -237,11 +238,13 @@ def _name(clock: Clock) -> str:
 
 
 @contextmanager
-def _prepared(problem: Problem, call: Invocation, name: str) -> Iterator[tuple[Runner, CheckpointBackups]]:
+def _prepared(
+    problem: Problem, call: Invocation, name: str, remark: OnRemark
+) -> Iterator[tuple[Runner, CheckpointBackups]]:
     """Hold this machine's part of the study, without orphans, and the user's checkpoints, while trials are made."""
     problem.state.create()
     clock = call.clock
-    checkpoints = CheckpointBackups(problem.trainer, clock, name=name)
+    checkpoints = CheckpointBackups(problem.trainer, clock, name=name, remark=remark)
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
@@ -255,8 +258,12 @@ def _make(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
     """Make the first trial, and where that shows what it should the second one."""
     problem, clock, second = plan.problem, call.clock, None
     name = _name(clock)
+
+    def remark(text: str) -> None:
+        console.print(plain(text, longest=1000), soft_wrap=True)
+
     console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
-    with _prepared(problem, call, name) as (runner, checkpoints):
+    with _prepared(problem, call, name, remark) as (runner, checkpoints):
         side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         with _waiting(console):
             first = run_preflight(
@@ -278,8 +285,8 @@ def _make(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
                     second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
                 loss = checkpoints.loss("the preflight's second trial")
         left = side_effects.since_then("the preflight trial")
-    for remark in (*checkpoints.remarks, *([left.sentence] if left is not None else [])):
-        console.print(plain(remark, longest=1000), soft_wrap=True)
+    if left is not None:
+        remark(left.sentence)
     return _Trials(first=first, second=second, trouble=trouble, loss=loss, left_files=left is not None)
 
 

@@ -1,6 +1,6 @@
 """Measured diagnosis: which trials are made, in which order, and what is judged by each. Read `Diagnoser.run` first."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -28,12 +28,11 @@ from autotune.diagnose.single_changes import (
     together,
 )
 from autotune.diagnose.tables import MEASURED_CHECKS
-from autotune.events import Event
 from autotune.measure.phases import Bounds, bounds_of, phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
 from autotune.search.findings import Findings
-from autotune.search.parts import Narrator, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import TrialMaker
@@ -62,23 +61,22 @@ class Diagnoser:
     """Maker of the trials of one diagnosis.
 
     Args:
-        consumers: Told everything that happens.
         busy_s: Returns the CPU time of all processes; None where that is not known.
     """
 
     def __init__(
         self,
         parts: SearchParts,
-        consumers: Iterable[Callable[[Event], None]],
         *,
         busy_s: Callable[[], float | None],
         cores: float,
     ) -> None:
         self._parts = parts
+        self._events = parts.events
         self._problem = parts.problem
         self._cores = cores
         self._readings = BusyReadings(parts.clock.now_s, busy_s)
-        findings = Findings(parts.problem, parts.clock)
+        findings = Findings(parts.problem, parts.clock, parts.events.remark)
         self._state = SearchState(
             parts.problem,
             parts.study,
@@ -87,8 +85,8 @@ class Diagnoser:
             seed=parts.options.seed,
             budget_s=parts.budget.budget_s,
         )
-        self._narrator = Narrator((*consumers, self._readings), findings.remarks)
-        self._trials = TrialMaker(parts, self._state, findings, self._narrator)
+        parts.events.subscribe(self._readings)
+        self._trials = TrialMaker(parts, self._state, findings)
         self._records: list[TrialRecord] = []
         self._foreign_cores: list[float] = []  # that others kept busy during each trial, as far as it is known
 
@@ -163,7 +161,7 @@ class Diagnoser:
 
     def _watch(self) -> tuple[Execution, TrialRecord]:
         """Make a longer trial of today's config, through an evaluation and a checkpoint where it comes to these."""
-        self._narrator.tell_phase("diagnosing", "today's config, through what it does besides steps")
+        self._events.change_phase("diagnosing", "today's config, through what it does besides steps")
         # of the budget, for the trial that goes through evaluations and checkpoints
         longest_s = min(40.0, max(20.0, 0.15 * self._parts.budget.budget_s))
         values = self._problem.space.baseline
@@ -184,7 +182,7 @@ class Diagnoser:
         larger = _twice(knob)
         if larger is None:
             return None, None
-        self._narrator.tell_phase("diagnosing", f"{knob.path}: {larger}, for what a step takes whatever its batch")
+        self._events.change_phase("diagnosing", f"{knob.path}: {larger}, for what a step takes whatever its batch")
         values = self._problem.space.with_heuristic(self._problem.space.baseline, knob.path, larger)
         done, record = self._take_through_phases(values, 3)
         trial = phased_trial(done.events)
@@ -214,7 +212,7 @@ class Diagnoser:
             return plan, []
         window_s = min(longest_s, max(least_s, self._left_s() / len(order) - start_s))
         changes = "; ".join(knob.path for switch in plan.tried for knob in switch.knobs)
-        self._narrator.tell_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
+        self._events.change_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
         for place in order:
             self._try(trials, place, window_s, start_s)
         both = together(self._problem.space, trials.gains())

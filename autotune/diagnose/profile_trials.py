@@ -117,8 +117,6 @@ class ProfileTrials:
                 )
         if loss := self.checkpoints.loss("the trial"):
             raise loss
-        self.remarks += self.checkpoints.remarks
-        self.checkpoints.remarks.clear()
         folder.discard_temporary()
         evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
         ending, detail = ending_of(trial_exit, watch.events, evidence)
@@ -144,15 +142,16 @@ def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> 
         AutotuneError: The state folder cannot be made.
     """
     problem.state.create()
+    remarks = list(problem.settings.remarks)
     name = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
-        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
-        CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock, remarks.append) as collector,
+        CheckpointBackups(problem.trainer, clock, name=name, remark=remarks.append) as checkpoints,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        busy = [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
+        remarks += [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
         yield ProfileTrials(
             problem=problem,
             clock=clock,
@@ -161,7 +160,7 @@ def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> 
             checkpoints=checkpoints,
             name=name,
             ends_s=ends_s,
-            remarks=[*problem.settings.remarks, *busy],
+            remarks=remarks,
         )
 
 

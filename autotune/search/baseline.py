@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from autotune.clock import format_duration
 from autotune.errors import TrialError
-from autotune.events import Remark
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.sampler.acquisition import Proposal
 from autotune.search.explore import Explorer
 from autotune.search.other_machines import OtherMachines
-from autotune.search.parts import Narrator, Outcome, SearchParts
+from autotune.search.parts import Outcome, SearchParts
 from autotune.search.preflight import try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.search.schedule import baseline_cache_time_limit_s, expected_trial_s
@@ -36,11 +35,10 @@ class Baseline(SearchStage):
         parts: SearchParts,
         state: SearchState,
         trials: TrialMaker,
-        narrator: Narrator,
         others: OtherMachines,
         explorer: Explorer,
     ) -> None:
-        super().__init__(parts, state, trials, narrator)
+        super().__init__(parts, state, trials)
         self._others = others
         self._explorer = explorer
         self._trial = TrialSpec(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
@@ -60,10 +58,10 @@ class Baseline(SearchStage):
         budget_s = self._parts.budget.budget_s
         require_baseline(record, self._parts.problem, budget_s=budget_s, earlier=self._state.trials.own)
         if longer := self._state.windows.why_longer():
-            self._narrator.tell(Remark(text=longer))
+            self._events.remark(longer)
         self._try_standing_answer()
         if alone := self._state.model.leave_alone(self._state.trials.baseline_point):
-            self._narrator.tell_phase("exploring", alone)
+            self._events.change_phase("exploring", alone)
         return Outcome.DONE
 
     def _measured(self) -> TrialRecord:

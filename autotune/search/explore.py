@@ -8,7 +8,7 @@ from autotune.records import Purpose, Validity
 from autotune.sampler.acquisition import Proposal
 from autotune.search.finalists import Finalists
 from autotune.search.other_machines import OtherMachines
-from autotune.search.parts import Narrator, Outcome, SearchParts
+from autotune.search.parts import Outcome, SearchParts
 from autotune.search.schedule import (
     EndOfExploring,
     ExploringEnd,
@@ -41,11 +41,10 @@ class Explorer(SearchStage):
         parts: SearchParts,
         state: SearchState,
         trials: TrialMaker,
-        narrator: Narrator,
         others: OtherMachines,
         finalists: Finalists,
     ) -> None:
-        super().__init__(parts, state, trials, narrator)
+        super().__init__(parts, state, trials)
         self._others = others
         self._finalists = finalists
         self.ended: EndOfExploring | None = None
@@ -54,7 +53,7 @@ class Explorer(SearchStage):
 
     def explore(self) -> Outcome:
         """Propose, run, judge and learn, as long as that pays and fits in front of what comes after it."""
-        self._narrator.tell_phase("exploring", self._why())
+        self._events.change_phase("exploring", self._why())
         self.ended = None
         while self.ended is None:
             self._others.take_in()
@@ -120,7 +119,7 @@ class Explorer(SearchStage):
         why = "caches stay as they are: one pass over the data, which fills them, does not fit into a trial"
         if self._state.model.scope.filling:
             why += "; they are compared without the time they wait for data"
-        self._narrator.tell_phase("exploring", why)
+        self._events.change_phase("exploring", why)
 
     def _why(self) -> str:
         why, left_s = "looking for better values", self._parts.budget.left_s()

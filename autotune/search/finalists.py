@@ -19,7 +19,7 @@ from autotune.search.confirm import (
     reserved_s,
 )
 from autotune.search.other_machines import OtherMachines
-from autotune.search.parts import Narrator, Outcome, SearchParts
+from autotune.search.parts import Outcome, SearchParts
 from autotune.search.race import Racer
 from autotune.search.schedule import CAUTION, EndOfExploring, ExploringEnd, expected_trial_s
 from autotune.search.state import SearchState
@@ -54,16 +54,15 @@ class Finalists(SearchStage):
         parts: SearchParts,
         state: SearchState,
         trials: TrialMaker,
-        narrator: Narrator,
         others: OtherMachines,
         validator: Validator,
         racer: Racer,
     ) -> None:
-        super().__init__(parts, state, trials, narrator)
+        super().__init__(parts, state, trials)
         self._others = others
         self._validator = validator
         self._racer = racer
-        self._take_back = TakeBack(parts, state, trials, narrator)
+        self._take_back = TakeBack(parts, state, trials)
         self._rng = random.Random(parts.options.seed)
         self._chosen: Sequence[Candidate] = ()
         self._seen = 0  # trials, when there was nothing to confirm
@@ -131,7 +130,7 @@ class Finalists(SearchStage):
             has_more, self._seen = len(self._state.trials.own) > self._seen, len(self._state.trials.own)
             if has_more and is_short and not self._trials.gpu_lost:
                 return Outcome.TIME_FREED  # the time that was kept for it is there again
-            self._narrator.tell_phase("ending", "no time is left for another trial" if is_short else ended.why)
+            self._events.change_phase("ending", "no time is left for another trial" if is_short else ended.why)
             return Outcome.ENDED
         plan = self._plan(left_s)
         if plan is None:
@@ -139,10 +138,10 @@ class Finalists(SearchStage):
             left = format_duration(max(0.0, left_s))
             another = "another point" if self._validator.has_broken else "a point"
             why = "the budget is used up" if is_short else ended.why
-            self._narrator.tell_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
+            self._events.change_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
             self.lacks_time = True
             return Outcome.ENDED
-        self._narrator.tell_phase("confirming", ended.why)
+        self._events.change_phase("confirming", ended.why)
         with self._others.confirming(plan.candidate.observation.name):
             return self._make_pairs(plan)
 
@@ -168,7 +167,7 @@ class Finalists(SearchStage):
             if self._trials.may_have_been_an_accident(record):
                 record = self._trials.make(trial, kept_s=plan.rest_s(turn.done))
             if self._trials.gpu_lost:
-                self._narrator.tell_phase("ending", self._trials.gpu_lost)
+                self._events.change_phase("ending", self._trials.gpu_lost)
             confirmation.add(record)
             if confirmation.is_look:
                 confirmation.look(self._judgements(plan))

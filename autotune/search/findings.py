@@ -5,7 +5,6 @@ config says, and how its loss goes: each is found in trials that are made anyway
 in the end.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from autotune.clock import Clock
 from autotune.config.schema import ENV
+from autotune.events import OnRemark, no_remark
 from autotune.files import read_beginning
 from autotune.measure.series import Series
 from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Ending, Purpose, Scalar, TrialRecord, Values
@@ -36,13 +36,13 @@ class Findings:
     """Findings of one search; made before its first trial.
 
     Attributes:
+        remark: Called with sentences for the user.
         inert: Knobs that the trainer does not heed, with what shows it.
         baseline_losses: How the loss of today's config went; None as long as no trial of it has told.
         baseline_has_no_loss: Whether the losses of today's config are NaN or infinite.
-        remarks: Sentences for the user, each said once; to be taken off.
     """
 
-    def __init__(self, problem: Problem, clock: Clock) -> None:
+    def __init__(self, problem: Problem, clock: Clock, remark: OnRemark = no_remark) -> None:
         self._problem = problem
         self._side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         self._looks = 0
@@ -53,7 +53,7 @@ class Findings:
         self.inert: dict[str, str] = {}
         self.baseline_losses: Losses | None = None
         self.baseline_has_no_loss = False
-        self.remarks: deque[str] = deque()
+        self.remark = remark
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ class Findings:
         """Tell the user, once, and the reader of the answer."""
         if sentence not in self._said:
             self._said.append(sentence)
-            self.remarks.append(sentence)
+            self.remark(sentence)
 
 
 def unheeded(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.config.command import split_command
 from autotune.errors import ConfigError, StudyError
-from autotune.events import Event, Remark, TrialEnded, TrialProgress
+from autotune.events import Event, EventBus, OnEvent, OnRemark, TrialEnded, TrialProgress
 from autotune.files import open_regular
 from autotune.options import SearchOptions
 from autotune.records import SearchResult
@@ -39,8 +39,6 @@ from autotune.trial.instruments import Instruments, Simulator
 from autotune.trial.process_identity import is_gone, same_boot, this_process
 from autotune.trial.search_child import Lifeline
 from autotune.trial.warm import ZygoteRunner
-
-OnEvent = Callable[[Event], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +88,10 @@ class OpenSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenParts:
-    """Parts that trials are made with, put together; made by `open_parts`.
-
-    Attributes:
-        consumers: What is to be told everything that happens, the caller's own among them.
-    """
+    """Parts that trials are made with, put together; made by `open_parts`."""
 
     parts: SearchParts
-    consumers: tuple[OnEvent, ...]
     checkpoints: CheckpointBackups
-    tell: OnEvent
 
 
 def tune(
@@ -203,11 +195,11 @@ def open_search(
     """
     with open_parts(problem, options, part, clock, on_event, simulator=simulator, joins=True) as opened:
         parts, study = opened.parts, opened.parts.study
-        tuner = Tuner(parts, opened.consumers)
+        tuner = Tuner(parts)
 
         def look_after_files() -> None:
             if loss := opened.checkpoints.loss("the last trial"):
-                opened.tell(Remark(text=str(loss)))
+                parts.events.remark(str(loss))
 
         try:
             yield OpenSearch(name=parts.name, study=study, tuner=tuner, look_after_files=look_after_files)
@@ -250,56 +242,42 @@ def open_parts(
         raise ConfigError(why, where=f"{what}_s", remedy=f"Give more budget, or less time to {what}.")
     problem.state.create()
     name = f"{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
-    log = EventLog(events_path(problem, name), clock)
-
-    def tell(event: Event) -> None:
-        log(event)
-        on_event(event)
-
-    def remark(*texts: str | None) -> None:
-        for text in filter(None, texts):
-            tell(Remark(text=text))
-
-    remark(*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), problem.batch_remark)
+    events = EventBus((EventLog(events_path(problem, name), clock), on_event))
+    known = (*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), problem.batch_remark)
+    for text in filter(None, known):
+        events.remark(text)
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
-        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
-        CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock, events.remark) as collector,
+        CheckpointBackups(problem.trainer, clock, name=name, remark=events.remark) as checkpoints,
     ):
-        study = _open_study(problem, options, part, clock, remark)
+        study = _open_study(problem, options, part, clock, events.remark)
         start = _warm_start(problem, options, study)
         growth = growth_remark(problem, problem.of_this_code(study.records()))
-        remark(start.sentence, growth, checkpoints.remark)
+        for text in filter(None, (start.sentence, growth)):
+            events.remark(text)
         if joins:
-            join(study, problem, part.role, name, clock, remark)
-        zygotes = ZygoteRunner(guard, clock)
-        queues = [zygotes.remarks, checkpoints.remarks, study.remarks, *([collector.remarks] if collector else [])]
-
-        def tell_remarks(_event: Event | None = None) -> None:
-            for queue in queues:
-                while queue:
-                    remark(queue.popleft())
-
+            join(study, problem, part.role, name, clock, events.remark)
+        events.subscribe(checkpoints.after)
         parts = SearchParts(
             name=name,
             options=replace(options, race_s=0.0) if part.role is Role.WORKER else options,
             problem=problem,
             study=study,
-            runner=simulator or zygotes,
+            runner=simulator or ZygoteRunner(guard, clock, events.remark),
             budget=_budget(study, options, part, clock),
             clock=clock,
+            events=events,
             lifeline=part.lifeline,
             warm_start=start,
             neighbours=Neighbours.of_environment(),
             instruments=simulator.instruments if simulator else lambda: Instruments.of_machine(clock, collector),
         )
-        consumers = (tell, checkpoints.after, tell_remarks)
         try:
-            yield OpenParts(parts=parts, consumers=consumers, checkpoints=checkpoints, tell=tell)
+            yield OpenParts(parts=parts, checkpoints=checkpoints)
         finally:
             study.close()
-            tell_remarks()
 
 
 def events_path(problem: Problem, name: str) -> Path:
@@ -307,9 +285,7 @@ def events_path(problem: Problem, name: str) -> Path:
     return problem.state.searches / f"{name}.events.jsonl"
 
 
-def _open_study(
-    problem: Problem, options: SearchOptions, part: Part, clock: Clock, remark: Callable[[str], None]
-) -> Study:
+def _open_study(problem: Problem, options: SearchOptions, part: Part, clock: Clock, remark: OnRemark) -> Study:
     """Open the record, and see to it that nothing is in the way of its next trials.
 
     Raises:
@@ -322,7 +298,7 @@ def _open_study(
         if pending.exists():  # what waits for a server belongs to the old record
             Study(problem.study, problem.storage, pending=pending, owner=owner).close()
         problem.storage.set_aside(problem.study, clock)
-    study = Study(problem.study, problem.storage, pending=pending, owner=owner)
+    study = Study(problem.study, problem.storage, pending=pending, owner=owner, remark=remark)
     study.close_abandoned()
     if study.torn_bytes:
         remark("The last trial of an earlier search was cut off by a crash; all others are there.")
@@ -338,7 +314,7 @@ def _open_study(
     return study
 
 
-def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, remark: Callable[[str], None]) -> None:
+def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, remark: OnRemark) -> None:
     """Become a member of the study; say who else is at work on it.
 
     Raises:

@@ -5,11 +5,10 @@ describe themselves, see `study.members`.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import fmean, median
 
-from autotune.events import Event, Remark
 from autotune.records import Ending, TrialRecord
 from autotune.sampler.observations import ATTRIBUTIONS, Attribution
 from autotune.search.confirm import Candidate
@@ -38,9 +37,9 @@ class LeftOut(Exception):  # noqa: N818 - it is no error: the others go on
 class OtherMachines:
     """Other machines at work on the study of a search."""
 
-    def __init__(self, parts: SearchParts, state: SearchState, tell: Callable[[Event], None]) -> None:
+    def __init__(self, parts: SearchParts, state: SearchState) -> None:
         self._parts = parts
-        self._tell = tell
+        self._events = parts.events
         self._study = parts.study
         self._members = parts.study.members
         self._state = state
@@ -176,14 +175,14 @@ class OtherMachines:
         together = {one.uuid: one for one in self._together()}
         for uuid, one in together.items():
             if uuid not in self._known:
-                self._tell(Remark(text=f"{self._name_of(one)} ({one.role.value}) works on this search from now on."))
+                self._events.remark(f"{self._name_of(one)} ({one.role.value}) works on this search from now on.")
         gone = self._known.keys() - together.keys()
         for one in self._members.seen if gone else ():
             if one.uuid in gone:
                 why = one.left_because or ("" if one.has_left else "it gives no sign of life")
                 if not one.has_left and self._is_worker and one.role is Role.SEARCH and not self._searches():
                     why += "; this worker goes on by itself"
-                self._tell(Remark(text=f"{self._name_of(one)} ({one.role.value}) has left{why and f': {why}'}."))
+                self._events.remark(f"{self._name_of(one)} ({one.role.value}) has left{why and f': {why}'}.")
         self._known = together
 
     def _name_of(self, member: Member) -> str:

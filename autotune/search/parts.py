@@ -1,14 +1,12 @@
 """Parts that one search is assembled from."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from autotune.clock import Clock
-from autotune.events import Event, PhaseChanged, Remark, SearchEnded
+from autotune.events import EventBus
 from autotune.options import SearchOptions
-from autotune.records import SearchResult
 from autotune.search.neighbours import Neighbours
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
@@ -26,6 +24,7 @@ class SearchParts:
     Attributes:
         name: Name of the search as this process would have begun it; the names of its trials' folders begin with it.
         options: What the user asked for; of a worker without a race.
+        events: Takes all that happens.
         confirms: Whether time is kept for the confirmation; False for a benchmark of the exploring alone.
         lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
         warm_start: Points of other studies that it begins with.
@@ -40,6 +39,7 @@ class SearchParts:
     runner: Runner
     budget: Budget
     clock: Clock
+    events: EventBus = field(default_factory=EventBus)
     confirms: bool = True
     lifeline: Lifeline | None = None
     warm_start: WarmStart = field(default_factory=WarmStart)
@@ -72,34 +72,3 @@ class Outcome(Enum):
     HELD = auto()  # the answer stands
     BROKE = auto()  # it broke in a longer training
     UNCONFIRMED = auto()  # it is not shown to be better, and exploring had ended early for it
-
-
-class Narrator:
-    """Narrator of one search.
-
-    Args:
-        consumers: Told every event, one after the other.
-        remarks: Sentences for the user that come up meanwhile; taken off, and told after the next event.
-    """
-
-    def __init__(self, consumers: Iterable[Callable[[Event], None]], remarks: deque[str]) -> None:
-        self._consumers = tuple(consumers)
-        self._remarks = remarks
-
-    def tell(self, event: Event) -> None:
-        """Tell an event, and the remarks that have come up."""
-        for consumer in self._consumers:
-            consumer(event)
-        while self._remarks:
-            self.tell(Remark(text=self._remarks.popleft()))
-
-    def tell_phase(self, phase: str, why: str) -> None:
-        """Tell that a phase begins, or something of it changes, with the reason."""
-        self.tell(PhaseChanged(phase=phase, why=why))
-
-    def tell_end(self, result: SearchResult | None, *, trials: int, elapsed_s: float) -> None:
-        """Tell that the search has ended, with the answer that the study stands by."""
-        speedup = result.speedup.ratio if result and result.speedup else None
-        changes = {change.path: change.new for change in result.changes} if result else {}
-        verdict = result.verdict if result else None
-        self.tell(SearchEnded(verdict=verdict, trials=trials, elapsed_s=elapsed_s, speedup=speedup, changes=changes))

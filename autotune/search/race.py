@@ -17,7 +17,7 @@ from autotune.clock import format_duration
 from autotune.errors import AutotuneError
 from autotune.measure.loss_curves import evaluation_curve, loss_curve
 from autotune.records import Ending, Purpose, RaceArm, RaceLeg, Scalar, TraineeEvent, TrialRecord, Values
-from autotune.search.parts import Narrator, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.schedule import CAUTION, RACES_FROM_S, STOPPING_S, expected_start_s, race_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import CUT_SHORT, SearchStage, TrialMaker
@@ -50,8 +50,8 @@ class Racer(SearchStage):
         why_not: Reason for which the answer was not raced, though it changes the batch or the precision; empty else.
     """
 
-    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
-        super().__init__(parts, state, trials, narrator)
+    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
+        super().__init__(parts, state, trials)
         self._wanted_s = race_s(parts.options.race_s, parts.budget.budget_s)
         self._copy: CheckpointCopy | None = None
         self._resumes = False
@@ -81,7 +81,7 @@ class Racer(SearchStage):
             return
         scaled = next((f", also with {arm.rate_key} {arm.rate:g}" for arm in arms if arm.rate is not None), "")
         each = f"{rounds} times {format_duration(trains_s)} of training each, for the loss"
-        self._narrator.tell_phase("racing", f"{each}: today's config and the best{scaled}")
+        self._events.change_phase("racing", f"{each}: today's config and the best{scaled}")
         problem = self._parts.problem
         into = problem.state.searches / f"{self._parts.name}.checkpoint"
         copy = copy_newest_checkpoint(problem.trainer, into, times=rounds * len(arms))
@@ -159,7 +159,7 @@ class Racer(SearchStage):
 
     def _begin_from_scratch(self, why: str) -> None:
         self._copy = None
-        self._narrator.tell_phase("racing", f"from scratch: {why}")
+        self._events.change_phase("racing", f"from scratch: {why}")
 
     def _fill(self, outputs: Path) -> None:
         """Put the checkpoint into the folder of a training; without room for it all begin from scratch."""

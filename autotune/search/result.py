@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from autotune.clock import format_duration
 from autotune.errors import StudyError
-from autotune.events import Remark
+from autotune.events import SearchEnded
 from autotune.measure.score import LEAST_PAIRS
 from autotune.records import CONFIRMED, SearchResult, Verdict
 from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.finalists import Finalists
-from autotune.search.parts import Narrator, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING
 from autotune.search.state import SearchState
 from autotune.search.worth import rate, rate_knobs
@@ -20,11 +20,11 @@ from autotune.search.worth import rate, rate_knobs
 class Results:
     """Results of one search, worked out from the record each time."""
 
-    def __init__(self, parts: SearchParts, state: SearchState, narrator: Narrator) -> None:
+    def __init__(self, parts: SearchParts, state: SearchState) -> None:
         self._parts = parts
+        self._events = parts.events
         self._problem = parts.problem
         self._state = state
-        self._narrator = narrator
 
     def of_search(self) -> SearchResult | None:
         """Return the answer that this search's own trials give; None without numbers."""
@@ -68,9 +68,18 @@ class Results:
         if result and result.verdict in CONFIRMED and result.best and not self._state.answer.left_out:
             trials_of_all = self._state.trials.of_study()
             if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
-                self._narrator.tell(Remark(text=said))
+                self._events.remark(said)
         elapsed_s = self._parts.budget.elapsed_s()
-        self._narrator.tell_end(result, trials=len(self._state.trials.own), elapsed_s=elapsed_s)
+        changes = {change.path: change.new for change in result.changes} if result else {}
+        self._events.publish(
+            SearchEnded(
+                verdict=result.verdict if result else None,
+                trials=len(self._state.trials.own),
+                elapsed_s=elapsed_s,
+                speedup=result.speedup.ratio if result and result.speedup else None,
+                changes=changes,
+            )
+        )
         return result and replace(
             result,
             gain_of_ten_minutes=self._state.model.gain_of_ten_minutes(),
@@ -101,9 +110,9 @@ class Results:
             with suppress(StudyError):  # then others do not see it
                 self._parts.study.keep_rating(own.search, rating)
         if own and (knobs := rate_knobs(own, *known)):
-            self._narrator.tell(knobs)
+            self._events.publish(knobs)
 
     def tell_when_sure(self) -> None:
         """Tell how long it took to be sure, where exploring has ended early."""
         used, budget = (format_duration(one) for one in (self._parts.budget.elapsed_s(), self._parts.budget.budget_s))
-        self._narrator.tell(Remark(text=f"Sure after {used} of {budget}; --exhaust uses the rest to look for more."))
+        self._events.remark(f"Sure after {used} of {budget}; --exhaust uses the rest to look for more.")

@@ -70,7 +70,7 @@ class Scope:
         if alone and then and max(speed for _, speed in speeds) >= alone.until * median(then):
             self._irrelevant_knobs = None
             paths = ", ".join(sorted(alone.paths))
-            self._findings.remarks.append(f"What limits training has changed: {paths} may matter now.")
+            self._findings.remark(f"What limits training has changed: {paths} may matter now.")
 
     def leave_caches_alone(self) -> None:
         """Vary caches no longer, from the next update on; those of today's config are filled in every trial."""
@@ -114,7 +114,7 @@ class Scope:
             # together: more samples at a time want more threads
             self.outposts.append({**record.values, **outpost})
             tried = " and ".join(f"{path} up to {value}" for path, value in outpost.items())
-            self._findings.remarks.append(f"{why[0].upper()}{why[1:]}: a search tries {tried}.")
+            self._findings.remark(f"{why[0].upper()}{why[1:]}: a search tries {tried}.")
         return bool(outpost)
 
     def _further_on_record(self) -> dict[str, float]:

@@ -39,8 +39,7 @@ class SearchState:
         self.incumbent = Incumbent(by_utilization=problem.objective.by_utilization)
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
-        """Take one more trial."""
-        self.trials.own.append(record)
+        """Learn from one more trial, which is among the search's own already."""
         if done.window is not None and record.comparable and explores(record):
             self.windows.add(done.window)
         self.model.learn(record, done)

@@ -17,7 +17,7 @@ import numpy as np
 
 from autotune.clock import format_duration
 from autotune.records import Purpose, Ratio, TrialRecord, Values
-from autotune.search.parts import Narrator, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.schedule import expected_trial_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import SearchStage, TrialMaker
@@ -41,8 +41,8 @@ _LEAST_TRIALS, _MOST_TRIALS = 2, 8  # of a point, while one change is taken back
 class TakeBack(SearchStage):
     """Takes the changes of a finalist back."""
 
-    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
-        super().__init__(parts, state, trials, narrator)
+    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
+        super().__init__(parts, state, trials)
         self._rng = random.Random(parts.options.seed)
         self._kept_s = 0.0
 
@@ -68,7 +68,7 @@ class TakeBack(SearchStage):
         if len(self._state.model.space.changes(values)) < 2 or not self._fits(2):
             return values  # the worth of one change is that of all
         left = format_duration(self._left_s)
-        self._narrator.tell_phase("taking back", f"which of {len(paths)} changes are worth it, for {left} at most")
+        self._events.change_phase("taking back", f"which of {len(paths)} changes are worth it, for {left} at most")
         doubtful = [path for path in paths if believed[path] < _DOUBTFUL]
         values = self._screened(values, doubtful, others=len(paths) - len(doubtful))
         for place, path in enumerate(paths[len(doubtful) :], start=len(doubtful)):

@@ -23,7 +23,7 @@ from autotune.records import (
 from autotune.sampler.config_sampler import sampler_name
 from autotune.search.findings import Findings
 from autotune.search.gpus import complete
-from autotune.search.parts import Narrator, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.schedule import expected_trial_s, never_trains, start_timeout_s
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
@@ -70,11 +70,11 @@ class TrialMaker:
         gpu_lost: Reason why no trial can be made any more, once a lost GPU has not come back; None while there is none.
     """
 
-    def __init__(self, parts: SearchParts, state: SearchState, findings: Findings, narrator: Narrator) -> None:
+    def __init__(self, parts: SearchParts, state: SearchState, findings: Findings) -> None:
         self._parts = parts
+        self._events = parts.events
         self._state = state
         self._findings = findings
-        self._narrator = narrator
         self._repeats = 0
         self._accepted: list[tuple[Validity, str]] = []
         self.latest: Execution | None = None
@@ -160,7 +160,7 @@ class TrialMaker:
                 study.abandon(claim)
                 raise PointTaken
             try:
-                self._narrator.tell(
+                self._events.publish(
                     TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
                 )
                 code, start = self._parts.problem.code.digests(), self._parts.clock.utc()
@@ -179,13 +179,15 @@ class TrialMaker:
         keeps = self._parts.problem.settings.section.keep_outputs
         done.close(record, keep_outputs=keeps, is_over=lambda: self._parts.clock.now_s() > over_s)
         self._require_same_code(record)
-        self._state.learn(record, done)
+        self._state.trials.own.append(record)
         self._note_failure(record, done)
         speedup = self._state.trials.speedup([record])
-        self._narrator.tell(TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail))
+        ended = TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail)
+        self._events.publish(ended)
+        self._state.learn(record, done)
         explores = trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED)
         if explores and (incumbent := self._state.incumbent.update(self._state.model, self._state.trials)):
-            self._narrator.tell(incumbent)
+            self._events.publish(incumbent)
         return record
 
     def _require_same_code(self, record: TrialRecord) -> None:
@@ -218,7 +220,7 @@ class TrialMaker:
         def progress(steps: int) -> None:
             now_s = parts.clock.now_s()
             utilization = instruments.recent_utilization(now_s, started_s=started_s)
-            self._narrator.tell(
+            self._events.publish(
                 TrialProgress(number=number, elapsed_s=now_s - started_s, steps=steps, utilization=utilization)
             )
 
@@ -335,8 +337,8 @@ class TrialMaker:
 class SearchStage:
     """Stage of a search, or a part of one, that runs trials."""
 
-    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
+    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
         self._parts = parts
+        self._events = parts.events
         self._state = state
         self._trials = trials
-        self._narrator = narrator

@@ -4,12 +4,12 @@ Read `NEXT` and `Tuner.run` first; one trial is `TrialMaker.make_once`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
 
 from autotune.errors import AutotuneError, CodeChanged, TrialError
-from autotune.events import Event, IncumbentChanged, SearchStarted
+from autotune.events import IncumbentChanged, SearchStarted
 from autotune.limits import expected
 from autotune.records import Ending, SearchResult, TrialRecord
 from autotune.search.baseline import Baseline
@@ -17,7 +17,7 @@ from autotune.search.explore import Explorer
 from autotune.search.finalists import Finalists
 from autotune.search.findings import Findings
 from autotune.search.other_machines import LeftOut, OtherMachines
-from autotune.search.parts import Narrator, Outcome, SearchParts
+from autotune.search.parts import Outcome, SearchParts
 from autotune.search.race import Racer
 from autotune.search.result import Results
 from autotune.search.schedule import ExploringEnd
@@ -63,9 +63,10 @@ class Tuner:
         left_because: Reason for which this machine has left the study to others; empty if it did not.
     """
 
-    def __init__(self, parts: SearchParts, consumers: Iterable[Callable[[Event], None]]) -> None:
+    def __init__(self, parts: SearchParts) -> None:
         self._parts = parts
-        self._findings = Findings(parts.problem, parts.clock)
+        self._events = parts.events
+        self._findings = Findings(parts.problem, parts.clock, parts.events.remark)
         self.state = state = SearchState(
             parts.problem,
             parts.study,
@@ -75,14 +76,13 @@ class Tuner:
             budget_s=parts.budget.budget_s,
             warm_start=parts.warm_start,
         )
-        self._narrator = narrator = Narrator(consumers, self._findings.remarks)
-        self._trials = trials = TrialMaker(parts, state, self._findings, narrator)
-        self._results = Results(parts, state, narrator)
-        self._others = others = OtherMachines(parts, state, narrator.tell)
-        self._validator = Validator(parts, state, trials, narrator)
-        self._racer = Racer(parts, state, trials, narrator)
-        self._finalists = Finalists(parts, state, trials, narrator, others, self._validator, self._racer)
-        self.explorer = Explorer(parts, state, trials, narrator, others, self._finalists)
+        self._trials = trials = TrialMaker(parts, state, self._findings)
+        self._results = Results(parts, state)
+        self._others = others = OtherMachines(parts, state)
+        self._validator = Validator(parts, state, trials)
+        self._racer = Racer(parts, state, trials)
+        self._finalists = Finalists(parts, state, trials, others, self._validator, self._racer)
+        self.explorer = Explorer(parts, state, trials, others, self._finalists)
         self.ended_by: AutotuneError | None = None
         self.left_because = ""
 
@@ -96,7 +96,7 @@ class Tuner:
             CodeChanged: The trainer's code was edited meanwhile.
             KeyboardInterrupt: ^C; everything finished so far is in the record.
         """
-        baseline = Baseline(self._parts, self.state, self._trials, self._narrator, self._others, self.explorer)
+        baseline = Baseline(self._parts, self.state, self._trials, self._others, self.explorer)
         stages: Mapping[Stage, Callable[[], Outcome]] = {
             Stage.MEASURE_BASELINE: baseline.measure,
             Stage.EXPLORE: self.explorer.explore,
@@ -113,7 +113,7 @@ class Tuner:
             self._others.wait_for_their_confirmations()
         except LeftOut as left:
             self.left_because = str(left)
-            self._narrator.tell_phase("ending", f"this machine leaves: {left}")
+            self._events.change_phase("ending", f"this machine leaves: {left}")
             self._others.wait_for_their_confirmations()
         except (BrokenPipeError, CodeChanged):
             raise  # nobody listens any more; what was measured says nothing of the trainer as it is now
@@ -171,7 +171,7 @@ class Tuner:
 
     def _tell_start(self) -> None:
         parts, problem, state = self._parts, self._parts.problem, self.state
-        self._narrator.tell(
+        self._events.publish(
             SearchStarted(
                 search=parts.search,
                 study=parts.study.name,
@@ -188,7 +188,7 @@ class Tuner:
             values, speedup = stands.best.values, stands.speedup.ratio
             state.incumbent.begin_with(state.model.observed_name(values), speedup)
             changes = problem.space.changes(values)
-            self._narrator.tell(IncumbentChanged(values=values, changes=changes, speedup=speedup))
+            self._events.publish(IncumbentChanged(values=values, changes=changes, speedup=speedup))
 
     def _answer(self) -> SearchResult:
         """Sum up what was measured.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from autotune.clock import format_duration
 from autotune.measure.window import growth_bytes_per_s
 from autotune.records import DISTURBED, Ending, Machine, Purpose, SearchResult, TrialRecord, Validation, Values
-from autotune.search.parts import Narrator, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.schedule import CAUTION, STOPPING_S, expected_start_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import CUT_SHORT, SearchStage, TrialMaker
@@ -22,8 +22,8 @@ class Validator(SearchStage):
         has_broken: True if a point broke: the next is no answer before it is validated.
     """
 
-    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker, narrator: Narrator) -> None:
-        super().__init__(parts, state, trials, narrator)
+    def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
+        super().__init__(parts, state, trials)
         self._longest_s = parts.options.validate_s
         self._baseline: Execution | None = None
         self.has_broken = False
@@ -48,7 +48,7 @@ class Validator(SearchStage):
         if left_s < self.needed_s:
             left = format_duration(max(0.0, left_s))
             return self._give_up(f"{left} is left, and it takes {format_duration(self.needed_s)}")
-        self._narrator.tell_phase("validating", f"training for up to {format_duration(self._longest_s)} each")
+        self._events.change_phase("validating", f"training for up to {format_duration(self._longest_s)} each")
         if self._baseline is None:
             alone = self._train(self._parts.problem.space.baseline, findings_alone)
             if alone.validation is None:
@@ -71,7 +71,7 @@ class Validator(SearchStage):
         )
 
     def _give_up(self, why: str) -> bool:
-        self._narrator.tell_phase("ending", f"the answer is not validated: {why}")
+        self._events.change_phase("ending", f"the answer is not validated: {why}")
         return False
 
 

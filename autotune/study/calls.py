@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial
 
 from autotune.clock import SystemClock
 from autotune.errors import StorageAway
+from autotune.events import OnRemark
 from autotune.study.claims import NOBODY, RENEWAL_S, LeaseWatch, Owner, uuid_of
 from autotune.study.entry import UndeliveredTrials
 from autotune.study.optuna_trials import OptunaTrials
@@ -34,24 +35,30 @@ class StorageCalls:
         renew: Called between calls, every few seconds; returns whether it has to be called again.
         delivered: Called with the UUID and the number of a trial that waited and is in the storage now; returns whether
             its record is known here.
+        remark: Called with what the user should know of the storage.
 
     Attributes:
         thread: Thread that the calls are made in.
         trials: The trials in the storage; used in that thread alone.
         pending: File of the finished trials that wait for a server; None if none has to.
         leases: Leases of others; none lapses while the storage is away.
-        remarks: What the user should know of the storage, not told yet.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method that calls a function.
     """
 
     def __init__(
-        self, name: str, where: str, owner: Owner, renew: Callable[[], bool], delivered: Callable[[Any, int], bool]
+        self,
+        name: str,
+        where: str,
+        owner: Owner,
+        renew: Callable[[], bool],
+        delivered: Callable[[Any, int], bool],
+        remark: OnRemark,
     ) -> None:
         self.where = where
         self.leases = LeaseWatch(owner.clock, owner.is_gone)
-        self.remarks: deque[str] = deque()
+        self._remark = remark
         self._owner = owner
         self.thread = StorageThread(f"storage of {name}", renew, RENEWAL_S)
         self._delivered = delivered
@@ -161,14 +168,12 @@ class StorageCalls:
         if self._away_until_s is not None:
             self._away_until_s = None
             self.leases.resume()
-            self.remarks.append("The storage answers again.")
+            self._remark("The storage answers again.")
 
     def _note_away(self, away: StorageAway) -> None:
         if self._away_until_s is None:
             self.leases.pause()
-            self.remarks.append(
-                f"{away.where}: {away.message}. Finished trials are kept here, and written when it answers."
-            )
+            self._remark(f"{away.where}: {away.message}. Finished trials are kept here, and written when it answers.")
         self._missed.update(map(uuid_of, self.waiting))
         self._why_away = away.message
         self._away_until_s = self._owner.clock.now_s() + 5.0  # between tries to reach a server that is away
@@ -218,9 +223,9 @@ class StorageCalls:
 
     def _tell_of_deliveries(self) -> None:
         if self._caught_up:
-            self.remarks.append(f"Trials that the storage had missed are written: {self._caught_up}.")
+            self._remark(f"Trials that the storage had missed are written: {self._caught_up}.")
         if self._moved:
-            self.remarks.append(
+            self._remark(
                 f"Others have got numbers of trials that were shown here: trial {', '.join(self._moved)} from now on."
             )
         self._caught_up, self._moved = 0, []

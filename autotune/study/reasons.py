@@ -144,7 +144,7 @@ def _rules_of_judgement(judgement: Judgement, name: str, planned: int | None) ->
         result=_ratio(judgement.speed),
     )
     yield Rule(
-        rule=f"{name}: better if the interval of the score begins above {LEAST_SCORE_GAIN}, of speed above {LEAST_SPEED}",
+        rule=f"{name}: better if the interval of score begins above {LEAST_SCORE_GAIN}, of speed above {LEAST_SPEED}",
         inputs=f"score {_ratio(judgement.score)}, speed {_ratio(judgement.speed)}",
         result=_yes(judgement.better),
     )

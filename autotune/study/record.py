@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import StorageAway, StudyError
+from autotune.events import OnRemark, no_remark
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.calls import StorageCalls
 from autotune.study.claims import NOBODY, Claim, Owner, distribution_of, uuid_of
@@ -35,13 +36,13 @@ class Study:
         storage: Where it is kept; it is created there if it does not exist.
         pending: File for what a server has not taken yet; None to raise `StorageAway` instead.
         reads_only: Whether nothing will be written: then nothing is left beside what is read.
+        remark: Called with what the user should know of the storage.
 
     Attributes:
         calls: The calls to its storage, and the finished trials that wait for that.
         members: The processes that are at work on it.
         ratings: What searches have kept of the worth of each change of their answers, by search.
         torn_bytes: Bytes of a torn last entry that were cut off at opening.
-        remarks: What the user should know of the storage, not told yet.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method that uses it.
@@ -55,14 +56,15 @@ class Study:
         pending: Path | None = None,
         owner: Owner = NOBODY,
         reads_only: bool = False,
+        remark: OnRemark = no_remark,
     ) -> None:
         self.name = name
         self.where = storage.where(name)
         self._owner = owner
         self._claims: dict[str, Claim] = {}
         self._own_uuids: set[str | None] = set()
-        self.calls = StorageCalls(name, self.where, owner, self._renew, self._delivered)
-        self.remarks = self.calls.remarks
+        self.calls = StorageCalls(name, self.where, owner, self._renew, self._delivered, remark)
+        self._remark = remark
         self.members = Members(self.calls, owner)
         found, attributes = self.calls.open(name, storage, pending, reads_only=reads_only)
         self.torn_bytes = self.calls.connection.torn_bytes
@@ -229,7 +231,7 @@ class Study:
             with suppress(StudyError):
                 self.calls.write_pending()
             if said := self.calls.undelivered:
-                self.remarks.append(said)
+                self._remark(said)
         if self.members.probe is not None:
             self.members.probe.close()
         with suppress(StudyError):

@@ -18,7 +18,6 @@ import secrets
 import shlex
 import shutil
 import stat
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Self
 from autotune.clock import Clock
 from autotune.config.outputs import real_path, redirected_path
 from autotune.errors import AutotuneError, TrialError
-from autotune.events import Event, TrialEnded, TrialStarted
+from autotune.events import Event, OnRemark, TrialEnded, TrialStarted, no_remark
 from autotune.files import create_private, make_private_folder, open_regular, read_beginning
 from autotune.measure.processes import files_being_written
 from autotune.trial.plan import Trainer
@@ -66,13 +65,10 @@ class CheckpointBackups:
         trainer: Tells where a trial can be expected to write.
         clock: Limits the time for looking and copying.
         name: Name of the search, for the folder of the copies.
-
-    Attributes:
-        remark: Sentence for the user before the first trial; None if there is none.
-        remarks: Sentences for the user on restored or lost files, each once; the caller takes them off.
+        remark: Called with sentences for the user on files without a copy, restored or lost, once with each.
     """
 
-    def __init__(self, trainer: Trainer, clock: Clock, *, name: str) -> None:
+    def __init__(self, trainer: Trainer, clock: Clock, *, name: str, remark: OnRemark = no_remark) -> None:
         self._trainer = trainer
         self._clock = clock
         self._cwd = trainer.settings.folder
@@ -87,8 +83,7 @@ class CheckpointBackups:
         self._lost_told = 0
         self._told: set[Path] = set()
         self._trial = "the last trial"
-        self.remark: str | None = None
-        self.remarks: deque[str] = deque()
+        self._remark = remark
 
     def __enter__(self) -> Self:
         over_s = self._clock.now_s() + MOST_S
@@ -107,7 +102,7 @@ class CheckpointBackups:
                     without.append(path)
             self._kept.append(file or KeptFile(path=path, stamp=stamp_of(path)))
         if without:
-            self.remark = (
+            self._remark(
                 f"no room or time for copies beforehand: {names_of(without, self._cwd)}. Move them away if the trainer "
                 "may write over them whatever its config says"
             )
@@ -219,7 +214,7 @@ class CheckpointBackups:
         new = [path for path in paths if path not in self._told]
         self._told.update(new)
         if new:
-            self.remarks.append(sentence.replace("{}", names_of(new, self._cwd), 1))
+            self._remark(sentence.replace("{}", names_of(new, self._cwd), 1))
 
     def _set_aside(self, copy: Path) -> None:
         aside = self._others / copy.relative_to(self._copies)

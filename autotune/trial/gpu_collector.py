@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import BinaryIO, Self
 import autotune
 from autotune.clock import Clock
 from autotune.environment import inherited_environment
+from autotune.events import OnRemark, no_remark
 from autotune.files import open_new
 from autotune.measure.gpu import collector as gpu_process
 from autotune.measure.gpu.driver import FATAL_NAMES, remedy_of
@@ -45,12 +45,12 @@ class GpuCollector:
         guard: The collector process lives below it. Owned by the caller.
         uuids: The devices that trials may use, at least one.
         folder: Folder on the disk for that file.
-
-    Attributes:
-        remarks: Sentences for the user, each said once; to be taken off.
+        remark: Called with sentences for the user, once with each.
     """
 
-    def __init__(self, guard: Guard, uuids: Sequence[str], folder: Path, clock: Clock) -> None:
+    def __init__(
+        self, guard: Guard, uuids: Sequence[str], folder: Path, clock: Clock, remark: OnRemark = no_remark
+    ) -> None:
         self._guard = guard
         self._uuids = tuple(uuids)
         self._folder = folder
@@ -67,7 +67,7 @@ class GpuCollector:
         self._is_open = False
         self._kept: BinaryIO | None = None
         self._said: set[str] = set()
-        self.remarks: deque[str] = deque()
+        self._remark = remark
 
     def __enter__(self) -> Self:
         self._begin()
@@ -144,7 +144,7 @@ class GpuCollector:
     def _say_once(self, remark: str) -> None:
         if remark not in self._said:
             self._said.add(remark)
-            self.remarks.append(remark)
+            self._remark(remark)
 
     def _known(self, trial: TrialGpus) -> list[str]:
         """Return the UUIDs of a trial's GPUs; a trial may have said only how they begin."""
@@ -223,7 +223,7 @@ class GpuCollector:
         self._stop_process()
         if self._was_replaced:
             self._given_up = why
-            self.remarks.append(f"GPU utilization is not measured any more in this search: {why}")
+            self._remark(f"GPU utilization is not measured any more in this search: {why}")
         else:
             self._was_replaced = True
             self._begin()
@@ -238,10 +238,12 @@ _is_a_gpu_probe: type[GpuProbe] = GpuCollector
 
 
 @contextlib.contextmanager
-def gpu_collector(uuids: Sequence[str], guard: Guard, folder: Path, clock: Clock) -> Iterator[GpuCollector | None]:
+def gpu_collector(
+    uuids: Sequence[str], guard: Guard, folder: Path, clock: Clock, remark: OnRemark = no_remark
+) -> Iterator[GpuCollector | None]:
     """Yield the collector of a search; None where its trials use no GPU. See `GpuCollector`."""
     if not uuids:
         yield None
         return
-    with GpuCollector(guard, uuids, folder, clock) as collector:
+    with GpuCollector(guard, uuids, folder, clock, remark) as collector:
         yield collector

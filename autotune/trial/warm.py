@@ -23,7 +23,7 @@ import math
 import os
 import signal
 import tempfile
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -33,6 +33,7 @@ from typing import Any
 import psutil
 
 from autotune.clock import Clock
+from autotune.events import OnRemark, no_remark
 from autotune.files import create_private, read_beginning
 from autotune.records import Stop, TraineeEvent
 from autotune.trial import zygote
@@ -87,22 +88,22 @@ class ZygoteRunner(ProcessRunner):
 
     Args:
         guard: Owned by the caller, who closes it; the zygotes end with it.
+        remark: Called with sentences for the user about trials that did not start warm, once with each.
 
     Attributes:
-        remarks: Sentences for the user about trials that did not start warm, each once; the caller takes them off.
         warm_starts: Number of trials that were forked from a zygote.
         fallbacks: Number of forks that were given up, their trials being made by fresh processes.
     """
 
-    def __init__(self, guard: Guard, clock: Clock) -> None:
+    def __init__(self, guard: Guard, clock: Clock, remark: OnRemark = no_remark) -> None:
         super().__init__(guard, clock)
+        self._on_remark = remark
         self._interpreters: OrderedDict[object, _Interpreter] = OrderedDict()  # the latest used last
         self._zygotes_begun = 0
         self._unfit = 0
         self._state_of_new = State.COLD
         self._has_worked = False  # a fork has made a step, or ended well
         self._said: set[str] = set()
-        self.remarks: deque[str] = deque()
         self.warm_starts = 0
         self.fallbacks = 0
 
@@ -319,7 +320,7 @@ class ZygoteRunner(ProcessRunner):
         _log.info("%s", sentence)
         if sentence not in self._said:
             self._said.add(sentence)
-            self.remarks.append(sentence)
+            self._on_remark(sentence)
 
 
 def _without_arguments(command: PythonCommand, request: LaunchRequest) -> tuple[str, ...]:

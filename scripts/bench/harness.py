@@ -15,7 +15,7 @@ from typing import Protocol
 
 from autotune.clock import VirtualClock
 from autotune.errors import TrialError
-from autotune.events import Event, IncumbentChanged
+from autotune.events import Event, EventBus, IncumbentChanged
 from autotune.measure.statistics import optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.options import SearchOptions
@@ -290,11 +290,12 @@ class Harness:
                 runner=self.runner,
                 budget=budget,
                 clock=self.clock,
+                events=EventBus(consumers),
                 instruments=self.instruments,
                 confirms=confirms,
                 warm_start=WarmStart(),
             )
-            yield Tuner(parts, consumers)
+            yield Tuner(parts)
         finally:
             study.close()
 

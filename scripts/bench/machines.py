@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from autotune.clock import VirtualClock
+from autotune.events import EventBus
 from autotune.options import SearchOptions
 from autotune.records import CONFIRMED, SearchResult
 from autotune.search.open import join
@@ -122,10 +123,11 @@ def _search(
             runner=harness.runner,
             budget=budget,
             clock=clock,
+            events=EventBus([harness.note]),
             instruments=harness.instruments,
             warm_start=WarmStart(),
         )
-        tuner = Tuner(parts, [harness.note])
+        tuner = Tuner(parts)
         found[place] = harness, tuner.run()
         clock.study = None
         study.close()

@@ -21,6 +21,7 @@ def _noisy(config: Mapping[str, Any]) -> Training:
 
 @pytest.mark.parametrize("trainer", [toy, _slower_with_all, _noisy])
 def test_rules_lead_to_the_verdict(trainer: Any, tmp_path: Path) -> None:
+    """The last rule has the verdict, and those before it the numbers of the answer."""
     commands = project_in(tmp_path / "project", trainer)
     commands.search().well()
     answer = commands("status", "--config", "config.yaml", "--why", "--json").document
@@ -35,13 +36,16 @@ def test_rules_lead_to_the_verdict(trainer: Any, tmp_path: Path) -> None:
     assert [rule["rule"] for rule in answer["rules"] if rule["rule"] not in screen] == []
 
 
-def test_it_says_that_the_code_has_changed(simulated: CommandLine) -> None:
+def test_it_says_how_many_trials_count(simulated: CommandLine) -> None:
+    """Trials of other code would not."""
     simulated.search().well()
     document = simulated("status", "--config", "config.yaml", "--why", "--json").document
     assert document["rules"][0]["result"] == f"{document['trials']} count"
 
 
 def test_it_says_that_the_baseline_failed(tmp_path: Path) -> None:
+    """Then there is nothing to compare with."""
+
     def fails(config: Mapping[str, Any]) -> Training:
         works = config["data"]["num_workers"] == 2
         return toy(config) if works else Training(samples=4, step_s=0.01, steps=0, exit_code=1)

@@ -66,7 +66,8 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.clock = VirtualClock()
         self.guard = FakeGuard()
-        self.collector = GpuCollector(self.guard, [OURS], folder, self.clock)  # type: ignore[arg-type]
+        self.remarks: list[str] = []
+        self.collector = GpuCollector(self.guard, [OURS], folder, self.clock, self.remarks.append)  # type: ignore[arg-type]
         self.kept = folder / "samples.jsonl"
 
     def says(self, *records: Record) -> None:
@@ -157,9 +158,9 @@ def test_a_collector_that_is_silent_is_replaced_once(stage: Stage, limit_s: floa
             stage.begins()
         assert stage.waits(limit_s) is None
         assert stage.guard.running == [f"gpu collector {number}"]
-        assert not stage.collector.remarks
+        assert not stage.remarks
         assert stage.waits(1.0) is None
-    (remark,) = stage.collector.remarks
+    (remark,) = stage.remarks
     assert remark.startswith(
         GIVEN_UP + ("nothing was heard of the GPUs for" if begins else "the GPU collector has not")
     )
@@ -190,7 +191,7 @@ def test_a_lost_gpu_is_told_and_so_is_that_it_is_back(stage: Stage) -> None:
     assert stage.lost() == "GPU lost: gone."
     stage.next_trial()
     assert stage.lost() == "GPU lost: gone."
-    assert list(stage.collector.remarks) == [f"GPU lost: gone. {remedy_of('GPU lost')}"]
+    assert stage.remarks == [f"GPU lost: gone. {remedy_of('GPU lost')}"]
     stage.begins()
     assert stage.lost() is None
     stage.trains(5)
@@ -202,7 +203,7 @@ def test_a_hiccup_is_no_loss(stage: Stage) -> None:
     stage.begins()
     stage.loses("GPU fails")
     assert stage.lost() is None
-    assert not stage.collector.remarks
+    assert not stage.remarks
 
 
 def test_a_driver_that_is_gone_is_asked_once_more(stage: Stage) -> None:
@@ -214,7 +215,7 @@ def test_a_driver_that_is_gone_is_asked_once_more(stage: Stage) -> None:
         assert stage.guard.running == [f"gpu collector {number}"]
         stage.next_trial()
     assert stage.lost() == "driver not loaded: gone."
-    said, given_up = stage.collector.remarks
+    said, given_up = stage.remarks
     assert said == f"driver not loaded: gone. {remedy_of('driver not loaded')}"
     assert given_up == f"{GIVEN_UP}driver not loaded: gone."
 
@@ -229,7 +230,7 @@ def test_a_gpu_that_may_not_be_asked_is_said_once(stage: Stage) -> None:
         use = stage.use()
         assert use.utilization is None
         assert "it does not report utilization (Insufficient Permissions)" in use.remark
-    (remark,) = stage.collector.remarks
+    (remark,) = stage.remarks
     assert "ask whoever runs the machine" in remark
 
 
@@ -247,15 +248,21 @@ def test_gpus_are_known_by_how_they_begin(stage: Stage) -> None:
 
 
 @pytest.fixture
+def remarks() -> list[str]:
+    """What the collector has said to the user."""
+    return []
+
+
+@pytest.fixture
 def collector(
-    fake_gpu: Callable[..., FakeGpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    remarks: list[str], fake_gpu: Callable[..., FakeGpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[GpuCollector]:
     """A real collector on a machine that has been up for a while, with its guard."""
     machine = fake_gpu(Scenario(gpus=(Gpu(busy_percent=Square(10, 90, period_s=0.5)),)), began_s_ago=60.0)
     for name in ("LD_LIBRARY_PATH", "AUTOTUNE_FAKE_NVML", "AUTOTUNE_FAKE_NVML_CLOCK"):
         monkeypatch.setenv(name, machine.env[name])
     with Guard() as guard:
-        yield GpuCollector(guard, [OURS], tmp_path, SystemClock())
+        yield GpuCollector(guard, [OURS], tmp_path, SystemClock(), remarks.append)
 
 
 def test_the_process_reads_the_driver_and_leaves_nothing(collector: GpuCollector, tmp_path: Path) -> None:
@@ -278,16 +285,16 @@ def test_the_process_reads_the_driver_and_leaves_nothing(collector: GpuCollector
 
 
 def test_a_process_that_cannot_start_says_why(
-    collector: GpuCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    collector: GpuCollector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remarks: list[str]
 ) -> None:
     """It has the packages that autotune itself has from PYTHONPATH; a second one is tried, and no third."""
     (tmp_path / "msgspec.py").write_text("raise ImportError('no such machine')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with collector:
         collector.open(tmp_path / "kept")
-        until(lambda: collector.lost(TRIAL) is None and collector.remarks)
+        until(lambda: collector.lost(TRIAL) is None and remarks)
         why = "the GPU collector failed (ImportError: no such machine)"
-        assert list(collector.remarks) == [GIVEN_UP + why]
+        assert remarks == [GIVEN_UP + why]
 
 
 def test_the_process_imports_next_to_nothing() -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from autotune.clock import VirtualClock
 from autotune.errors import AutotuneError
-from autotune.events import Event, PhaseChanged, TrialEnded
+from autotune.events import Event, EventBus, PhaseChanged, TrialEnded
 from autotune.measure.probe import GpuProbe
 from autotune.options import SearchOptions
 from autotune.records import Machine, Purpose, SearchResult, TrialRecord
@@ -116,10 +116,11 @@ def search_simulated(
         runner=simulator,
         budget=Budget(clock, started_s=started_s, budget_s=budget_s),
         clock=clock,
+        events=EventBus([events.append, told]),
         warm_start=warm_start or WarmStart(),
         instruments=lambda: Instruments(SimulatedHostProbe(simulator), probe),
     )
-    tuner = Tuner(parts, [events.append, told])
+    tuner = Tuner(parts)
     result: SearchResult | None = None
     error: AutotuneError | None = None
     try:

@@ -21,9 +21,15 @@ Learn = Callable[..., TrialRecord]
 
 
 @pytest.fixture
-def findings(problem: Problem, tmp_path: Path) -> Findings:
+def remarks() -> list[str]:
+    """What the user was told."""
+    return []
+
+
+@pytest.fixture
+def findings(problem: Problem, remarks: list[str], tmp_path: Path) -> Findings:
     """Findings without any trial."""
-    return Findings(problem, SystemClock())
+    return Findings(problem, SystemClock(), remarks.append)
 
 
 @pytest.fixture
@@ -54,19 +60,19 @@ def learn(findings: Findings, problem: Problem, make_trial: MakeTrial, tmp_path:
     return tell
 
 
-def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Learn) -> None:
+def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Learn, remarks: list[str]) -> None:
     """The value is said once, its knob is not turned any more, and the answer says it again."""
     learn(100.0, "num_workers: 1\n")
     learn(200.0, "num_workers: 1\n", num_workers=2)
     learn(200.0, "num_workers: 1\n", num_workers=2)
     why = "the trainer printed 1 each time, set to 1 and 2"
     assert findings.inert == {"data.num_workers": why}
-    assert len(findings.remarks) == 1
-    assert findings.cautions == tuple(findings.remarks)
+    assert len(remarks) == 1
+    assert findings.cautions == tuple(remarks)
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
 
 
-def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn) -> None:
+def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn, remarks: list[str]) -> None:
     """Batches that hold other samples than the config says are remarked on once; the answer says it again."""
     learn(100.0)
     learn(100.0, samples=8.0)
@@ -78,7 +84,7 @@ def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn)
     learn(100.0, samples=16.0, batch_size=8)
     (said,) = findings.cautions
     assert said.startswith("data.batch_size is 8, but each step held 16 samples")
-    assert list(findings.remarks) == [said]
+    assert remarks == [said]
 
 
 def test_side_effects_are_looked_for_after_the_first_trials_only(findings: Findings, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def diagnosed(study: Study, problem: Problem, clock: VirtualClock) -> None:
         clock=clock,
         instruments=lambda: Instruments(SimulatedHostProbe(runner)),
     )
-    Diagnoser(parts, (), busy_s=lambda: None, cores=2.0).run()
+    Diagnoser(parts, busy_s=lambda: None, cores=2.0).run()
 
 
 def test_a_search_after_a_diagnosis_leaves_the_loader_alone(search: Search) -> None:

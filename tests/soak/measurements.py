@@ -70,10 +70,10 @@ def compared(python: str, package: str, place: Path) -> Result:
         return {**found, "import_s": found["ready_s"] - ended.started_s}
 
     with Guard() as guard:
-        zygotes = ZygoteRunner(guard, clock)
+        remarks: list[str] = []
+        zygotes = ZygoteRunner(guard, clock, remarks.append)
         cold = run(ProcessRunner(guard, clock), "cold")
         warm = {name: run(zygotes, name) for name in ("first", "warm", "again")}
-        remarks = list(zygotes.remarks)
     if "error" in cold:  # not to be imported at all: then the same has to come of it
         wrong = [f"{name} it can" for name, found in warm.items() if "error" not in found]
         return Result(f"{package:<13} cannot be imported ({cold['error'][:80]})", *wrong)

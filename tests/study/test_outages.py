@@ -8,6 +8,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.errors import StorageAway
+from autotune.events import OnRemark, no_remark
 from autotune.study.claims import Owner
 from autotune.study.record import Study
 from tests.postgresql import Server, running_server, small_disk
@@ -30,10 +31,10 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-def opened(url: str, name: str, folder: Path, clock: VirtualClock) -> Study:
+def opened(url: str, name: str, folder: Path, clock: VirtualClock, remark: OnRemark = no_remark) -> Study:
     """Open a study as a search does."""
     owner = Owner(about={"host": "a"}, is_gone=lambda _claim: False, clock=clock)
-    return Study(name, at(url, folder), pending=folder / "s.pending", owner=owner)
+    return Study(name, at(url, folder), pending=folder / "s.pending", owner=owner, remark=remark)
 
 
 def make_trial(study: Study, detail: str) -> None:
@@ -64,7 +65,8 @@ def details(url: str, name: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("how", ["kill", "freeze", "stop"])
 def test_trials_go_on_while_the_server_is_away(server: Server, tmp_path: Path, clock: VirtualClock, how: str) -> None:
     """What finishes is kept here, and is there once and in order when the server is back; the user is told."""
-    study = opened(server.url, how, tmp_path, clock)
+    said: list[str] = []
+    study = opened(server.url, how, tmp_path, clock, said.append)
     make_trial(study, "0")
     claim = study.begin(VALUES, CHOICES)
     getattr(server, how)()
@@ -75,7 +77,6 @@ def test_trials_go_on_while_the_server_is_away(server: Server, tmp_path: Path, c
     server.thaw() if how == "freeze" else server.start()
     catch_up(study, clock, tmp_path / "s.pending")
     make_trial(study, "4")
-    said = list(study.remarks)
     study.close()
     assert details(server.url, how, tmp_path) == ["0", "1", "2", "3", "4"]
     assert "kept here, and written when it answers" in said[0]

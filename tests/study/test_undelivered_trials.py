@@ -11,6 +11,7 @@ import pytest
 
 from autotune.clock import SystemClock, VirtualClock
 from autotune.errors import StorageAway
+from autotune.events import OnRemark, no_remark
 from autotune.options import SearchOptions
 from autotune.search.answer import Study as KnownStudy
 from autotune.search.open import Part, open_search
@@ -47,10 +48,10 @@ class Remote:
         return replace(connection, is_remote=True, expected=expected)
 
 
-def opened(folder: Path, owner: Owner | None = None) -> Study:
+def opened(folder: Path, owner: Owner | None = None, remark: OnRemark = no_remark) -> Study:
     """Open a study as a search does, or as another owner."""
     owner = owner or Owner(about={}, is_gone=lambda _claim: False, clock=VirtualClock())
-    return Study("s", Remote(at("journal:studies", folder)), pending=folder / "s.pending", owner=owner)
+    return Study("s", Remote(at("journal:studies", folder)), pending=folder / "s.pending", owner=owner, remark=remark)
 
 
 def details(folder: Path) -> list[str]:
@@ -146,7 +147,8 @@ def finished(study: Study) -> int:
 @pytest.fixture
 def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search whose storage went away in the middle of trial 2, behind an interrupted one; trials 3 and 4 followed."""
-    study = opened(tmp_path)
+    remarks: list[str] = []
+    study = opened(tmp_path, remark=remarks.append)
     finished(study)
     study.abandon(study.begin(VALUES, CHOICES))
     claim = study.begin(VALUES, CHOICES)
@@ -155,7 +157,7 @@ def before_and_in_an_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert study.finish(claim, replace(record(), detail="2"), score=1.0, speeds=(59.0, 61.0)).number == 2
     assert [finished(study), finished(study)] == [3, 4]
     study.close()
-    assert ": 3 (no answer). The next search on this machine writes them" in study.remarks[-1]
+    assert ": 3 (no answer). The next search on this machine writes them" in remarks[-1]
     monkeypatch.setattr(Remote, "away", False)
 
 
@@ -171,9 +173,9 @@ def test_what_waits_is_tried_once_more_at_the_end(tmp_path: Path, monkeypatch: p
     assert len(opened(tmp_path, NOBODY).records()) == 1
 
 
-def search_again(folder: Path) -> Study:
+def search_again(folder: Path, remark: OnRemark = no_remark) -> Study:
     """Open the study as the next search of this machine does."""
-    study = opened(folder, Owner(about={}, is_gone=lambda _claim: True, clock=VirtualClock()))
+    study = opened(folder, Owner(about={}, is_gone=lambda _claim: True, clock=VirtualClock()), remark)
     study.close_abandoned()
     return study
 
@@ -202,8 +204,9 @@ def test_a_trial_that_was_closed_by_another_machine_keeps_its_number(tmp_path: P
     other.close_abandoned()
     assert finished(other) == 3
     other.close()
-    study = search_again(tmp_path)
-    said = " ".join(study.remarks)
+    remarks: list[str] = []
+    study = search_again(tmp_path, remarks.append)
+    said = " ".join(remarks)
     study.close()
     assert sorted((one.number, one.detail) for one in study.records()) == [
         (0, "0"),

@@ -161,9 +161,10 @@ def test_forks_of_a_warm_interpreter_are_seen(tmp_path: Path, tensorflow: Any) -
     """The observer is installed on their side of the fork, before TensorFlow is handed out to the trainer."""
     words = (sys.executable, TRAINERS, "loop-compiled", "--steps", 5)
     with Guard() as guard:
-        runner = ZygoteRunner(guard, SystemClock())
+        remarks: list[str] = []
+        runner = ZygoteRunner(guard, SystemClock(), remarks.append)
         trials = [observe_run(runner, tmp_path / str(number), *words) for number in range(2)]
-        assert runner.warm_starts == 1, runner.remarks
+        assert runner.warm_starts == 1, remarks
     for seen in trials:
         sums_up(seen, "loop-compiled", sleep_s=0.02)
 

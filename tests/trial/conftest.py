@@ -113,10 +113,11 @@ def stop_guard() -> Callable[[Guard, str], None]:
 class Project:
     """Trainer's folder with its interpreter, and the trials of it."""
 
-    def __init__(self, folder: Path, python: str, runner: ZygoteRunner) -> None:
+    def __init__(self, folder: Path, python: str, runner: ZygoteRunner, remarks: list[str]) -> None:
         self.folder = folder
         self.python = python
         self.runner = runner
+        self.remarks = remarks
         self.clock = SystemClock()
         self.trials = 0
 
@@ -159,10 +160,16 @@ class Project:
 
 
 @pytest.fixture
-def zygotes(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> ZygoteRunner:
+def remarks() -> list[str]:
+    """What the runner has said to the user."""
+    return []
+
+
+@pytest.fixture
+def zygotes(guard: Guard, remarks: list[str], monkeypatch: pytest.MonkeyPatch) -> ZygoteRunner:
     """Runner with zygotes, also for imports that take no time."""
     monkeypatch.setattr("autotune.trial.warm.LEAST_IMPORT_S", 0.0)
-    return ZygoteRunner(guard, SystemClock())
+    return ZygoteRunner(guard, SystemClock(), remarks.append)
 
 
 @pytest.fixture(scope="session")
@@ -174,9 +181,9 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def other(venv: Path, tmp_path: Path, zygotes: ZygoteRunner) -> Iterator[Project]:
+def other(venv: Path, tmp_path: Path, zygotes: ZygoteRunner, remarks: list[str]) -> Iterator[Project]:
     """A trainer in the other environment, whose packages the test installs."""
-    yield Project(tmp_path, str(venv / "bin" / "python"), zygotes)
+    yield Project(tmp_path, str(venv / "bin" / "python"), zygotes, remarks)
     for package in site_packages(venv).glob("*.py"):
         package.unlink()
 

@@ -26,7 +26,13 @@ from tests.trial.conftest import next_tick
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckpointBackups]:
+def remarks() -> list[str]:
+    """What the user was told."""
+    return []
+
+
+@pytest.fixture
+def kept(tmp_path: Path, remarks: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckpointBackups]:
     """Make the checkpoint backups of a project with these files, which is the working directory."""
     monkeypatch.chdir(tmp_path)
 
@@ -38,7 +44,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Check
         (tmp_path / "config.yaml").write_text(config + CONFIG)
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
-        return CheckpointBackups(problem.trainer, VirtualClock(), name="search")
+        return CheckpointBackups(problem.trainer, VirtualClock(), name="search", remark=remarks.append)
 
     return make
 
@@ -65,7 +71,7 @@ def write(name: str, content: bytes) -> None:
     ids=["added to", "written again as it was", "other content", "cut", "taken away"],
 )
 def test_what_a_trial_has_taken_is_put_back(
-    kept: Callable[..., CheckpointBackups], content: bytes | None, comes_back: bool
+    kept: Callable[..., CheckpointBackups], remarks: list[str], content: bytes | None, comes_back: bool
 ) -> None:
     """As it was, each time, and said once; what was only added to stays. In the end no copy is left."""
     with kept(best=b"old", other=b"x") as files:
@@ -77,10 +83,8 @@ def test_what_a_trial_has_taken_is_put_back(
                 write("best", content)
             assert files.loss(f"trial {number}") is None
             assert checkpoint("best").read_bytes() == (b"old" if comes_back else content)
-    assert len(files.remarks) == comes_back
-    assert (
-        not comes_back or "while trial 0 went on, written over or taken away: checkpoints/best.pth;" in files.remarks[0]
-    )
+    assert len(remarks) == comes_back
+    assert not comes_back or "while trial 0 went on, written over or taken away: checkpoints/best.pth;" in remarks[0]
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["best.pth", "other.pth"]
     assert list(Path(".autotune/kept").iterdir()) == []
 
@@ -121,7 +125,7 @@ def test_what_stands_in_its_place_is_replaced_and_not_followed(
 
 @pytest.mark.parametrize("how", ["between the trials", "by a process that still has it open", "before the eyes"])
 def test_what_somebody_else_writes_is_left_to_them(
-    kept: Callable[..., CheckpointBackups], monkeypatch: pytest.MonkeyPatch, how: str
+    kept: Callable[..., CheckpointBackups], remarks: list[str], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """A real training beside the search goes on with its own file; the copy of the old one stays."""
     with kept(best=b"old") as files:
@@ -144,7 +148,7 @@ def test_what_somebody_else_writes_is_left_to_them(
     assert checkpoint("best").read_bytes() == b"newest"
     (copy,) = (path for path in Path(".autotune/kept").rglob("*.pth"))
     assert copy.read_bytes() == b"old"
-    (remark,) = files.remarks
+    (remark,) = remarks
     assert "somebody else writes to checkpoints/best.pth" in remark
     assert str(copy.parents[1]) in remark
     assert os.listdir("checkpoints") == ["best.pth"]
@@ -183,24 +187,27 @@ def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., CheckpointB
 
 
 def test_what_is_too_large_to_copy_is_said_beforehand(
-    kept: Callable[..., CheckpointBackups], monkeypatch: pytest.MonkeyPatch
+    kept: Callable[..., CheckpointBackups], remarks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest come first; the others are watched all the same."""
     monkeypatch.setattr(checkpoint_backups, "MOST_BYTES", 5)
     made = kept(old=b"1234", new=b"5678")
     os.utime(checkpoint("old"), (1, 1))
     with made as files:
-        assert "checkpoints/old.pth." in files.remark
-        assert "new" not in files.remark
+        (remark,) = remarks
+        assert "checkpoints/old.pth." in remark
+        assert "new" not in remark
         write("old", b"0")
         loss = files.loss("trial 0")
         assert "no room or time" in str(loss.remedy)
 
 
-def test_where_a_redirected_key_points_is_not_copied(kept: Callable[..., CheckpointBackups]) -> None:
+def test_where_a_redirected_key_points_is_not_copied(
+    kept: Callable[..., CheckpointBackups], remarks: list[str]
+) -> None:
     """Trials do not write there; a change is detected all the same."""
     with kept("checkpoint_dir: checkpoints\n", best=b"old") as files:
-        assert files.remark is None
+        assert not remarks
         assert not Path(".autotune", "kept", "search").exists()
         write("best", b"other")
         assert files.loss("trial 0") is not None

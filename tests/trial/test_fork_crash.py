@@ -24,7 +24,7 @@ def test_a_trial_that_crashes_in_a_fork_alone_is_made_again(other: Project) -> N
         assert (exit_.exit_code, said) == (0, "trained\n")
         assert len((other.folder / "begun").read_text()) == begun
         assert other.runner.fallbacks == fallbacks
-    (remark,) = other.runner.remarks
+    (remark,) = other.remarks
     assert remark.startswith("warm starts are off: a trial failed when forked (KeyError: '_operator')")
 
 
@@ -38,7 +38,7 @@ def test_a_trainer_that_fails_by_itself_keeps_its_warm_starts(other: Project) ->
         begun += times
         assert len((other.folder / "begun").read_text()) == begun
     assert other.forks == (2, 0)
-    assert not other.runner.remarks
+    assert not other.remarks
 
 
 @pytest.mark.parametrize("ends", ["raise MemoryError", "os.kill(os.getpid(), 9)"])

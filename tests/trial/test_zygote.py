@@ -79,14 +79,14 @@ class TestZygoteRunner(RunnerContract):
 
 
 @pytest.fixture
-def project(tmp_path: Path, zygotes: ZygoteRunner) -> Project:
+def project(tmp_path: Path, zygotes: ZygoteRunner, remarks: list[str]) -> Project:
     """A trainer that imports NumPy, in a folder with a hostile name, with the interpreter of the tests."""
     hostile = tmp_path / 'it\'s a\n"project" ü'
     (hostile / "package").mkdir(parents=True)
     for name in ("shows.py", "package/__init__.py", "package/shows.py", "package/__main__.py"):
         (hostile / name).write_text("" if name.endswith("__init__.py") else SHOWS.read_text())
     (hostile / "link.py").symlink_to("package/shows.py")
-    return Project(hostile, sys.executable, zygotes)
+    return Project(hostile, sys.executable, zygotes, remarks)
 
 
 FEW_WAYS = [("shows.py",), ("-m", "package.shows", "fails")]
@@ -140,7 +140,7 @@ def test_a_warm_trial_sees_and_says_what_a_fresh_one_does(
         for found, *says in warm:
             assert says == said, words
             assert (found.exit_code, found.stop) == (expected.exit_code, expected.stop), words
-        assert project.runner.fallbacks == 0, (words, project.runner.remarks)
+        assert project.runner.fallbacks == 0, (words, project.remarks)
         assert project.runner.warm_starts > before or words[-1] in ("no.such.module", "syntax.py", "latin.py"), words
 
 
@@ -180,7 +180,7 @@ def test_what_is_imported_before_a_package_that_starts_a_thread_is_warm(other: P
     other.write("train.py", "import good, threads, late\nimport threading\nprint(threading.active_count())\n")
     assert other.said() == ["imported good\nimported late\n2\n", "imported late\n2\n"]
     assert other.forks == (1, 0)
-    (remark,) = other.runner.remarks
+    (remark,) = other.remarks
     assert remark == (
         "importing threads starts threads, so each trial imports it and what is imported after threads anew"
     )
@@ -194,7 +194,7 @@ def test_where_the_first_package_starts_a_thread_there_are_no_forks(package: str
     other.write("train.py", "import threads\nprint('trained')\n")
     assert other.said() == ["trained\n"] * 2
     assert other.forks == (0, 0)
-    assert list(other.runner.remarks) == ["importing threads starts threads, so each trial imports it anew"]
+    assert other.remarks == ["importing threads starts threads, so each trial imports it anew"]
     assert below(guard) == []
 
 
@@ -204,7 +204,7 @@ def test_a_package_that_ends_the_interpreter_turns_warm_starts_off(other: Projec
     other.write("train.py", "import sys\nsys.set_up = True\nimport harsh\nprint('trained')\n")
     assert other.said() == ["trained\n"] * 2
     assert other.runner.warm_starts == 0
-    (remark,) = other.runner.remarks
+    (remark,) = other.remarks
     assert remark.startswith("warm starts are off: the warm interpreter could not be made (it has ended)")
     assert below(guard) == []
 
@@ -258,7 +258,7 @@ def test_a_variable_below_the_place_for_temporary_files_is_no_difference(
         said = other.run("train.py", env={"TMPDIR": str(folder)})[1]
         assert said == f"{folder}/framework {tempfile.gettempdir()}/data\n"
         shutil.rmtree(folder)
-    assert (other.forks, list(other.runner.remarks)) == ((1, 0), [])
+    assert (other.forks, other.remarks) == ((1, 0), [])
 
 
 LOCKS = """
@@ -278,7 +278,7 @@ def test_a_fork_that_hangs_is_made_again_and_there_are_no_more(other: Project, g
         assert (ended.exit_code, ended.stop, said) == (0, None, "trained\n")
         assert other.runner.fallbacks == fallbacks
         assert len(list((other.folder / "runs" / str(other.trials)).glob("steps.*"))) == 1
-    (remark,) = other.runner.remarks
+    (remark,) = other.remarks
     assert remark.startswith("warm starts are off: a trial gave no sign of life for 1 s after its fork")
     assert below(guard) == []
 
@@ -310,7 +310,7 @@ def test_a_trainer_that_sets_it_otherwise_gets_a_fresh_process(other: Project) -
     modes = ["slow", "slow", "fast", "slow"]
     assert [other.run("train.py", mode)[1].strip() for mode in modes] == modes
     assert other.forks == (2, 1)
-    assert ["FRAMEWORK_MODE is not set as it was" in remark for remark in other.runner.remarks] == [True]
+    assert ["FRAMEWORK_MODE is not set as it was" in remark for remark in other.remarks] == [True]
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_package_that_needs_a_module_of_the_trainers_own_is_the_trials_to_impo
     other.write("train.py", "import good, needs, datasets\nprint(datasets.NAME, needs.NAME)\n")
     assert other.said() == ["imported good\nimported part\nown own\n", "imported part\nown own\n"]
     assert other.forks == (1, 0)
-    (remark,) = other.runner.remarks
+    (remark,) = other.remarks
     assert "importing needs needs a module of the trainer's own" in remark
 
 
@@ -401,7 +401,7 @@ def test_a_killed_zygote_costs_warm_starts_and_no_trial(other: Project, warm: ps
     assert gone(warm.pid)
     assert other.said(times=1) == ["imported\ntrained\n"]
     assert other.runner.fallbacks == 1
-    assert other.runner.remarks[0].startswith("warm starts are off: a trial could not be forked (the zygote has ended)")
+    assert other.remarks[0].startswith("warm starts are off: a trial could not be forked (the zygote has ended)")
 
 
 def test_a_killed_guard_takes_its_zygotes_along(other: Project, guard: Guard, warm: psutil.Process) -> None:

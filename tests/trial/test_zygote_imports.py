@@ -112,7 +112,7 @@ def test_a_package_that_is_loaded_by_hand_makes_no_second_copy(other: Project, g
         is_warm=False,
     )
     assert said == "imported\nTrue\nimported\n"
-    assert "loads framework without importing it" in other.runner.remarks[0]
+    assert "loads framework without importing it" in other.remarks[0]
 
 
 ALIAS = "import sys, science_core\nsys.modules['_core'] = science_core\n"
@@ -184,7 +184,7 @@ def test_a_part_of_a_package_that_starts_a_thread_is_left_out_alone(other: Proje
     install(other, "big/threads", STARTS_THREAD)
     other.write("train.py", "import big, big.threads, threading\nprint(threading.active_count())\n")
     assert other.said() == ["imported big\n2\n", "2\n"]
-    assert ["importing big.threads starts threads" in remark for remark in other.runner.remarks] == [True]
+    assert ["importing big.threads starts threads" in remark for remark in other.remarks] == [True]
 
 
 def test_what_a_part_of_a_package_sets_is_set_for_the_next(other: Project, guard: Guard) -> None:

@@ -71,15 +71,13 @@ def measure_start(config: Path, *, trials: int, state_dir: Path | None) -> None:
     clock = SystemClock()
     stamp = f"{clock.utc():%Y%m%dT%H%M%SZ}"
     with Guard() as one, Guard() as other:
-        fresh, warm = ProcessRunner(one, clock), ZygoteRunner(other, clock)
+        fresh, warm = ProcessRunner(one, clock), ZygoteRunner(other, clock, print)
         for number in range(_RUNS_TO_WARM_UP):
             _measure(problem, warm, clock, f"start-{stamp}-warm-up-{number}")
         times: dict[str, list[_Times]] = {"fresh": [], "warm": []}
         for number in range(trials):
             times["fresh"].append(_measure(problem, fresh, clock, f"start-{stamp}-fresh-{number:03d}"))
             times["warm"].append(_measure(problem, warm, clock, f"start-{stamp}-warm-{number:03d}"))
-        for remark in warm.remarks:
-            print(remark)
     print(f"median [least, most] of {trials} trials, in seconds")
     print(f"{'':<6}{'to main':>24}{'to first step':>24}{'to the end':>24}{'to main + to the end':>24}")
     for kind, measured in times.items():

@@ -11,7 +11,7 @@ from autotune.clock import VirtualClock
 from autotune.diagnose.diagnosis import verdict_of
 from autotune.diagnose.findings import Diagnosis, Verdict
 from autotune.diagnose.measured import Diagnoser, Measured
-from autotune.events import Event
+from autotune.events import Event, EventBus
 from autotune.options import SearchOptions
 from autotune.records import TrialRecord
 from autotune.search.parts import SearchParts
@@ -98,9 +98,10 @@ def diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
             runner=simulator,
             budget=Budget(clock, started_s=started_s, budget_s=budget_s),
             clock=clock,
+            events=EventBus([told]),
             instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
         )
-        measured = Diagnoser(parts, (told,), busy_s=lambda: busy_s(clock), cores=2.0).run()
+        measured = Diagnoser(parts, busy_s=lambda: busy_s(clock), cores=2.0).run()
         return Diagnosed(measured, list(study.records()), clock.now_s() - started_s)
 
     return diagnosed
