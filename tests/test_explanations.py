@@ -14,7 +14,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.study.claims import Owner
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine, Trainer, project_in, typed
 from tests.postgresql import running_server
@@ -227,7 +227,7 @@ def test_a_storage_that_keeps_silent_is_not_called_dead(left_s: float, says: str
         owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + left_s)
         remarks: list[str] = []
         storage, pending = at(server.url, tmp_path), tmp_path / "pending"
-        study = Study("silent", storage, pending=pending, owner=owner, remark=remarks.append)
+        study = StudyRecord("silent", storage, pending=pending, owner=owner, remark=remarks.append)
         server.freeze()
         study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
         study.calls.write_pending()

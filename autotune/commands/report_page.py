@@ -24,7 +24,7 @@ from autotune.search.problem import Problem, open_problem
 from autotune.study.answer import Pair, finalists
 from autotune.study.identity import frameworks_text
 from autotune.study.members import hosts_of
-from autotune.study.record import Study as Record
+from autotune.study.record import StudyRecord
 from autotune.study.summary import answer_of, latest_search
 from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.process_identity import git_commit, is_gone
@@ -242,7 +242,7 @@ def _ending(problem: Problem, search: str) -> float | None:
 def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended: bool) -> str:
     if has_ended or not search:
         return ""
-    with closing(Record(study, problem.storage, reads_only=True)) as record:
+    with closing(StudyRecord(study, problem.storage, reads_only=True)) as record:
         members = [one for one in record.members.on_record() if one.search == search and not is_gone(one.about)]
     if any(one.seems_at_work(clock.utc()) for one in members):
         return "The search is still going on: this is what is known so far."

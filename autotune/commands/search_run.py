@@ -20,9 +20,9 @@ from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.search.answer import answer_of_search
-from autotune.search.open import OpenSearch, Part, open_search
+from autotune.search.open import OpenSearch, Session, open_search
 from autotune.search.problem import Problem
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.search_child import Lifeline
 from autotune.trial.termination import interrupted_by
 
@@ -48,7 +48,7 @@ class Finished:
     def of(
         cls,
         problem: Problem,
-        study: Study,
+        study: StudyRecord,
         result: SearchResult,
         *,
         failures: list[Failure],
@@ -83,7 +83,7 @@ def search_with_display(
     """
     progress = text_console(stderr=True)
     show_plan(progress, problem, request)
-    part = Part(started_s=call.started_s, lifeline=Lifeline.of_environment())
+    part = Session(started_s=call.started_s, lifeline=Lifeline.of_environment())
     display = SearchDisplay(progress, call.clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:
         answer.begin(problem, search)

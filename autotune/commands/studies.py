@@ -27,7 +27,7 @@ from autotune.study.answer import standing_answers
 from autotune.study.claims import RENEWAL_S
 from autotune.study.identity import frameworks_text
 from autotune.study.members import Member, hosts_told_apart
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.address import SaidAddress, address_of, said_by_environment
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.lock import sole_search
@@ -200,7 +200,7 @@ class Studies:
 
     def _about(self, name: str) -> tuple[dict[str, Any], list[Member]]:
         """Return a study as scripts get it, and its members; without a config, its objective is the usual one."""
-        with closing(Study(name, self.storage, reads_only=True)) as study:
+        with closing(StudyRecord(name, self.storage, reads_only=True)) as study:
             records, members = study.records(), study.members.on_record()
         objective = self.problem.objective if self.problem else EFFECTIVE_UTILIZATION
         current = [trial for trial in records if trial.shares_code_with(records[-1])]
@@ -246,7 +246,7 @@ class Studies:
             )
 
     def _members(self, name: str) -> list[Member]:
-        with closing(Study(name, self.storage, reads_only=True)) as study:
+        with closing(StudyRecord(name, self.storage, reads_only=True)) as study:
             return study.members.on_record()
 
     def _target(self, files: Sequence[Export]) -> StudyName:

@@ -56,14 +56,14 @@ def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) 
     with signals_held():
         from autotune.report.console import text_console
         from autotune.report.live import SearchDisplay
-        from autotune.search.open import Part, open_search
+        from autotune.search.open import Session, open_search
         from autotune.search.problem import open_requested
         from autotune.study.members import Role
         from autotune.study.summary import has_answer
         from autotune.trial.search_child import Lifeline
 
     problem = open_requested(request)
-    part = Part(
+    part = Session(
         started_s=call.started_s,
         lifeline=Lifeline.of_environment(),
         role=Role.WORKER,

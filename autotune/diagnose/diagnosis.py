@@ -28,7 +28,7 @@ from autotune.diagnose.tables import MEASURED_CHECKS, STATIC_CHECKS
 from autotune.events import Event
 from autotune.measure.host import BusyCpu
 from autotune.options import SearchOptions
-from autotune.search.open import Part, open_parts
+from autotune.search.open import Session, open_parts
 from autotune.search.problem import Problem
 from autotune.trial.instruments import Simulator
 
@@ -71,7 +71,7 @@ def diagnose(
     """
     cpu = BusyCpu()
     search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
-    with open_parts(problem, search, Part(started_s=started_s), clock, on_event, simulator=simulator) as opened:
+    with open_parts(problem, search, Session(started_s=started_s), clock, on_event, simulator=simulator) as opened:
         diagnoser = Diagnoser(opened.parts, busy_s=cpu.busy_s, cores=cpu.cores)
         if verifies:
             return _verification(check_code(Subject(problem=problem, clock=clock)), diagnoser.verify())

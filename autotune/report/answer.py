@@ -29,7 +29,7 @@ from autotune.records import (
 )
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.report.race_notes import race_notes
-from autotune.study.reasons import Rule
+from autotune.study.reasons import VerdictRule
 
 _LONGEST = 500  # characters of what others have said
 
@@ -102,7 +102,7 @@ def print_answer(
         print_next_step(console, result, typed=typed, applied=applied, answer=answer)
 
 
-def print_rules(console: Console, rules: Iterable[Rule]) -> None:
+def print_rules(console: Console, rules: Iterable[VerdictRule]) -> None:
     """Print the rules that led to a verdict: each with what it looked at, and what came of it."""
     for number, rule in enumerate(rules, 1):
         console.print(Text.assemble(f"{number:2}. ", (plain(rule.rule, longest=_LONGEST), "bold")), soft_wrap=True)

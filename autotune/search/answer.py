@@ -27,7 +27,7 @@ from autotune.space.space import Space
 from autotune.study.answer import Kinds
 from autotune.study.entry import UndeliveredTrials, read_records
 from autotune.study.identity import frameworks_text
-from autotune.study.reasons import Rule, rules_of
+from autotune.study.reasons import VerdictRule, rules_of
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import Rating, answer_of, ratings_among, summarize
@@ -85,7 +85,7 @@ class Study:
             result = replace(result, cautions=(*result.cautions, unknown))
         return result
 
-    def rules(self, result: SearchResult) -> list[Rule]:
+    def rules(self, result: SearchResult) -> list[VerdictRule]:
         """Return the rules that led to an answer of this study, in the order in which they were applied."""
         others = len(self.trials) - len(self.current)
         return list(rules_of(self.current, result, self._problem.objective, of_other_code=others))
@@ -162,9 +162,9 @@ def read_study(
     if isinstance(storage, JournalFolder) and (found := storage.read(name)) is not None:
         trials, attributes = found
         return [record for _, record in read_records(trials, (), storage.where(name))], ratings_among(attributes)
-    from autotune.study.record import Study as Record  # imports Optuna
+    from autotune.study.record import StudyRecord  # imports Optuna
 
-    with closing(Record(name, storage, pending=pending, reads_only=True)) as record:
+    with closing(StudyRecord(name, storage, pending=pending, reads_only=True)) as record:
         return record.records(), record.ratings
 
 

@@ -65,7 +65,7 @@ class Decision(Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Turn:
+class Arm:
     """Next trial of a confirmation.
 
     Attributes:
@@ -91,21 +91,21 @@ class Confirmation:
     def __init__(self, plan: "ConfirmationPlan", rng: random.Random) -> None:
         self._plan = plan
         self._order = pair_order(2 * plan.pairs, rng, plan.arms)
-        self._turn: Turn | None = None
+        self._turn: Arm | None = None
         self._done = 0  # trials of pairs without one that was not steady
         self._spoiled: set[int] = set()  # the other pairs
         self._has_run = {0}
         self._speeds: dict[int, list[float]] = {}
         self.decision = Decision.OPEN
 
-    def next(self) -> Turn | None:
+    def next(self) -> Arm | None:
         """Return the next trial; None once it is decided."""
         following = ((pair, arm) for pair, arm in self._order if pair not in self._spoiled)
         if self.decision is not Decision.OPEN or (found := next(following, None)) is None:
             return None
         pair, arm = found
         self._done += 1
-        self._turn = Turn(pair=pair, arm=arm, is_first=arm not in self._has_run, done=self._done)
+        self._turn = Arm(pair=pair, arm=arm, is_first=arm not in self._has_run, done=self._done)
         self._has_run.add(arm)
         return self._turn
 

@@ -8,12 +8,12 @@ from autotune.clock import format_duration
 from autotune.measure.score import LEAST_PAIRS, Judgement
 from autotune.records import Purpose, TrialRecord, Values
 from autotune.search.confirm import (
+    Arm,
     Candidate,
     Confirmation,
     ConfirmationBasis,
     ConfirmationPlan,
     Decision,
-    Turn,
     least_needed_s,
     plan_confirmation,
     reserved_s,
@@ -175,7 +175,7 @@ class Finalists(SearchStage):
                 break
         return _OUTCOMES.get(confirmation.decision, Outcome.MEASURED)
 
-    def _trial_of(self, turn: Turn, values: Values, plan: ConfirmationPlan, first_pair: int) -> TrialSpec:
+    def _trial_of(self, turn: Arm, values: Values, plan: ConfirmationPlan, first_pair: int) -> TrialSpec:
         usual = self._state.windows.usual()
         look_s = self._state.windows.finalist_look_s if turn.is_first else 0.0
         window_s = max(usual.length_s + plan.longer_s, look_s)

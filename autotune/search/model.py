@@ -21,7 +21,7 @@ from autotune.search.worth import taken_back
 from autotune.space.space import Space
 from autotune.study.answer import broken_points
 from autotune.study.members import on_one_scale
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.execution import Execution
 
 REALIZED = 0.24
@@ -39,7 +39,7 @@ class Model:
     def __init__(
         self,
         problem: Problem,
-        study: Study,
+        study: StudyRecord,
         findings: Findings,
         trials: SearchTrials,
         *,

@@ -27,8 +27,8 @@ from autotune.search.trainer_code import why_code_differs
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, warm_start
 from autotune.study.claims import Owner
-from autotune.study.members import RECENT, Member, Phase, Role, hosts_told_apart
-from autotune.study.record import Study
+from autotune.study.members import RECENT, Member, MemberPhase, Role, hosts_told_apart
+from autotune.study.record import StudyRecord
 from autotune.study.storage.address import StorageKind
 from autotune.study.storage.lock import sole_search
 from autotune.trial.checkpoint_backups import CheckpointBackups
@@ -42,8 +42,8 @@ from autotune.trial.warm import ZygoteRunner
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """Part that this process takes in a search.
+class Session:
+    """What this process does in a search, and since when.
 
     Attributes:
         started_s: When it began, on the clock's monotonic time; the budget counts from there.
@@ -69,7 +69,7 @@ class OpenSearch:
     """
 
     name: str
-    study: Study
+    study: StudyRecord
     tuner: Tuner
     look_after_files: Callable[[], None]
 
@@ -175,7 +175,7 @@ def tune(
     )
     problem = limited(problem, options)
     problem.require_runnable()
-    with open_search(problem, options, Part(started_s=started_s), clock, on_event) as search:
+    with open_search(problem, options, Session(started_s=started_s), clock, on_event) as search:
         return search.run()
 
 
@@ -183,7 +183,7 @@ def tune(
 def open_search(
     problem: Problem,
     options: SearchOptions,
-    part: Part,
+    session: Session,
     clock: Clock,
     on_event: OnEvent,
     *,
@@ -193,7 +193,7 @@ def open_search(
 
     Arguments and errors are those of `open_parts`.
     """
-    with open_parts(problem, options, part, clock, on_event, simulator=simulator, joins=True) as opened:
+    with open_parts(problem, options, session, clock, on_event, simulator=simulator, joins=True) as opened:
         parts, study = opened.parts, opened.parts.study
         tuner = Tuner(parts)
 
@@ -207,7 +207,7 @@ def open_search(
             if (state := tuner.state).trials.own and not tuner.left_because:
                 now = clock.utc().isoformat(timespec="seconds")
                 keep_profile(problem, study, state.model.better(), state.model.sd, now)
-            study.members.describe(phase=Phase.LEFT, left_because=tuner.left_because)
+            study.members.describe(phase=MemberPhase.LEFT, left_because=tuner.left_because)
         over_s = parts.budget.wall_s
         problem.state.prune(problem.study, protected=tuner.best_trials(), is_over=lambda: clock.now_s() > over_s)
 
@@ -216,7 +216,7 @@ def open_search(
 def open_parts(
     problem: Problem,
     options: SearchOptions,
-    part: Part,
+    session: Session,
     clock: Clock,
     on_event: OnEvent,
     *,
@@ -252,24 +252,24 @@ def open_parts(
         gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock, events.remark) as collector,
         CheckpointBackups(problem.trainer, clock, name=name, remark=events.remark) as checkpoints,
     ):
-        study = _open_study(problem, options, part, clock, events.remark)
+        study = _open_study(problem, options, session, clock, events.remark)
         start = _warm_start(problem, options, study)
         growth = growth_remark(problem, problem.of_this_code(study.records()))
         for text in filter(None, (start.sentence, growth)):
             events.remark(text)
         if joins:
-            join(study, problem, part.role, name, clock, events.remark)
+            join(study, problem, session.role, name, clock, events.remark)
         events.subscribe(checkpoints.after)
         parts = SearchParts(
             name=name,
-            options=replace(options, race_s=0.0) if part.role is Role.WORKER else options,
+            options=replace(options, race_s=0.0) if session.role is Role.WORKER else options,
             problem=problem,
             study=study,
             runner=simulator or ZygoteRunner(guard, clock, events.remark),
-            budget=_budget(study, options, part, clock),
+            budget=_budget(study, options, session, clock),
             clock=clock,
             events=events,
-            lifeline=part.lifeline,
+            lifeline=session.lifeline,
             warm_start=start,
             neighbours=Neighbours.of_environment(),
             instruments=simulator.instruments if simulator else lambda: Instruments.of_machine(clock, collector),
@@ -285,20 +285,22 @@ def events_path(problem: Problem, name: str) -> Path:
     return problem.state.searches / f"{name}.events.jsonl"
 
 
-def _open_study(problem: Problem, options: SearchOptions, part: Part, clock: Clock, remark: OnRemark) -> Study:
+def _open_study(
+    problem: Problem, options: SearchOptions, session: Session, clock: Clock, remark: OnRemark
+) -> StudyRecord:
     """Open the record, and see to it that nothing is in the way of its next trials.
 
     Raises:
         StudyError: The record cannot be read or written.
         GpuError: Somebody else is on the GPU.
     """
-    owner = Owner(about=this_process(), is_gone=is_gone, clock=clock, ends_s=part.started_s + options.budget_s)
+    owner = Owner(about=this_process(), is_gone=is_gone, clock=clock, ends_s=session.started_s + options.budget_s)
     pending = problem.state.pending(problem.study)
     if options.fresh:
         if pending.exists():  # what waits for a server belongs to the old record
-            Study(problem.study, problem.storage, pending=pending, owner=owner).close()
+            StudyRecord(problem.study, problem.storage, pending=pending, owner=owner).close()
         problem.storage.set_aside(problem.study, clock)
-    study = Study(problem.study, problem.storage, pending=pending, owner=owner, remark=remark)
+    study = StudyRecord(problem.study, problem.storage, pending=pending, owner=owner, remark=remark)
     study.close_abandoned()
     if study.torn_bytes:
         remark("The last trial of an earlier search was cut off by a crash; all others are there.")
@@ -314,7 +316,7 @@ def _open_study(problem: Problem, options: SearchOptions, part: Part, clock: Clo
     return study
 
 
-def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, remark: OnRemark) -> None:
+def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clock, remark: OnRemark) -> None:
     """Become a member of the study; say who else is at work on it.
 
     Raises:
@@ -364,17 +366,17 @@ def join(study: Study, problem: Problem, role: Role, name: str, clock: Clock, re
         )
 
 
-def _budget(study: Study, options: SearchOptions, part: Part, clock: Clock) -> Budget:
+def _budget(study: StudyRecord, options: SearchOptions, session: Session, clock: Clock) -> Budget:
     """Return the budget: of a worker that was given none, what the search that it has joined has left."""
-    own = Budget(clock, started_s=part.started_s, budget_s=options.budget_s)
+    own = Budget(clock, started_s=session.started_s, budget_s=options.budget_s)
     search = study.members.own.search if study.members.own else None
     lefts_s = [one.left_s for one in study.members.others() if one.role is Role.SEARCH and one.search == search]
-    if not (part.as_long_as_others and lefts_s):
+    if not (session.as_long_as_others and lefts_s):
         return own
-    return Budget(clock, started_s=part.started_s, budget_s=own.elapsed_s() + max(lefts_s))
+    return Budget(clock, started_s=session.started_s, budget_s=own.elapsed_s() + max(lefts_s))
 
 
-def _warm_start(problem: Problem, options: SearchOptions, study: Study) -> WarmStart:
+def _warm_start(problem: Problem, options: SearchOptions, study: StudyRecord) -> WarmStart:
     """Return what the search begins with; nothing where the study knows enough itself, or another sampler proposes."""
     wanted = options.warm_start and not options.fresh and options.sampler is None
     records = study.records()

@@ -14,7 +14,7 @@ from autotune.sampler.observations import ATTRIBUTIONS, Attribution
 from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
-from autotune.study.members import Member, Phase, Role, hosts_of, hosts_told_apart
+from autotune.study.members import Member, MemberPhase, Role, hosts_of, hosts_told_apart
 from autotune.trial.process_identity import same_boot
 
 CONFIRMING_MACHINES = 2
@@ -141,11 +141,11 @@ class OtherMachines:
     @contextmanager
     def confirming(self, point: str) -> Iterator[None]:
         """Tell the others that this machine confirms a point, for as long as a ``with`` block lasts."""
-        self._members.describe(phase=Phase.CONFIRMING, point=point)
+        self._members.describe(phase=MemberPhase.CONFIRMING, point=point)
         try:
             yield
         finally:
-            self._members.describe(phase=Phase.EXPLORING)
+            self._members.describe(phase=MemberPhase.EXPLORING)
 
     def wait_for_their_confirmations(self) -> None:
         """Wait until others have confirmed what they confirm, so that the answer has it; a worker gives no answer."""
@@ -207,7 +207,7 @@ class OtherMachines:
         return [one for one in self._together() if one.role is Role.SEARCH]
 
     def _confirming(self) -> list[Member]:
-        return [one for one in self._together() if one.phase is Phase.CONFIRMING and one.point]
+        return [one for one in self._together() if one.phase is MemberPhase.CONFIRMING and one.point]
 
     def _confirming_in_time(self) -> list[Member]:
         left_s = self._parts.budget.left_s()

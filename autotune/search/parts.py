@@ -11,7 +11,7 @@ from autotune.search.neighbours import Neighbours
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
 from autotune.search.warm_start import WarmStart
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner
 from autotune.trial.search_child import Lifeline
@@ -35,7 +35,7 @@ class SearchParts:
     name: str
     options: SearchOptions
     problem: Problem
-    study: Study
+    study: StudyRecord
     runner: Runner
     budget: Budget
     clock: Clock

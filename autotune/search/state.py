@@ -10,7 +10,7 @@ from autotune.search.problem import Problem
 from autotune.search.trials import SearchTrials
 from autotune.search.warm_start import WarmStart
 from autotune.search.windows import Windows
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.execution import Execution
 
 
@@ -20,7 +20,7 @@ class SearchState:
     def __init__(
         self,
         problem: Problem,
-        study: Study,
+        study: StudyRecord,
         findings: Findings,
         *,
         sampler: SamplerChoice,

@@ -8,7 +8,7 @@ from autotune.measure.score import ln_score
 from autotune.records import Measurement, TrialRecord, Validity
 from autotune.search.problem import Problem
 from autotune.space.space import Space
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.summary import speed_over
 
 
@@ -20,7 +20,7 @@ class SearchTrials:
         baseline_point: Name of today's point.
     """
 
-    def __init__(self, problem: Problem, study: Study) -> None:
+    def __init__(self, problem: Problem, study: StudyRecord) -> None:
         self._problem = problem
         self._study = study
         self._is_of_this_code: dict[frozenset[tuple[str, str]], bool] = {}

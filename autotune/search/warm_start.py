@@ -34,7 +34,7 @@ from autotune.study.profiles import (
     distinct,
     siblings,
 )
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 
 KNOWN_POINTS = 10
 """Points on record from which on a study needs no warm start: its own model knows more than another machine."""
@@ -153,7 +153,7 @@ def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmSta
     )
 
 
-def keep_profile(problem: Problem, study: Study, better: Sequence[Candidate], sd: float, utc: str) -> None:
+def keep_profile(problem: Problem, study: StudyRecord, better: Sequence[Candidate], sd: float, utc: str) -> None:
     """Leave the profile of a study for others, as far as it can be written.
 
     Args:

@@ -37,7 +37,7 @@ class Role(StrEnum):
     WORKER = "worker"  # it lends its machine
 
 
-class Phase(StrEnum):
+class MemberPhase(StrEnum):
     """Phase that a member is in."""
 
     EXPLORING = "exploring"
@@ -66,7 +66,7 @@ class Member:
     since_utc: Instant
     renewed_utc: Instant
     code: Facts = field(default_factory=dict)
-    phase: Phase = Phase.EXPLORING
+    phase: MemberPhase = MemberPhase.EXPLORING
     point: str | None = None
     left_because: Text = ""
     left_s: float = 0.0
@@ -80,7 +80,7 @@ class Member:
     @property
     def has_left(self) -> bool:
         """True once it has ended in order."""
-        return self.phase is Phase.LEFT
+        return self.phase is MemberPhase.LEFT
 
     def seems_at_work(self, utc: datetime) -> bool:
         """Return whether it has not left, and has given a sign of life lately, as far as wall clocks agree."""

@@ -30,7 +30,7 @@ from autotune.study.answer import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class VerdictRule:
     """One rule that a verdict rests on: what it asks, what it looked at, and what came of it."""
 
     rule: str
@@ -45,7 +45,7 @@ def rules_of(
     *,
     of_other_code: int = 0,
     excluded: Kinds = frozenset(),
-) -> Iterator[Rule]:
+) -> Iterator[VerdictRule]:
     """Yield the rules that led to an answer.
 
     Args:
@@ -54,7 +54,7 @@ def rules_of(
         of_other_code: Number of trials that were left out.
         excluded: Kinds of change of the training that are out of the question, as for the answer.
     """
-    yield Rule(
+    yield VerdictRule(
         rule="trials of the trainer's code as it is now count",
         inputs=f"{len(records) + of_other_code} on record",
         result=f"{len(records)} count",
@@ -62,7 +62,7 @@ def rules_of(
     searches = list(dict.fromkeys(trial.search for trial in records))
     stood = standing_answers(records, objective, excluded=excluded)
     answer = stood[None]
-    yield Rule(
+    yield VerdictRule(
         rule="the answer that the study stands by is shown; without one, the latest search that has a result",
         inputs=f"{len(searches)} searches; "
         + (f"the answer of {answer.search} stands" if answer else "no answer stands"),
@@ -72,13 +72,13 @@ def rules_of(
     first = trials[0]
     made = [trial for trial in trials if trial.point == first.point]
     good = comparable_trials(made, objective)
-    yield Rule(
+    yield VerdictRule(
         rule="the baseline has numbers", inputs=f"{len(good)} of its {len(made)} trials have", result=_yes(bool(good))
     )
     if good:
         judged = judged_finalists(records, result.search, objective)
         explored = {trial.point for trial in trials if trial.purpose is Purpose.EXPLORE}
-        yield Rule(
+        yield VerdictRule(
             rule="only points that were measured in interleaved pairs with the baseline can win",
             inputs=f"{len(explored)} points explored",
             result=", ".join(_name(one.trial, first.values) for one in judged) or f"none: {result.why}",
@@ -87,20 +87,20 @@ def rules_of(
             yield from _rules_of_finalist(finalist, _name(finalist.trial, first.values))
         standing = None if first.conditions.left_out_answer is not None else stood[result.search]
         chosen = chosen_finalist(judged, standing, records, result.search, objective, excluded=excluded)
-        yield Rule(
+        yield VerdictRule(
             rule="the answer that stood before is replaced only by what beats it in pairs, or where it failed",
             inputs=f"{_name(standing.trial, first.values)} of {standing.search}" if standing else "none stood",
             result=_name(chosen.trial, first.values) if chosen else "no new answer",
         )
         for held in withheld(judged, chosen, standing, first):
-            yield Rule(
+            yield VerdictRule(
                 rule="a winner may be held back", inputs=_name(held.finalist.trial, first.values), result=held.why
             )
-    yield Rule(rule="verdict", inputs=result.why, result=result.verdict.value)
+    yield VerdictRule(rule="verdict", inputs=result.why, result=result.verdict.value)
     if result.verdict in CONFIRMED:
         learning = result.race.winner.learning.value if result.race else result.why_not_raced or "needs no race"
         other = " (the confirmed change without effect on the training)" if result.applies_same_training else ""
-        yield Rule(
+        yield VerdictRule(
             rule="`apply` writes what may learn more slowly only if nothing else was confirmed",
             inputs=f"learning: {learning}",
             result=f"{_changes(result.same_training[0].values, first.values)}{other}"
@@ -109,17 +109,17 @@ def rules_of(
         )
 
 
-def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[Rule]:
+def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[VerdictRule]:
     for pairs in finalist.pairs_of_machines.values():
         left_out = [str(place + 1) for place, is_out in enumerate(disturbed_pairs(pairs)) if is_out]
-        yield Rule(
+        yield VerdictRule(
             rule=f"{name}: pairs in which one trial was far slower than the others of its config are left out",
             inputs="speed ratios " + ", ".join(f"{other.speed / one.speed:.2f}" for one, other in pairs),
             result=f"left out: {', '.join(left_out)}" if left_out else "all count",
         )
     pairs_made, judgement = len(finalist.pairs), finalist.judgement
     planned = f" of at most {finalist.planned_pairs}" if finalist.planned_pairs else ""
-    yield Rule(
+    yield VerdictRule(
         rule=f"{name}: at least {LEAST_PAIRS} pairs, {FEWEST_PAIRS} for a large gain",
         inputs=f"{pairs_made}{planned} pairs",
         result="judged" if judgement else "not judged",
@@ -128,22 +128,22 @@ def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[Rule]:
         return
     yield from _rules_of_judgement(judgement, name, finalist.planned_pairs)
     if finalist.validation is not None:
-        yield Rule(
+        yield VerdictRule(
             rule=f"{name}: it holds in a longer training",
             inputs="validated",
             result="; ".join(finalist.validation.broke) or "it holds",
         )
 
 
-def _rules_of_judgement(judgement: Judgement, name: str, planned: int | None) -> Iterator[Rule]:
+def _rules_of_judgement(judgement: Judgement, name: str, planned: int | None) -> Iterator[VerdictRule]:
     machines = f" on {len(judgement.of_machines)} machines" if judgement.of_machines else ""
-    yield Rule(
+    yield VerdictRule(
         rule=f"{name}: interval of the speed ratio, {confidence_of(judgement.pairs, planned):.1%}",
         inputs=f"{judgement.pairs - judgement.left_out} pairs{machines}; standard error "
         f"{math.expm1(judgement.standard_error):.1%} ({judgement.df:.0f} degrees of freedom)",
         result=_ratio(judgement.speed),
     )
-    yield Rule(
+    yield VerdictRule(
         rule=f"{name}: better if the interval of score begins above {LEAST_SCORE_GAIN}, of speed above {LEAST_SPEED}",
         inputs=f"score {_ratio(judgement.score)}, speed {_ratio(judgement.speed)}",
         result=_yes(judgement.better),
@@ -151,7 +151,7 @@ def _rules_of_judgement(judgement: Judgement, name: str, planned: int | None) ->
     if not judgement.better:
         known = {"steadiness": judgement.steadiness, "GPU utilization": judgement.utilization}
         shown = ", ".join(f"{what} {_ratio(ratio)}" for what, ratio in known.items() if ratio)
-        yield Rule(
+        yield VerdictRule(
             rule=f"{name}: steadier, at no less speed",
             inputs=shown or "neither is known",
             result=_yes(judgement.steadier),

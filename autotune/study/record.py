@@ -19,14 +19,14 @@ from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.calls import StorageCalls
 from autotune.study.claims import NOBODY, Claim, Owner, distribution_of, uuid_of
 from autotune.study.entry import finished_trial, read_records, starts_of
-from autotune.study.members import ATTRIBUTE, Member, Phase, joint_search, members_among
+from autotune.study.members import ATTRIBUTE, Member, MemberPhase, joint_search, members_among
 from autotune.study.optuna_trials import News
 from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import RATING, Rating, ratings_among
 
 
-class Study:
+class StudyRecord:
     """All trials of one identity, in the order in which they ended, and the claims of this process.
 
     Where its storage is a server, a trial goes on while that cannot be reached: what has finished is kept in a file of
@@ -225,7 +225,7 @@ class Study:
         for claim in list(self._claims.values()):
             if claim.uuid not in self._waiting:
                 self.abandon(claim)
-        self.members.describe(phase=Phase.LEFT)
+        self.members.describe(phase=MemberPhase.LEFT)
         if self._owner is not NOBODY:
             self.calls.ask_again()  # the file may be lost with this machine
             with suppress(StudyError):
@@ -256,7 +256,7 @@ class Study:
 
 
 class Members:
-    """Processes that are at work on a study: this one, once it has joined, and the others as `Study.refresh` saw them.
+    """Processes that are at work on a study: this one, once it has joined, and the others as of the latest refresh.
 
     Attributes:
         own: This process as a member; None while it is none.
@@ -298,7 +298,7 @@ class Members:
             self.own = replace(self.own, **changes).renewed(clock.utc(), left_s)
             self._calls.trials.note(ATTRIBUTE + self.own.uuid, self.own.attribute())
 
-    def describe(self, *, phase: Phase, point: str | None = None, left_because: str = "") -> None:
+    def describe(self, *, phase: MemberPhase, point: str | None = None, left_because: str = "") -> None:
         """Tell the others what this member does, as far as that can be written; nothing for who is none.
 
         Args:

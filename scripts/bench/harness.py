@@ -28,7 +28,7 @@ from autotune.search.problem import open_problem
 from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.execution import TrialSpec, execute
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
@@ -280,7 +280,7 @@ class Harness:
             exhaust: As in `SearchParts`.
             confirms: As in `SearchParts`.
         """
-        study = Study(self.problem.study, self.problem.storage)
+        study = StudyRecord(self.problem.study, self.problem.storage)
         try:
             parts = SearchParts(
                 name=OURS,

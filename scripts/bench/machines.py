@@ -25,7 +25,7 @@ from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
 from autotune.study.claims import RENEWAL_S, Owner
 from autotune.study.members import Role
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.address import address_of, said_by_environment
 from autotune.study.storage.journal import open_storage
 from scripts.bench.harness import OURS, Harness
@@ -56,7 +56,7 @@ class TurnClock(VirtualClock):
         super().__init__()
         self._turns, self._place = turns, place
         self._signed_s = self.now_s()
-        self.study: Study | None = None
+        self.study: StudyRecord | None = None
 
     def wait(self, seconds: float) -> None:
         until_s = self.now_s() + max(0.0, seconds)
@@ -112,7 +112,7 @@ def _search(
         storage = open_storage(address_of(said_by_environment(os.environ, folder)), folder / "shared")
         budget = harness.budget()
         owner = Owner(about={"host": str(place)}, is_gone=lambda _: False, clock=clock, ends_s=budget.wall_s)
-        study = clock.study = Study(name, storage, pending=folder / f"{place}.pending", owner=owner)
+        study = clock.study = StudyRecord(name, storage, pending=folder / f"{place}.pending", owner=owner)
         turns.reach(place, clock.now_s())
         join(study, problem, Role.SEARCH, f"search-{place}", clock, lambda _: None)
         parts = SearchParts(

@@ -15,8 +15,8 @@ from autotune.errors import StudyBusy
 from autotune.records import Purpose, Scalar
 from autotune.search.problem import Problem, open_problem, this_machine
 from autotune.study.claims import Owner
-from autotune.study.members import Member, Phase, Role
-from autotune.study.record import Study
+from autotune.study.members import Member, MemberPhase, Role
+from autotune.study.record import StudyRecord
 from autotune.study.storage.lock import sole_search
 from autotune.study.travel import MANIFEST, read_export
 from tests.command_line import CommandLine
@@ -156,7 +156,7 @@ def test_a_study_stays_whose_member_has_a_clock_that_is_an_hour_off(project: Pat
     place = Studies(state=problem.state, storage=problem.storage, shown="here", problem=problem)
     clock = VirtualClock()
     owner = Owner(about={"host": "elsewhere"}, is_gone=lambda _about: False, clock=clock, ends_s=9e9)
-    working = Study(study, problem.storage, owner=owner)
+    working = StudyRecord(study, problem.storage, owner=owner)
     working.join(member(problem, owner.about, clock.utc()))
 
     class Later(VirtualClock):
@@ -166,7 +166,7 @@ def test_a_study_stays_whose_member_has_a_clock_that_is_an_hour_off(project: Pat
             return clock.utc() + timedelta(hours=1)
 
         def wait(self, seconds: float) -> None:
-            working.members.describe(phase=Phase.EXPLORING)
+            working.members.describe(phase=MemberPhase.EXPLORING)
             working.refresh()
 
     with pytest.raises(StudyBusy, match="worked on by 1 processes, one on 'elsewhere'"):

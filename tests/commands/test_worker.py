@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import Terminated
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.journal import JournalFolder
 from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.command_line import CommandLine, Done, project_in, toy
@@ -24,10 +24,10 @@ def on(node: str, autotune: CommandLine, *arguments: str) -> Done:
     return autotune(*arguments, *STORAGE, "--state-dir", node, env={"SLURMD_NODENAME": node})
 
 
-def the_study(project: Path) -> Study:
+def the_study(project: Path) -> StudyRecord:
     """Return the study, to be read."""
     (journal,) = (project / "shared").glob("*.journal")
-    study = Study(journal.stem, JournalFolder(journal.parent), reads_only=True)
+    study = StudyRecord(journal.stem, JournalFolder(journal.parent), reads_only=True)
     study.refresh()
     return study
 

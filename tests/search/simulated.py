@@ -22,7 +22,7 @@ from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
 from autotune.study.claims import Owner
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.instruments import Instruments
 from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 
@@ -50,7 +50,7 @@ class Searched:
     took_s: float
     tuner: Tuner
     simulator: SimulatedRunner
-    study: Study
+    study: StudyRecord
     events: list[Event] = field(default_factory=list)
 
     @property
@@ -99,11 +99,11 @@ def search_simulated(
     warm_start: WarmStart | None = None,
     gpus: Callable[[SimulatedRunner], GpuProbe | None] = lambda _simulator: None,
     told: Callable[[Event], None] = lambda _event: None,
-    joins: Callable[[Study, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
+    joins: Callable[[StudyRecord, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
 ) -> Searched:
     """Search once, in the working directory; the study stays open."""
     owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + budget_s)
-    study = Study(problem.study, problem.storage, owner=owner)
+    study = StudyRecord(problem.study, problem.storage, owner=owner)
     joins(study, problem, clock)
     simulator = SimulatedRunner(clock, lambda text: trainer(yaml.load(text, yaml.CSafeLoader)), seed=seed)
     probe, events = gpus(simulator), list[Event]()

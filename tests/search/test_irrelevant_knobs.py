@@ -16,7 +16,7 @@ from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
 from autotune.search.scope import irrelevant_knobs
 from autotune.space.space import Space
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.instruments import Instruments
 from scripts.bench.simulated_runner import PhaseTimes, SimulatedHostProbe, SimulatedRunner, Training
 from tests.runs import MakeTrial, knob
@@ -68,7 +68,7 @@ def step_bound(config: Mapping[str, Any]) -> Training:
     return Training(samples=batch, step_s=step_s, noise=0.01, epoch=50, phases=times)
 
 
-def diagnosed(study: Study, problem: Problem, clock: VirtualClock) -> None:
+def diagnosed(study: StudyRecord, problem: Problem, clock: VirtualClock) -> None:
     """Diagnose the training, on the record of the search that follows."""
     runner = SimulatedRunner(clock, lambda text: step_bound(yaml.safe_load(text)), seed=0)
     parts = SearchParts(

@@ -9,8 +9,8 @@ from autotune.events import Event, TrialEnded
 from autotune.records import Conditions, Purpose, TrialRecord, Values, Verdict
 from autotune.search.problem import Problem
 from autotune.study.claims import Claim, Owner
-from autotune.study.members import Member, Phase, Role
-from autotune.study.record import Study
+from autotune.study.members import Member, MemberPhase, Role
+from autotune.study.record import StudyRecord
 from scripts.bench.simulated_runner import Training
 from tests.runs import MakeTrial
 from tests.search.simulated import Search, plain
@@ -41,7 +41,7 @@ class Other:
     def __init__(self, name: str, make_trial: MakeTrial) -> None:
         self.name = name
         self._make_trial = make_trial
-        self.study: Study
+        self.study: StudyRecord
         self.problem: Problem
 
     def joins(self, problem: Problem, clock: VirtualClock, budget_s: float) -> None:
@@ -49,7 +49,7 @@ class Other:
         ends_s = clock.now_s() + budget_s
         owner = Owner(about={"host": self.name}, is_gone=lambda _about: False, clock=clock, ends_s=ends_s)
         self.problem = problem
-        self.study = Study(problem.study, problem.storage, owner=owner)
+        self.study = StudyRecord(problem.study, problem.storage, owner=owner)
         self.study.join(member(problem, clock, self.name, Role.SEARCH))
 
     def begins(self, values: Values) -> Claim:
@@ -75,10 +75,10 @@ class Other:
 
 def joining(
     *others: Other, role: Role = Role.SEARCH, budget_s: float = 9e9, first: Callable[[], object] = lambda: None
-) -> Callable[[Study, Problem, VirtualClock], None]:
+) -> Callable[[StudyRecord, Problem, VirtualClock], None]:
     """Let others join first, and do something, and then the search itself."""
 
-    def joins(study: Study, problem: Problem, clock: VirtualClock) -> None:
+    def joins(study: StudyRecord, problem: Problem, clock: VirtualClock) -> None:
         for other in others:
             other.joins(problem, clock, budget_s)
         first()
@@ -139,7 +139,7 @@ def test_a_point_that_another_confirms_is_confirmed_here_too(search: Search, mak
     def confirms() -> None:
         other.has_measured_today(285.0)
         other.has_measured(GOOD, 615.0)
-        other.study.members.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
+        other.study.members.describe(phase=MemberPhase.CONFIRMING, point=other.problem.space.name(GOOD))
 
     searched = search(plain, budget_s=300, joins=joining(other), told=after(6, confirms))
     confirmed = [trial.values for trial in searched.of(Purpose.CONFIRM)]
@@ -171,7 +171,7 @@ def test_a_third_machine_does_not_confirm(search: Search, make_trial: MakeTrial)
     def confirm() -> None:
         for other in others:
             other.has_measured(GOOD, 615.0)
-            other.study.members.describe(phase=Phase.CONFIRMING, point=other.problem.space.name(GOOD))
+            other.study.members.describe(phase=MemberPhase.CONFIRMING, point=other.problem.space.name(GOOD))
 
     searched = search(plain, budget_s=300, joins=joining(*others, role=Role.WORKER), told=after(4, confirm))
     assert len(searched.trials) == 4

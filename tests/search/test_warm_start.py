@@ -11,7 +11,7 @@ from autotune.records import Gpu, Machine, Purpose
 from autotune.search.problem import Problem, open_problem
 from autotune.search.warm_start import keep_profile, profile_of, warm_start
 from autotune.study.profiles import INDEX, ProfileIndex, ProfilePoint
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from scripts.bench.simulated_runner import Training
 from tests.runs import named, observation
 from tests.search.simulated import Search, Searched, plain, searches_in
@@ -99,7 +99,7 @@ def test_a_study_leaves_its_profile_in_the_record_and_beside_it(elsewhere: tuple
     """With the values that were better, and no path, host or command."""
     _, searched = elsewhere
     problem = _problem()
-    study = Study(problem.study, problem.storage)
+    study = StudyRecord(problem.study, problem.storage)
     model = searched.tuner.state.model
     keep_profile(problem, study, model.better(), model.sd, "2026-01-01T00:00:00+00:00")
     study.close()

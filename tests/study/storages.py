@@ -8,7 +8,7 @@ from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.records import Conditions, Ending, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.study.claims import Owner
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.address import SaidAddress, parse_address
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.storage import Storage
@@ -31,13 +31,13 @@ def at(text: str, folder: Path) -> Storage:
     return open_storage(parse_address(SaidAddress(text=text, where="", folder=folder, may_hold_password=True)), folder)
 
 
-def journal_study(path: Path, *, is_gone: bool = False) -> Study:
+def journal_study(path: Path, *, is_gone: bool = False) -> StudyRecord:
     """Return the study in a journal; to it, the owners of all claims are gone, or none."""
     owner = Owner(about={}, is_gone=lambda _claim: is_gone, clock=SystemClock())
-    return Study(path.stem, JournalFolder(path.parent), owner=owner)
+    return StudyRecord(path.stem, JournalFolder(path.parent), owner=owner)
 
 
-def append(study: Study, trial: TrialRecord) -> TrialRecord:
+def append(study: StudyRecord, trial: TrialRecord) -> TrialRecord:
     """Write a trial that has ended; return it with its number."""
     return study.finish(study.begin({}, {}), trial)
 
@@ -81,7 +81,7 @@ def fill(
     name: str = NAME,
 ) -> None:
     """Make trials of a study, one a minute from a minute on."""
-    study = Study(name, storage, owner=OWNER)
+    study = StudyRecord(name, storage, owner=OWNER)
     for place, trial in enumerate(trials):
         claim = study.begin(trial.values, choices, purpose=trial.purpose.value, sampler="autotune")
         started = BEGAN + timedelta(minutes=minute + place)
@@ -95,7 +95,7 @@ def fill(
 
 def records_of(storage: Storage, name: str = NAME) -> list[TrialRecord]:
     """Return the records of a study as a reader sees them, without their numbers, which are the storage's."""
-    study = Study(name, storage, reads_only=True)
+    study = StudyRecord(name, storage, reads_only=True)
     study.close()
     return [replace(record, number=0) for record in study.records()]
 

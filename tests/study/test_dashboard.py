@@ -22,7 +22,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.records import Ending, Scalar, Validity
 from autotune.study.claims import Claim, Owner
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.journal import JournalFolder
 from autotune.study.storage.storage import Storage
 from tests.postgresql import PASSWORD, Server
@@ -102,21 +102,21 @@ def place(request: pytest.FixtureRequest, hostile: Path) -> Place:
 
 
 @contextmanager
-def opened(storage: Storage) -> Iterator[Study]:
+def opened(storage: Storage) -> Iterator[StudyRecord]:
     """Open a study as a search does."""
     owner = Owner(about={"host": "a"}, is_gone=lambda _claim: False, clock=SystemClock())
-    with closing(Study("s-1", storage, owner=owner)) as study:
+    with closing(StudyRecord("s-1", storage, owner=owner)) as study:
         yield study
 
 
-def begin(study: Study, number: int) -> Claim:
+def begin(study: StudyRecord, number: int) -> Claim:
     """Begin the trial of the point of this number."""
     batch_size, cache, on = list(itertools.product(*list(CHOICES.values())[:3]))[number]
     values = {"data.batch_size": batch_size, "data.cache": cache, "x.on": on, "x.rate": CHOICES["x.rate"][number % 3]}
     return study.begin(values, CHOICES, search="a")
 
 
-def finish(study: Study, claim: Claim) -> None:
+def finish(study: StudyRecord, claim: Claim) -> None:
     """Finish a trial with the score of its point."""
     batch_size, cache = claim.values["data.batch_size"], claim.values["data.cache"]
     assert isinstance(batch_size, int)
@@ -167,7 +167,7 @@ def test_the_script_of_the_documentation_runs(
     """With Optuna alone: each trial with its value and its parameters."""
     text = (Path(__file__).parents[2] / "docs" / "record.md").read_text()
     script = text.partition("```python\n")[2].partition("```")[0]
-    study = Study("config", JournalFolder(tmp_path))
+    study = StudyRecord("config", JournalFolder(tmp_path))
     study.finish(
         study.begin(VALUES, {path: (value,) for path, value in VALUES.items()}, sampler="tpe"), record(), score=1.25
     )

@@ -14,15 +14,15 @@ import sqlalchemy
 
 from autotune.errors import StorageAway, StudyError
 from autotune.search.problem import open_problem
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.database import Database
 from tests.postgresql import Server
 from tests.study.storages import CHOICES, VALUES, at, record
 
 
-def opened(folder: Path) -> Study:
+def opened(folder: Path) -> StudyRecord:
     """Open the study in a file of SQLite's."""
-    return Study("s", at("sqlite:studies.db", folder))
+    return StudyRecord("s", at("sqlite:studies.db", folder))
 
 
 def execute(folder: Path, *statements: str) -> None:
@@ -131,14 +131,14 @@ def test_what_cannot_be_used_gets_no_lock_beside_it(tmp_path: Path, name: str) -
 @pytest.mark.parametrize("address", ["sqlite:studies.db", "journal:studies"])
 def test_who_only_reads_leaves_nothing_behind(tmp_path: Path, address: str) -> None:
     """Nor beside a copy, which has no lock."""
-    study = Study("s", at(address, tmp_path))
+    study = StudyRecord("s", at(address, tmp_path))
     study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
     study.close()
     for lock in tmp_path.rglob("*.flock"):
         lock.unlink()
     before = sorted(tmp_path.rglob("*"))
     assert at(address, tmp_path).latest("s") == "s"
-    reader = Study("s", at(address, tmp_path), reads_only=True)
+    reader = StudyRecord("s", at(address, tmp_path), reads_only=True)
     assert len(reader.records()) == 1
     reader.close()
     assert sorted(tmp_path.rglob("*")) == before
@@ -164,7 +164,7 @@ def test_several_machines_may_begin_in_an_empty_database(tmp_path: Path, postgre
 
     def open_one(_: int) -> str:
         at_once.wait(60)
-        study = Study("s", at(url, tmp_path))
+        study = StudyRecord("s", at(url, tmp_path))
         study.begin(VALUES, CHOICES)
         study.close()
         return "opened"
@@ -181,7 +181,7 @@ def test_a_study_whose_name_only_looks_like_ours_is_not_taken(tmp_path: Path) ->
     config = tmp_path / "config.yaml"
     config.write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
     problem = open_problem(config, command=None, state_dir=tmp_path, storage=f"sqlite:{tmp_path}/studies.db")
-    Study(f"{problem.study[:-4]}/../", problem.storage).close()
+    StudyRecord(f"{problem.study[:-4]}/../", problem.storage).close()
     assert problem.known_study() is None
-    Study(f"{problem.study[:-4]}0123", problem.storage).close()
+    StudyRecord(f"{problem.study[:-4]}0123", problem.storage).close()
     assert problem.known_study() == f"{problem.study[:-4]}0123"

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.errors import StudyError
-from autotune.study.members import Phase
+from autotune.study.members import MemberPhase
 from autotune.study.storage.lock import LockProbe
 from tests.study.test_members import member, opened
 
@@ -48,8 +48,8 @@ def test_a_disk_whose_locks_do_not_hold_is_refused(tmp_path: Path) -> None:
     first.members.probe.close()  # type: ignore[union-attr]
     (tmp_path / "s.a1.alive").touch()
     second.join(member("b2", clock))
-    first.members.describe(phase=Phase.EXPLORING)
+    first.members.describe(phase=MemberPhase.EXPLORING)
     second.refresh()  # the last that a killed one has written may be read only now
-    first.members.describe(phase=Phase.EXPLORING)
+    first.members.describe(phase=MemberPhase.EXPLORING)
     with pytest.raises(StudyError, match="do not hold between host-a1 and this host"):
         second.refresh()

@@ -9,18 +9,18 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.records import Purpose
 from autotune.study.claims import LEASE_S, Owner
-from autotune.study.members import ATTRIBUTE, Member, Phase, Role, members_among
-from autotune.study.record import Study
+from autotune.study.members import ATTRIBUTE, Member, MemberPhase, Role, members_among
+from autotune.study.record import StudyRecord
 from autotune.study.storage.journal import JournalFolder
 from tests.runs import MakeTrial
 
 CHOICES = {"data.batch_size": (8, 16)}
 
 
-def opened(folder: Path, clock: VirtualClock, *, gone: str = "") -> Study:
+def opened(folder: Path, clock: VirtualClock, *, gone: str = "") -> StudyRecord:
     """Return a study object as another process has it; the host of that name is known to be gone."""
     owner = Owner(about={"host": "x"}, is_gone=lambda about: about.get("host") == gone, clock=clock, ends_s=2000.0)
-    return Study("s", JournalFolder(folder), owner=owner)
+    return StudyRecord("s", JournalFolder(folder), owner=owner)
 
 
 def member(uuid: str, clock: VirtualClock, **changes: object) -> Member:
@@ -83,9 +83,9 @@ def test_a_member_that_gives_no_sign_of_life_counts_no_more(tmp_path: Path) -> N
     assert second.join(member("b", clock)).search == "search-b"  # side by side
     assert [one.uuid for one in second.members.others()] == ["a"]
     clock.wait(LEASE_S / 2)
-    first.members.describe(phase=Phase.CONFIRMING, point="p")
+    first.members.describe(phase=MemberPhase.CONFIRMING, point="p")
     second.refresh()
-    assert [(one.phase, one.point) for one in second.members.others()] == [(Phase.CONFIRMING, "p")]
+    assert [(one.phase, one.point) for one in second.members.others()] == [(MemberPhase.CONFIRMING, "p")]
     clock.wait(LEASE_S + 1.0)
     assert second.members.others() == []
 

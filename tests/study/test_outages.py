@@ -10,7 +10,7 @@ from autotune.clock import VirtualClock
 from autotune.errors import StorageAway
 from autotune.events import OnRemark, no_remark
 from autotune.study.claims import Owner
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from tests.postgresql import Server, running_server, small_disk
 from tests.study.storages import CHOICES, VALUES, at, record
 from tests.until import until
@@ -31,19 +31,19 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
-def opened(url: str, name: str, folder: Path, clock: VirtualClock, remark: OnRemark = no_remark) -> Study:
+def opened(url: str, name: str, folder: Path, clock: VirtualClock, remark: OnRemark = no_remark) -> StudyRecord:
     """Open a study as a search does."""
     owner = Owner(about={"host": "a"}, is_gone=lambda _claim: False, clock=clock)
-    return Study(name, at(url, folder), pending=folder / "s.pending", owner=owner, remark=remark)
+    return StudyRecord(name, at(url, folder), pending=folder / "s.pending", owner=owner, remark=remark)
 
 
-def make_trial(study: Study, detail: str) -> None:
+def make_trial(study: StudyRecord, detail: str) -> None:
     """Make a trial, and wait until it is written, or the storage does not answer."""
     study.finish(study.begin(VALUES, CHOICES), replace(record(), detail=detail), score=1.0, speeds=(59.0, 61.0))
     study.calls.write_pending()
 
 
-def catch_up(study: Study, clock: VirtualClock, pending: Path) -> None:
+def catch_up(study: StudyRecord, clock: VirtualClock, pending: Path) -> None:
     """Let a study try again until nothing waits any more."""
 
     def is_written() -> bool:
@@ -56,7 +56,7 @@ def catch_up(study: Study, clock: VirtualClock, pending: Path) -> None:
 
 def details(url: str, name: str, folder: Path) -> list[str]:
     """Return what another process finds in the storage, in order."""
-    study = Study(name, at(url, folder))
+    study = StudyRecord(name, at(url, folder))
     found = [one.detail for one in sorted(study.records(), key=lambda one: one.number)]
     study.close()
     return found

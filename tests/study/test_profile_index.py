@@ -5,7 +5,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from autotune.study.profiles import INDEX, PROFILE, ProfileIndex, attribute_of
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.journal import JournalFolder, open_storage
 from tests.study.profiles import profile
@@ -66,7 +66,7 @@ def test_a_database_answers_for_all_its_studies(tmp_path: Path) -> None:
     assert ProfileIndex(open_storage(address, journals), journals).profiles() == []
     assert list(tmp_path.iterdir()) == []
     for name in ("a", "b", "c"):
-        study = Study(name, open_storage(address, journals))
+        study = StudyRecord(name, open_storage(address, journals))
         if name != "c":
             study.note(PROFILE, attribute_of(profile(name)))
         else:

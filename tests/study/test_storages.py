@@ -17,7 +17,7 @@ from autotune.errors import StudyError
 from autotune.records import Purpose
 from autotune.study.claims import LEASE_S, Owner
 from autotune.study.entry import line_object, trial_of_line
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.storage import Storage
 from tests.postgresql import Server
 from tests.study.storages import CHOICES, VALUES, at, record
@@ -40,10 +40,10 @@ class StorageContract:
         """Close what a test has opened."""
         self._open.close()
 
-    def study(self, folder: Path, name: str = "s-1", **about: Any) -> Study:
+    def study(self, folder: Path, name: str = "s-1", **about: Any) -> StudyRecord:
         """Open a study; of its owner, `about` says what is not usual."""
         owner = Owner(**{"about": {"host": "a"}, "is_gone": lambda _claim: False, "clock": VirtualClock(), **about})
-        study = Study(name, self.opened(folder), owner=owner)
+        study = StudyRecord(name, self.opened(folder), owner=owner)
         self._open.callback(study.close)
         return study
 
@@ -119,7 +119,7 @@ class StorageContract:
         workers = [self.study(tmp_path) for _ in range(2)]
         errors: list[BaseException] = []
 
-        def work(study: Study) -> None:
+        def work(study: StudyRecord) -> None:
             try:
                 for _ in range(_PAIRS):
                     study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)

@@ -17,7 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from autotune.errors import StudyError
 from autotune.records import Conditions, Purpose, TrialRecord
 from autotune.study.entry import local_time
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.storage import Storage
 from autotune.study.travel import MANIFEST, export_study, import_files, read_export
 from tests.runs import MakeTrial
@@ -50,7 +50,7 @@ def test_export_import_export_is_identical(
     first = at("journal:studies", tmp_path)
     second = at(text or request.getfixturevalue("postgresql").new_database("travel"), tmp_path)
     fill(first, some(make_trial))
-    study = Study(NAME, first, owner=OWNER)
+    study = StudyRecord(NAME, first, owner=OWNER)
     study.begin(VALUES, CHOICES)
     study.close()
     file = tmp_path / "study.journal"

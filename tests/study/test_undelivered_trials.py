@@ -14,11 +14,11 @@ from autotune.errors import StorageAway
 from autotune.events import OnRemark, no_remark
 from autotune.options import SearchOptions
 from autotune.search.answer import Study as KnownStudy
-from autotune.search.open import Part, open_search
+from autotune.search.open import Session, open_search
 from autotune.search.problem import Problem, open_problem
 from autotune.study.claims import LEASE_S, NOBODY, Owner
 from autotune.study.entry import UndeliveredTrials
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.storage import Connection, Storage
 from tests.study.storages import CHOICES, VALUES, at, record
 from tests.study.test_members import member
@@ -48,10 +48,12 @@ class Remote:
         return replace(connection, is_remote=True, expected=expected)
 
 
-def opened(folder: Path, owner: Owner | None = None, remark: OnRemark = no_remark) -> Study:
+def opened(folder: Path, owner: Owner | None = None, remark: OnRemark = no_remark) -> StudyRecord:
     """Open a study as a search does, or as another owner."""
     owner = owner or Owner(about={}, is_gone=lambda _claim: False, clock=VirtualClock())
-    return Study("s", Remote(at("journal:studies", folder)), pending=folder / "s.pending", owner=owner, remark=remark)
+    return StudyRecord(
+        "s", Remote(at("journal:studies", folder)), pending=folder / "s.pending", owner=owner, remark=remark
+    )
 
 
 def details(folder: Path) -> list[str]:
@@ -129,14 +131,14 @@ def test_a_new_record_begins_without_what_waits(tmp_path: Path, waiting: bytes) 
     problem = problem_with_waiting(tmp_path, waiting)
     clock = SystemClock()
     options = SearchOptions(budget_s=60.0, fresh=True, allow_busy_gpu=True)
-    with open_search(problem, options, Part(started_s=clock.now_s()), clock, lambda _event: None) as search:
+    with open_search(problem, options, Session(started_s=clock.now_s()), clock, lambda _event: None) as search:
         assert search.study.records() == []
     (old,) = (tmp_path / "studies").glob("*.until-*.journal")
     assert '"detail":"waited"' in old.read_text()
     assert not problem.state.pending(problem.study).exists()
 
 
-def finished(study: Study) -> int:
+def finished(study: StudyRecord) -> int:
     """Make a trial; return the number that its user is told at the end."""
     claim = study.begin(VALUES, CHOICES)
     told = claim.number
@@ -173,7 +175,7 @@ def test_what_waits_is_tried_once_more_at_the_end(tmp_path: Path, monkeypatch: p
     assert len(opened(tmp_path, NOBODY).records()) == 1
 
 
-def search_again(folder: Path, remark: OnRemark = no_remark) -> Study:
+def search_again(folder: Path, remark: OnRemark = no_remark) -> StudyRecord:
     """Open the study as the next search of this machine does."""
     study = opened(folder, Owner(about={}, is_gone=lambda _claim: True, clock=VirtualClock()), remark)
     study.close_abandoned()
@@ -198,7 +200,7 @@ def test_a_trial_keeps_its_number_through_an_outage(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("before_and_in_an_outage")
 def test_a_trial_that_was_closed_by_another_machine_keeps_its_number(tmp_path: Path) -> None:
     """It has to be added anew; one whose number is taken by then is renamed, and that is said."""
-    other = Study(
+    other = StudyRecord(
         "s", at("journal:studies", tmp_path), owner=Owner(about={}, is_gone=lambda _: True, clock=SystemClock())
     )
     other.close_abandoned()

@@ -19,7 +19,7 @@ from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.initial_design import heuristic_proposals
 from autotune.sampler.observations import Observations, expected_trial_sd
 from autotune.search.problem import Problem, open_problem
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from scripts.bench.results import Commands
 
 _TIMED = 15
@@ -42,7 +42,7 @@ def time_choices(config: Path, lengths: Sequence[int], *, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         problem = open_problem(config, command=None, state_dir=Path(folder))
         problem.state.create()
-        study, acquisition = Study(problem.study, problem.storage), Acquisition(problem.space, seed)
+        study, acquisition = StudyRecord(problem.study, problem.storage), Acquisition(problem.space, seed)
         study.finish(study.begin({}, {}), _run(problem, problem.space.baseline, rng))
         for length in lengths:
             while len(study.records()) < length:

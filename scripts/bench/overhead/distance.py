@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from autotune.environment import STORAGE_VARIABLE
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.address import address_of, said_by_environment
 from autotune.study.storage.journal import open_storage
 from scripts.bench.results import Commands, markdown_table
@@ -177,7 +177,7 @@ def _together(count: int, delay_ms: float, budget: str) -> tuple[tuple[int, int]
         for member in members[1:]:
             member.communicate()
         storage = open_storage(address_of(said_by_environment(env, Path(folder))), Path(folder))
-        study = Study(str(storage.latest("config-*")), storage)
+        study = StudyRecord(str(storage.latest("config-*")), storage)
         ends_s = sorted(datetime.fromisoformat(trial.ended_utc).timestamp() for trial in study.records())
         study.close()
     at_work = sum(ends_s[0] + _BEGUN_S < end_s <= ends_s[0] + _BEGUN_S + _AT_WORK_S for end_s in ends_s)

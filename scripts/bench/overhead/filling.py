@@ -41,7 +41,7 @@ from autotune.records import (
 from autotune.space.knob import Knob, Label
 from autotune.space.space import Space
 from autotune.study.claims import Claim
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.journal import JournalFile, JournalFolder
 from autotune.study.storage.lock import FileLock
 from autotune.study.storage.server import ServerStorage
@@ -226,7 +226,7 @@ def fill(storages: Sequence[Storage], name: str, count: int) -> Iterator[int]:
     trials = made_up_trials(count)
     for first in range(0, count, TRIALS_OF_A_SEARCH):
         made = MemoryJournal()
-        study = Study(name, made)
+        study = StudyRecord(name, made)
         for trial in islice(trials, TRIALS_OF_A_SEARCH):
             finish(study, begin(study, trial), trial)
         study.close()
@@ -238,13 +238,13 @@ def fill(storages: Sequence[Storage], name: str, count: int) -> Iterator[int]:
         yield min(first + TRIALS_OF_A_SEARCH, count)
 
 
-def begin(study: Study, trial: MadeUpTrial) -> Claim:
+def begin(study: StudyRecord, trial: MadeUpTrial) -> Claim:
     """Begin a trial as a search does."""
     record = trial.record
     return study.begin(record.values, SPACE.choices, search=record.search, purpose=record.purpose.value)
 
 
-def finish(study: Study, claim: Claim, trial: MadeUpTrial) -> None:
+def finish(study: StudyRecord, claim: Claim, trial: MadeUpTrial) -> None:
     """Finish a trial as a search does."""
     study.finish(claim, trial.record, score=trial.score, speeds=trial.speeds)
 

@@ -25,7 +25,7 @@ from typing import ParamSpec, TypeVar
 from autotune.clock import SystemClock
 from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.study.claims import Owner
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.study.storage.address import SaidAddress, StorageAddress, StorageKind, parse_address, said_by_environment
 from autotune.study.storage.journal import open_storage
 from autotune.study.storage.storage import Storage
@@ -167,7 +167,7 @@ def _answer(address: StorageAddress, empty: str, name: str) -> float:
     clock = SystemClock()
     _opened(address, empty).close()
     began_s = clock.now_s()
-    study = Study(name, _storage(address))
+    study = StudyRecord(name, _storage(address))
     records = study.records()
     search = latest_search(records, EFFECTIVE_UTILIZATION)
     if search is not None:
@@ -176,9 +176,9 @@ def _answer(address: StorageAddress, empty: str, name: str) -> float:
     return clock.now_s() - began_s
 
 
-def _opened(address: StorageAddress, name: str) -> Study:
+def _opened(address: StorageAddress, name: str) -> StudyRecord:
     owner = Owner(about=this_process(), is_gone=is_gone, clock=SystemClock())
-    study = Study(name, _storage(address), owner=owner)
+    study = StudyRecord(name, _storage(address), owner=owner)
     study.close_abandoned()
     return study
 

@@ -18,7 +18,7 @@ from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
 from autotune.study.claims import Owner
-from autotune.study.record import Study
+from autotune.study.record import StudyRecord
 from autotune.trial.instruments import Instruments
 from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 
@@ -87,7 +87,7 @@ def diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
         owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + budget_s)
-        study = Study(problem.study, problem.storage, owner=owner)
+        study = StudyRecord(problem.study, problem.storage, owner=owner)
         simulator = SimulatedRunner(clock, lambda text: trainer(yaml.safe_load(text)), seed=seed)
         started_s = clock.now_s()
         parts = SearchParts(
