@@ -1,15 +1,28 @@
 """State of one search: its trials, the model of the points, the lengths of windows, the current and the best answer."""
 
-from autotune.records import TrialRecord
+from dataclasses import replace
+from statistics import median
+
+from autotune.clock import format_duration
+from autotune.events import IncumbentChanged
+from autotune.measure.score import LEAST_PAIRS
+from autotune.measure.statistics import LEAST_CYCLES, SHORT_STALL, optimal_window_s
+from autotune.measure.window import Window, WindowGoal
+from autotune.records import Purpose, TrialRecord, Values
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.sampler.observations import of_space
-from autotune.search.current_answer import CurrentAnswer, Incumbent
+from autotune.search.confirm import Candidate, ConfirmationBasis
 from autotune.search.findings import Findings
 from autotune.search.model import Model, explores
 from autotune.search.problem import Problem
+from autotune.search.schedule import MOST_FOR_CONFIRMING, expected_trial_s, verdict_s
 from autotune.search.trials import SearchTrials
 from autotune.search.warm_start import WarmStart
-from autotune.search.windows import Windows
+from autotune.search.worth import taken_back
+from autotune.space.knob import Label
+from autotune.space.space import Space
+from autotune.study.answer import gave_no_numbers, standing_answer
+from autotune.study.gpu_pool import pooled_gpus
 from autotune.study.record import StudyRecord
 from autotune.trial.execution import Execution
 
@@ -54,3 +67,211 @@ class SearchState:
     def trials_since_better(self) -> int:
         """Number of the latest trials that have found nothing better; 0 while nothing better is known."""
         return self.incumbent.trials_since(len(self.trials.own))
+
+
+_FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
+_LEAST_ON_A_GPU_S = 2.0  # a driver looks a few times a second, and has to see who else is there
+_LEAST_FIRST_LOOK_S, _LONGEST_FIRST_LOOK_S = 5.0, 180.0
+_MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
+
+
+class Windows:
+    """Windows of a search's trials: as long as the noise of its study makes worthwhile."""
+
+    def __init__(self, problem: Problem, trials: SearchTrials, model: Model, budget_s: float) -> None:
+        self._problem = problem
+        self._trials = trials
+        self._model = model
+        self._budget_s = budget_s
+        self._within_variances_s: list[float] = []
+
+    def add(self, window: Window) -> None:
+        """Add the window of a trial that is compared with others."""
+        self._within_variances_s.append(window.within_variance_s())
+
+    def usual(self) -> WindowGoal:
+        """Return the window of the next trial: the best use of time at the noise that this study has shown."""
+        limits = self._problem.limits
+        starts_s = [trial.measurement.first_step_s for trial in self._trials.own if trial.measurement]
+        target_s = min(limits.max_s, max(limits.min_s, _LEAST_ON_A_GPU_S if self._problem.machine.gpus else 0.0))
+        if starts_s and self._within_variances_s:
+            within, between = median(self._within_variances_s), self._model.sd**2
+            target_s = optimal_window_s(median(starts_s), within, between, min_s=target_s, max_s=limits.max_s)
+        most_s = max(limits.max_s, _MOST_FOR_CYCLES * self._budget_s)
+        target_s = max(target_s, min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
+        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s, most_s=most_s)
+
+    @property
+    def finalist_look_s(self) -> float:
+        """Length of a finalist's first look: what chose it may have been too short to see its stalls."""
+        return min(_LEAST_FIRST_LOOK_S, _MOST_OF_SHORT_BUDGETS * self._budget_s)
+
+    def first(self) -> WindowGoal:
+        """Return the window of the first look at today's config: long enough to see what comes only now and then."""
+        usual = self.usual()
+        look_s = min(_LONGEST_FIRST_LOOK_S, max(_FIRST_LOOK * self._budget_s, self.finalist_look_s))
+        return replace(usual, target_s=max(usual.length_s, look_s), most_s=max(usual.most_s, 2.0 * look_s))
+
+    def why_longer(self) -> str:
+        """Return why trials are longer than even steps would need, a sentence; empty if they are not."""
+        beat_s, goal = self.beat_s, self.usual()
+        if beat_s is None or LEAST_CYCLES * beat_s <= goal.min_s:
+            return ""
+        every, length = format_duration(beat_s), format_duration(goal.length_s)
+        if goal.length_s < LEAST_CYCLES * beat_s:
+            needed = format_duration(LEAST_CYCLES * beat_s / _MOST_FOR_CYCLES)
+            return (
+                f"Training stops and goes every {every}: {length}, all that a trial measures within this budget, hold "
+                f"less than {LEAST_CYCLES} of that, and intervals are as wide as it calls for; --budget {needed} is "
+                "enough."
+            )
+        return f"Training stops and goes every {every}: trials measure for {length}, for {LEAST_CYCLES} of that."
+
+    @property
+    def beat_s(self) -> float | None:
+        """Usual time of the cycles of training, today's or a finalist's if it is longer, as far as they were seen.
+
+        None also where stalls take so little that one too many is noise like other noise.
+        """
+        beats_s: dict[str, list[float]] = {}
+        looked = (trial for trial in self._trials.own if trial.purpose in (Purpose.BASELINE, Purpose.CONFIRM))
+        for trial in looked:
+            measured = trial.comparable
+            if measured and measured.beat_s is not None and (measured.stall_fraction or 0.0) > SHORT_STALL:
+                beats_s.setdefault(trial.point, []).append(measured.beat_s)
+        return max(map(median, beats_s.values()), default=None)
+
+
+_FOR_ONE_ANSWER = 0.05
+"""What the best that leaves the training alone may lose, in ln score, for being a part of the whole answer."""
+
+
+class CurrentAnswer:
+    """Current answer of the study, which whatever is confirmed has to beat.
+
+    Attributes:
+        standing: The answer of the study when this search began; None without one.
+    """
+
+    def __init__(self, problem: Problem, trials: SearchTrials, model: Model, windows: Windows, budget_s: float) -> None:
+        self._problem = problem
+        self._trials = trials
+        self._model = model
+        self._windows = windows
+        self._budget_s = budget_s
+        self.standing = standing_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
+
+    def contender(self) -> Values | None:
+        """Return the standing answer, which whatever is confirmed has to beat; None where it is not to be tried.
+
+        It is not where it is today's config, is no point of this space, or has failed in this search.
+        """
+        if self.standing is None or self.left_out:
+            return None
+        point, values = self.standing.point, self.standing.trial.values
+        is_out = point == self._trials.baseline_point or self._model.broke(values)
+        return None if is_out or gave_no_numbers(point, self._trials.own) else values
+
+    def contender_alone(self) -> list[Candidate]:
+        """Return the standing answer as what is to be confirmed, where nothing seems to be better than today's."""
+        values = self.contender()
+        known = self._model.observation(values) if values else None
+        if known is None:
+            return []
+        return [Candidate(observation=known, gain=0.0, speed_gain=None, speed_sd=self._model.sd)]
+
+    def is_standing(self, candidate: Candidate) -> bool:
+        return (
+            self.standing is not None and self._problem.space.name(candidate.observation.values) == self.standing.point
+        )
+
+    @property
+    def left_out(self) -> str | None:
+        """Point of the standing answer, where the space that is searched does not have it; None else."""
+        return self._where_not_in(self._problem.space)
+
+    @property
+    def outside(self) -> str | None:
+        """Point of the standing answer, where the config's own domains do not have it any more; None else."""
+        return self._where_not_in(self._problem.whole_space or self._problem.space)
+
+    def _where_not_in(self, space: Space) -> str | None:
+        standing = self.standing
+        return None if standing is None or space.is_named(standing.point, standing.trial.values) else standing.point
+
+    def confirmation_basis(self) -> ConfirmationBasis:
+        """Return the facts that the size of a confirmation follows from."""
+        baseline = self._trials.baseline_measurements()
+        return ConfirmationBasis(
+            trials=tuple(self._trials.own),
+            baseline=self._trials.baseline_point,
+            sd=self._model.sd,
+            usual_window_s=self._windows.usual().length_s,
+            wished_window_s=verdict_s(pooled_gpus(baseline, None)),
+            budget_s=self._budget_s,
+            third=self._third(),
+        )
+
+    def _third(self) -> str | None:
+        """Return the point that runs in the pairs of what is best now, besides that and today's; None for none."""
+        best, contender = next(iter(self._model.better()), None), self.contender()
+        if contender is not None:
+            return None if best is not None and self.is_standing(best) else self._problem.space.name(contender)
+        alike = self.same_training(best) if best is not None else None
+        return None if alike is None else self._problem.space.name(alike)
+
+    def same_training(self, candidate: Candidate) -> Values | None:
+        """Return what is confirmed beside a point that changes the training: that without what changes it.
+
+        Then the pairs tell what both parts of it are worth. The best one measured, where that is believed to be better
+        by more than `_FOR_ONE_ANSWER`; None where the point does not change the training, nothing else is better than
+        today's, or there is no time for it.
+        """
+        values, space = candidate.observation.values, self._model.space
+        changing = [knob.path for knob in space.knobs if knob.label is not Label.SAME_TRAINING]
+        without = taken_back(values, changing, space)
+        if space.is_same_training(values) or self.contender() is not None:
+            return None
+        if 3 * LEAST_PAIRS * expected_trial_s(self._trials.own) > MOST_FOR_CONFIRMING * self._budget_s:
+            return None  # there is no time for a third one
+        measured = (one.observation.values for one in self._model.better())
+        best = next((one for one in measured if space.is_same_training(one)), None)
+        points = [point for point in (without, best) if point and space.changes(point)]
+        points = [point for point in points if self._model.why_not()(point) is None]
+        if not points:
+            return None
+        believed = self._model.predicted(points)
+        good = (point for point, one in zip(points, believed, strict=True) if one > max(believed) - _FOR_ONE_ANSWER)
+        chosen = next(good)
+        return chosen if max(believed) > self._model.predicted([space.baseline])[0] else None
+
+
+class Incumbent:
+    """Best point of a search so far, as its user is shown it."""
+
+    def __init__(self, *, by_utilization: bool) -> None:
+        self._by_utilization = by_utilization
+        self._name: str | None = None
+        self._least = 1.0
+        self._found_at: int | None = None
+
+    def begin_with(self, name: str, speedup: float) -> None:
+        """Begin with the study's current answer: only what is faster takes its place."""
+        self._name, self._least = name, max(1.0, speedup)
+
+    def update(self, model: Model, trials: SearchTrials) -> IncumbentChanged | None:
+        """Return that another point is best now; None where none is."""
+        better = model.better()
+        if not better or better[0].observation.name == self._name:
+            return None
+        best = better[0].observation
+        speedup = trials.speedup([trial for trial in trials.own if trial.point == best.name])
+        # The model may still believe in a point whose own trials were slow: no news for the user.
+        if speedup is None or not (speedup > self._least or self._by_utilization):
+            return None
+        self._name, self._least, self._found_at = best.name, 1.0, len(trials.own)
+        return IncumbentChanged(values=best.values, changes=model.space.changes(best.values), speedup=speedup)
+
+    def trials_since(self, trials: int) -> int:
+        """Return how many of the trials came after it; 0 while this search has found none."""
+        return 0 if self._found_at is None else trials - self._found_at

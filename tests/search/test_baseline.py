@@ -6,7 +6,7 @@ import pytest
 
 from autotune.errors import TrialError
 from autotune.records import Ending, Validity
-from autotune.search.baseline import require_baseline
+from autotune.search.explore import require_baseline
 from autotune.search.problem import Problem, open_problem
 from tests.runs import MakeTrial
 from tests.search.simulated import CONFIG

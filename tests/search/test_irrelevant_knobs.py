@@ -11,10 +11,10 @@ from autotune.clock import VirtualClock
 from autotune.diagnose.measured import Diagnoser
 from autotune.options import SearchOptions
 from autotune.records import Conditions, Purpose, TrialRecord
+from autotune.search.model import irrelevant_knobs
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
-from autotune.search.scope import irrelevant_knobs
 from autotune.space.space import Space
 from autotune.study.record import StudyRecord
 from autotune.trial.instruments import Instruments
