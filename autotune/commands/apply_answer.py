@@ -173,13 +173,13 @@ def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
 
 
 def _require_judged_for(problem: Problem, new: ChangeSet, *, force: bool) -> None:
-    if new.document is not None and new.document != problem.training:
+    if new.document is not None and new.document != problem.place.training:
         raise ConfigError(
             "these values were found for another training: keys besides those that are tuned differ",
             where=str(problem.config_path),
             remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}",
         )
-    changed = problem.changed_code(new.code)
+    changed = problem.code.changed(new.code)
     if changed and not force:
         raise ConfigError(
             f"these values were found for other code: {', '.join(changed)} changed since",

@@ -229,7 +229,7 @@ def keep_everything(folder: Path, done: Diagnosed, clock: Clock) -> None:
 
 
 def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
-    paths = done.problem.paths(done.problem.study) if done.problem else {}
+    paths = done.problem.place.paths(done.problem.study) if done.problem else {}
     return diagnosis_document(done.diagnosis, elapsed_s=elapsed_s, failed_on=done.failed_on, paths=paths)
 
 

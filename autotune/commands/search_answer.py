@@ -66,7 +66,7 @@ class SearchAnswer:
         if said := search.study.calls.undelivered:
             result = replace(result, cautions=(*result.cautions, said))
         elapsed_s = self._clock.now_s() - self._call.started_s
-        paths = {**problem.paths(problem.study), "events": str(events_path(problem, search.name))}
+        paths = {**problem.place.paths(problem.study), "events": str(events_path(problem, search.name))}
 
         changes = changes_to_offer(problem, search.study.name, search.study.records(), result)
 

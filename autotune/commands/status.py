@@ -50,7 +50,7 @@ def command(
             result,
             elapsed_s=None,
             study=study.name,
-            paths=problem.paths(study.name),
+            paths=problem.place.paths(study.name),
             answer=offered,
             diff=diff_of(problem, offered),
         )

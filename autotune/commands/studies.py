@@ -21,7 +21,8 @@ from autotune.files import make_private_folder
 from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.records import Conditions, Scalar, SearchResult, TrialRecord, Verdict
 from autotune.report.plain_text import plain
-from autotune.search.problem import Problem, open_problem, this_machine
+from autotune.search.hardware import this_machine
+from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
 from autotune.study.answer import standing_answers
 from autotune.study.claims import RENEWAL_S
@@ -69,7 +70,7 @@ class Studies:
         if named is not None:
             found, why = named if named in names else None, f"there is no study {named!a}"
         elif self.problem is not None:
-            found, why = self.problem.known_study(), "nothing is known about this config yet"
+            found, why = self.problem.place.known_study(), "nothing is known about this config yet"
         else:
             found = names[0] if len(names) == 1 else None
             why = f"there are {len(names)} studies" if names else "there is no study"
@@ -287,7 +288,7 @@ def _study_of(file: Export, problem: Problem) -> StudyName:
     if ours is None:
         raise StudyError("nothing can be imported into a study of this name", where=problem.study, remedy="Rename it.")
     if theirs.training == ours.training:
-        for name in (ours, StudyName.of(problem.known_study() or "")):
+        for name in (ours, StudyName.of(problem.place.known_study() or "")):
             if name is not None and (name.frameworks, name.command) == (theirs.frameworks, theirs.command):
                 return name
         if not problem.command:  # neither the command nor its frameworks are known here

@@ -73,7 +73,7 @@ def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) 
     display = SearchDisplay(console, call.clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:
         if search.search == search.name and has_answer(
-            problem.of_this_code(search.study.records()), problem.space.name(problem.space.baseline), problem.objective
+            problem.code.of_now(search.study.records()), problem.space.name(problem.space.baseline), problem.objective
         ):
             console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
             return 0

@@ -289,7 +289,7 @@ def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: 
 
 
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
-    gpus, why = len(problem.machine.gpus), problem.why_no_gpu
+    gpus, why = len(problem.machine.gpus), problem.hardware.why_no_gpu
     there = f"there {'is' if gpus == 1 else 'are'} {gpus}, counted from 0" if gpus else "there is none"
     for key in known_keys(problem):
         if key.row.device and isinstance(key.value, int) and key.value >= gpus:

@@ -39,7 +39,7 @@ class Subject:
 
     @cached_property
     def gpus(self) -> tuple[GpuFacts, ...]:
-        return look_for_gpus().gpus if self.problem is None else self.problem.gpus
+        return look_for_gpus().gpus if self.problem is None else self.problem.hardware.gpus
 
     @cached_property
     def places(self) -> tuple[DatasetPlace, ...] | None:

@@ -101,7 +101,7 @@ class Study:
     @cached_property
     def current(self) -> Sequence[TrialRecord]:
         """Trials of the trainer's code as it is now, as far as their code is known; only they are in an answer."""
-        return self._problem.of_this_code(self.trials)
+        return self._problem.code.of_now(self.trials)
 
     @cached_property
     def why_not_current(self) -> str:
@@ -110,7 +110,7 @@ class Study:
         others = [trial for trial in self.trials if trial.number not in current]
         if not others:
             return ""
-        names = self._problem.changed_code(others[-1].code)
+        names = self._problem.code.changed(others[-1].code)
         shown = first_of(names, 3)
         last = f"the last of {others[-1].ended_utc}"
         count = f"1 trial, of {others[-1].ended_utc}, is" if len(others) == 1 else f"{len(others)} trials, {last}, are"
@@ -122,7 +122,7 @@ class Study:
 
     def _read(self, problem: Problem) -> None:
         try:
-            known = problem.known_study()
+            known = problem.place.known_study()
         except StorageAway as away:
             if not (waiting := _waiting(problem)):
                 raise
@@ -136,7 +136,7 @@ class Study:
             path = problem.address.path if problem.address else None
             absent = " (there is no such file or folder)" if path is not None and not os.path.lexists(path) else ""
             why = f"nothing is known about this config yet in {place}{absent}"
-            if other := problem.study_of_other_frameworks():
+            if other := problem.place.study_of_other_frameworks():
                 versions = frameworks_text(problem.frameworks) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
@@ -188,7 +188,7 @@ def answer_of_search(
         search,
         space or problem.space,
         objective=problem.objective,
-        why_no_gpu=problem.why_no_gpu,
+        why_no_gpu=problem.hardware.why_no_gpu,
         excluded=problem.excluded if excluded is None else excluded,
         ratings=ratings,
     )
@@ -206,7 +206,7 @@ def answer_of_study(
         records,
         problem.space,
         objective=problem.objective,
-        why_no_gpu=problem.why_no_gpu,
+        why_no_gpu=problem.hardware.why_no_gpu,
         today=problem.space.name(problem.space.baseline),
         excluded=problem.excluded if excluded is None else excluded,
         ratings=ratings,
@@ -255,8 +255,8 @@ def changes_from_now(problem: Problem, values: Values) -> ChangeSet:
         search="",
         point=space.name(values),
         keys=_keys(problem, space.name(values), values, today),
-        document=problem.training,
-        code=problem.code.digests(),
+        document=problem.place.training,
+        code=problem.code.now.digests(),
         speedup=None,
     )
 

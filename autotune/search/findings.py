@@ -18,6 +18,7 @@ from autotune.measure.series import Series
 from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
+from autotune.search.gpus import visible_to
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import batch_count, is_global, is_per_device
 from autotune.space.space import Space
@@ -147,7 +148,7 @@ class Findings:
             size,
             samples,
             config={**self._problem.settings.scalars, **self._problem.space.keys(values)},
-            devices=max(1, len(self._problem.visible_gpus(values).uuids)),
+            devices=max(1, len(visible_to(self._problem, values).uuids)),
         )
         if sentence is not None:
             self._samples_differ = True

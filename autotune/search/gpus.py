@@ -11,7 +11,8 @@ from autotune.measure.gpu.driver import DriverError
 from autotune.measure.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
 from autotune.measure.probe import TrialGpus
 from autotune.records import Values
-from autotune.search.problem import CHOOSING_GPUS, Problem
+from autotune.search.hardware import CHOOSING_GPUS
+from autotune.search.problem import Problem
 from autotune.space.catalog import keys_with, knobs_with
 from autotune.space.find import untried_placement
 from autotune.trial.execution import TrialSpec
@@ -19,10 +20,15 @@ from autotune.trial.execution import TrialSpec
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 
 
+def visible_to(problem: Problem, values: Values) -> VisibleDevices:
+    """Return the GPUs that a trial of a point sees."""
+    return problem.hardware.visible(problem.settings.trial_env(problem.space.keys(values)))
+
+
 def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
     """Return the GPUs that a trial of a point may use, as far as that is known before it starts."""
     return TrialGpus(
-        uuids=problem.visible_gpus(values).uuids,
+        uuids=visible_to(problem, values).uuids,
         model=_place(problem, values, "model"),
         data=_place(problem, values, "data"),
     )
@@ -50,7 +56,7 @@ def remarks_on_gpus(problem: Problem) -> list[str]:
     Raises:
         GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all trials would go without one.
     """
-    remarks = list(problem.gpu_remarks)
+    remarks = list(problem.hardware.remarks)
     for visible in _visible(problem):
         if visible.cut and not visible.uuids:
             raise GpuError(
@@ -103,11 +109,11 @@ def require_free_gpus(problem: Problem, clock: Clock) -> None:
 def _visible(problem: Problem) -> Iterator[VisibleDevices]:
     """Yield the GPUs seen in each environment that trials can have: today's, and those with one variable turned."""
     baseline = problem.space.baseline
-    yield problem.visible_gpus(baseline)
+    yield visible_to(problem, baseline)
     for knob in problem.space.knobs:
         if knob.path in _CHOOSING:
             for choice in knob.choices:
-                yield problem.visible_gpus({**baseline, knob.path: choice})
+                yield visible_to(problem, {**baseline, knob.path: choice})
 
 
 def _place(problem: Problem, values: Values, device: str) -> int | None:

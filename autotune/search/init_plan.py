@@ -252,7 +252,8 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
             folder=config.parent.absolute(),
             runs_in=Path.cwd(),
         )
-    return replace(limited(problem, SearchOptions()), config_path=config, state=state, typed_state_dir=state_dir)
+    typed = replace(problem.typed, config=config, state_dir=state_dir)
+    return replace(limited(problem, SearchOptions()), config_path=config, state=state, typed=typed)
 
 
 def _note(knob: Knob) -> str:

@@ -254,7 +254,7 @@ def open_parts(
     ):
         study = _open_study(problem, options, session, clock, events.remark)
         start = _warm_start(problem, options, study)
-        growth = growth_remark(problem, problem.of_this_code(study.records()))
+        growth = growth_remark(problem, problem.code.of_now(study.records()))
         for text in filter(None, (start.sentence, growth)):
             events.remark(text)
         if joins:
@@ -322,7 +322,7 @@ def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clo
     Raises:
         StudyError: The storage could not be written; or somebody is at work who trains other code.
     """
-    code = problem.code.facts()
+    code = problem.code.now.facts()
     study.refresh()
     for one in [one for one in study.members.others() if one.seems_at_work(clock.utc())]:  # and was not killed long ago
         if why := why_code_differs(code, one.code):
@@ -380,7 +380,7 @@ def _warm_start(problem: Problem, options: SearchOptions, study: StudyRecord) ->
     """Return what the search begins with; nothing where the study knows enough itself, or another sampler proposes."""
     wanted = options.warm_start and not options.fresh and options.sampler is None
     records = study.records()
-    is_young = len({trial.point for trial in problem.of_this_code(records)}) < KNOWN_POINTS
+    is_young = len({trial.point for trial in problem.code.of_now(records)}) < KNOWN_POINTS
     return warm_start(problem, records) if wanted and is_young else WarmStart()
 
 

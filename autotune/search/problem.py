@@ -1,12 +1,10 @@
 """Everything that is read and checked before the first process starts."""
 
-import glob
-import hashlib
 import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,12 +28,11 @@ from autotune.config.schema import (
 )
 from autotune.errors import ConfigError
 from autotune.files import project_folder
-from autotune.measure.gpu.devices import VisibleDevices, look_for_gpus, visible_devices
-from autotune.measure.gpu.driver import GpuFacts, GpuInventory
-from autotune.measure.host import MachineFacts, machine_facts
 from autotune.measure.score import OBJECTIVES, Objective
-from autotune.records import CODE, Conditions, Gpu, Machine, Purpose, Scalar, TrialRecord, Values
-from autotune.search.trainer_code import TrainerCode
+from autotune.records import CODE, Conditions, Machine, Purpose, Scalar, TrialRecord, Values
+from autotune.search.hardware import CHOOSING_GPUS, Hardware, this_hardware
+from autotune.search.study_place import StudyPlace
+from autotune.search.trainer_code import ProjectCode, TrainerCode
 from autotune.space.batch_sizes import is_global
 from autotune.space.catalog import is_for_validation, is_searched_unasked, keys_with, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
@@ -43,7 +40,6 @@ from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, is_batch_size
 from autotune.study.identity import StudyIdentity, framework_versions
 from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
-from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.trial.state_folder import StateFolder
 
 if TYPE_CHECKING:
@@ -54,31 +50,19 @@ if TYPE_CHECKING:
 _PYTHON_FIELD = "{python}"
 
 
-_HASH = "[0123456789abcdef]" * 4  # in a pattern of names; others may give studies of a database any name
-
-
-_SIMULATED = GpuInventory(gpus=(), why_none="the machine is simulated")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Subject of one search.
+    """Subject of one search: the trainer's config and command, the hardware, and the study that its trials belong to.
 
     Attributes:
         settings: The config and its ``autotune:`` section.
         skipped: Known knobs that are left out, with the reason.
-        machine: What the numbers depend on; its GPUs are those that trials can see.
-        gpus: All GPUs that are there, as their driver describes them; empty if there is none that can be seen.
-        why_no_gpu: Why utilization is not measured; None if it is.
-        gpu_remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a
-            machine without a driver.
+        typed: Options to type again for another command on this study.
         typed_command: The trainer's command as typed in place of the config's; None if it was not.
         frameworks: Versions of the frameworks beside the trainer's interpreter.
         address: Where studies are kept; None for journals in the state folder.
         batch_limit: Limit of the effective batch in `space`; None if there is none.
         batch_remark: Sentence on the batches that are left out because of it; None if none is.
-        typed_state_dir: Folder of all state as typed; None if it was not.
-        typed_storage: Where studies are kept as typed; None if it was not.
         whole_space: What may vary where a search has limits of its own; None where it has none.
         allowed: Kinds of change of the training that the user has asked for, by what is listed or typed.
         excluded: Kinds of change that are out of the question, by what is typed.
@@ -88,26 +72,17 @@ class Problem:
     settings: Settings
     space: Space
     skipped: tuple[Skipped, ...]
-    machine: Machine
-    gpus: tuple[GpuFacts, ...]
-    why_no_gpu: str | None
-    gpu_remarks: tuple[str, ...]
+    hardware: Hardware
+    typed: TypedOptions
     typed_command: tuple[str, ...] | None
     state: StateFolder
     frameworks: Mapping[str, str]
     address: StorageAddress | None = None
     batch_limit: BatchLimit | None = None
     batch_remark: str | None = None
-    typed_state_dir: Path | None = None
-    typed_storage: str | None = None
     whole_space: Space | None = None
     allowed: frozenset[Label] = frozenset()
     excluded: frozenset[Label] = frozenset()
-
-    @property
-    def typed(self) -> TypedOptions:
-        """Options to type again for another command on this study."""
-        return TypedOptions(config=self.config_path, state_dir=self.typed_state_dir, storage=self.typed_storage)
 
     @property
     def trainer(self) -> "Trainer":
@@ -128,13 +103,18 @@ class Problem:
         """The trainer's command, placeholders not filled in; empty if there is none."""
         return self.typed_command or self.settings.command or ()
 
+    @property
+    def machine(self) -> Machine:
+        """What the numbers depend on; its GPUs are those that trials can see."""
+        return self.hardware.machine
+
     @cached_property
-    def identity(self) -> StudyIdentity:
-        """All that the trials of its study have in common."""
+    def place(self) -> StudyPlace:
+        """Where its study is, and what its trials have in common."""
         section = self.settings.section
         # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
-        chooses = CHOOSING_GPUS if self.gpus else ()
-        return StudyIdentity(
+        chooses = CHOOSING_GPUS if self.hardware.gpus else ()
+        identity = StudyIdentity(
             stem=self.config_path.stem,
             config=self.settings.trial_document.data,
             left_out=[*(path for knob in self.space.knobs for path in knob.paths), *self.settings.outputs.redirected],
@@ -145,53 +125,29 @@ class Problem:
             machine=self.machine,
             frameworks=self.frameworks,
         )
-
-    @cached_property
-    def study(self) -> str:
-        """Name of the study; it ends in a hash of the frameworks and one of the command."""
-        return self.identity.name
-
-    @cached_property
-    def code(self) -> TrainerCode:
-        return self._code_in(self.settings.folder)
-
-    def _code_in(self, folder: Path) -> TrainerCode:
-        return TrainerCode(self.command, folder, (*self.settings.paths, self.state.path))
-
-    @cached_property
-    def _codes(self) -> tuple[TrainerCode, ...]:
-        """The trainer's code; of a command that was only typed for a search, as seen from each folder it may run in."""
-        if self.command:
-            return (self.code,)
-        config, project = Path(os.path.realpath(self.config_path)), project_folder(self.config_path)
-        above = [folder for folder in config.parents if folder.is_relative_to(project)]
-        return tuple(self._code_in(folder) for folder in dict.fromkeys((self.settings.folder, *above)))
-
-    def changed_code(self, code: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of the trainer's files that are not what they were when a trial loaded them."""
-        return min((one.changed(code) for one in self._codes), key=len)
-
-    @cached_property
-    def training(self) -> str:
-        """Hash of the training without the machine, by which studies of it are known on other machines.
-
-        A key that is a known knob does not count, whether it is one here or not: that depends on the machine.
-        """
         known = [path for path, value in self.settings.scalars.items() if known_knob(path, value)]
-        skipped = [skipped.path for skipped in self.skipped]
-        return replace(self.identity, left_out=[*self.identity.left_out, *known, *skipped]).training
+        known += [skipped.path for skipped in self.skipped]
+        return StudyPlace(identity=identity, state=self.state, address=self.address, known_knobs=known)
 
-    def of_this_code(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
-        """Return the trials whose code is the trainer's as it is now, as far as it is known of them."""
-        records, is_now, kept = list(records), dict[frozenset[tuple[str, str]], bool](), []
-        present = [(one, one.digests()) for one in self._codes] if any(trial.code for trial in records) else []
-        for trial in records:
-            code = frozenset(trial.code.items())
-            if code not in is_now:
-                is_now[code] = not code or not all(one.changed(trial.code, now) for one, now in present)
-            if is_now[code]:
-                kept.append(trial)
-        return kept
+    @property
+    def study(self) -> str:
+        """Name of the study."""
+        return self.place.name
+
+    @property
+    def storage(self) -> "Storage":
+        """Where studies are kept."""
+        return self.place.storage
+
+    @cached_property
+    def code(self) -> ProjectCode:
+        """The trainer's code; of a command that was only typed for a search, as seen from each folder it may run in."""
+        folders = [self.settings.folder]
+        if not self.command:
+            config, project = Path(os.path.realpath(self.config_path)), project_folder(self.config_path)
+            folders += [folder for folder in config.parents if folder.is_relative_to(project)]
+        apart = (*self.settings.paths, self.state.path)
+        return ProjectCode([TrainerCode(self.command, folder, apart) for folder in dict.fromkeys(folders)])
 
     @property
     def can_vary(self) -> bool:
@@ -207,53 +163,6 @@ class Problem:
     def limits(self) -> TrialLimits:
         return self.settings.section.trial
 
-    @cached_property
-    def storage(self) -> "Storage":
-        """Where studies are kept."""
-        return open_storage(self.address, self.state.studies)
-
-    @property
-    def journal(self) -> Path | None:
-        """File of the study; None where it is in a database."""
-        return self.storage.path(self.study) if isinstance(self.storage, JournalFolder) else None
-
-    def paths(self, study: str) -> dict[str, str | None]:
-        """Return where a study and its trials are, for scripts; the journal is None where it is in a database."""
-        return {
-            "journal": None if self.journal is None else str(self.journal.with_name(f"{study}.journal")),
-            "storage": self.storage.where(study),
-            "trials": str(self.state.trials(study)),
-        }
-
-    def known_study(self) -> str | None:
-        """The study to report and apply: this one, else the latest that differs in the command alone.
-
-        So what was found with a command typed behind ``--`` can be applied without typing it again. Where the config
-        has no command, the versions of the frameworks are not known either, and those of the latest study count. Else
-        the study of a part of this machine, one GPU with its share of the cores.
-        """
-        for name in (self.study, *self._studies_of_parts()):
-            if self.storage.latest(glob.escape(name)):
-                return name
-            same, frameworks, _ = name.rsplit("-", 2)
-            if known := self._latest_study(f"{same}-{frameworks if self.command else _HASH}"):
-                return known
-        return None
-
-    def _studies_of_parts(self) -> Iterator[str]:
-        machine = self.machine
-        for parts in range(2, len(machine.gpus) + 1):
-            part = replace(machine, cpu_cores=machine.cpu_cores // parts, gpus=machine.gpus[:1])
-            yield replace(self.identity, machine=part).name
-
-    def study_of_other_frameworks(self) -> str | None:
-        """The latest study that differs in the versions of the frameworks, and perhaps in the command."""
-        return self._latest_study(f"{self.study.rsplit('-', 2)[0]}-{_HASH}")
-
-    def _latest_study(self, pattern: str) -> str | None:
-        same, frameworks = pattern.rsplit("-", 1)
-        return self.storage.latest(f"{glob.escape(same)}-{frameworks}-{_HASH}")
-
     @property
     def objective(self) -> Objective:
         return OBJECTIVES[self.settings.section.objective]
@@ -262,11 +171,7 @@ class Problem:
     def measures(self) -> str:
         """Description of the score for the user."""
         parts = self.objective.measures
-        return f"{parts} (GPU utilization not measured: {self.why_no_gpu})" if self.why_no_gpu else parts
-
-    def visible_gpus(self, values: Values) -> VisibleDevices:
-        environment = self.settings.trial_env(self.space.keys(values))
-        return visible_gpus(self.gpus, environment, self.why_no_gpu)
+        return f"{parts} (GPU utilization not measured: {why})" if (why := self.hardware.why_no_gpu) else parts
 
     @cached_property
     def conditions(self) -> Conditions:
@@ -306,9 +211,9 @@ class Problem:
             AutotuneError: One of them is missing; the message says what to do.
         """
         self.require_searchable()
-        if self.objective.by_utilization and self.why_no_gpu:
+        if self.objective.by_utilization and self.hardware.why_no_gpu:
             raise ConfigError(
-                f"objective: utilization needs a GPU whose utilization is measured: {self.why_no_gpu}",
+                f"objective: utilization needs a GPU whose utilization is measured: {self.hardware.why_no_gpu}",
                 where=str(self.config_path),
                 remedy="Use effective_utilization, which without a GPU is throughput and steadiness, or throughput.",
             )
@@ -395,8 +300,10 @@ def open_problem(
     """
     settings = load_settings(config, folder=folder, typed_command=command, runs_in=runs_in)
     domains, env = _domains(settings), settings.section.env
-    found = look_for_gpus() if machine is None else _SIMULATED
-    machine = machine or this_machine(found.gpus, env, domains or {})
+    if machine is None:
+        hardware = this_hardware(env, domains or {})
+    else:
+        hardware = Hardware(machine=machine, why_no_gpu="the machine is simulated")
     typed_command = with_further(command, settings.further, Path.cwd()) if command else None
     used = typed_command or settings.command
     values = settings.scalars
@@ -408,23 +315,19 @@ def open_problem(
         **settings.refused,
     }
     space, skipped = build_space(
-        values, domains, machine, refused, keep_effective_batch=settings.section.keep_effective_batch
+        values, domains, hardware.machine, refused, keep_effective_batch=settings.section.keep_effective_batch
     )
     return Problem(
         config_path=config,
         settings=settings,
         space=space,
         skipped=skipped,
-        machine=machine,
-        gpus=found.gpus,
-        why_no_gpu=visible_gpus(found.gpus, env, found.why_none).why_none,
-        gpu_remarks=found.remarks,
+        hardware=hardware,
+        typed=TypedOptions(config=config, state_dir=state_dir, storage=storage),
         typed_command=typed_command,
         state=StateFolder.locate(config, explicit=state_dir, environ=os.environ),
         frameworks=framework_versions(_interpreter(used[0], settings.folder)) if used else {},
-        address=_address(settings, storage) if found is not _SIMULATED else None,
-        typed_state_dir=state_dir,
-        typed_storage=storage,
+        address=_address(settings, storage) if machine is None else None,
         allowed=frozenset(knob.label for knob in space.knobs) if domains is not None else frozenset(),
     )
 
@@ -470,76 +373,6 @@ def _interpreter(program: str, cwd: Path) -> Path:
         if os.path.isfile(candidate):  # unlike `Path.is_file`, whatever the program's name is
             return candidate
     return Path(program)
-
-
-# Machine of a search: this one's processor and memory, and the GPUs of it that trials see.
-
-
-CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""Variables that say which GPUs a process sees."""
-
-
-def visible_gpus(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none: str | None) -> VisibleDevices:
-    """Return the GPUs that a process of ours sees.
-
-    Args:
-        environment: Variables that the process gets besides our own.
-        why_none: Why there is no GPU, for people; None if there is one.
-    """
-    if not found:
-        return VisibleDevices(uuids=(), why_none=why_none)
-    return visible_devices(found, {**os.environ, **environment})
-
-
-def this_machine(
-    found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
-) -> Machine:
-    """Return this machine, with the GPUs of it that some trial can see.
-
-    Args:
-        domains: Choices of the user's own knobs by path; one may be a variable that chooses GPUs.
-    """
-    facts = machine_facts()
-    gpus = _seen_by_trials(found, environment, domains)
-    return Machine(
-        cpu_cores=facts.cores,
-        cpu_model=facts.cpu_model,
-        memory_bytes=facts.memory_bytes,
-        cpu_bfloat16=facts.cpu_bfloat16,
-        gpus=gpus,
-        name=_name(facts, gpus),
-    )
-
-
-def _name(facts: MachineFacts, gpus: Sequence[Gpu]) -> str:
-    """Return a name that two hosts do not share, also if somebody called them the same, nor two nodes of one host.
-
-    Behind a hyphen it names the GPUs: the pairs of a confirmation are made on one of several parts of a host.
-    """
-    node = os.environ.get("SLURMD_NODENAME", "")  # a cluster for tests has several on one host
-    host = hashlib.sha256(f"{facts.hostname}\n{facts.boot_id}\n{node}".encode()).hexdigest()[:8]
-    part = hashlib.sha256("\n".join(gpu.uuid for gpu in gpus).encode()).hexdigest()[:4]
-    return f"{host}-{part}" if gpus else host
-
-
-def _seen_by_trials(
-    found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
-) -> tuple[Gpu, ...]:
-    """Return the GPUs in CUDA's order: today's first, then those that a tuned variable leads to."""
-    if not found:
-        return ()
-    environments = [environment]
-    for name in CHOOSING_GPUS:
-        environments += [{**environment, name: str(choice)} for choice in domains.get(f"{ENV}{name}", ())]
-    uuids = [uuid for one in environments for uuid in visible_gpus(found, one, None).uuids]
-    whole = {gpu.uuid: gpu for gpu in found}
-    parts = {uuid: gpu for gpu in found for uuid in gpu.mig_uuids or ()}
-    return tuple(
-        Gpu(name=whole[uuid].name, uuid=uuid, memory_bytes=whole[uuid].memory_bytes)
-        if uuid in whole
-        else Gpu(name=f"{parts[uuid].name} MIG", uuid=uuid, memory_bytes=None)
-        for uuid in dict.fromkeys(uuids)
-    )
 
 
 # Limits of what a search turns, put on a problem: the effective batch, and knobs that change the training.

@@ -19,7 +19,7 @@ from autotune.config.code import without_values
 from autotune.config.command import find_script
 from autotune.config.sources import trainer_files
 from autotune.files import file_sha256, read_beginning
-from autotune.records import Scalar
+from autotune.records import Scalar, TrialRecord
 
 _MOST_FILES = 500
 _MOST_BYTES = 4 << 20  # of one file
@@ -132,6 +132,38 @@ class TrainerCode:
     def _digest_of(self, name: str) -> str | None:
         path = os.path.normpath(os.path.join(self._real, name))
         return _digest(Path(path)) if not os.path.isabs(name) and self._is_own(path) else None
+
+
+class ProjectCode:
+    """Code of a trainer, as seen from each folder that its command may run in.
+
+    Args:
+        seen: The code from each of these; that of the folder of the config first.
+    """
+
+    def __init__(self, seen: Sequence[TrainerCode]) -> None:
+        self._seen = seen
+
+    @property
+    def now(self) -> TrainerCode:
+        """The code as it is on disk now."""
+        return self._seen[0]
+
+    def changed(self, code: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of the trainer's files that are not what they were when a trial loaded them."""
+        return min((one.changed(code) for one in self._seen), key=len)
+
+    def of_now(self, records: Iterable[TrialRecord]) -> list[TrialRecord]:
+        """Return the trials whose code is the trainer's as it is now, as far as it is known of them."""
+        records, is_now, kept = list(records), dict[frozenset[tuple[str, str]], bool](), []
+        present = [(one, one.digests()) for one in self._seen] if any(trial.code for trial in records) else []
+        for trial in records:
+            code = frozenset(trial.code.items())
+            if code not in is_now:
+                is_now[code] = not code or not all(one.changed(trial.code, now) for one, now in present)
+            if is_now[code]:
+                kept.append(trial)
+        return kept
 
 
 def why_code_differs(here: Mapping[str, Scalar], there: Mapping[str, Scalar]) -> str | None:

@@ -163,7 +163,7 @@ class TrialMaker:
                 self._events.publish(
                     TrialStarted(number=claim.number, purpose=trial.purpose, changes=changes, pair=trial.pair)
                 )
-                code, start = self._parts.problem.code.digests(), self._parts.clock.utc()
+                code, start = self._parts.problem.code.now.digests(), self._parts.clock.utc()
                 done = self._execute(trial, claim.number, self._parts.clock.now_s(), fill_outputs)
             except BaseException:
                 study.abandon(claim, why=lifeline.why if lifeline is not None else "")
@@ -300,7 +300,7 @@ class TrialMaker:
             validation=shown if isinstance(shown, Validation) else None,
             race=shown if isinstance(shown, RaceLeg) else None,
             # As it was when the trial began, for the files that were known then.
-            code={**problem.code.digests(loaded, before_s=start.timestamp()), **code},
+            code={**problem.code.now.digests(loaded, before_s=start.timestamp()), **code},
         )
 
     def _conditions(self, trial: TrialSpec, done: Execution) -> Conditions:
@@ -311,7 +311,7 @@ class TrialMaker:
             problem.conditions,
             gpu=done.gpu,
             validate_s=self._parts.options.validate_s,
-            document=problem.training,
+            document=problem.place.training,
             changes=tuple(sorted(problem.space.labels_of(trial.values) - {Label.SAME_TRAINING})),
             allowed_changes=tuple(sorted(problem.allowed)),
             outside_answer=state.answer.outside,

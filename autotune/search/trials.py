@@ -35,7 +35,7 @@ class SearchTrials:
             if code not in known:
                 # The code on disk may be edited meanwhile: then it is what the first trial had that counts.
                 first = self.own[0] if self.own else None
-                known[code] = trial.shares_code_with(first) if first else bool(self._problem.of_this_code([trial]))
+                known[code] = trial.shares_code_with(first) if first else bool(self._problem.code.of_now([trial]))
             if known[code]:
                 kept.append(trial)
         return kept

@@ -201,7 +201,7 @@ def profile_of(
 
 
 def _of_earlier_code(problem: Problem, records: Sequence[TrialRecord]) -> list[Sibling]:
-    current = {trial.number for trial in problem.of_this_code(records)}
+    current = {trial.number for trial in problem.code.of_now(records)}
     others = [trial for trial in records if trial.number not in current and trial.purpose not in NOT_COMPARED]
     earlier = of_space((trial for trial in others if trial.shares_code_with(others[-1])), problem.space)
     observations = Observations(problem.space, problem.objective, earlier)
@@ -217,8 +217,8 @@ def _own(problem: Problem) -> Profile:
     """Return the profile of a problem's study before its first trial."""
     return Profile(
         study=problem.study,
-        training=problem.training,
-        command=problem.identity.command_hash,
+        training=problem.place.training,
+        command=problem.place.identity.command_hash,
         objective=problem.objective.name,
         kinds={knob.path: knob.kind for knob in problem.space.knobs},
         hardware=Hardware.of(problem.machine),

@@ -108,7 +108,7 @@ def _search(
         clock = TurnClock(turns, place)
         harness = Harness(one, budget_s, folder / str(place), method=f"{OURS}{place or ''}", clock=clock)
         machine = replace(harness.problem.machine, name=f"{place:08x}")
-        problem = replace(harness.problem, machine=machine)
+        problem = replace(harness.problem, hardware=replace(harness.problem.hardware, machine=machine))
         storage = open_storage(address_of(said_by_environment(os.environ, folder)), folder / "shared")
         budget = harness.budget()
         owner = Owner(about={"host": str(place)}, is_gone=lambda _: False, clock=clock, ends_s=budget.wall_s)

@@ -13,7 +13,8 @@ from autotune.clock import VirtualClock
 from autotune.commands.studies import Studies
 from autotune.errors import StudyBusy
 from autotune.records import Purpose, Scalar
-from autotune.search.problem import Problem, open_problem, this_machine
+from autotune.search.hardware import this_machine
+from autotune.search.problem import Problem, open_problem
 from autotune.study.claims import Owner
 from autotune.study.members import Member, MemberPhase, Role
 from autotune.study.record import StudyRecord

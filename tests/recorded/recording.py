@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.measure.host import MachineFacts
-from autotune.search import problem
+from autotune.search import hardware, problem
 from tests.command_line import CommandLine, project_in
 
 JOURNAL = Path(__file__).with_name("study.journal")
@@ -26,7 +26,7 @@ def recorded_machine() -> Iterator[None]:
     """Make this machine that of the recording, for as long as a ``with`` block lasts: studies belong to a machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
-        patch.setattr(problem, "machine_facts", lambda: _FACTS)
+        patch.setattr(hardware, "machine_facts", lambda: _FACTS)
         patch.setattr(problem, "framework_versions", lambda *_: {})
         yield
 

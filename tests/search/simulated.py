@@ -150,7 +150,7 @@ def searches_in(folder: Path) -> Iterator[Search]:
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None, machine=machine)
         problem.state.create()
         if fresh:
-            problem.journal.unlink()
+            problem.place.journal.unlink()
         return search_simulated(problem, trainer, clock=clock, name=next(names), **options)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -43,7 +43,7 @@ tell({{
     "trial": asdict(trial_gpus(problem, problem.space.baseline)),
     "watched": watched_gpus(problem),
     "remarks": said(remarks_on_gpus),
-    "why_no_gpu": problem.why_no_gpu,
+    "why_no_gpu": problem.hardware.why_no_gpu,
     "study": problem.study,
     "gpus": [gpu.uuid for gpu in problem.machine.gpus],
     "busy": busy_remarks(problem, SystemClock()) if {look} else None,

@@ -107,4 +107,4 @@ def test_a_study_leaves_its_profile_in_the_record_and_beside_it(elsewhere: tuple
     assert '"data.batch_size": 32' in text
     assert "train.py" not in text
     assert str(Path.cwd()) not in text
-    assert '"profile"' in problem.journal.read_text()
+    assert '"profile"' in problem.place.journal.read_text()

@@ -182,6 +182,6 @@ def test_a_study_whose_name_only_looks_like_ours_is_not_taken(tmp_path: Path) ->
     config.write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
     problem = open_problem(config, command=None, state_dir=tmp_path, storage=f"sqlite:{tmp_path}/studies.db")
     StudyRecord(f"{problem.study[:-4]}/../", problem.storage).close()
-    assert problem.known_study() is None
+    assert problem.place.known_study() is None
     StudyRecord(f"{problem.study[:-4]}0123", problem.storage).close()
-    assert problem.known_study() == f"{problem.study[:-4]}0123"
+    assert problem.place.known_study() == f"{problem.study[:-4]}0123"
