@@ -124,7 +124,8 @@ class Explorer(SearchStage):
 
     def leave_caches_alone(self) -> None:
         """Keep the caches as they are from now on: they do not fill within a trial."""
-        self._state.model.leave_caches_alone()
+        self._state.model.scope.leave_caches_alone()
+        self._state.model.search_again()
         why = "caches stay as they are: one pass over the data, which fills them, does not fit into a trial"
         if self._state.model.scope.filling:
             why += "; they are compared without the time they wait for data"
@@ -181,7 +182,8 @@ class Baseline(SearchStage):
         if longer := self._state.windows.why_longer():
             self._events.remark(longer)
         self._try_standing_answer()
-        if alone := self._state.model.leave_alone(self._state.trials.baseline_point):
+        scope, machine = self._state.model.scope, self._parts.machine
+        if alone := scope.leave_alone(self._state.trials.baseline_point, machine):
             self._events.change_phase("exploring", alone)
         return Outcome.DONE
 

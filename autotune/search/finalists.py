@@ -21,6 +21,7 @@ from autotune.search.confirm import (
     plan_confirmation,
     reserved_s,
 )
+from autotune.search.model import Model
 from autotune.search.other_machines import OtherMachines
 from autotune.search.parts import Outcome, SearchParts
 from autotune.search.race import Racer
@@ -257,7 +258,7 @@ class TakeBack(SearchStage):
             kept_s: Time in seconds that has to be left of the budget.
         """
         self._kept_s = kept_s + expected_trial_s(self._state.trials.own)  # for what is left, if it is a new point
-        believed = self._state.model.believed_worth(values)
+        believed = _believed_worth(values, self._state.model)
         paths = sorted(believed, key=believed.__getitem__)
         if len(self._state.model.space.changes(values)) < 2 or not self._fits(2):
             return values  # the worth of one change is that of all
@@ -363,3 +364,14 @@ def _likely(ratio: Ratio) -> tuple[float, float]:
     """Return the ln ratio less one standard error, and with it."""
     ln, error = math.log(ratio.ratio), math.log(ratio.high / ratio.low) / 4.0
     return ln - error, ln + error
+
+
+def _believed_worth(values: Values, model: Model) -> dict[str, float]:
+    """Return what is believed of each change of a point, in ln score: infinite where it may not work without."""
+    paths, why_not = list(model.space.changes(values)), model.why_not()
+    points = [taken_back(values, [path], model.space) for path in paths]
+    whole, *others = model.predicted([values, *points])
+    return {
+        path: whole - other if why_not(point) is None else math.inf
+        for path, point, other in zip(paths, points, others, strict=True)
+    }

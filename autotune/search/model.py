@@ -20,7 +20,6 @@ from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s
 from autotune.search.trials import SearchTrials
 from autotune.search.warm_start import WarmStart
-from autotune.search.worth import taken_back
 from autotune.space.catalog import traits_of
 from autotune.space.knob import same_scalar
 from autotune.space.space import Space
@@ -130,20 +129,6 @@ class Model:
         if is_best and self.scope.reach_further(record):
             self.search_again()
 
-    def leave_alone(self, point: str) -> str:
-        """Leave those knobs alone that cannot matter yet, by what phases of a point have shown on this machine.
-
-        Returns:
-            Which, and why; empty if there are none.
-        """
-        member = self._study.members.own
-        return self.scope.leave_alone(point, member.machine if member else self._problem.machine.name)
-
-    def leave_caches_alone(self) -> None:
-        """Search without varying caches."""
-        self.scope.leave_caches_alone()
-        self.search_again()
-
     def _fit(self) -> None:
         self.sd = expected_trial_sd(self._observations)
         # This machine may have found since that it cannot turn all that others turn.
@@ -194,7 +179,8 @@ class Model:
         feasible = feasible or self._feasibility()
         pending = {self.observed_name(values) for values in self._pending}
         # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
-        one_fills = not self._has_seen_a_cache and any(self.space.settles(values) for values in self._pending)
+        has_seen_a_cache = any(one.scores and self.space.settles(one.values) for one in self._observations.values())
+        one_fills = not has_seen_a_cache and any(self.space.settles(values) for values in self._pending)
 
         def matters(values: Values) -> str | None:
             if not self.scope.allows(values):
@@ -225,10 +211,6 @@ class Model:
             hints=self._warm_start.hints,
         )
 
-    @property
-    def _has_seen_a_cache(self) -> bool:
-        return any(one.scores and self.space.settles(one.values) for one in self._observations.values())
-
     def observation(self, values: Values) -> Observation | None:
         """Return what was observed of a point; None if it gave no numbers."""
         known = self._observations.get(self.observed_name(values))
@@ -237,16 +219,6 @@ class Model:
     def broke(self, values: Values) -> bool:
         """Return whether a point broke when it was validated, so that it is not tried again."""
         return self.observed_name(values) in self._broken
-
-    def believed_worth(self, values: Values) -> dict[str, float]:
-        """Return what is believed of each change of a point, in ln score: infinite where it may not work without."""
-        paths, why_not = list(self.space.changes(values)), self.why_not()
-        points = [taken_back(values, [path], self.space) for path in paths]
-        whole, *others = self._acquisition.predicted([values, *points])
-        return {
-            path: whole - other if why_not(point) is None else math.inf
-            for path, point, other in zip(paths, points, others, strict=True)
-        }
 
     def predicted(self, points: Sequence[Values]) -> list[float]:
         """Return what is believed of points, in ln score."""

@@ -15,6 +15,7 @@ from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
 from autotune.study.members import Member, MemberPhase, Role, hosts_of, hosts_told_apart
+from autotune.study.record import Members
 from autotune.trial.process_identity import same_boot
 
 CONFIRMING_MACHINES = 2
@@ -43,8 +44,8 @@ class OtherMachines:
         self._study = parts.study
         self._members = parts.study.members
         self._state = state
-        self._known = {one.uuid: one for one in self._together()}
-        self._worked_for_a_search = False
+        self._joint = JointSearch(parts.study.members, parts.search)
+        self._known = {one.uuid: one for one in self._joint.others()}
 
     def take_in(self) -> None:
         """Take in what others have measured, and what they measure now.
@@ -54,14 +55,14 @@ class OtherMachines:
         """
         if self._members.own is not None:
             self._state.model.take_in_others()
-            self._worked_for_a_search = self._worked_for_a_search or bool(self._searches())
+            self._joint.look()
             self._tell_who_came_and_went()
 
     def why_exploring_ends(self) -> str:
         """Return the reason for which others make further trials needless; empty if they do not."""
-        if confirming := self._confirming_in_time():
-            return f"the best point is being confirmed on {', '.join(sorted({*map(self._name_of, confirming)}))}"
-        if self._has_lost_its_search:
+        if confirming := self._joint.confirming_in_time(self._parts.budget.left_s()):
+            return f"the best point is being confirmed on {', '.join(sorted({*map(self._joint.name_of, confirming)}))}"
+        if self._joint.has_lost_its_search:
             return "the search that this machine works for has ended"
         return ""
 
@@ -104,7 +105,7 @@ class OtherMachines:
         """
         clock, over_s = self._parts.clock, self._parts.clock.now_s() + most_s
         under_way, known = len(self._members.trials_elsewhere), len(self._study.records())
-        if under_way < _MANY or self._confirming_in_time():
+        if under_way < _MANY or self._joint.confirming_in_time(self._parts.budget.left_s()):
             return
         while clock.now_s() < over_s and len(self._study.records()) < known + under_way:
             clock.wait(min(_LOOK_S, max(0.0, over_s - clock.now_s())))
@@ -120,9 +121,9 @@ class OtherMachines:
         Returns:
             None of them where others are enough.
         """
-        if self._has_lost_its_search:
+        if self._joint.has_lost_its_search:
             return []
-        confirming = self._confirming_in_time()
+        confirming = self._joint.confirming_in_time(self._parts.budget.left_s())
         if not confirming:
             return better
         if self.take_turns and any(same_boot(one.about) for one in confirming):
@@ -149,10 +150,10 @@ class OtherMachines:
 
     def wait_for_their_confirmations(self) -> None:
         """Wait until others have confirmed what they confirm, so that the answer has it; a worker gives no answer."""
-        if self._members.own is None or self._is_worker:
+        if self._members.own is None or self._joint.is_worker:
             return
         self._study.refresh()
-        while self._confirming() and self._parts.budget.left_s() > _LOOK_S:
+        while self._joint.confirming() and self._parts.budget.left_s() > _LOOK_S:
             self._parts.clock.wait(_LOOK_S)
             self._study.refresh()
 
@@ -172,47 +173,23 @@ class OtherMachines:
         return fmean(own) - median(fmean(some) for some in speeds.values()) if own and speeds else 0.0
 
     def _tell_who_came_and_went(self) -> None:
-        together = {one.uuid: one for one in self._together()}
+        together = {one.uuid: one for one in self._joint.others()}
         for uuid, one in together.items():
             if uuid not in self._known:
-                self._events.remark(f"{self._name_of(one)} ({one.role.value}) works on this search from now on.")
+                self._events.remark(f"{self._joint.name_of(one)} ({one.role.value}) works on this search from now on.")
         gone = self._known.keys() - together.keys()
         for one in self._members.seen if gone else ():
             if one.uuid in gone:
                 why = one.left_because or ("" if one.has_left else "it gives no sign of life")
-                if not one.has_left and self._is_worker and one.role is Role.SEARCH and not self._searches():
+                if (
+                    not one.has_left
+                    and self._joint.is_worker
+                    and one.role is Role.SEARCH
+                    and not self._joint.searches()
+                ):
                     why += "; this worker goes on by itself"
-                self._events.remark(f"{self._name_of(one)} ({one.role.value}) has left{why and f': {why}'}.")
+                self._events.remark(f"{self._joint.name_of(one)} ({one.role.value}) has left{why and f': {why}'}.")
         self._known = together
-
-    def _name_of(self, member: Member) -> str:
-        alike = (one for one in self._members.seen if one.search == self._parts.search)
-        return hosts_told_apart((one.machine, one.host) for one in (*alike, member))[member.machine]
-
-    @property
-    def _has_lost_its_search(self) -> bool:
-        """Whether a search has ended in order: one that was killed has left its time, and its answer, to workers."""
-        ours = [one for one in self._members.seen if one.search == self._parts.search]
-        has_left = any(one.role is Role.SEARCH and one.has_left for one in ours)
-        return self._is_worker and self._worked_for_a_search and has_left and not self._searches()
-
-    @property
-    def _is_worker(self) -> bool:
-        return self._members.own is not None and self._members.own.role is Role.WORKER
-
-    def _together(self) -> list[Member]:
-        return [one for one in self._members.others() if one.search == self._parts.search]
-
-    def _searches(self) -> list[Member]:
-        return [one for one in self._together() if one.role is Role.SEARCH]
-
-    def _confirming(self) -> list[Member]:
-        return [one for one in self._together() if one.phase is MemberPhase.CONFIRMING and one.point]
-
-    def _confirming_in_time(self) -> list[Member]:
-        left_s = self._parts.budget.left_s()
-        # left than who confirms: it goes on exploring
-        return [one for one in self._confirming() if left_s <= 2.0 * one.left_s]
 
     def _elsewhere(self) -> list[TrialRecord]:
         own = self._members.own.machine if self._members.own else ""
@@ -221,3 +198,49 @@ class OtherMachines:
             for trial in self._study.records()
             if trial.comparable and trial.machine != own and trial.search == self._parts.search
         ]
+
+
+class JointSearch:
+    """Members that make one search together, as this one sees them."""
+
+    def __init__(self, members: Members, search: str) -> None:
+        self._members = members
+        self._search = search
+        self._has_worked_for_a_search = False
+
+    def look(self) -> None:
+        """Note whether there is a search that this machine works for."""
+        self._has_worked_for_a_search = self._has_worked_for_a_search or bool(self.searches())
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether this machine gives no answer."""
+        return self._members.own is not None and self._members.own.role is Role.WORKER
+
+    @property
+    def has_lost_its_search(self) -> bool:
+        """Whether a search has ended in order: one that was killed has left its time, and its answer, to workers."""
+        ours = [one for one in self._members.seen if one.search == self._search]
+        has_left = any(one.role is Role.SEARCH and one.has_left for one in ours)
+        return self.is_worker and self._has_worked_for_a_search and has_left and not self.searches()
+
+    def others(self) -> list[Member]:
+        """Return the other members that are at work."""
+        return [one for one in self._members.others() if one.search == self._search]
+
+    def searches(self) -> list[Member]:
+        """Return those of them that give an answer."""
+        return [one for one in self.others() if one.role is Role.SEARCH]
+
+    def confirming(self) -> list[Member]:
+        """Return those that confirm a point."""
+        return [one for one in self.others() if one.phase is MemberPhase.CONFIRMING and one.point]
+
+    def confirming_in_time(self, left_s: float) -> list[Member]:
+        """Return those that confirm, unless this machine has so much more time left that it explores meanwhile."""
+        return [one for one in self.confirming() if left_s <= 2.0 * one.left_s]
+
+    def name_of(self, member: Member) -> str:
+        """Return the name of a member's host, in which no two of them are alike."""
+        alike = (one for one in self._members.seen if one.search == self._search)
+        return hosts_told_apart((one.machine, one.host) for one in (*alike, member))[member.machine]

@@ -52,6 +52,12 @@ class SearchParts:
         member = self.study.members.own
         return member.search if member is not None else self.name
 
+    @property
+    def machine(self) -> str:
+        """Name of this machine, as its trials have it."""
+        member = self.study.members.own
+        return member.machine if member is not None else self.problem.machine.name
+
     def trial_name(self, number: int) -> str:
         """Return the name of a trial of this process, which its folder gets too."""
         return f"{self.name}-{number:03d}"
