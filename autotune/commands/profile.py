@@ -27,41 +27,30 @@ command = OrderedGroup(name="profile", help="How long the parts of a training st
 
 @command.command("pipeline", short_help="times of batches, waits for them, their cycle")
 @config_option
-@click.option("--grid", "with_grid", is_flag=True, help="Also try batch sizes and workers, a short trial a pair.")
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def pipeline(
-    call: Invocation,
-    config: Path,
-    with_grid: bool,
-    state_dir: Path | None,
-    trainer: tuple[str, ...],
-) -> int:
+def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
     """Times the batches of the loader alone, the waits of the training for them, and the steps without loading.
 
     In a trial of its own that no search looks at, with today's values. The command stands in the config's section, or
     behind --.
     """
     with signals_held():
-        from autotune.diagnose.pipeline_profile import profile_grid, profile_pipeline
+        from autotune.diagnose.pipeline_profile import profile_pipeline
         from autotune.diagnose.profile_trials import open_trials
         from autotune.report.console import text_console
-        from autotune.report.profile_tables import print_grid, print_pipeline_profile
+        from autotune.report.profile_tables import print_pipeline_profile
 
     problem = _opened(config, state_dir, trainer)
     with open_trials(problem, SystemClock()) as trials:
         profile = profile_pipeline(problem, trials)
-        grid = profile_grid(problem, trials, say_aside) if with_grid else None
         _say_remarks(tuple(trials.remarks))
     if call.as_json:
-        document = {"format": 1, **asdict(profile), "grid": asdict(grid) if grid else None}
-        call.answer(lambda: say_object(document, indent=2))
-        return 0
-    print_pipeline_profile(text_console(), profile)
-    if grid is not None:
-        print_grid(text_console(), grid)
+        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
+    else:
+        print_pipeline_profile(text_console(), profile)
     return 0
 
 

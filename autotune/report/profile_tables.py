@@ -4,9 +4,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.diagnose.pipeline_profile import Grid, PipelineProfile
+from autotune.diagnose.pipeline_profile import PipelineProfile
 from autotune.diagnose.step_profile import Phase, StepProfile
-from autotune.report.plain_text import plain, value_text
+from autotune.report.plain_text import plain
 
 
 def print_step_profile(console: Console, profile: StepProfile) -> None:
@@ -87,20 +87,3 @@ def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
-
-
-# Screen of a grid of batch sizes and workers.
-
-
-def print_grid(console: Console, grid: Grid) -> None:
-    """Print the trials of a grid, and what they come to."""
-    keys = list(grid.cells[0].values)
-    table = Table(*(plain(key) for key in keys), "samples/s", "waiting", "variation")
-    for cell in grid.cells:
-        values = (plain(value_text(cell.values[key])) for key in keys)
-        numbers = ("none", plain(cell.why_not or ""), "")
-        if cell.samples_per_s is not None:
-            numbers = (f"{cell.samples_per_s:.4g}", _percent(cell.waiting_fraction), _percent(cell.variation))
-        table.add_row(*values, *numbers)
-    console.print(table)
-    console.print(plain(grid.sentence, longest=400), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Tests of the parts of a profile of the pipeline: spread and cycle of batch times, grid, loading stages, phases."""
+"""Tests of the parts of a profile of the pipeline: spread and cycle of batch times, loading stages, phases."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.diagnose.pipeline_profile import Cell, batch_times, grid, phased_events, read_loading_stages, values_of
-from autotune.records import Scalar, TraineeEvent, TrialPhase
-from tests.runs import knob
+from autotune.diagnose.pipeline_profile import batch_times, phased_events, read_loading_stages
+from autotune.records import TraineeEvent, TrialPhase
 
 
 def test_the_spread_is_that_of_all_stretches() -> None:
@@ -59,49 +58,6 @@ def test_steady_batches_have_no_cycle() -> None:
     times = batch_times([np.where(np.arange(100) % 5 == 0, 0.0101, 0.01)])
     assert times is not None
     assert times.cycle is None
-
-
-def cell(samples_per_s: float | None, relative_sd: float = 0.001, **values: Scalar) -> Cell:
-    """A trial with this throughput."""
-    return Cell(
-        values=values,
-        samples_per_s=samples_per_s,
-        waiting_fraction=None,
-        variation=None,
-        relative_sd=relative_sd,
-        why_not=None if samples_per_s else "out of memory",
-    )
-
-
-@pytest.mark.parametrize(
-    ("cells", "recommended", "said"),
-    [
-        ([cell(100.0, workers=1), cell(150.0, workers=2), cell(None, workers=4)], 2, "150 samples/s, 1.50x today's"),
-        ([cell(100.0, workers=1), cell(102.0, workers=2)], 1, "Today's values stay"),
-        ([cell(100.0, 0.05, workers=1), cell(112.0, 0.05, workers=2)], 1, "Today's values stay"),  # within the noise
-        ([cell(50.0, workers=1), cell(149.0, workers=2), cell(150.0, workers=8)], 2, "today's"),  # nearest of equals
-        ([cell(None, workers=8), cell(149.0, workers=2)], 2, "Take workers=2: 149 samples/s. One"),
-    ],
-)
-def test_the_fastest_pair_is_recommended_where_it_is_clearly_faster(
-    cells: list[Cell], recommended: int, said: str
-) -> None:
-    """Nobody takes more workers, or another batch, for nothing."""
-    found = grid(cells)
-    assert found.recommended == {"workers": recommended}
-    assert said in found.sentence
-
-
-def test_nothing_is_recommended_where_all_fail() -> None:
-    """Trials without numbers recommend nothing."""
-    assert grid([cell(None, workers=8)]).recommended is None
-
-
-def test_values_near_todays_are_tried() -> None:
-    """Today's value comes first, then its neighbours, and workers only as far as there are cores for them."""
-    assert values_of(knob("data.batch_size", 8, 2, 4, 16, 32, kind="batch_size"), cores=2) == [8, 16, 4]
-    assert values_of(knob("data.num_workers", 1, 2, 4, 8, 16, kind="workers"), cores=1) == [1, 2]
-    assert values_of(knob("data.num_workers", 64, 1, 2, kind="workers"), cores=1)[0] == 64
 
 
 def test_no_file_has_no_stages(tmp_path: Path) -> None:
