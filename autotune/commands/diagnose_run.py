@@ -13,9 +13,7 @@ from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
 from autotune.config.command_line import typed_tokens
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
-from autotune.diagnose.pipeline_profile import PipelineProfile, profile_pipeline
-from autotune.diagnose.profile_trials import open_trials
-from autotune.diagnose.step_profile import StepProfile, profile_trainer_step
+from autotune.diagnose.profiles import PipelineProfile, StepProfile, open_trials, profile_pipeline, profile_trainer_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.host import machine_facts

@@ -38,8 +38,7 @@ def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tu
     behind --.
     """
     with signals_held():
-        from autotune.diagnose.pipeline_profile import profile_pipeline
-        from autotune.diagnose.profile_trials import open_trials
+        from autotune.diagnose.profiles import open_trials, profile_pipeline
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_pipeline_profile
 
@@ -68,7 +67,7 @@ def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[
     TensorFlow's own profiler sees. The command stands in the config's section, or behind --.
     """
     with signals_held():
-        from autotune.diagnose.step_profile import profile_trainer_step
+        from autotune.diagnose.profiles import profile_trainer_step
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_step_profile
 

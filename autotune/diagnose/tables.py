@@ -34,7 +34,7 @@ class Rule(_Row, frozen=True):
     """Rule about sources.
 
     Attributes:
-        find: Function of `code_finders` that finds what it is about; empty where ``calls`` say it.
+        find: Finder of `code_checks` that finds what it is about; empty where ``calls`` say it.
         calls: Whole names of functions whose calls it is about.
         limit: Part of the training that it slows down.
     """

@@ -4,8 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.diagnose.pipeline_profile import PipelineProfile
-from autotune.diagnose.step_profile import Phase, StepProfile
+from autotune.diagnose.profiles import Phase, PipelineProfile, StepProfile
 from autotune.report.plain_text import plain
 
 

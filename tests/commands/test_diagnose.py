@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from autotune.diagnose import framework
+from autotune.diagnose import machine_checks
 from autotune.report.json_answer import FORMAT
 from autotune.search import problem
 from scripts.bench.simulated_runner import SimulatedRunner, Training
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(autotune: CommandLine) -> N
 
 def test_without_a_config_it_is_about_the_machine(autotune: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a bug report needs, without a single trial."""
-    monkeypatch.setattr(framework, "framework_versions", lambda *_: {})
+    monkeypatch.setattr(machine_checks, "framework_versions", lambda *_: {})
     checks = {check["id"]: check for check in autotune("diagnose", "--json").document["checks"]}
     assert checks["configuration"]["why_not"]
 

@@ -11,7 +11,7 @@ from autotune.clock import SystemClock
 from autotune.commands.diagnose_run import Profiles, keep, make_profiles, require_folder
 from autotune.commands.report_page import read_diagnosis
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
-from autotune.diagnose.step_profile import Phase, StepProfile
+from autotune.diagnose.profiles import Phase, StepProfile
 from autotune.errors import ConfigError
 from autotune.records import Ratio
 from autotune.report.diagnosis import diagnosis_document

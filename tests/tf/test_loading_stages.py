@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from autotune.diagnose import pipeline_profile as reader
-from autotune.diagnose.pipeline_profile import read_loading_stages
+from autotune.diagnose import profiles as reader
+from autotune.diagnose.profiles import read_loading_stages
 from autotune.tf import loading_stages as writer
 from autotune.tf.loading_stages import in_graph, in_python
 from tests.until import until
@@ -57,4 +57,5 @@ def test_stages_in_a_pipeline_are_summed_up(tmp_path: Path, monkeypatch: pytest.
 
 def test_both_sides_use_the_same_names() -> None:
     """What is written inside the trainer is looked for outside."""
-    assert (reader.FILE, reader.VERSION, reader.VARIABLE) == (writer.FILE, writer.FORMAT_VERSION, writer.VARIABLE)
+    names = reader.STAGES_FILE, reader.STAGES_VERSION, reader.STAGES_VARIABLE
+    assert names == (writer.FILE, writer.FORMAT_VERSION, writer.VARIABLE)

@@ -17,8 +17,7 @@ from markupsafe import Markup, escape
 
 from autotune.clock import format_duration
 from autotune.diagnose.findings import Evidence, Recommendation
-from autotune.diagnose.pipeline_profile import PipelineProfile
-from autotune.diagnose.step_profile import StepProfile
+from autotune.diagnose.profiles import PipelineProfile, StepProfile
 from autotune.records import NOT_COMPARED, PooledGpu, Purpose, RaceArm, RaceLeg, Ratio
 from autotune.report.html.contents import ConfirmingPair, StepPart, TrialPoint, best_over_time, quantile
 from autotune.report.plain_text import plain, value_text

@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.diagnose.diagnosis import verdict_of
+from autotune.diagnose.diagnosis import Diagnoser, Measured, verdict_of
 from autotune.diagnose.findings import Diagnosis, Verdict
-from autotune.diagnose.measured import Diagnoser, Measured
 from autotune.events import Event, EventBus
 from autotune.options import SearchOptions
 from autotune.records import TrialRecord

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.diagnose.findings import CheckResult, Limit, issue
-from autotune.diagnose.single_changes import Gain, explained, plan_switches
+from autotune.diagnose.measured_checks import Gain, explained, plan_switches
 from autotune.records import Ratio
 from autotune.space.space import Space
 from tests.runs import knob

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.diagnose.pipeline_profile import batch_times, phased_events, read_loading_stages
+from autotune.diagnose.profiles import batch_times, phased_events, read_loading_stages
 from autotune.records import TraineeEvent, TrialPhase
 
 

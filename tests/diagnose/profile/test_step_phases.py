@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from autotune.diagnose import step_profile as ours
-from autotune.diagnose.step_profile import SeenSteps, Training, read_seen_steps, step_profile
+from autotune.diagnose import profiles as ours
+from autotune.diagnose.profiles import PlainSteps, SeenSteps, read_seen_steps, step_profile
 from autotune.trainee import step_profile as trainees
 
 GOOD: dict[str, Any] = {
@@ -19,7 +19,7 @@ GOOD: dict[str, Any] = {
 
 def read(folder: Path, document: Any) -> SeenSteps:
     """Read a document as the trainer's side would have left it."""
-    path = folder / ours.FILE
+    path = folder / ours.STEP_FILE
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     seen = read_seen_steps(path)
     assert seen is not None
@@ -28,7 +28,7 @@ def read(folder: Path, document: Any) -> SeenSteps:
 
 def test_phases_and_operations_are_those_of_a_step(tmp_path: Path) -> None:
     """Phases add up to the step, operations are shares of a step; texts in them cannot control the terminal."""
-    profile = step_profile(read(tmp_path, GOOD), Training(batch_size=8.0))
+    profile = step_profile(read(tmp_path, GOOD), PlainSteps(batch_size=8.0))
     assert [(one.name, one.median_ms) for one in profile.phases] == [
         ("data", 1.0),
         ("forward", 10.0),
@@ -45,7 +45,7 @@ def test_phases_and_operations_are_those_of_a_step(tmp_path: Path) -> None:
 def test_batches_from_no_loader_are_not_told_from_the_forward_pass(tmp_path: Path) -> None:
     """Where no fetch is seen, the step begins with the update."""
     phases = {"forward": [50.0] * 2, "backward": [20.0] * 2, "optimizer": [5.0] * 2}
-    profile = step_profile(read(tmp_path, {**GOOD, "phases_ms": phases}), Training())
+    profile = step_profile(read(tmp_path, {**GOOD, "phases_ms": phases}), PlainSteps())
     assert [one.name for one in profile.phases] == ["data and forward", "backward", "optimizer"]
     assert "from no DataLoader" in profile.verdict
 
@@ -64,7 +64,7 @@ def test_a_step_that_is_not_divided_has_what_the_trial_reports(
 ) -> None:
     """Its length, and the waits for data where the trainer shows them."""
     waits = None if waits_ms is None else [waits_ms] * 100
-    profile = step_profile(SeenSteps(), Training(steps_ms=steps_ms, waits_ms=waits, steps=100))
+    profile = step_profile(SeenSteps(), PlainSteps(steps_ms=steps_ms, waits_ms=waits, steps=100))
     assert said in profile.verdict
     assert profile.step.median_ms == 50.0
     assert profile.why_not == "operations are not known: neither PyTorch nor TensorFlow trains"
@@ -106,7 +106,7 @@ def test_no_more_is_read_than_a_profile_can_have(tmp_path: Path) -> None:
 
 def test_both_sides_use_the_same_names() -> None:
     """What is written inside the trainer is looked for outside."""
-    assert ours.FILE == trainees.FILE
-    assert ours.VERSION == trainees.FORMAT_VERSION
-    assert ours.VARIABLE == trainees.VARIABLE
+    assert ours.STEP_FILE == trainees.FILE
+    assert ours.STEP_VERSION == trainees.FORMAT_VERSION
+    assert ours.STEP_VARIABLE == trainees.VARIABLE
     assert ours.BEGINS == trainees.BEGINS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose.code_scan import TrainerMachine, check_code, scan
+from autotune.diagnose.code_checks import check_code, scan
 from autotune.diagnose.findings import Diagnosis, Verdict
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES
@@ -15,12 +15,12 @@ from autotune.report.diagnosis import diagnosis_document
 from autotune.search.problem import open_problem
 from tests.diagnose.static.problems import problem_of
 
-GPU = TrainerMachine(cores=8, has_gpu=True)
+GPU = {"cores": True, "gpu": True}
 SOURCES = {path.stem: path.read_text() for path in sorted(Path(__file__).with_name("sources").glob("*.txt"))}
 """Sources of trainers: those called ``slow-…`` have marks, those called ``fine-…`` have none."""
 
 
-def found_in(folder: Path, sources: dict[str, str], around: TrainerMachine = GPU) -> set[tuple[str, str]]:
+def found_in(folder: Path, sources: dict[str, str], around: dict[str, bool] = GPU) -> set[tuple[str, str]]:
     """Return pairs of place and rule for sources of which the first one is the script."""
     paths = []
     for name, text in sources.items():
@@ -87,7 +87,7 @@ def test_only_maps_with_a_state_are_serial(tmp_path: Path) -> None:
 
 def test_rules_about_a_gpu_or_cores_are_left_out_where_there_is_none(tmp_path: Path) -> None:
     """A loader without workers is right on one core, and a number costs nothing to fetch without a GPU."""
-    small = TrainerMachine(cores=1, has_gpu=False)
+    small = {"cores": False, "gpu": False}
     rules = {rule for _, rule in found_in(tmp_path, {"train.py": SOURCES["slow-pytorch-loop"]}, small)}
     assert rules == {"anomalies-detected", "loader-restarted", "memory-cleaned"}
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose import framework
+from autotune.diagnose import machine_checks
 from autotune.diagnose.diagnosis import static_checks
-from autotune.diagnose.framework import (
+from autotune.diagnose.machine_checks import (
     Answer,
     FrameworkAnswers,
     ask_framework,
@@ -97,7 +97,7 @@ def test_a_child_that_fails_is_told_and_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: str, said: str | None
 ) -> None:
     """It ends with an error, crashes, hangs, or writes what is no answer."""
-    monkeypatch.setattr(framework, "_LIMIT_S", 0.1 if "sleep" in child else 60.0)
+    monkeypatch.setattr(machine_checks, "_CHILD_LIMIT_S", 0.1 if "sleep" in child else 60.0)
     answers = asked(tmp_path, str(interpreter(tmp_path, child)))
     assert (answers.framework, answers.answers) == ("tensorflow", {})
     assert said is None if answers.why_not is None else said in answers.why_not
@@ -139,7 +139,7 @@ def test_all_checks_are_made_on_a_real_trainer(tmp_path: Path) -> None:
 
 def test_without_a_config_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """What needs one says so; nothing raises, also where no framework is installed."""
-    monkeypatch.setattr(framework, "framework_versions", lambda _executable: {})
+    monkeypatch.setattr(machine_checks, "framework_versions", lambda _executable: {})
     results = {result.check: result for result in static_checks(None, SystemClock())}
     assert {name for name, result in results.items() if result.why_not} == {
         "framework",

@@ -6,7 +6,7 @@ from tests.fake_nvml.scenario import Fault, Gpu, MigInstance, Process, Scenario
 
 LOOK = """
 from autotune.clock import SystemClock
-from autotune.diagnose.hardware import check_hardware
+from autotune.diagnose.machine_checks import check_hardware
 from autotune.diagnose.subject import Subject
 result = check_hardware(Subject(problem=None, clock=SystemClock()))
 tell([result.sentence, [[str(issue.severity), issue.place, issue.sentence] for issue in result.issues]])

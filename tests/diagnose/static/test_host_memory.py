@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose import hardware
-from autotune.diagnose.hardware import check_memory
+from autotune.diagnose import machine_checks
+from autotune.diagnose.machine_checks import check_memory
 from autotune.diagnose.subject import Subject
 from autotune.measure.host import MemoryState, memory_state
 
@@ -22,7 +22,7 @@ def sentences(monkeypatch: pytest.MonkeyPatch, **state: object) -> list[str]:
         "swap_used_bytes": 0,
         "pressure": 0.0,
     }
-    monkeypatch.setattr(hardware, "memory_state", lambda: MemoryState(**{**usual, **state}))  # type: ignore[arg-type]
+    monkeypatch.setattr(machine_checks, "memory_state", lambda: MemoryState(**{**usual, **state}))  # type: ignore[arg-type]
     return [issue.sentence for issue in check_memory(Subject(problem=None, clock=SystemClock())).issues]
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose import storage
+from autotune.diagnose import machine_checks
 from autotune.diagnose.findings import Severity
-from autotune.diagnose.storage import ReadingRate, Reads, check_storage, reading_rate
+from autotune.diagnose.machine_checks import ReadingRate, Reads, check_storage, reading_rate
 from autotune.diagnose.subject import Subject
 from autotune.measure.host import is_network, is_rotating
 from tests.diagnose.static.problems import problem_of
@@ -98,11 +98,11 @@ def test_links_to_files_are_read_and_a_file_system_that_hangs_is_named(
 def test_a_network_and_a_slow_disk_are_named(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do: the dataset is small enough for memory."""
     slow = ReadingRate(disk=Reads(files=20, size_bytes=400_000, duration_s=1.0), cache=Reads(), knows_cache=True)
-    monkeypatch.setattr(storage, "reading_rate", lambda _files, _clock: slow)
+    monkeypatch.setattr(machine_checks, "reading_rate", lambda _files, _clock: slow)
     (issue,) = check_storage(look_at(tmp_path, f"data_dir: {data}\n")).issues
     assert "gave 0 MB/s and 20 files/s from the disk (20 files), which is slow" in issue.sentence
     assert "fit into memory" in issue.recommendations[0].sentence
-    monkeypatch.setattr(storage, "file_system", lambda _path: "nfs4")
+    monkeypatch.setattr(machine_checks, "file_system", lambda _path: "nfs4")
     (issue,) = check_storage(look_at(tmp_path, f"data_dir: {data}\n")).issues
     assert "on another machine (nfs4)" in issue.sentence
 

@@ -1,0 +1,894 @@
+"""Profiles of a trainer's step and of its input pipeline, in trials that are made for them and kept in no study."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from autotune.clock import Clock
+from autotune.diagnose.findings import percent
+from autotune.errors import TrialError
+from autotune.files import read_beginning
+from autotune.measure.oscillation import period_of
+from autotune.measure.probe import GpuProbe
+from autotune.measure.series import Series
+from autotune.measure.window import Window, main_stream, stages_between, steady_window
+from autotune.records import Ending, Measurement, Stop, TraineeEvent, TrialPhase, Values
+from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
+from autotune.search.problem import Problem
+from autotune.stage_times import PipelineTimes
+from autotune.study.storage.lock import sole_search
+from autotune.trial.checkpoint_backups import CheckpointBackups
+from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.folder import TrialFolder
+from autotune.trial.gpu_collector import gpu_collector
+from autotune.trial.guard import Guard, end_orphans
+from autotune.trial.instruments import Instruments
+from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.outcome import Evidence, ending_of
+from autotune.trial.plan import plan_trial
+from autotune.trial.stop_rule import UnseenSteps
+
+# Profile of the step: its phases, and the operations that take longest.
+
+
+STEP_VARIABLE = "AUTOTUNE_PROFILE_STEP"
+"""Environment variable that asks the code inside the trainer for a profile."""
+
+BEGINS = "the step will be profiled"
+"""Note of a process that makes one."""
+
+
+def profile_trainer_step(
+    problem: Problem, clock: Clock, *, ends_s: float = math.inf
+) -> tuple[StepProfile, tuple[str, ...]]:
+    """Profile the step of a trainer with today's values, in a trial of its own; return what the user should know, too.
+
+    Args:
+        problem: The config and the command; runnable.
+        ends_s: Time at which the trial is ended at the latest, on the clock's monotonic time.
+
+    Raises:
+        TrialError: The trainer made too few steps.
+        AutotuneError: The trial cannot be made.
+    """
+    with open_trials(problem, clock, ends_s=ends_s) as trials:
+        trial = trials.make(
+            TrialRequest(
+                label="step",
+                values=problem.space.baseline,
+                environment={STEP_VARIABLE: "1"},
+                is_over=_is_profiled,
+                window_of=_before_profiler,
+                longest_s=300.0,  # from the first step on, with the profile
+            )
+        )
+        remarks = tuple(trials.remarks)
+    seen = _seen(trial.folder.path)
+    if seen is None and trial.trouble is not None:
+        raise trial.trouble
+    begun = _has_begun(trial.events)
+    too_short = Line("too few steps were made for a profile before the trial ended" if begun else "")
+    profile = step_profile(seen or SeenSteps(why_not=too_short), _plain_steps(trial, seen))
+    trial.folder.delete()
+    return profile, remarks
+
+
+def _seen(folder: Path) -> SeenSteps | None:
+    try:
+        return read_seen_steps(folder / STEP_FILE)
+    except (OSError, ValueError) as error:
+        return SeenSteps(why_not=Line(f"the profile inside the trainer cannot be read: {error}"))
+
+
+def _is_profiled(folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
+    """Return whether the profile is made, or none will be and there were steps for 8 s."""
+    if _seen(folder) is not None:
+        return True
+    if _has_begun(events):
+        return False
+    steps = [event for event in events if event.kind == "step"]
+    return len(steps) > 10 and now_s > steps[0].t_s + 8.0  # it is clear by then
+
+
+def _has_begun(events: Sequence[TraineeEvent]) -> bool:
+    return any(event.kind == "note" and event.text == BEGINS for event in events)
+
+
+def _before_profiler(folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
+    seen = _seen(folder)
+    begin_s = math.inf if seen is None else seen.profiler_begin_s
+    return steady_window([event for event in events if event.t_s < begin_s])
+
+
+def _plain_steps(trial: MadeTrial, seen: SeenSteps | None) -> PlainSteps:
+    window, gpu_utilization = trial.window, trial.measurement.gpu_utilization if trial.measurement else None
+    if window is None:
+        if seen is not None and seen.phases_ms:
+            return PlainSteps()
+        raise TrialError(
+            "too few steps were seen to say how long one takes",
+            where=str(trial.folder.path),
+            remedy="The trial needs about a hundred steps: see that the config does not end the training before.",
+        )
+    waits_s = None if window.waits_s is None else np.nan_to_num(window.waits_s)
+    return PlainSteps(
+        steps_ms=_in_ms(window.durations_s, window, gpu_utilization),
+        waits_ms=None if waits_s is None else _in_ms(waits_s, window, gpu_utilization),
+        steps=window.steps,
+        batch_size=None if window.samples is None else float(np.median(window.samples)),
+        gpu_utilization=gpu_utilization,
+    )
+
+
+def _in_ms(values_s: Series, window: Window, gpu_utilization: float | None) -> list[float]:
+    """Return the values of all steps; with a GPU, where steps end when enqueued, means over a second each."""
+    parts = window.steps if gpu_utilization is None else max(1, min(int(window.time_s), window.steps))
+    return [1000.0 * float(part.mean()) for part in np.array_split(values_s, parts)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainSteps:
+    """Steps of the training as every trial reports them, before the framework's profiler is started.
+
+    Attributes:
+        steps_ms: Time of each step, or its mean over each of several stretches.
+        waits_ms: Time that each waited for data, likewise; None where that is not known.
+        batch_size: Samples in a batch; None if that is not known.
+        gpu_utilization: Share of the time in which a GPU was busy; None if not known.
+    """
+
+    steps_ms: Sequence[float] = ()
+    waits_ms: Sequence[float] | None = None
+    steps: int = 0
+    batch_size: float | None = None
+    gpu_utilization: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Part of a training step.
+
+    Attributes:
+        mean_ms: Mean over the steps, with the longest and shortest tenth drawn in; None where it was not measured.
+            Means add up, medians of skewed times do not.
+        median_ms: Median over the steps; None where it was not measured.
+        quartiles_ms: First and third quartile over the steps; None likewise.
+        tail_ms: 95th and 99th percentile over the steps; None likewise.
+        why_not: Reason that it was not measured; None where it was.
+    """
+
+    name: str
+    mean_ms: float | None
+    median_ms: float | None
+    quartiles_ms: tuple[float, float] | None
+    tail_ms: tuple[float, float] | None = None
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepProfile:
+    """Phases of a training step, and its operations.
+
+    Attributes:
+        framework: Framework whose profiler has seen the operations; None without any.
+        batch_size: Samples in a batch; None if that is not known.
+        steps: Steps that the phases were taken from.
+        step: The whole step.
+        gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
+        operations: Those that take longest, in order of their time.
+        profiled_steps: Steps that the operations were taken from.
+        why_not: Reason that operations or phases are missing; None where none are.
+    """
+
+    framework: str | None
+    batch_size: float | None
+    steps: int
+    phases: tuple[Phase, ...]
+    step: Phase
+    gpu_utilization: float | None = None
+    operations: tuple[Operation, ...] = ()
+    profiled_steps: int = 0
+    why_not: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What takes most of the step, and what that is about, as a sentence; steps of uneven length are told, too."""
+        known = [(phase.mean_ms, phase.name) for phase in self.phases if phase.mean_ms is not None]
+        step_ms, (most_ms, most) = self.step.mean_ms, max(known, default=(0.0, ""))
+        if not step_ms or len(known) < 2:
+            return "What takes most of the step is not known: its parts were not measured."
+        about = {
+            "data": "waiting for data is the limit, and `autotune profile pipeline` says what of it",
+            "the rest": "Python and callbacks between the parts are the limit, not arithmetic",
+            ALL_BUT_DATA: "the step itself is the limit, not its data",
+            DATA_AND_FORWARD: "its batches come from no DataLoader, and cannot be told from what is computed",
+        }
+        arithmetic = "the arithmetic of the step is the limit, not its data"
+        said = (
+            f"{most[0].upper()}{most[1:]} takes {percent(most_ms / step_ms)} of the step: {about.get(most, arithmetic)}"
+        )
+        if self.step.tail_ms and self.step.median_ms and self.step.tail_ms[1] > 2.0 * self.step.median_ms:
+            times = f"{self.step.tail_ms[1] / self.step.median_ms:.1f}"
+            said = f"{said}; one step in a hundred takes {times} times the usual"
+        return f"{said}."
+
+
+ALL_BUT_DATA = "all but data"
+"""Phase of a step that is not divided further."""
+
+DATA_AND_FORWARD = "data and forward"
+"""Phase of a step of which the begin of the forward pass is not seen."""
+
+
+def step_profile(seen: SeenSteps, training: PlainSteps) -> StepProfile:
+    """Return the profile that the steps make.
+
+    Args:
+        seen: What was seen inside the trainer.
+        training: Steps that the trial reported; not needed where there are phases.
+    """
+    steps_ms: Sequence[float]
+    if seen.phases_ms:
+        steps_ms = [sum(step) for step in zip(*seen.phases_ms.values(), strict=True)]
+        names = {"rest": "the rest"} if "data" in seen.phases_ms else {"forward": DATA_AND_FORWARD}
+        phases = [_phase(names.get(name, name), values_ms) for name, values_ms in seen.phases_ms.items()]
+    else:
+        steps_ms, waits_ms = training.steps_ms, training.waits_ms
+        phases = [_phase("data", waits_ms, "the trainer does not show for how long it waits for data")]
+        phases += _all_but(phases[0], _phase("step", steps_ms))
+    why_not: str = seen.why_not
+    if not why_not and not seen.operations:
+        unseen = "its profiler has seen no operation" if seen.framework else "neither PyTorch nor TensorFlow trains"
+        why_not = f"operations are not known: {unseen}"
+    return StepProfile(
+        framework=seen.framework,
+        batch_size=training.batch_size,
+        steps=len(steps_ms) if seen.phases_ms else training.steps,
+        phases=tuple(phases),
+        step=_phase("step", steps_ms),
+        gpu_utilization=training.gpu_utilization,
+        operations=seen.operations,
+        profiled_steps=seen.steps if seen.operations else 0,
+        why_not=why_not or None,
+    )
+
+
+def _all_but(data: Phase, step: Phase) -> list[Phase]:
+    """Return what data leaves of the step; not step by step, because waits may be means over several."""
+    if data.mean_ms is None or data.median_ms is None or step.mean_ms is None or step.median_ms is None:
+        return []
+    mean_ms, median_ms = step.mean_ms - data.mean_ms, step.median_ms - data.median_ms
+    return [Phase(name=ALL_BUT_DATA, mean_ms=mean_ms, median_ms=median_ms, quartiles_ms=None)]
+
+
+def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = None) -> Phase:
+    if values_ms is None:
+        return Phase(name=name, mean_ms=None, median_ms=None, quartiles_ms=None, why_not=why_not)
+    shortest_ms, low_ms, median_ms, high_ms, longest_ms, *tail_ms = np.quantile(
+        values_ms, (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+    ).tolist()
+    return Phase(
+        name=name,
+        # of the times at either end: something else on the machine makes a few of them several times as long
+        mean_ms=float(np.clip(values_ms, shortest_ms, longest_ms).mean()),
+        median_ms=median_ms,
+        quartiles_ms=(low_ms, high_ms),
+        tail_ms=(tail_ms[0], tail_ms[1]),
+    )
+
+
+# File of the profile inside the trainer: whatever is in it may be a trainer's.
+
+
+_Phase = Literal["data", "forward", "backward", "optimizer", "rest"]
+_Ms = Annotated[float, Meta(ge=0.0, le=1e8)]
+
+
+class Line(str):
+    """Text of one line without control characters."""
+
+    __slots__ = ()
+
+
+STEP_FILE = "step_profile.json"
+STEP_VERSION: Literal[1] = 1
+_EMPTY = Line()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """Operation of a step: how often it is executed, and its own time on the host and on a GPU, all on average."""
+
+    name: Line
+    times: Annotated[float, Meta(ge=0.0, le=1e9)]
+    host_ms: _Ms
+    device_ms: _Ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenSteps:
+    """Steps as they were seen inside the trainer.
+
+    Attributes:
+        framework: Framework that makes them; None if it is neither of these.
+        profiler_begin_s: Time at which its profiler was started, on the monotonic clock.
+        steps: Steps while it was on.
+        phases_ms: Time of each phase in each step before that; of each as many.
+        operations: Operations while it was on, those that take longest.
+        why_not: Reason that phases or operations are missing.
+    """
+
+    v: Literal[1] = STEP_VERSION
+    framework: Literal["PyTorch", "TensorFlow"] | None = None
+    profiler_begin_s: Annotated[float, Meta(ge=0.0, le=1e9)] = 0.0
+    steps: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    phases_ms: Mapping[_Phase, Annotated[tuple[_Ms, ...], Meta(min_length=1, max_length=1000)]] = field(
+        default_factory=dict
+    )
+    operations: Annotated[tuple[Operation, ...], Meta(max_length=50)] = ()
+    why_not: Line = _EMPTY
+
+
+def read_seen_steps(path: Path) -> SeenSteps | None:
+    """Return the steps in a file; None if there is no file.
+
+    Raises:
+        ValueError: It holds something else.
+        OSError: It cannot be read.
+    """
+    most_bytes = 1 << 20
+    try:
+        with open(path, "rb") as file:
+            data = file.read(most_bytes + 1)
+    except FileNotFoundError:
+        return None
+    if len(data) > most_bytes:
+        raise ValueError(f"more than {most_bytes} bytes")
+    seen = msgspec.json.decode(data, type=SeenSteps, dec_hook=_line)
+    if seen.framework is None or len({len(values) for values in seen.phases_ms.values()}) > 1:
+        raise ValueError("steps of no framework, or phases of different numbers of steps")
+    return seen
+
+
+def _line(_kind: type, value: Any) -> Line:
+    if not isinstance(value, str):
+        raise ValueError("no text in its place")
+    return Line("".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:300])
+
+
+# Profile of the input pipeline: the loader alone, and the waits in training.
+
+
+STAGES_VARIABLE = "AUTOTUNE_PROFILE_STAGES"
+_PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineProfile:
+    """Profile of an input pipeline.
+
+    Attributes:
+        batch_samples: Samples in a batch; None if that is not known.
+        loading: Times of batches that the loader gave alone, with no step beside it; None if it could not be.
+        why_no_loading: Reason for that; None if it could.
+        waits: Waits of the training for its batches; None if they are not seen.
+        replayed: Times of steps on batches that are kept: without loading; None if they could not be kept.
+        idle_fraction: Share of the training's time in which the step waited for a batch; None if that is not seen.
+        gain_if_free: Speed of training on kept batches as a multiple of the training's; None if not known.
+        loading_stages: Times of the stages of loading an example, where the trainer wraps them; empty where not.
+        stages: Times of a pipeline's two stages, over two devices; None without.
+        gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
+    """
+
+    batch_samples: float | None
+    loading: BatchTimes | None
+    why_no_loading: str | None
+    waits: BatchTimes | None
+    steps: BatchTimes
+    replayed: BatchTimes | None
+    idle_fraction: float | None
+    gain_if_free: float | None
+    loading_stages: tuple[LoadingStage, ...]
+    stages: PipelineTimes | None
+    gpu_utilization: float | None
+    sentence: str
+
+
+def profile_pipeline(problem: Problem, trials: ProfileTrials) -> PipelineProfile:
+    """Profile the input pipeline of a trainer with today's values.
+
+    Raises:
+        TrialError: The trainer made too few steps.
+        AutotuneError: The trial cannot be made.
+    """
+    trial = trials.make(
+        TrialRequest(
+            label="pipeline",
+            values=problem.space.baseline,
+            environment={"AUTOTUNE_PHASE_S": "2", "AUTOTUNE_PHASE_CHUNK_S": "0", STAGES_VARIABLE: "1"},
+            is_over=_is_phased_enough,
+            window_of=_longest_training,
+            longest_s=60.0,  # from the first step on
+        )
+    )
+    if trial.trouble is not None:
+        raise trial.trouble
+    profile = pipeline_profile(trial, phased_events(trial.events))
+    trial.folder.delete()
+    return profile
+
+
+def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
+    """Return the profile that the events of a trial make.
+
+    Raises:
+        TrialError: There are too few steps.
+    """
+    steps = batch_times([window.durations_s for window in found.train])
+    if steps is None:
+        raise TrialError(
+            "too few steps were seen to profile the pipeline",
+            where=str(trial.folder.path),
+            remedy="The trial needs some hundred steps: see that the config does not end the training before.",
+        )
+    loading, replayed = batch_times(found.loads_s), batch_times([window.durations_s for window in found.replay])
+    waits_s = [np.nan_to_num(window.waits_s) for window in found.train if window.waits_s is not None]
+    idle = None
+    if len(waits_s) == len(found.train):
+        idle = min(1.0, float(sum(map(np.sum, waits_s))) / sum(window.time_s for window in found.train))
+    samples = [window.samples.mean() for window in found.train if window.samples is not None]
+    unseen = found.why_no_load or "the trainer ended before, or its loader is not seen"
+    measurement, stages = trial.measurement, read_loading_stages(trial.folder.path / STAGES_FILE)
+    return PipelineProfile(
+        batch_samples=float(np.mean(samples)) if samples else found.load_samples,
+        loading=loading,
+        why_no_loading=None if loading else unseen,
+        waits=batch_times(waits_s) if idle is not None else None,
+        steps=steps,
+        replayed=replayed,
+        idle_fraction=idle,
+        gain_if_free=steps.mean_ms / replayed.mean_ms if replayed and replayed.mean_ms else None,
+        loading_stages=stages,
+        stages=measurement.stages if measurement else None,
+        gpu_utilization=measurement.gpu_utilization if measurement else None,
+        sentence=_sentence(steps, loading, replayed, idle, stages),
+    )
+
+
+def _sentence(
+    steps: BatchTimes,
+    loading: BatchTimes | None,
+    replayed: BatchTimes | None,
+    idle: float | None,
+    stages: Sequence[LoadingStage],
+) -> str:
+    share = percent(idle or 0.0)
+    if loading is None and idle is not None:
+        return f"The step waits {share} of the time; how fast the loader is alone was not measured."
+    if loading is None:
+        return "Neither waits nor the loader alone can be seen with this trainer."
+    computing_ms = min(replayed.mean_ms, steps.mean_ms) if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
+    rates = (
+        f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
+        f"{1000.0 / computing_ms:.3g} batches/s"
+    )
+    if computing_ms < 0.9 * loading.mean_ms:  # rate of the loader as a part of the steps' below which it is the limit
+        said = "Loading is the limit"
+    elif idle is not None and idle >= 0.05:  # share of the time from which on waiting is worth a word
+        said = "Loading is fast enough on its own, and not beside the steps, or not evenly"
+    else:
+        said = "The loader keeps up"
+    if idle is None:
+        return f"{said}: {rates}."
+    waits = f"the step waits {share} of the time, {60.0 * idle:.3g} s of each minute"
+    said = f"{said}: {rates}, and {waits}."
+    if idle < 0.05:
+        return said
+    if first := max(stages, default=None, key=lambda stage: stage.fraction):
+        without_ms = max(computing_ms, loading.mean_ms * (1.0 - first.fraction))
+        said = (
+            f"{said} Mend {first.name} first, {percent(first.fraction)} of loading: at most "
+            f"{steps.mean_ms / without_ms:.2f}x."
+        )
+    return f"{said} If loading cost nothing: {steps.mean_ms / computing_ms:.2f}x."
+
+
+def _is_phased_enough(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
+    """Return whether all phases were gone through often enough, or there are none and plain training was seen."""
+    changes = [event for event in events if event.kind == "phase"]
+    if changes:
+        alone = now_s - changes[-1].t_s > _PLAIN_S  # all others were left out
+        return alone or phased_events(events).cycles >= 3
+    steps = [event for event in events if event.kind == "step"]
+    return len(steps) > _PLAIN_STEPS and now_s - steps[0].t_s > _PLAIN_S
+
+
+def _longest_training(_folder: Path, events: Sequence[TraineeEvent]) -> Window | None:
+    windows = phased_events(events).train
+    return max(windows, key=lambda window: window.time_s) if windows else steady_window(events)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cycle:
+    """Cycle in the times of successive batches.
+
+    Attributes:
+        slow_ms: Mean time of the slowest place in it.
+        others_ms: Mean time of the other places.
+    """
+
+    batches: float
+    slow_ms: float
+    others_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes:
+    """Spread of the times of batches.
+
+    Attributes:
+        variation: Standard deviation as a part of the mean; None where that is 0.
+        cycle: Cycle that they go in; None if none was found.
+    """
+
+    batches: int
+    mean_ms: float
+    sd_ms: float
+    min_ms: float
+    max_ms: float
+    median_ms: float
+    p95_ms: float
+    p99_ms: float
+    variation: float | None
+    cycle: Cycle | None
+
+
+def batch_times(stretches_s: Sequence[Series]) -> BatchTimes | None:
+    """Return the spread of times; None if there are fewer than two.
+
+    Args:
+        stretches_s: Times of successive batches in seconds, in stretches between which others came.
+    """
+    stretches_ms = [1000.0 * stretch for stretch in stretches_s if len(stretch)]
+    if sum(len(stretch) for stretch in stretches_ms) < 2:
+        return None
+    all_ms = np.concatenate(stretches_ms)
+    mean_ms, sd_ms = float(all_ms.mean()), float(all_ms.std(ddof=1))
+    median_ms, p95_ms, p99_ms = (float(value) for value in np.percentile(all_ms, (50, 95, 99)))
+    variation = sd_ms / mean_ms if mean_ms > 0 else None
+    return BatchTimes(
+        batches=len(all_ms),
+        mean_ms=mean_ms,
+        sd_ms=sd_ms,
+        min_ms=float(all_ms.min()),
+        max_ms=float(all_ms.max()),
+        median_ms=median_ms,
+        p95_ms=p95_ms,
+        p99_ms=p99_ms,
+        variation=variation,
+        cycle=_cycle(stretches_ms) if variation is not None and variation >= 0.1 else None,
+    )
+
+
+def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
+    long_enough = [stretch for stretch in stretches_ms if len(stretch) >= 24]
+    if not long_enough:
+        return None
+    rows = []
+    for stretch in long_enough:
+        # quantile above which times count as this one: a single long batch is no cycle
+        clipped = np.minimum(stretch, max(np.quantile(stretch, 0.98), 3.0 * np.median(stretch)))
+        rows.append(clipped - clipped.mean())
+    batches = period_of(rows)
+    if batches is None or batches < 2.0 - 0.1:
+        return None
+    longest = int(np.argmax([len(row) for row in rows]))
+    row = rows[longest]
+    means, place = _by_place(row, batches)
+    # share of the variance that the place in the cycle explains, beyond what it does by chance: bursts may peak at some
+    # lag by chance
+    by_chance = (len(means) - 1) / (len(row) - 1)
+    if (float(means[place].var() / row.var()) - by_chance) / (1.0 - by_chance) < 0.3:
+        return None
+    means, _ = _by_place(long_enough[longest], batches)
+    slowest = int(means.argmax())
+    return Cycle(batches=batches, slow_ms=float(means[slowest]), others_ms=float(np.delete(means, slowest).mean()))
+
+
+def _by_place(row: Series, batches: float) -> tuple[Series, NDArray[np.intp]]:
+    whole = round(batches)  # a period of 8 may be found to be 7.98, and would drift
+    # of the period, as far as it may be off a whole number of batches
+    exact = whole if abs(batches - whole) <= 0.03 * batches else batches
+    place = np.asarray(np.floor(np.arange(len(row)) % exact), dtype=np.intp)
+    return np.array([row[place == one].mean() for one in range(int(place.max()) + 1)]), place
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhasedEvents:
+    """Steps and loads of a trial.
+
+    Attributes:
+        replay: Steady windows of training on kept batches.
+        loads_s: Time of each batch that was drawn without a step, by stretch, without those that were ready before.
+        load_samples: Samples in these batches; None if not known.
+        why_no_load: Reason that none was drawn; None if some were, or none is known.
+        cycles: Number of stretches of training that are over.
+    """
+
+    train: tuple[Window, ...]
+    replay: tuple[Window, ...]
+    loads_s: tuple[Series, ...]
+    load_samples: float | None
+    why_no_load: str | None
+    cycles: int
+
+
+def phased_events(events: Sequence[TraineeEvent]) -> PhasedEvents:
+    """Sort the events of a trial by phase; without phases all of it is training."""
+    stream = main_stream(events)
+    own = [event for event in events if event.stream == stream]
+    stretches: list[tuple[TrialPhase, list[TraineeEvent]]] = [(TrialPhase.TRAIN, [])]
+    for event in own:
+        if event.kind == "phase" and event.phase is not None:
+            stretches.append((event.phase, []))
+        stretches[-1][1].append(event)
+    has_phases = len(stretches) > 1
+    # What comes before the first phase is the warm-up.
+    counted = stretches[1:] if has_phases else stretches
+    loads = [[one for one in within if one.kind == "load"] for phase, within in counted if phase is TrialPhase.LOAD]
+    known = [one.samples / one.batches for load in loads for one in load if one.samples is not None and one.batches]
+    reasons = [event.text for event in own if event.kind == "unphased" and event.text]
+    return PhasedEvents(
+        train=_windows(counted, TrialPhase.TRAIN),
+        replay=_windows(counted, TrialPhase.REPLAY),
+        loads_s=tuple(times for times in (_batches_s(load) for load in loads) if len(times)),
+        load_samples=float(np.mean(known)) if known else None,
+        why_no_load=next((reason for reason in reasons if reason.startswith("load")), reasons[-1] if reasons else None),
+        cycles=sum(phase is TrialPhase.TRAIN for phase, _ in counted[:-1]) if has_phases else 0,
+    )
+
+
+def _windows(stretches: Sequence[tuple[TrialPhase, list[TraineeEvent]]], phase: TrialPhase) -> tuple[Window, ...]:
+    return tuple(window for one, within in stretches if one is phase and (window := steady_window(within)) is not None)
+
+
+def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
+    known = [(load.duration_s, load.batches) for load in loads if load.duration_s is not None and load.batches]
+    each_s = np.array([duration_s / batches for duration_s, batches in known for _ in range(batches)])
+    drawn_s = np.cumsum(each_s)
+    # of the drawing in a phase: what was ready before goes at once
+    return np.asarray(each_s[drawn_s > 0.15 * drawn_s[-1:].sum()])
+
+
+STAGES_FILE = "loading_stages.json"
+STAGES_VERSION = 1
+
+
+class _Sums(msgspec.Struct, frozen=True):
+    """Sums of the calls of a stage, as a trainer writes them."""
+
+    calls: Annotated[int, Meta(ge=1, le=10**12)]
+    busy_s: Annotated[float, Meta(ge=0.0, le=1e9)]
+
+
+class _Stages(msgspec.Struct, frozen=True):
+    v: Literal[1]
+    stages: Annotated[dict[Annotated[str, Meta(pattern="^[a-z][a-z ]{0,30}$")], _Sums], Meta(max_length=32)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadingStage:
+    """Stage of loading an example.
+
+    Attributes:
+        mean_ms: Mean time of one, on the worker that did it.
+    """
+
+    name: str
+    examples: int
+    mean_ms: float
+    fraction: float
+
+
+def read_loading_stages(path: Path) -> tuple[LoadingStage, ...]:
+    """Return the stages in a file, in the order of their first call; empty if there is no file, or it holds rubbish."""
+    try:
+        stages = msgspec.json.decode(read_beginning(path, 1 << 16), type=_Stages).stages
+    except ValueError:
+        return ()
+    all_s = sum(stage.busy_s for stage in stages.values())
+    return tuple(
+        LoadingStage(
+            name=name,
+            examples=stage.calls,
+            mean_ms=1000.0 * stage.busy_s / stage.calls,
+            fraction=stage.busy_s / all_s if all_s else 0.0,
+        )
+        for name, stage in stages.items()
+    )
+
+
+# Trials of a profile: of today's config or of a point.
+
+
+IsOver = Callable[[Path, Sequence[TraineeEvent], float], bool]
+"""Function of a trial's folder, its events so far and the time: whether it has shown what it was made for."""
+
+WindowOf = Callable[[Path, Sequence[TraineeEvent]], Window | None]
+"""Function of a trial's folder and all its events: the part that is measured; None if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRequest:
+    """Request for one trial.
+
+    Attributes:
+        label: Part of the name of its folder.
+        is_over: Says when it has shown what it was made for.
+        window_of: Says which part of it is measured.
+        longest_s: Longest time from its first step on.
+    """
+
+    label: str
+    values: Values
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_over: IsOver
+    window_of: WindowOf
+    longest_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeTrial:
+    """Result of one trial.
+
+    Attributes:
+        window: The part that was measured; None if there is none.
+        measurement: The numbers of that part; None likewise.
+        trouble: Error of a trial that ended other than it should; None if nothing is wrong with it.
+    """
+
+    events: Sequence[TraineeEvent]
+    window: Window | None
+    measurement: Measurement | None
+    folder: TrialFolder
+    trouble: TrialError | None
+
+
+@dataclass(kw_only=True)
+class ProfileTrials:
+    """Maker of trials for a profile; made by `open_trials`.
+
+    Attributes:
+        gpus: Watches the GPUs; None if there are none.
+        name: Begin of the trials' names.
+        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
+        remarks: What the user should know of them.
+    """
+
+    problem: Problem
+    clock: Clock
+    runner: Runner
+    gpus: GpuProbe | None
+    checkpoints: CheckpointBackups
+    name: str
+    ends_s: float
+    remarks: list[str]
+
+    def make(self, request: TrialRequest) -> MadeTrial:
+        """Make one trial.
+
+        Raises:
+            AutotuneError: It cannot be planned or started, or it wrote over the user's checkpoints.
+        """
+        problem, clock = self.problem, self.clock
+        name = f"{self.name}-{request.label}"
+        plan = plan_trial(problem.trainer, problem.space.keys(request.values), trial=name)
+        plan = replace(plan, env={**plan.env, **request.environment})
+        folder = problem.trainer.make_folder(name)
+        with Instruments.of_machine(clock, self.gpus) as instruments:
+            instruments.expect(plan.trial_id, trial_gpus(problem, request.values), folder.samples)
+            watch = _Watch(clock, request, folder.path, problem.limits.start_timeout_s, instruments)
+            limit_s = clock.now_s() + problem.limits.start_timeout_s + request.longest_s
+            trial_exit = problem.trainer.run(self.runner, plan, watch, min(limit_s, self.ends_s))
+            window, measurement = request.window_of(folder.path, watch.events), None
+            if window is not None:
+                measurement, _ = instruments.measure(
+                    window,
+                    started_s=trial_exit.started_s,
+                    default_samples=None,
+                    filling=False,
+                    stages=stages_between(watch.events, window),
+                )
+        if loss := self.checkpoints.loss("the trial"):
+            raise loss
+        self.remarks += self.checkpoints.remarks
+        self.checkpoints.remarks.clear()
+        folder.discard_temporary()
+        evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
+        ending, detail = ending_of(trial_exit, watch.events, evidence)
+        trouble = None
+        has_steps = any(event.kind == "step" for event in watch.events)
+        if ending not in (Ending.STOPPED, Ending.COMPLETED) or not has_steps:
+            seen, explained = "training failed" if has_steps else "no step was seen", EXPLANATIONS[ending]
+            said = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
+            trouble = TrialError(said, where=str(folder.path), remedy=explained.remedy)
+        return MadeTrial(events=watch.events, window=window, measurement=measurement, folder=folder, trouble=trouble)
+
+
+@contextmanager
+def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> Iterator[ProfileTrials]:
+    """Prepare for trials, for as long as a ``with`` block lasts; searches of the same config wait meanwhile.
+
+    Args:
+        problem: The config and the command; runnable.
+        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
+
+    Raises:
+        StudyError: A search of it is at work.
+        AutotuneError: The state folder cannot be made.
+    """
+    problem.state.create()
+    name = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    with (
+        sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
+        Guard() as guard,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
+        CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
+    ):
+        end_orphans(problem.state.trials(problem.study), clock)
+        busy = [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
+        yield ProfileTrials(
+            problem=problem,
+            clock=clock,
+            runner=ProcessRunner(guard, clock),
+            gpus=collector,
+            checkpoints=checkpoints,
+            name=name,
+            ends_s=ends_s,
+            remarks=[*problem.settings.remarks, *busy],
+        )
+
+
+class _Watch:
+    """Watch of a trial: ends it when it has shown what it was made for, or when no step will be seen."""
+
+    def __init__(
+        self, clock: Clock, request: TrialRequest, folder: Path, start_timeout_s: float, instruments: Instruments
+    ) -> None:
+        self._clock = clock
+        self._request = request
+        self._folder = folder
+        self._started_s = clock.now_s()
+        self._start_timeout_s = start_timeout_s
+        self._instruments = instruments
+        self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
+        self._first_step_s: float | None = None
+        self.events: list[TraineeEvent] = []
+        self.why_not_started = ""
+
+    def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
+        self._instruments.watch(news)
+        self._unseen.note(news)
+        self.events.extend(event for event in news if event.kind != "launched")
+        now_s = self._clock.now_s()
+        if self._first_step_s is None:
+            self._first_step_s = next((event.t_s for event in news if event.kind == "step"), None)
+        if self._first_step_s is not None:
+            is_over = self._request.is_over(self._folder, self.events, now_s)
+            return Stop.ENOUGH if is_over or now_s > self._first_step_s + self._request.longest_s else None
+        self.why_not_started = self._unseen.why(now_s)
+        if self.why_not_started or now_s > self._started_s + self._start_timeout_s:
+            return Stop.NEVER_STARTED
+        return None
