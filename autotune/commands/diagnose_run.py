@@ -13,7 +13,7 @@ from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
 from autotune.config.command_line import typed_tokens
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
-from autotune.diagnose.profiles import PipelineProfile, StepProfile, open_trials, profile_pipeline, profile_trainer_step
+from autotune.diagnose.profiles import PipelineProfile, StepProfile, profile_pipeline, profile_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
 from autotune.measure.host import machine_facts
@@ -243,14 +243,9 @@ def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
         problem: The config and the command; runnable.
         ends_s: End of the time, on the clock's monotonic time.
     """
-
-    def pipeline() -> PipelineProfile:
-        half_s = clock.now_s() + (ends_s - clock.now_s()) / 2.0
-        with open_trials(problem, clock, ends_s=half_s) as trials:
-            return profile_pipeline(problem, trials)
-
-    made, why_no_pipeline = _made(pipeline, clock, ends_s)
-    step, why_no_step = _made(lambda: profile_trainer_step(problem, clock, ends_s=ends_s)[0], clock, ends_s)
+    half_s = clock.now_s() + (ends_s - clock.now_s()) / 2.0
+    made, why_no_pipeline = _made(lambda: profile_pipeline(problem, clock, ends_s=half_s)[0], clock, ends_s)
+    step, why_no_step = _made(lambda: profile_step(problem, clock, ends_s=ends_s)[0], clock, ends_s)
     return Profiles(pipeline=made, why_no_pipeline=why_no_pipeline, step=step, why_no_step=why_no_step)
 
 

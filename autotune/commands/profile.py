@@ -38,14 +38,12 @@ def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tu
     behind --.
     """
     with signals_held():
-        from autotune.diagnose.profiles import open_trials, profile_pipeline
+        from autotune.diagnose.profiles import profile_pipeline
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_pipeline_profile
 
-    problem = _opened(config, state_dir, trainer)
-    with open_trials(problem, SystemClock()) as trials:
-        profile = profile_pipeline(problem, trials)
-        _say_remarks(tuple(trials.remarks))
+    profile, remarks = profile_pipeline(_opened(config, state_dir, trainer), SystemClock())
+    _say_remarks(remarks)
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
@@ -67,11 +65,11 @@ def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[
     TensorFlow's own profiler sees. The command stands in the config's section, or behind --.
     """
     with signals_held():
-        from autotune.diagnose.profiles import profile_trainer_step
+        from autotune.diagnose.profiles import profile_step
         from autotune.report.console import text_console
         from autotune.report.profile_tables import print_step_profile
 
-    profile, remarks = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
+    profile, remarks = profile_step(_opened(config, state_dir, trainer), SystemClock())
     _say_remarks(remarks)
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))

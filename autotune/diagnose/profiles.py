@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -21,10 +21,9 @@ from autotune.diagnose.findings import percent
 from autotune.errors import TrialError
 from autotune.files import read_beginning
 from autotune.measure.oscillation import period_of
-from autotune.measure.probe import GpuProbe
 from autotune.measure.series import Series
 from autotune.measure.window import Window, main_stream, stages_between, steady_window
-from autotune.records import Ending, Measurement, Stop, TraineeEvent, TrialPhase, Values
+from autotune.records import Ending, Measurement, Stop, TraineeEvent, TrialPhase
 from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
 from autotune.search.problem import Problem
 from autotune.stage_times import PipelineTimes
@@ -35,7 +34,7 @@ from autotune.trial.folder import TrialFolder
 from autotune.trial.gpu_collector import gpu_collector
 from autotune.trial.guard import Guard, end_orphans
 from autotune.trial.instruments import Instruments
-from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.launch import ProcessRunner
 from autotune.trial.outcome import Evidence, ending_of
 from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import UnseenSteps
@@ -50,9 +49,7 @@ BEGINS = "the step will be profiled"
 """Note of a process that makes one."""
 
 
-def profile_trainer_step(
-    problem: Problem, clock: Clock, *, ends_s: float = math.inf
-) -> tuple[StepProfile, tuple[str, ...]]:
+def profile_step(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> tuple[StepProfile, tuple[str, ...]]:
     """Profile the step of a trainer with today's values, in a trial of its own; return what the user should know, too.
 
     Args:
@@ -63,33 +60,27 @@ def profile_trainer_step(
         TrialError: The trainer made too few steps.
         AutotuneError: The trial cannot be made.
     """
-    with open_trials(problem, clock, ends_s=ends_s) as trials:
-        trial = trials.make(
-            TrialRequest(
-                label="step",
-                values=problem.space.baseline,
-                environment={STEP_VARIABLE: "1"},
-                is_over=_is_profiled,
-                window_of=_before_profiler,
-                longest_s=300.0,  # from the first step on, with the profile
-            )
-        )
-        remarks = tuple(trials.remarks)
+    environment = {STEP_VARIABLE: "1"}
+    # from the first step on, with the profile
+    trial = make_trial(
+        problem, clock, "step", environment, _is_profiled, _before_profiler, longest_s=300.0, ends_s=ends_s
+    )
     seen = _seen(trial.folder.path)
     if seen is None and trial.trouble is not None:
         raise trial.trouble
-    begun = _has_begun(trial.events)
-    too_short = Line("too few steps were made for a profile before the trial ended" if begun else "")
-    profile = step_profile(seen or SeenSteps(why_not=too_short), _plain_steps(trial, seen))
+    if seen is None:
+        begun = _has_begun(trial.events)
+        seen = SeenSteps(why_not="too few steps were made for a profile before the trial ended" if begun else "")
+    profile = step_profile(seen, _plain_steps(trial, seen))
     trial.folder.delete()
-    return profile, remarks
+    return profile, trial.remarks
 
 
 def _seen(folder: Path) -> SeenSteps | None:
     try:
         return read_seen_steps(folder / STEP_FILE)
     except (OSError, ValueError) as error:
-        return SeenSteps(why_not=Line(f"the profile inside the trainer cannot be read: {error}"))
+        return SeenSteps(why_not=_line(f"the profile inside the trainer cannot be read: {error}"))
 
 
 def _is_profiled(folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
@@ -112,10 +103,10 @@ def _before_profiler(folder: Path, events: Sequence[TraineeEvent]) -> Window | N
     return steady_window([event for event in events if event.t_s < begin_s])
 
 
-def _plain_steps(trial: MadeTrial, seen: SeenSteps | None) -> PlainSteps:
+def _plain_steps(trial: MadeTrial, seen: SeenSteps) -> PlainSteps:
     window, gpu_utilization = trial.window, trial.measurement.gpu_utilization if trial.measurement else None
     if window is None:
-        if seen is not None and seen.phases_ms:
+        if seen.phases_ms:
             return PlainSteps()
         raise TrialError(
             "too few steps were seen to say how long one takes",
@@ -296,22 +287,15 @@ _Phase = Literal["data", "forward", "backward", "optimizer", "rest"]
 _Ms = Annotated[float, Meta(ge=0.0, le=1e8)]
 
 
-class Line(str):
-    """Text of one line without control characters."""
-
-    __slots__ = ()
-
-
 STEP_FILE = "step_profile.json"
 STEP_VERSION: Literal[1] = 1
-_EMPTY = Line()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """Operation of a step: how often it is executed, and its own time on the host and on a GPU, all on average."""
 
-    name: Line
+    name: str
     times: Annotated[float, Meta(ge=0.0, le=1e9)]
     host_ms: _Ms
     device_ms: _Ms
@@ -338,7 +322,7 @@ class SeenSteps:
         default_factory=dict
     )
     operations: Annotated[tuple[Operation, ...], Meta(max_length=50)] = ()
-    why_not: Line = _EMPTY
+    why_not: str = ""
 
 
 def read_seen_steps(path: Path) -> SeenSteps | None:
@@ -356,16 +340,16 @@ def read_seen_steps(path: Path) -> SeenSteps | None:
         return None
     if len(data) > most_bytes:
         raise ValueError(f"more than {most_bytes} bytes")
-    seen = msgspec.json.decode(data, type=SeenSteps, dec_hook=_line)
+    seen = msgspec.json.decode(data, type=SeenSteps)
     if seen.framework is None or len({len(values) for values in seen.phases_ms.values()}) > 1:
         raise ValueError("steps of no framework, or phases of different numbers of steps")
-    return seen
+    operations = tuple(replace(one, name=_line(one.name)) for one in seen.operations)
+    return replace(seen, operations=operations, why_not=_line(seen.why_not))
 
 
-def _line(_kind: type, value: Any) -> Line:
-    if not isinstance(value, str):
-        raise ValueError("no text in its place")
-    return Line("".join(letter for letter in " ".join(value.split()) if letter.isprintable())[:300])
+def _line(text: str) -> str:
+    """Return a text of the trainer's as one line without control characters."""
+    return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())[:300]
 
 
 # Profile of the input pipeline: the loader alone, and the waits in training.
@@ -406,28 +390,20 @@ class PipelineProfile:
     sentence: str
 
 
-def profile_pipeline(problem: Problem, trials: ProfileTrials) -> PipelineProfile:
-    """Profile the input pipeline of a trainer with today's values.
-
-    Raises:
-        TrialError: The trainer made too few steps.
-        AutotuneError: The trial cannot be made.
-    """
-    trial = trials.make(
-        TrialRequest(
-            label="pipeline",
-            values=problem.space.baseline,
-            environment={"AUTOTUNE_PHASE_S": "2", "AUTOTUNE_PHASE_CHUNK_S": "0", STAGES_VARIABLE: "1"},
-            is_over=_is_phased_enough,
-            window_of=_longest_training,
-            longest_s=60.0,  # from the first step on
-        )
+def profile_pipeline(
+    problem: Problem, clock: Clock, *, ends_s: float = math.inf
+) -> tuple[PipelineProfile, tuple[str, ...]]:
+    """Profile the input pipeline of a trainer with today's values; see `profile_step`."""
+    environment = {"AUTOTUNE_PHASE_S": "2", "AUTOTUNE_PHASE_CHUNK_S": "0", STAGES_VARIABLE: "1"}
+    # from the first step on
+    trial = make_trial(
+        problem, clock, "pipeline", environment, _is_phased_enough, _longest_training, longest_s=60.0, ends_s=ends_s
     )
     if trial.trouble is not None:
         raise trial.trouble
     profile = pipeline_profile(trial, phased_events(trial.events))
     trial.folder.delete()
-    return profile
+    return profile, trial.remarks
 
 
 def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
@@ -731,25 +707,6 @@ WindowOf = Callable[[Path, Sequence[TraineeEvent]], Window | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialRequest:
-    """Request for one trial.
-
-    Attributes:
-        label: Part of the name of its folder.
-        is_over: Says when it has shown what it was made for.
-        window_of: Says which part of it is measured.
-        longest_s: Longest time from its first step on.
-    """
-
-    label: str
-    values: Values
-    environment: Mapping[str, str] = field(default_factory=dict)
-    is_over: IsOver
-    window_of: WindowOf
-    longest_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class MadeTrial:
     """Result of one trial.
 
@@ -757,6 +714,7 @@ class MadeTrial:
         window: The part that was measured; None if there is none.
         measurement: The numbers of that part; None likewise.
         trouble: Error of a trial that ended other than it should; None if nothing is wrong with it.
+        remarks: What the user should know of it.
     """
 
     events: Sequence[TraineeEvent]
@@ -764,114 +722,98 @@ class MadeTrial:
     measurement: Measurement | None
     folder: TrialFolder
     trouble: TrialError | None
+    remarks: tuple[str, ...] = ()
 
 
-@dataclass(kw_only=True)
-class ProfileTrials:
-    """Maker of trials for a profile; made by `open_trials`.
-
-    Attributes:
-        gpus: Watches the GPUs; None if there are none.
-        name: Begin of the trials' names.
-        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
-        remarks: What the user should know of them.
-    """
-
-    problem: Problem
-    clock: Clock
-    runner: Runner
-    gpus: GpuProbe | None
-    checkpoints: CheckpointBackups
-    name: str
-    ends_s: float
-    remarks: list[str]
-
-    def make(self, request: TrialRequest) -> MadeTrial:
-        """Make one trial.
-
-        Raises:
-            AutotuneError: It cannot be planned or started, or it wrote over the user's checkpoints.
-        """
-        problem, clock = self.problem, self.clock
-        name = f"{self.name}-{request.label}"
-        plan = plan_trial(problem.trainer, problem.space.keys(request.values), trial=name)
-        plan = replace(plan, env={**plan.env, **request.environment})
-        folder = problem.trainer.make_folder(name)
-        with Instruments.of_machine(clock, self.gpus) as instruments:
-            instruments.expect(plan.trial_id, trial_gpus(problem, request.values), folder.samples)
-            watch = _Watch(clock, request, folder.path, problem.limits.start_timeout_s, instruments)
-            limit_s = clock.now_s() + problem.limits.start_timeout_s + request.longest_s
-            trial_exit = problem.trainer.run(self.runner, plan, watch, min(limit_s, self.ends_s))
-            window, measurement = request.window_of(folder.path, watch.events), None
-            if window is not None:
-                measurement, _ = instruments.measure(
-                    window,
-                    started_s=trial_exit.started_s,
-                    default_samples=None,
-                    filling=False,
-                    stages=stages_between(watch.events, window),
-                )
-        if loss := self.checkpoints.loss("the trial"):
-            raise loss
-        self.remarks += self.checkpoints.remarks
-        self.checkpoints.remarks.clear()
-        folder.discard_temporary()
-        evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
-        ending, detail = ending_of(trial_exit, watch.events, evidence)
-        trouble = None
-        has_steps = any(event.kind == "step" for event in watch.events)
-        if ending not in (Ending.STOPPED, Ending.COMPLETED) or not has_steps:
-            seen, explained = "training failed" if has_steps else "no step was seen", EXPLANATIONS[ending]
-            said = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
-            trouble = TrialError(said, where=str(folder.path), remedy=explained.remedy)
-        return MadeTrial(events=watch.events, window=window, measurement=measurement, folder=folder, trouble=trouble)
-
-
-@contextmanager
-def open_trials(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> Iterator[ProfileTrials]:
-    """Prepare for trials, for as long as a ``with`` block lasts; searches of the same config wait meanwhile.
+def make_trial(
+    problem: Problem,
+    clock: Clock,
+    label: str,
+    environment: Mapping[str, str],
+    is_over: IsOver,
+    window_of: WindowOf,
+    *,
+    longest_s: float,
+    ends_s: float,
+) -> MadeTrial:
+    """Make one trial of today's config; searches of the same config wait meanwhile.
 
     Args:
         problem: The config and the command; runnable.
-        ends_s: Time at which a trial is ended at the latest, on the clock's monotonic time.
+        label: End of the name of its folder.
+        longest_s: Longest time from its first step on.
+        ends_s: Time at which it is ended at the latest, on the clock's monotonic time.
 
     Raises:
         StudyError: A search of it is at work.
-        AutotuneError: The state folder cannot be made.
+        AutotuneError: It cannot be planned or started, or it wrote over the user's checkpoints.
     """
     problem.state.create()
-    name = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    group = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
+    name, start_timeout_s = f"{group}-{label}", problem.limits.start_timeout_s
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
         gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
-        CheckpointBackups(problem.trainer, clock, name=name) as checkpoints,
+        CheckpointBackups(problem.trainer, clock, name=group) as checkpoints,
+        Instruments.of_machine(clock, collector) as instruments,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
         busy = [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
-        yield ProfileTrials(
-            problem=problem,
-            clock=clock,
-            runner=ProcessRunner(guard, clock),
-            gpus=collector,
-            checkpoints=checkpoints,
-            name=name,
-            ends_s=ends_s,
-            remarks=[*problem.settings.remarks, *busy],
-        )
+        values = problem.space.baseline
+        plan = plan_trial(problem.trainer, problem.space.keys(values), trial=name)
+        plan = replace(plan, env={**plan.env, **environment})
+        folder = problem.trainer.make_folder(name)
+        instruments.expect(plan.trial_id, trial_gpus(problem, values), folder.samples)
+        watch = _Watch(clock, partial(is_over, folder.path), longest_s, start_timeout_s, instruments)
+        limit_s = clock.now_s() + start_timeout_s + longest_s
+        trial_exit = problem.trainer.run(ProcessRunner(guard, clock), plan, watch, min(limit_s, ends_s))
+        window, measurement = window_of(folder.path, watch.events), None
+        if window is not None:
+            measurement, _ = instruments.measure(
+                window,
+                started_s=trial_exit.started_s,
+                default_samples=None,
+                filling=False,
+                stages=stages_between(watch.events, window),
+            )
+        if loss := checkpoints.loss("the trial"):
+            raise loss
+        remarks = (*problem.settings.remarks, *busy, *checkpoints.remarks)
+    folder.discard_temporary()
+    evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
+    ending, detail = ending_of(trial_exit, watch.events, evidence)
+    trouble = None
+    has_steps = any(event.kind == "step" for event in watch.events)
+    if ending not in (Ending.STOPPED, Ending.COMPLETED) or not has_steps:
+        seen, explained = "training failed" if has_steps else "no step was seen", EXPLANATIONS[ending]
+        said = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
+        trouble = TrialError(said, where=str(folder.path), remedy=explained.remedy)
+    return MadeTrial(
+        events=watch.events,
+        window=window,
+        measurement=measurement,
+        folder=folder,
+        trouble=trouble,
+        remarks=remarks,
+    )
 
 
 class _Watch:
     """Watch of a trial: ends it when it has shown what it was made for, or when no step will be seen."""
 
     def __init__(
-        self, clock: Clock, request: TrialRequest, folder: Path, start_timeout_s: float, instruments: Instruments
+        self,
+        clock: Clock,
+        is_over: Callable[[Sequence[TraineeEvent], float], bool],
+        longest_s: float,
+        start_timeout_s: float,
+        instruments: Instruments,
     ) -> None:
         self._clock = clock
-        self._request = request
-        self._folder = folder
-        self._started_s = clock.now_s()
-        self._start_timeout_s = start_timeout_s
+        self._is_over = is_over
+        self._longest_s = longest_s
+        self._start_ends_s = clock.now_s() + start_timeout_s
         self._instruments = instruments
         self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
         self._first_step_s: float | None = None
@@ -886,9 +828,7 @@ class _Watch:
         if self._first_step_s is None:
             self._first_step_s = next((event.t_s for event in news if event.kind == "step"), None)
         if self._first_step_s is not None:
-            is_over = self._request.is_over(self._folder, self.events, now_s)
-            return Stop.ENOUGH if is_over or now_s > self._first_step_s + self._request.longest_s else None
+            is_late = now_s > self._first_step_s + self._longest_s
+            return Stop.ENOUGH if self._is_over(self.events, now_s) or is_late else None
         self.why_not_started = self._unseen.why(now_s)
-        if self.why_not_started or now_s > self._started_s + self._start_timeout_s:
-            return Stop.NEVER_STARTED
-        return None
+        return Stop.NEVER_STARTED if self.why_not_started or now_s > self._start_ends_s else None
