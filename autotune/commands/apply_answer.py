@@ -11,7 +11,7 @@ from rich.console import Console
 from autotune.clock import SystemClock
 from autotune.commands.output import ask_or_refuse
 from autotune.config.apply import ConfigEdit, patch_of, plan_code, plan_edit, write_edits
-from autotune.config.command_line import TypedOptions
+from autotune.config.command import TypedOptions
 from autotune.config.load import Settings, load_settings
 from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.files import read_beginning, replace_durably

@@ -10,7 +10,7 @@ from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
 from autotune.commands.output import say_aside, say_object
 from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in, report_text
-from autotune.config.command_line import typed_tokens
+from autotune.config.command import typed_tokens
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
 from autotune.diagnose.profiles import PipelineProfile, StepProfile, profile_pipeline, profile_step

@@ -12,7 +12,7 @@ from autotune.clock import Clock, SystemClock, format_duration
 from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, say_remarks
 from autotune.config.apply import create_file, write_edits
-from autotune.config.command_line import read_typed, refuse_secrets
+from autotune.config.command import read_typed, refuse_secrets
 from autotune.config.load import separate_path
 from autotune.config.secrets import masked
 from autotune.errors import ConfigError, TrialError

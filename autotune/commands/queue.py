@@ -400,7 +400,7 @@ def _opened(request: SearchRequest) -> tuple[Problem, tuple[str, ...]]:
 def _named(problem: Problem, variables: Iterable[str]) -> list[str]:
     """Return those variables of the environment that the config or the trainer's script names."""
     with signals_held():
-        from autotune.config.command import find_script
+        from autotune.config.sources import find_script
 
     texts = [path.read_text(errors="replace") for path in problem.settings.paths]
     texts.append(find_script(problem.command, problem.settings.folder).text)

@@ -31,8 +31,7 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
     if config is None and not watch_only:
         raise click.UsageError("Missing option '--config'.")
     with signals_held():
-        from autotune.config.command import resolve_executable
-        from autotune.config.command_line import typed_tokens, with_further
+        from autotune.config.command import resolve_executable, typed_tokens, with_further
         from autotune.config.load import load_settings
         from autotune.config.secrets import masked
         from autotune.trial.python_command import exec_program

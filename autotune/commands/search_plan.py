@@ -8,10 +8,10 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.clock import Clock
-from autotune.config.command import Script, resolve_executable
+from autotune.config.command import resolve_executable
 from autotune.config.outputs import holding_something
 from autotune.config.secrets import masked, masked_text
-from autotune.config.sources import trainer_files
+from autotune.config.sources import Script, trainer_files
 from autotune.frameworks import FRAMEWORKS
 from autotune.options import SearchRequest
 from autotune.records import Ending, Scalar

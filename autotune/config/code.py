@@ -17,7 +17,8 @@ from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
-from autotune.config.code_source import (
+from autotune.config.keys import shown
+from autotune.config.sources import (
     Definition,
     LiveCode,
     SourceFile,
@@ -26,9 +27,10 @@ from autotune.config.code_source import (
     is_evaluation,
     last_part,
     parse,
+    read_sources,
+    trainer_files,
+    words_in,
 )
-from autotune.config.keys import shown
-from autotune.config.sources import read_sources, trainer_files, words_in
 from autotune.errors import ConfigError
 from autotune.records import CODE, Scalar, Values
 

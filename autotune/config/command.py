@@ -1,22 +1,18 @@
-"""Command line of the trainer: split once, filled in token by token, never run through a shell."""
+"""Command line of the trainer, as the section has it and as it is typed: never run through a shell."""
 
-import ast
-import contextlib
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from autotune.config.document import Document, Leaf
 from autotune.config.keys import closest, shown
-from autotune.config.outputs import exists, is_program, path_of, real_path
-from autotune.config.secrets import is_secret_name
+from autotune.config.outputs import exists, is_program, is_same_file
+from autotune.config.secrets import is_secret_name, secrets_of
 from autotune.errors import CannotEditYaml, CommandError, ConfigError
-from autotune.files import read_beginning
 
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
@@ -244,188 +240,166 @@ def _shell_syntax(text: str) -> str | None:
     return None
 
 
-_SHORT = re.compile(r"-[A-Za-z][\w-]*")
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
-_LONG = re.compile(r"--[A-Za-z][\w.-]*")
+# Command as typed behind ``--``, made into a command for every trial.
+
+
+_WHERE = "command line"
+_SHELL_WORDS = ("|", "||", "|&", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1")
+_PLACEHOLDER = re.compile(r"(\{(?:config:|!)?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Script:
-    """Source text of a trainer.
+class TypedCommand:
+    """Typed command, and the variables set in front of it.
 
     Attributes:
-        path: Its file; None if the command starts no Python script or module that could be found.
+        env: The variables that were set in front.
     """
 
-    path: Path | None = None
-    text: str = ""
+    words: tuple[str, ...]
+    env: dict[str, str]
 
-    @cached_property
-    def tree(self) -> ast.Module:
-        """Syntax tree of the text; an empty one for a text that is no Python."""
-        try:
-            return ast.parse(self.text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return ast.Module(body=[], type_ignores=[])
+    def tokens(self, config: Path, cwd: Path, further: Mapping[str, Path] | None = None) -> tuple[str, ...]:
+        """Return the command with ``{config}`` in place of the config's own path, ``{config:NAME}`` of further ones.
 
-    @cached_property
-    def imported(self) -> dict[str, str]:
-        """Whole names of what the text imports, by the names that it has there: ``{"main": "hydra.main"}``."""
-        found: dict[str, str] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                for name in node.names:
-                    top = name.name.partition(".")[0]  # `import hydra.utils` is a name for hydra
-                    found[name.asname or top] = name.name if name.asname else top
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                found |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
-        return found
+        Placeholders that were typed stay; other braces are literal, and doubled.
 
-    @cached_property
-    def long_options(self) -> dict[str, str]:
-        """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
-
-        They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
-        of click. One of argparse that has no long name gets that which its help begins with, ``help="batch size for
-        the loader"``, or its own letters. An option that is declared in several ways is left out.
+        Args:
+            cwd: The directory in which the command was typed, and in which trials start.
+            further: Further configs by their names.
         """
-        found: dict[str, set[str]] = {}
-        for node in ast.walk(self.tree):
-            if not isinstance(node, ast.Call):
-                continue
-            names = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-            long = next((name for name in names if _LONG.fullmatch(name)), None)
-            for short in filter(_SHORT.fullmatch, names):
-                is_option = long or getattr(node.func, "attr", "") == "add_argument"
-                name = long or _named_by_help(node) or f"-{short}"
-                found.setdefault(short, set()).add(name if is_option and _takes_a_value(node) else "")
-        return {short: long for short, (long, *more) in found.items() if long and not more}
-
-    @cached_property
-    def defaults(self) -> dict[str, int]:
-        """Values of options that the text declares, by their long names: whole numbers, and switches that are off.
-
-        They are read from ``add_argument("--workers", type=int, default=4)`` of argparse, ``option(...)`` of click, and
-        the fields of a dataclass of which tyro or Transformers makes options; those of the latter's own are known. One
-        that is declared in several ways is left out.
-        """
-        found: dict[str, set[int]] = {}
-        overridden: set[str] = set()
-        if "HfArgumentParser" in self.text and "TrainingArguments" in self.text:
-            found = {"--dataloader_num_workers": {0}, "--per_device_train_batch_size": {8}}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call):
-                texts = (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
-                name = next(filter(_LONG.fullmatch, texts), None)
-                given = {one.arg: getattr(one.value, "value", None) for one in node.keywords}
-                is_switch = given.get("action") == "store_true" and given.get("default", False) is False
-                default = False if is_switch else given.get("default")
-                if getattr(node.func, "attr", "") == "set_defaults":  # the parser's, in the place of an option's
-                    overridden |= {f"--{one}".replace("_", "-") for one in given if one}
-                if name and isinstance(default, int) and (is_switch or _takes_a_value(node)):
-                    found.setdefault(name, set()).add(default)
-            elif isinstance(node, ast.ClassDef) and self._makes_options_of(node):
-                for field in node.body:
-                    default = getattr(getattr(field, "value", None), "value", None)
-                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and type(default) is int:
-                        found.setdefault(f"--{field.target.id}", set()).add(default)
-        alone = {name: default for name, (default, *more) in found.items() if not more}
-        return {name: default for name, default in alone.items() if name.replace("_", "-") not in overridden}
-
-    def _makes_options_of(self, node: ast.ClassDef) -> bool:
-        is_data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
-        return is_data and (self.imports("tyro") or "HfArgumentParser" in self.text)
-
-    def imports(self, package: str) -> bool:
-        """Return whether the text imports a package, or something out of it."""
-        return any(name.partition(".")[0] == package for name in self.imported.values())
+        fields = {"config": config, **{f"config:{name}": path for name, path in (further or {}).items()}}
+        return tuple(_with_config(literal(word), fields, cwd) for word in self.words)
 
 
-_HELP = re.compile(
-    r"(?:the )?(?:(?P<batch>(?:mini-?)?batch[ -]?size)|num(?:ber of)? (?:data(?:[ -]?load(?:er|ing))? )?workers)"
-    r"(?= *$| *[(,;:=]| for (?:the )?(?:data|load|train))",
-    re.I,
-)
+def read_typed(words: Sequence[str]) -> TypedCommand:
+    """Parse a command that a shell has split already.
+
+    Args:
+        words: The typed words; a single word with blanks in it is a whole command in quotes.
+
+    Raises:
+        ConfigError: It is empty, only a shell could carry it out, or a variable in it looks like a secret.
+    """
+    words = _split(words)
+    env: dict[str, str] = {}
+    while words and (match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL)):
+        if is_secret_name(match[1]):
+            raise ConfigError(
+                f"{match[1]} looks like a secret, and the command goes into a file",
+                where=_WHERE,
+                remedy=f"Set it before: export {match[1]}=...; trials get the environment of whoever starts the "
+                "search.",
+            )
+        env[match[1]] = match[2]
+        words = words[1:]
+    if not words:
+        raise ConfigError(
+            "the command is empty",
+            where=_WHERE,
+            remedy="Type how training is started: -- python train.py --config {config}",
+        )
+    return TypedCommand(words=words, env=env)
 
 
-def _named_by_help(call: ast.Call) -> str:
-    """Return the long name of a known knob that an option's help begins with; empty if it begins with none."""
-    text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
-    match = _HELP.match(text) if isinstance(text, str) else None
-    return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
+def refuse_secrets(words: Sequence[str]) -> None:
+    """Raise an error if a command that is about to be written into a file holds a secret.
+
+    Raises:
+        ConfigError: A flag, a key or a URL looks like one.
+    """
+    if secrets := secrets_of(words):
+        raise ConfigError(
+            f"{secrets[0].name} looks like a secret, and the command goes into a file",
+            where=_WHERE,
+            remedy="Let the trainer read it from an environment variable, or from a file; trials get the environment\n"
+            "of whoever starts the search. For one search only, it may stand behind the -- of autotune search.",
+        )
 
 
-def _takes_a_value(call: ast.Call) -> bool:
-    """Return whether an option takes one value: nothing says another shape."""
-    plain = {"action": "store", "is_flag": False, "count": False, "multiple": False, "nargs": ..., "flag_value": ...}
-    return all(
-        one.arg is not None
-        and (one.arg not in plain or (isinstance(one.value, ast.Constant) and one.value.value == plain[one.arg]))
-        for one in call.keywords
+def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ...] | None:
+    """Return a command as `search` and `run` take it: for this invocation only, nothing of it is written down.
+
+    Args:
+        config: The config, whose own path is replaced by ``{config}``.
+        cwd: The directory in which the command was typed, and in which trials start.
+
+    Returns:
+        The command, placeholders not filled in; None if nothing was typed.
+
+    Raises:
+        ConfigError: As `read_typed`; or it sets variables in front.
+    """
+    if not words:
+        return None
+    typed = read_typed(words)
+    if typed.env:
+        names = ", ".join(typed.env)
+        raise ConfigError(
+            f"the command sets {names} in front, which only a shell understands",
+            where=_WHERE,
+            remedy=f"Set it in front of autotune instead: {next(iter(typed.env))}=... autotune ...; "
+            "trials get the environment of whoever starts them.",
+        )
+    return typed.tokens(config, cwd)
+
+
+def _split(words: Sequence[str]) -> tuple[str, ...]:
+    if len(words) == 1 and any(character.isspace() for character in words[0]) and not exists(Path(words[0])):
+        return split_command(words[0], _WHERE)
+    for word in words:
+        if word in _SHELL_WORDS:
+            raise ConfigError(
+                f"the command holds {word}, which only a shell understands, and none runs it",
+                where=_WHERE,
+                remedy=f"Leave it out, or {IN_A_SHELL}",
+            )
+    return tuple(words)
+
+
+def literal(word: str) -> str:
+    """Double the braces in a word of a command, except those of placeholders."""
+    return _PLACEHOLDER.sub(lambda match: match[1] or match[0] * 2, word)
+
+
+def with_further(tokens: Sequence[str], further: Mapping[str, Path], cwd: Path) -> tuple[str, ...]:
+    """Return a command with ``{config:NAME}`` in place of the paths of further configs."""
+    return tuple(
+        _with_config(token, {f"config:{name}": path for name, path in further.items()}, cwd) for token in tokens
     )
 
 
-_SHELL = re.compile("(?:ba|da|k|z)?sh")
-_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
+def _with_config(word: str, fields: Mapping[str, Path], cwd: Path) -> str:
+    for field, config in fields.items():
+        for start in (0, word.find("=") + 1):
+            if word[start:] and is_same_file(cwd / word[start:], config):
+                return f"{word[:start]}{{{field}}}"
+    return word
 
 
-def own_words(words: Sequence[str]) -> int:
-    """Return the index of the trainer's own words: after the script, or the module's name, or else the program."""
-    for position, word in enumerate(words):
-        if word.endswith(".py"):
-            return position + 1
-        is_module = position and words[position - 1] == "-m" and _MODULE.fullmatch(word)
-        if is_module and word not in _LAUNCHERS and not words[0].endswith(".sh"):
-            return position + 1
-    return 1
+_WITHOUT_STORAGE = frozenset({"init", "revert", "run"})
 
 
-def find_script(words: Sequence[str], cwd: Path) -> Script:
-    """Find the script or module that a command starts, and read it.
+@dataclass(frozen=True, kw_only=True)
+class TypedOptions:
+    """Options of a command that name a study, as they were typed.
 
-    Of a shell script, of what is behind ``sh -c``, or of a target of a Makefile, it is the first that one of its lines
-    starts.
+    What the environment or the section says is not among them: it applies to the next command by itself.
+
+    Attributes:
+        state_dir: Folder of all state; None if it was not said.
+        storage: Where studies are kept; None if it was not said.
     """
-    start = own_words(words)
-    for path in _candidates(words[start - 1] if words else "", cwd):
-        text = _text(path)
-        if text is not None:
-            return Script(path=path, text=text)
-    found = (find_script(line, cwd) for line in _lines(words, cwd) if own_words(line) > 1)
-    return next((script for script in found if script.path is not None), Script())
 
+    config: Path
+    state_dir: Path | None = None
+    storage: str | None = None
 
-def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
-    """Yield the commands of a shell script, of ``sh -c``, or of a target of a Makefile, that a command runs."""
-    name = next((word for word in words if word.endswith((".sh", ".bash"))), None)
-    is_make = bool(words) and os.path.basename(words[0]) == "make"
-    path = path_of("Makefile" if is_make else name or "", cwd)
-    text = (_text(path) if path and (is_make or name) else None) or ""
-    if is_make:
-        target = re.escape(next((word for word in words[1:] if word[:1] != "-" and "=" not in word), "")) or "[\\w-]+"
-        recipe = re.search(rf"^{target}[ \t]*:(?!=)[^\n]*\n((?:\t[^\n]*(?:\n|\Z))*)", text, re.MULTILINE)
-        text = re.sub(r"^\t[@-]*", "", recipe[1], flags=re.MULTILINE) if recipe else ""
-    if len(words) > 2 and _SHELL.fullmatch(os.path.basename(words[0])) and re.fullmatch("-[a-z]*c", words[1]):
-        text = words[2]
-    for line in text.replace("\\\n", " ").splitlines():
-        with contextlib.suppress(ValueError):  # an open quote: part of something longer
-            yield shlex.split(line, comments=True)
-
-
-def _text(path: Path) -> str | None:
-    real = real_path(path)
-    if real is None or not os.path.isfile(real):
-        return None
-    return read_beginning(real, 2**20).decode("utf-8", "replace")
-
-
-def _candidates(word: str, cwd: Path) -> Iterator[Path]:
-    if word.endswith(".py"):
-        names: tuple[str, ...] = (word,)
-    else:
-        module = word.replace(".", "/")
-        names = (f"{module}.py", f"{module}/__main__.py", f"src/{module}.py", f"src/{module}/__main__.py")
-    for name in names:
-        path = path_of(name, cwd)
-        if path is not None:
-            yield path
+    def command(self, verb: str, *more: str) -> str:
+        """Return a command line for the same study, quoted for a shell; `more` options stand behind."""
+        options = ["--config", str(self.config), *more]
+        if self.state_dir is not None and verb != "run":
+            options += ["--state-dir", str(self.state_dir)]
+        if self.storage is not None and verb not in _WITHOUT_STORAGE:
+            options += ["--storage", self.storage]
+        return shlex.join(["autotune", verb, *options])

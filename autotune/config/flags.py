@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from autotune.config.command import Script, own_words
-from autotune.config.command_line import literal
+from autotune.config.command import literal
 from autotune.config.hydra import OWN_FLAGS, hydra_main
 from autotune.config.schema import SECTION
+from autotune.config.sources import Script, own_words
 from autotune.config.splice import new_scalar
 
 _FLAG = re.compile(r"--(?P<name>[A-Za-z][\w.-]*)(?P<equals>=(?P<value>.*))?", re.DOTALL)

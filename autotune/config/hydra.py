@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.config.command import Script, find_script, own_words
 from autotune.config.document import Document, JoinedDocument, Leaf, read_bytes
 from autotune.config.keys import KeyPath, did_you_mean, dotted, shown
 from autotune.config.outputs import is_same_file, real_path
 from autotune.config.parsers import same_value
 from autotune.config.schema import SECTION
+from autotune.config.sources import Script, find_script, full_name, own_words
 from autotune.config.splice import plan_splices, splice
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
@@ -490,7 +490,7 @@ def hydra_main(script: Script) -> HydraMain | None:
     names = ("hydra.main", "nemo.core.config.hydra_runner")  # NeMo's is a `hydra.main` with a schema
     for node in ast.walk(script.tree):
         called = node.func if isinstance(node, ast.Call) else node
-        if isinstance(called, ast.Name | ast.Attribute) and _whole_name(called, script.imported) in names:
+        if full_name(called, script.imported) in names:
             given = {word.arg: word.value for word in node.keywords} if isinstance(node, ast.Call) else {}
             folder, name = _text(given.get("config_path")), _text(given.get("config_name"))
             return HydraMain(
@@ -545,14 +545,6 @@ def hydra_value(value: Scalar) -> str:
         return repr(value)
     text = hydra_text(value)
     return f"'{text}'" if text == value and not _WORD.fullmatch(text) else text
-
-
-def _whole_name(node: ast.expr, imported: dict[str, str]) -> str | None:
-    if isinstance(node, ast.Name):
-        return imported.get(node.id)
-    if isinstance(node, ast.Attribute) and (above := _whole_name(node.value, imported)):
-        return f"{above}.{node.attr}"
-    return None
 
 
 def _text(node: ast.expr | None) -> str | None:

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from autotune.config.code import CodeArgument, calls_of_trial, find_arguments, place_of
-from autotune.config.command import fill_command, find_script, own_words, split_command
+from autotune.config.command import fill_command, split_command
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.hydra import (
     RUN_FOLDERS,
@@ -38,7 +38,7 @@ from autotune.config.schema import (
     variable_value,
     why_unfit,
 )
-from autotune.config.sources import opens_by_name
+from autotune.config.sources import find_script, opens_by_name, own_words
 from autotune.config.splice import Splice, check_editable, new_scalar, plan_splices, splice, without_key, write_scalar
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import project_folder

@@ -1,15 +1,25 @@
-"""Source files of a trainer: the script that its command starts and the modules beside it, read and never imported."""
+"""Source files of a trainer, read and never imported: the script, the modules beside it, and what of them trains.
+
+Python decides at run time what a name means, so every function or class of a name that is used counts as reached. What
+is never named, what only evaluation names, and what stands under ``if __name__ == "__main__"`` of an imported module
+does not.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import shlex
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from autotune.config.code_source import LiveCode, SourceFile, parse
-from autotune.config.command import Script, find_script, takes_values
+from autotune.config.command import takes_values
+from autotune.config.outputs import path_of, real_path
 from autotune.files import read_beginning
 from autotune.frameworks import FRAMEWORKS
 from autotune.records import Scalar
@@ -115,6 +125,191 @@ def _files_of(name: str, roots: Sequence[str]) -> Iterator[str]:
                 break
 
 
+# Script that a command starts, and the options that it declares.
+
+
+_SHORT = re.compile(r"-[A-Za-z][\w-]*")
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_LONG = re.compile(r"--[A-Za-z][\w.-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Source text of a trainer.
+
+    Attributes:
+        path: Its file; None if the command starts no Python script or module that could be found.
+    """
+
+    path: Path | None = None
+    text: str = ""
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Syntax tree of the text; an empty one for a text that is no Python."""
+        try:
+            return ast.parse(self.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.Module(body=[], type_ignores=[])
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """Whole names of what the text imports, by the names that it has there: ``{"main": "hydra.main"}``."""
+        return _imported_names(self.tree)
+
+    @cached_property
+    def long_options(self) -> dict[str, str]:
+        """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
+
+        They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
+        of click. One of argparse that has no long name gets that which its help begins with, ``help="batch size for
+        the loader"``, or its own letters. An option that is declared in several ways is left out.
+        """
+        found: dict[str, set[str]] = {}
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            names = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            long = next((name for name in names if _LONG.fullmatch(name)), None)
+            for short in filter(_SHORT.fullmatch, names):
+                is_option = long or getattr(node.func, "attr", "") == "add_argument"
+                name = long or _named_by_help(node) or f"-{short}"
+                found.setdefault(short, set()).add(name if is_option and _takes_a_value(node) else "")
+        return {short: long for short, (long, *more) in found.items() if long and not more}
+
+    @cached_property
+    def defaults(self) -> dict[str, int]:
+        """Values of options that the text declares, by their long names: whole numbers, and switches that are off.
+
+        They are read from ``add_argument("--workers", type=int, default=4)`` of argparse, ``option(...)`` of click, and
+        the fields of a dataclass of which tyro or Transformers makes options; those of the latter's own are known. One
+        that is declared in several ways is left out.
+        """
+        found: dict[str, set[int]] = {}
+        overridden: set[str] = set()
+        if "HfArgumentParser" in self.text and "TrainingArguments" in self.text:
+            found = {"--dataloader_num_workers": {0}, "--per_device_train_batch_size": {8}}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                texts = (one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str))
+                name = next(filter(_LONG.fullmatch, texts), None)
+                given = {one.arg: getattr(one.value, "value", None) for one in node.keywords}
+                is_switch = given.get("action") == "store_true" and given.get("default", False) is False
+                default = False if is_switch else given.get("default")
+                if getattr(node.func, "attr", "") == "set_defaults":  # the parser's, in the place of an option's
+                    overridden |= {f"--{one}".replace("_", "-") for one in given if one}
+                if name and isinstance(default, int) and (is_switch or _takes_a_value(node)):
+                    found.setdefault(name, set()).add(default)
+            elif isinstance(node, ast.ClassDef) and self._makes_options_of(node):
+                for field in node.body:
+                    default = getattr(getattr(field, "value", None), "value", None)
+                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and type(default) is int:
+                        found.setdefault(f"--{field.target.id}", set()).add(default)
+        alone = {name: default for name, (default, *more) in found.items() if not more}
+        return {name: default for name, default in alone.items() if name.replace("_", "-") not in overridden}
+
+    def _makes_options_of(self, node: ast.ClassDef) -> bool:
+        is_data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+        return is_data and (self.imports("tyro") or "HfArgumentParser" in self.text)
+
+    def imports(self, package: str) -> bool:
+        """Return whether the text imports a package, or something out of it."""
+        return any(name.partition(".")[0] == package for name in self.imported.values())
+
+
+_HELP = re.compile(
+    r"(?:the )?(?:(?P<batch>(?:mini-?)?batch[ -]?size)|num(?:ber of)? (?:data(?:[ -]?load(?:er|ing))? )?workers)"
+    r"(?= *$| *[(,;:=]| for (?:the )?(?:data|load|train))",
+    re.I,
+)
+
+
+def _named_by_help(call: ast.Call) -> str:
+    """Return the long name of a known knob that an option's help begins with; empty if it begins with none."""
+    text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
+    match = _HELP.match(text) if isinstance(text, str) else None
+    return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
+
+
+def _takes_a_value(call: ast.Call) -> bool:
+    """Return whether an option takes one value: nothing says another shape."""
+    plain = {"action": "store", "is_flag": False, "count": False, "multiple": False, "nargs": ..., "flag_value": ...}
+    return all(
+        one.arg is not None
+        and (one.arg not in plain or (isinstance(one.value, ast.Constant) and one.value.value == plain[one.arg]))
+        for one in call.keywords
+    )
+
+
+_SHELL = re.compile("(?:ba|da|k|z)?sh")
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
+
+
+def own_words(words: Sequence[str]) -> int:
+    """Return the index of the trainer's own words: after the script, or the module's name, or else the program."""
+    for position, word in enumerate(words):
+        if word.endswith(".py"):
+            return position + 1
+        is_module = position and words[position - 1] == "-m" and _MODULE.fullmatch(word)
+        if is_module and word not in _LAUNCHERS and not words[0].endswith(".sh"):
+            return position + 1
+    return 1
+
+
+def find_script(words: Sequence[str], cwd: Path) -> Script:
+    """Find the script or module that a command starts, and read it.
+
+    Of a shell script, of what is behind ``sh -c``, or of a target of a Makefile, it is the first that one of its lines
+    starts.
+    """
+    start = own_words(words)
+    for path in _candidates(words[start - 1] if words else "", cwd):
+        text = _text(path)
+        if text is not None:
+            return Script(path=path, text=text)
+    found = (find_script(line, cwd) for line in _lines(words, cwd) if own_words(line) > 1)
+    return next((script for script in found if script.path is not None), Script())
+
+
+def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
+    """Yield the commands of a shell script, of ``sh -c``, or of a target of a Makefile, that a command runs."""
+    name = next((word for word in words if word.endswith((".sh", ".bash"))), None)
+    is_make = bool(words) and os.path.basename(words[0]) == "make"
+    path = path_of("Makefile" if is_make else name or "", cwd)
+    text = (_text(path) if path and (is_make or name) else None) or ""
+    if is_make:
+        target = re.escape(next((word for word in words[1:] if word[:1] != "-" and "=" not in word), "")) or "[\\w-]+"
+        recipe = re.search(rf"^{target}[ \t]*:(?!=)[^\n]*\n((?:\t[^\n]*(?:\n|\Z))*)", text, re.MULTILINE)
+        text = re.sub(r"^\t[@-]*", "", recipe[1], flags=re.MULTILINE) if recipe else ""
+    if len(words) > 2 and _SHELL.fullmatch(os.path.basename(words[0])) and re.fullmatch("-[a-z]*c", words[1]):
+        text = words[2]
+    for line in text.replace("\\\n", " ").splitlines():
+        with contextlib.suppress(ValueError):  # an open quote: part of something longer
+            yield shlex.split(line, comments=True)
+
+
+def _text(path: Path) -> str | None:
+    real = real_path(path)
+    if real is None or not os.path.isfile(real):
+        return None
+    return read_beginning(real, 2**20).decode("utf-8", "replace")
+
+
+def _candidates(word: str, cwd: Path) -> Iterator[Path]:
+    if word.endswith(".py"):
+        names: tuple[str, ...] = (word,)
+    else:
+        module = word.replace(".", "/")
+        names = (f"{module}.py", f"{module}/__main__.py", f"src/{module}.py", f"src/{module}/__main__.py")
+    for name in names:
+        path = path_of(name, cwd)
+        if path is not None:
+            yield path
+
+
+# Sources as they were read.
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sources:
     """Sources of a trainer as they were read.
@@ -178,3 +373,375 @@ def words_in(values: Iterable[Scalar]) -> Iterator[str]:
 def _words_of_code(content: bytes) -> set[str]:
     imports = rb"^[ \t]*(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]*(?:\([^)]*\)|[^\n]*)"
     return {word.decode() for word in re.findall(rb"[A-Za-z_]\w*", re.sub(imports, b"", content, flags=re.M))}
+
+
+# Code of a trainer that runs in training: what its script reaches by name, evaluation left out.
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
+Loop = ast.For | ast.AsyncFor | ast.While
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SourceFile:
+    """Source file of a trainer.
+
+    Attributes:
+        name: Its path for people, relative where that is shorter.
+        is_script: Whether it is what the command starts; else it is imported.
+    """
+
+    name: str
+    tree: ast.Module
+    is_script: bool
+
+    @cached_property
+    def parents(self) -> Mapping[ast.AST, ast.AST]:
+        """The node that each node is directly in."""
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def imported(self) -> Mapping[str, str]:
+        """Whole names by the names that they have here: of imports, and of module-level aliases such as ``k = keras``.
+
+        Modules of the trainer's own that are imported relatively begin with a point.
+        """
+        found = _imported_names(self.tree)
+        for node in self.tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                first, _, rest = spelled(node.value).partition(".")
+                if first in found:
+                    found.setdefault(node.targets[0].id, f"{found[first]}.{rest}" if rest else found[first])
+        return found
+
+    def full_name(self, node: ast.AST) -> str:
+        """Return the whole name of what an expression names, e.g. ``tensorflow.data.Dataset``; empty for other ones.
+
+        A name that is not imported stands for itself.
+        """
+        return full_name(node, self.imported)
+
+    def imports(self, *packages: str) -> bool:
+        return any(whole.partition(".")[0] in packages for whole in self.imported.values())
+
+    def above(self, node: ast.AST, top: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+        """Yield what a node is in, innermost first and up to `top`, each with the part of it that leads to the node."""
+        while (parent := self.parents.get(node)) is not None and parent is not top:
+            yield parent, node
+            node = parent
+
+
+def parse(name: str, content: bytes, *, is_script: bool) -> SourceFile | str:
+    """Parse a source file, or return the reason, for people, for which that is not possible."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes of the trainer's, which are none of ours to tell
+            return SourceFile(name=name, tree=ast.parse(content), is_script=is_script)
+    except SyntaxError as error:
+        place = f"{name}:{error.lineno or 1}"
+        return f"{place} is no Python that this version reads: {error.msg}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return f"{name} is no Python that can be read: {error}"
+
+
+def full_name(node: ast.AST, imported: Mapping[str, str]) -> str:
+    """Return the whole name of what an expression names, given those of what is imported; empty for other ones."""
+    first, _, rest = spelled(node).partition(".")
+    return ".".join(filter(None, (imported.get(first, first), rest)))
+
+
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                top = one.name.partition(".")[0]  # `import hydra.utils` is a name for hydra
+                found[one.asname or top] = one.name if one.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found |= {one.asname or one.name: f"{module}.{one.name}" for one in node.names}
+    return found
+
+
+def spelled(node: ast.AST) -> str:
+    """Return a plain name, or an attribute of one, as it is written; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        inner = spelled(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def last_part(node: ast.AST) -> str:
+    """Return the last part of a name; empty for anything else."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Unit:
+    """Function or class of a source file, or the code of the module itself.
+
+    Attributes:
+        outer: The function, class or module that it is defined in; None for a module.
+    """
+
+    file: SourceFile
+    node: Definition | ast.Module
+    outer: Unit | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name; empty for a module."""
+        return "" if isinstance(self.node, ast.Module) else self.node.name
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Its nodes, without those of functions and classes inside it, and without what belongs to evaluation.
+
+        What an inner function is decorated with, and its defaults, belong to the outer one.
+        """
+        waiting: list[ast.AST] = list(self.node.body)
+        found = []
+        while waiting:
+            node = waiting.pop()
+            found.append(node)
+            inner = node.body if isinstance(node, Definition) else ()
+            parts = (part for part in ast.iter_child_nodes(node) if part not in inner)
+            waiting += (part for part in parts if not _is_evaluation_part(self.file, node, part))
+        return tuple(found)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Names that it uses: variables, attributes, and texts that may be names of something."""
+        found = set[str]()
+        for node in self.nodes:
+            if isinstance(node, ast.Attribute) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
+                found.add(last_part(node))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif isinstance(node, ast.ImportFrom):
+                found |= {one.name for one in node.names if one.asname}
+        return frozenset(found)
+
+    @property
+    def calls(self) -> Iterator[ast.Call]:
+        return (node for node in self.nodes if isinstance(node, ast.Call))
+
+    def loops_around(self, node: ast.AST) -> Iterator[ast.For | ast.AsyncFor | ast.While]:
+        """Yield the loops of this unit whose rounds a node is in, innermost first."""
+        for parent, part in self.file.above(node, self.node):
+            if isinstance(parent, Loop) and part in parent.body:
+                yield parent
+
+    def innermost_loop(self, node: ast.AST) -> ast.AST | None:
+        return next(self.loops_around(node), None)
+
+    def is_conditional(self, node: ast.AST, top: ast.AST | None = None) -> bool:
+        """Return whether a node is evaluated in some rounds of `top` only, which is a loop or this unit itself."""
+        return any(
+            isinstance(parent, ast.ExceptHandler | ast.Lambda)
+            or (isinstance(parent, ast.If | ast.IfExp) and part is not parent.test)
+            or (isinstance(parent, ast.BoolOp) and part is not parent.values[0])
+            for parent, part in self.file.above(node, top or self.node)
+        )
+
+
+class LiveCode:
+    """Code that runs in training.
+
+    Args:
+        named: Names that something else uses, such as a config that names a class.
+
+    Attributes:
+        units: Modules, functions and classes that are reached.
+        functions: Functions that are reached, by name.
+    """
+
+    def __init__(self, files: Sequence[SourceFile], named: Iterable[str] = ()) -> None:
+        self.files = tuple(files)
+        reached = [Unit(file=file, node=file.tree) for file in self.files]
+        waiting = [inner for unit in reached for inner in _definitions(unit)]
+        names = set(named).union(*(unit.names for unit in reached))
+        while new := [unit for unit in waiting if _is_reached(unit, names)]:
+            waiting = [unit for unit in waiting if unit not in new]
+            waiting += [inner for unit in new for inner in _definitions(unit)]
+            names = names.union(*(unit.names for unit in new))
+            reached += new
+        overridden = _overridden(reached)
+        self.units = tuple(unit for unit in reached if unit not in overridden)
+        self.functions: dict[str, list[Unit]] = {}
+        for unit in self.units:
+            if isinstance(unit.node, Function):
+                self.functions.setdefault(unit.name, []).append(unit)
+
+    def calls(self, *names: str) -> Iterator[tuple[Unit, ast.Call]]:
+        """Yield the calls of what has one of these whole names."""
+        for unit in self.units:
+            yield from ((unit, call) for call in unit.calls if unit.file.full_name(call.func) in names)
+
+    def nodes(self) -> Iterator[tuple[Unit, ast.AST]]:
+        """Yield all nodes that are reached."""
+        return ((unit, node) for unit in self.units for node in unit.nodes)
+
+
+def _definitions(unit: Unit) -> list[Unit]:
+    return [Unit(file=unit.file, node=node, outer=unit) for node in unit.nodes if isinstance(node, Definition)]
+
+
+def _is_reached(unit: Unit, names: set[str]) -> bool:
+    """Return whether a definition in code that is reached is so too, given the names that are used."""
+    node, outer = unit.node, unit.outer
+    assert not isinstance(node, ast.Module), "modules are reached from the beginning"
+    decorators = {_called(unit.file, one) for one in node.decorator_list}
+    if is_evaluation(node.name) or decorators & _GRADIENTS_OFF:
+        return False
+    if node.name in names or (node.name.startswith("__") and node.name.endswith("__")):
+        return True
+    if decorators - {"property", "staticmethod", "classmethod", "tensorflow.function", "abstractmethod"}:
+        return True  # it may be a registry
+    # A method of a class that stands on another one may be what that one calls.
+    return outer is not None and isinstance(outer.node, ast.ClassDef) and bool(outer.node.bases)
+
+
+def _overridden(reached: Sequence[Unit]) -> set[Unit]:
+    """Return the methods of classes that nothing makes an object of, which all subclasses have of their own."""
+    below: dict[str, list[set[str]]] = {}
+    for unit in reached:
+        methods = {node.name for node in unit.nodes if isinstance(node, Definition)}
+        for base in unit.node.bases if isinstance(unit.node, ast.ClassDef) else ():
+            below.setdefault(last_part(base), []).append(methods)
+    made = {last_part(call.func) for unit in reached for call in unit.calls}
+    called_above = set[str]().union(*(unit.names for unit in reached if "super" in unit.names))
+    return {
+        unit
+        for unit in reached
+        if unit.outer is not None
+        and (subclasses := below.get(unit.outer.name))
+        and unit.outer.name not in made
+        and unit.name not in called_above
+        and all(unit.name in names for names in subclasses)
+    }
+
+
+def _called(file: SourceFile, node: ast.expr) -> str:
+    return file.full_name(node.func if isinstance(node, ast.Call) else node)
+
+
+# Parts of sources that do not train: validation, testing, inference and debugging, as far as their names tell.
+
+
+_EVALUATION = re.compile(
+    r"(?:val|valid|validat\w*|eval|evaluat\w*|tests?|testing|infer|inference|predict|predictor|demo|export|visuali[sz]e"
+    r"|plot|dev)|(?:val|valid|validation|eval|test|dev)(?:set|loader|data|dataset|dataloader|ds|dl|iter|step|gen)s?"
+)
+_GRADIENTS_OFF = frozenset(("torch.no_grad", "torch.inference_mode"))
+
+
+def words_of(*names: str) -> set[str]:
+    """Return the words of names in lower case: those of ``valLoader_2`` are val, loader and 2."""
+    spaced = (re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name) for name in names)
+    return {word for name in spaced for word in re.split(r"[\W_]+", name.lower()) if word}
+
+
+def is_evaluation(*names: str) -> bool:
+    """Return whether names say that something is for evaluation, and not for training too."""
+    words = words_of(*names)
+    trains = any(word == "fit" or word.startswith("train") for word in words)
+    return not trains and any(_EVALUATION.fullmatch(word) for word in words)
+
+
+def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
+    """Return whether a part of a node does not train: a branch, an argument, what is assigned to ``val_data``."""
+    if isinstance(node, ast.If) and "__name__" in _names(node.test):
+        return part in node.body and not file.is_script
+    if isinstance(node, ast.If | ast.IfExp):
+        return _is_evaluation_branch(node, part)
+    if isinstance(node, ast.Assign):
+        return part is node.value and is_evaluation(*(name for target in node.targets for name in _names(target)))
+    if isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
+        return part is node.value and is_evaluation(*_names(node.target))
+    if isinstance(node, ast.Call):  # evaluate(x), val_loaders.append(x)
+        return part is not node.func and is_evaluation(*spelled(node.func).split("."))
+    if isinstance(node, ast.keyword):
+        return is_evaluation(node.arg or "")
+    if isinstance(node, ast.Dict):
+        keys = [key for key, value in zip(node.keys, node.values, strict=True) if value is part]
+        return is_evaluation(*(str(key.value) for key in keys if isinstance(key, ast.Constant)))
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return part in node.body and any(_called(file, item.context_expr) in _GRADIENTS_OFF for item in node.items)
+    return False
+
+
+def _is_evaluation_branch(node: ast.If | ast.IfExp, part: ast.AST) -> bool:
+    """Return whether a branch is taken where nothing is trained, or for finding bugs."""
+    if part is node.test:
+        return False
+    in_body = part in node.body if isinstance(node.body, list) else part is node.body
+    is_negated = any(isinstance(one, ast.Not | ast.NotEq | ast.NotIn) for one in ast.walk(node.test))
+    names = _names(node.test)
+    words = words_of(*names)
+    if in_body is is_negated:  # where what the test names does not hold
+        mode = {"is", "train", "training", "self", "mode", "split", "phase", "stage", "args", "cfg", "config"}
+        return bool(words & {"train", "training"}) and words <= mode
+    # What the config says of debugging is no matter of the code.
+    return is_evaluation(*names) or (in_body and bool(words & {"debug", "debugging", "eager"}))
+
+
+def _names(node: ast.AST) -> list[str]:
+    texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return [*texts, *filter(None, (last_part(one) for one in ast.walk(node)))]
+
+
+# Datasets of tf.data.
+
+
+_TELL_DATASETS = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
+_CHAINING = (
+    *("map", "flat_map", "batch", "shuffle", "repeat", "cache", "take", "skip", "filter", "shard", "unbatch"),
+    "concatenate",
+)
+_CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
+
+
+def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[Unit, ast.Call]]:
+    """Yield calls of these methods on datasets of tf.data, in the order of their files and lines."""
+    for unit in sorted(code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
+        if not unit.file.imports("tensorflow", "tensorflow_datasets"):
+            continue
+        known = _dataset_names(unit)
+        found = [
+            call
+            for call in unit.calls
+            if isinstance(call.func, ast.Attribute)
+            and call.func.attr in methods
+            and _is_dataset(unit.file, call.func.value, known)
+        ]
+        yield from ((unit, call) for call in sorted(found, key=lambda call: (call.lineno, call.col_offset)))
+
+
+def _dataset_names(unit: Unit) -> set[str]:
+    """Return names of datasets: what only datasets have is called on them, or a dataset is assigned to them."""
+    known: set[str] = set()
+    for node in unit.calls:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _TELL_DATASETS:
+            root = node.func.value
+            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in _CHAINED:
+                root = root.func.value
+            known.add(spelled(root))
+    assigned = [node for node in unit.nodes if isinstance(node, ast.Assign)]
+    for _round in range(3):  # assigned on from one to the next
+        known |= {spelled(to) for one in assigned if _is_dataset(unit.file, one.value, known) for to in one.targets}
+    return known - {""}
+
+
+def _is_dataset(file: SourceFile, node: ast.expr, known: set[str]) -> bool:
+    if spelled(node) in known:
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    whole = file.full_name(node.func)
+    makers = r"(?:tensorflow\.data|tensorflow_datasets|(?:tensorflow\.)?keras\.utils)\."
+    if re.match(makers + r"(?:.*Dataset|load$|.*_dataset_from_directory$)", whole):
+        return True
+    is_chained = isinstance(node.func, ast.Attribute) and node.func.attr in _CHAINED
+    return is_chained and isinstance(node.func, ast.Attribute) and _is_dataset(file, node.func.value, known)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.clock import format_duration
-from autotune.config.command_line import TypedOptions
+from autotune.config.command import TypedOptions
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import (

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.config.apply import ConfigEdit, plan_section
-from autotune.config.command import fill_command, find_script, names_config, resolve_executable
-from autotune.config.command_line import TypedCommand
+from autotune.config.command import TypedCommand, fill_command, names_config, resolve_executable
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.flags import Flags, flags_config, read_flags
 from autotune.config.hydra import compose
@@ -20,7 +19,7 @@ from autotune.config.keys import Syntax, syntax_of
 from autotune.config.load import separate_path
 from autotune.config.outputs import exists
 from autotune.config.schema import SECTION, ListedKnob, OfferedVariable, section_lines
-from autotune.config.sources import opens_by_name
+from autotune.config.sources import find_script, opens_by_name
 from autotune.config.splice import with_section
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import __version__
-from autotune.config.command import resolve_executable, takes_values
-from autotune.config.command_line import TypedOptions, typed_tokens, with_further
+from autotune.config.command import TypedOptions, resolve_executable, takes_values, typed_tokens, with_further
 from autotune.config.hydra import ComposedDocument
 from autotune.config.keys import closest
 from autotune.config.load import Settings, load_settings

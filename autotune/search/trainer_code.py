@@ -16,8 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.config.code import without_values
-from autotune.config.command import find_script
-from autotune.config.sources import trainer_files
+from autotune.config.sources import find_script, trainer_files
 from autotune.files import file_sha256, read_beginning
 from autotune.records import Scalar, TrialRecord
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config.command import fill_command, find_script, own_words, resolve_executable, split_command
+from autotune.config.command import fill_command, resolve_executable, split_command
 from autotune.config.document import Document
+from autotune.config.sources import find_script, own_words
 from autotune.errors import CommandError, ConfigError
 
 CONFIG = Document.parse("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my adam'}\nxla: True\nlayers: [8]\n")

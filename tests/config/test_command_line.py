@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.command_line import TypedOptions, read_typed, typed_tokens
+from autotune.config.command import TypedOptions, read_typed, typed_tokens
 from autotune.errors import ConfigError
 
 

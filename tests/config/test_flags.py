@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config.command import Script, fill_command, find_script
+from autotune.config.command import fill_command
 from autotune.config.document import Document
 from autotune.config.flags import flags_config, read_flags
+from autotune.config.sources import Script, find_script
 
 KNOWN = {"batch_size", "use_xla", "num_workers", "cache", "static_shapes", "prefetch"}
 

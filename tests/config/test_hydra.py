@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.command import find_script
 from autotune.config.hydra import hydra_main, hydra_text, uses_hydra, with_run_folder
+from autotune.config.sources import find_script
 
 WORDS = ("python", "train.py")
 

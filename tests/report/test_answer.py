@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from autotune.config.command_line import TypedOptions
+from autotune.config.command import TypedOptions
 from autotune.measure.utilization import Against
 from autotune.records import (
     BrokenPoint,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.config.command_line import read_typed
+from autotune.config.command import read_typed
 from autotune.config.document import Document
 from autotune.errors import CommandError, ConfigError
 from autotune.options import SearchOptions
