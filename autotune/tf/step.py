@@ -1,9 +1,6 @@
 """One training step: eager, traced, or compiled; in full or in mixed precision."""
 
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -179,40 +176,3 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         tf.cond(finite, update, lambda: False)
         self.loss_scale.update(finite)
         return loss
-
-
-# Summary of the applied options, a few lines for the start of a training.
-
-
-def summary(**sections: Any) -> str:
-    """Return one paragraph for each section: its name, then each option with its value.
-
-    Args:
-        **sections: Records of `autotune.tf.options`, or options by name, e.g. `autotune.tf.options.applied`.
-    """
-    indent = max(map(len, sections), default=0) + 2
-    return "\n".join(
-        textwrap.fill(
-            ", ".join(f"{option} {_text(value)}" for option, value in _items(section)),
-            width=120,
-            initial_indent=name.ljust(indent),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for name, section in sections.items()
-    )
-
-
-def _items(section: Any) -> list[tuple[str, Any]]:
-    if is_dataclass(section):
-        return [(item.name, getattr(section, item.name)) for item in fields(section)]
-    if isinstance(section, Mapping):
-        return list(section.items())
-    raise TypeError(f"expected a record of options or a mapping, got {section!r}")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value.value if isinstance(value, Enum) else value)

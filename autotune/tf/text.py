@@ -90,7 +90,7 @@ class TokenCache:
     is replaced. Two processes that write at the same time each leave a whole file; the later one stays.
 
     Args:
-        folder: Folder of such caches, e.g. `autotune.tf.cache.cache_home`; created if missing.
+        folder: Folder of such caches, e.g. `autotune.tf.options.cache_home`; created if missing.
         prepare_line: The function whose results these are, see `fingerprint`.
         depends_on: JSON values that its results depend on besides its source: settings, versions of libraries.
     """

@@ -22,7 +22,7 @@ from autotune.measure.gpu.driver import Driver, DriverError
 from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
 from autotune.tf.runtime import Placement, configure, place
 from autotune.tf.two_stage import TwoStageFeed
-from autotune.workloads.tts.features import log_mel_of_mirrored, mirrored_samples
+from autotune.workloads.tts.batches import log_mel_of_mirrored, mirrored_samples
 from scripts.bench.results import markdown_table
 
 FRAMES = 400

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from autotune.diagnose import profiles as reader
 from autotune.diagnose.profiles import read_loading_stages
-from autotune.tf import loading_stages as writer
-from autotune.tf.loading_stages import in_graph, in_python
+from autotune.tf import pipeline as writer
+from autotune.tf.pipeline import in_graph, in_python
 from tests.until import until
 
 
@@ -30,7 +30,7 @@ def test_nothing_is_timed_outside_a_profile(tmp_path: Path, monkeypatch: pytest.
 def test_stages_in_a_pipeline_are_summed_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stage of a pipeline has its calls and its time, whoever executes it; results are as they were."""
     monkeypatch.setenv("AUTOTUNE_TRIAL_DIR", str(tmp_path))
-    monkeypatch.setenv(writer.VARIABLE, "1")
+    monkeypatch.setenv(writer.STAGES_VARIABLE, "1")
 
     def nap(value: int) -> int:
         time.sleep(0.01)
@@ -46,7 +46,7 @@ def test_stages_in_a_pipeline_are_summed_up(tmp_path: Path, monkeypatch: pytest.
 
     def stages() -> dict[str, Any]:
         next(examples)
-        named = {stage.name: stage for stage in read_loading_stages(tmp_path / writer.FILE)}
+        named = {stage.name: stage for stage in read_loading_stages(tmp_path / writer.STAGES_FILE)}
         return named if len(named) == 2 else {}
 
     named = until(stages)
@@ -58,4 +58,4 @@ def test_stages_in_a_pipeline_are_summed_up(tmp_path: Path, monkeypatch: pytest.
 def test_both_sides_use_the_same_names() -> None:
     """What is written inside the trainer is looked for outside."""
     names = reader.STAGES_FILE, reader.STAGES_VERSION, reader.STAGES_VARIABLE
-    assert names == (writer.FILE, writer.FORMAT_VERSION, writer.VARIABLE)
+    assert names == (writer.STAGES_FILE, writer.STAGES_VERSION, writer.STAGES_VARIABLE)

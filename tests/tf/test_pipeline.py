@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 
 from autotune.tf import pipeline
-from autotune.tf.cache import DiskStore, MemoryStore, cache_folder
 from autotune.tf.feed import Feed, accelerator
 from autotune.tf.options import PipelineOptions
-from autotune.tf.pipeline import applied
+from autotune.tf.pipeline import DiskStore, MemoryStore, cache_folder
 from tests.conftest import fill
 
 EXAMPLES = 10
@@ -172,8 +171,9 @@ def test_buckets_hold_like_lengths() -> None:
 def test_throughput_gives_up_the_order_and_nothing_else() -> None:
     """Every example comes, with the same features, in full batches; TensorFlow has the options that are promised."""
     dataset = Source().build(throughput=True, parallel_calls=4)
-    options = applied(dataset)
-    assert (options["deterministic"], options["autotune"], options["parallel_batch"]) == ("false", "true", "true")
+    options = dataset.options()
+    assert (options.deterministic, options.autotune.enabled) == (False, True)
+    assert options.experimental_optimization.parallel_batch
     seen = set()
     for batch in dataset.take(30):
         for number, length, values in zip(batch["number"], batch["length"], batch["values"], strict=True):
@@ -181,8 +181,9 @@ def test_throughput_gives_up_the_order_and_nothing_else() -> None:
             np.testing.assert_array_equal(values[:length], [number] * int(length))
             seen.add(int(number))
     assert seen == set(range(EXAMPLES))
-    written = applied(Source().build(parallel_calls=4))
-    assert (written["autotune"], written["inject_prefetch"], written["private_threads"]) == ("false", "false", "4")
+    written = Source().build(parallel_calls=4).options()
+    assert (written.autotune.enabled, written.experimental_optimization.inject_prefetch) == (False, False)
+    assert written.threading.private_threadpool_size == 4
 
 
 def test_throughput_does_not_wait_for_the_slowest() -> None:

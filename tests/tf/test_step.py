@@ -1,14 +1,13 @@
 """The training step: eager, traced or compiled, in each precision."""
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from autotune.tf.options import Cache, PipelineOptions, Precision, RuntimeOptions, StepOptions, TextOptions
-from autotune.tf.step import Adam, TrainStep, summary
+from autotune.tf.options import Precision, StepOptions
+from autotune.tf.step import Adam, TrainStep
 
 SIGNATURE = {"x": tf.TensorSpec([None, 4], tf.float32), "y": tf.TensorSpec([None], tf.float32)}
 
@@ -97,22 +96,3 @@ def test_a_variable_that_the_loss_does_not_see_is_named() -> None:
     step = TrainStep(line.loss, [line.weights, stray], line.optimizer, StepOptions(), SIGNATURE)
     with pytest.raises(ValueError, match="does not depend on stray"):
         step(batch(2))
-
-
-def test_every_option_is_named_with_its_value() -> None:
-    """One paragraph a record, no line too wide, no option left out."""
-    records = {
-        "runtime": RuntimeOptions(),
-        "texts": TextOptions(workers=3),
-        "pipeline": PipelineOptions(batch_size=8, cache=Cache.DISK, fixed_length=True),
-        "step": StepOptions(),
-    }
-    text = summary(**records)
-    assert max(map(len, text.splitlines())) <= 120
-    one_line = " ".join(text.split())
-    for name, record in records.items():
-        assert f"{name} {fields(record)[0].name} " in one_line
-        assert all(f"{item.name} " in one_line for item in fields(record))
-    for said in ("workers 3,", "cache disk,", "fixed_length yes,", "throughput no", "precision float32"):
-        assert said in one_line
-    assert len([line for line in text.splitlines() if not line.startswith(" ")]) == len(records)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from autotune.tf import pipeline
 from autotune.tf.options import Cache
-from autotune.workloads.tts import batches, features
+from autotune.workloads.tts import batches
 from autotune.workloads.tts.config import DataConfig, TrainerConfig
 from autotune.workloads.tts.ljspeech import Clip, read_clips
 from autotune.workloads.tts.model import Speech, l1_loss
@@ -31,7 +31,7 @@ def test_both_loaders_give_the_same_spectrograms(speech: Path) -> None:
     assert np.concatenate(differences).mean() <= 1e-5
     for one, other, clip in zip(in_numpy, native, clips, strict=True):
         np.testing.assert_array_equal(one["text"], other["text"])
-        assert one["mel_length"] == len(one["mel"]) == features.frame_count(clip.samples)
+        assert one["mel_length"] == len(one["mel"]) == batches.frame_count(clip.samples)
         assert other["mel_length"] == one["mel_length"]
 
 
@@ -39,8 +39,8 @@ def test_both_loaders_give_the_same_spectrograms(speech: Path) -> None:
 def test_the_shortest_clips_have_spectrograms(samples: int) -> None:
     """A clip of less than a frame is no crash, in either way of computing."""
     pcm = np.arange(samples, dtype=np.int16)
-    one, other = features.log_mel(pcm), features.log_mel_tf(tf.constant(pcm)).numpy()
-    assert one.shape == other.shape == (features.frame_count(samples), features.N_MELS)
+    one, other = batches.log_mel(pcm), batches.log_mel_tf(tf.constant(pcm)).numpy()
+    assert one.shape == other.shape == (batches.frame_count(samples), batches.N_MELS)
     np.testing.assert_allclose(one, other, atol=5e-3)
 
 
@@ -67,7 +67,7 @@ def test_padding_does_not_change_what_is_trained(limits: dict[str, int], corpus:
     free, fixed = config(corpus, **limits), config(corpus, pad_to_fixed_length=True, **limits)
     model = Speech(seed=0, compute_dtype="float32")
     for one, other in zip(stream(free, clips).take(2), stream(fixed, clips).take(2), strict=True):
-        assert other["mel"].shape == (8, fixed.data.max_mel_frames, features.N_MELS)
+        assert other["mel"].shape == (8, fixed.data.max_mel_frames, batches.N_MELS)
         assert other["text"].shape == (8, fixed.data.max_text_length)
         losses = []
         for batch in (one, other):

@@ -1,11 +1,14 @@
 """Reading a corpus: everything that is wrong with it is named before anything starts."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.workloads.tts.__main__ import prepare_texts
+from autotune.workloads.tts.config import DataConfig, TrainerConfig
 from autotune.workloads.tts.ljspeech import InputError, crop, encode, read_clips
 from tests.workloads.conftest import wav
 
@@ -80,3 +83,15 @@ def test_cropping_keeps_text_and_sound_together(text: int, frames: int, max_text
     else:
         assert kept_text == max_text or kept_frames == max_frames
         assert abs(kept_text * frames - kept_frames * text) <= max(text, frames)
+
+
+def test_workers_and_cache_change_no_clip(
+    written_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clips are those of the plain reader, at the first start and at the next."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    data = DataConfig(dataset_path=str(written_corpus), text_workers=2, text_cache=True)
+    for _ in range(2):
+        prepared = partial(prepare_texts, TrainerConfig(data=data), tmp_path / "config.yaml")
+        assert read_clips(written_corpus, prepared) == read_clips(written_corpus)
+    assert (tmp_path / "cache").exists()

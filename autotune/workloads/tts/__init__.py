@@ -2,6 +2,6 @@
 
     python -m autotune.workloads.tts --config configs/config.yaml
 
-`corpus` writes synthetic data, `ljspeech` reads the layout, `features` computes spectrograms in NumPy or in TensorFlow,
-`batches` assembles the input pipeline, `model` is the network, `training` the loop.
+`corpus` writes synthetic data, `ljspeech` reads the layout, `batches` computes spectrograms in NumPy or in TensorFlow
+and assembles the input pipeline, `model` is the network, `training` the loop.
 """

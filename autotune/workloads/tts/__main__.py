@@ -3,13 +3,14 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from autotune.workloads.tts.config import read_config
-from autotune.workloads.tts.ljspeech import InputError, read_clips
-from autotune.workloads.tts.texts import prepare_texts
+from autotune.tf import text
+from autotune.tf.options import cache_home
+from autotune.workloads.tts.config import TrainerConfig, read_config
+from autotune.workloads.tts.ljspeech import InputError, encode, read_clips
 
 
 def main() -> int:
@@ -24,7 +25,7 @@ def main() -> int:
     try:
         config = read_config(arguments.config)
         tokens_of = partial(prepare_texts, config, arguments.config)
-        clips = read_clips(Path(config.data.dataset_path), tokens_of, written=config.data.normalize_text)
+        clips = read_clips(Path(config.data.dataset_path), tokens_of)
         # What can be wrong above is said at once; only then come the seconds of importing TensorFlow.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         train = _load_training()
@@ -38,6 +39,23 @@ def main() -> int:
     return 0
 
 
+def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]) -> list[text.Tokens]:
+    """Return the symbol numbers of each line, as the config selects.
+
+    Raises:
+        InputError: A worker process failed.
+    """
+    cache = text.TokenCache(cache_home(near=config_file), encode) if config.data.text_cache else None
+    try:
+        return text.prepare(lines, encode, config.text_options(), cache=cache)
+    except text.TextWorkerError as error:
+        raise InputError(
+            str(error),
+            where="data.text_workers",
+            remedy="fewer need less memory; 0 prepares texts in the trainer itself",
+        ) from error
+
+
 def _load_training() -> Callable[..., None]:
     try:
         from autotune.workloads.tts.training import train
@@ -49,10 +67,10 @@ def _load_training() -> Callable[..., None]:
     return train
 
 
-def _count(text: str) -> int:
-    number = int(text)
+def _count(word: str) -> int:
+    number = int(word)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {word}")
     return number
 
 

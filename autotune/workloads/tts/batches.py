@@ -1,19 +1,17 @@
-"""Batches of the trainer: from the clips on disk to a feed of padded batches of text and spectrograms."""
+"""Batches of the trainer: from the clips on disk to a feed of padded batches of text and log-mel spectrograms."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from autotune.tf.cache import DiskStore, Features, Load, MemoryStore, Store, cache_folder
-from autotune.tf.loading_stages import in_graph, in_python
 from autotune.tf.options import Cache
-from autotune.workloads.tts import features
+from autotune.tf.pipeline import DiskStore, Features, Load, MemoryStore, Store, cache_folder, in_graph, in_python
 from autotune.workloads.tts.config import DataConfig
-from autotune.workloads.tts.ljspeech import SYMBOLS, Clip, crop
+from autotune.workloads.tts.ljspeech import SAMPLE_RATE, SYMBOLS, Clip, crop
 
 ByIndex = Callable[[tf.Tensor], tf.Tensor]
 """Function from the number of a clip to its sound or its log-mel spectrogram, in the graph."""
@@ -41,7 +39,7 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
         return {
             "text": text,
             "text_length": tf.size(text),
-            "mel": tf.ensure_shape(mel, [None, features.N_MELS]),
+            "mel": tf.ensure_shape(mel, [None, N_MELS]),
             "mel_length": tf.shape(mel)[0],
         }
 
@@ -50,7 +48,7 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
 
 def sound_maxima(data: DataConfig) -> dict[str, int]:
     """Return the largest lengths that `sound_loader` gives."""
-    return {"text": data.max_text_length, "sound": features.mirrored_samples(data.max_mel_frames)}
+    return {"text": data.max_text_length, "sound": mirrored_samples(data.max_mel_frames)}
 
 
 def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
@@ -69,7 +67,7 @@ def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
         return {
             "text": text,
             "text_length": tf.size(text, tf.int64),
-            "sound": features.mirrored(sound(index))[: features.mirrored_samples(length)],
+            "sound": mirrored(sound(index))[: mirrored_samples(length)],
             "mel_length": length,
         }
 
@@ -78,7 +76,7 @@ def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
 
 def mel_features(batch: Features, _number: tf.Tensor) -> Features:
     """Return the batch with spectrograms in place of sounds: the feature work of a pipeline over two devices."""
-    mel = features.log_mel_of_mirrored(batch["sound"])
+    mel = log_mel_of_mirrored(batch["sound"])
     there = tf.sequence_mask(batch["mel_length"], mel.shape[1], tf.float32)
     return {
         "text": batch["text"],
@@ -97,7 +95,7 @@ def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store |
     depends_on = {
         "clips": [[str(clip.wav.resolve()), clip.size_bytes, clip.mtime_ns, clip.text] for clip in clips],
         "symbols": SYMBOLS,
-        "features": features.PARAMETERS,
+        "features": SPECTROGRAM,
         "native": data.use_tf_native_loading,
         "maxima": maxima(data),
         **({"of": "sounds"} if data.data_gpu is not None else {}),
@@ -110,7 +108,7 @@ def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, 
     kept = [
         crop(
             len(clip.text),
-            features.frame_count(clip.samples),
+            frame_count(clip.samples),
             max_text=data.max_text_length,
             max_frames=data.max_mel_frames,
         )
@@ -125,9 +123,9 @@ def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, 
 
 def _spectrogram(clips: Sequence[Clip], data: DataConfig) -> ByIndex:
     if data.use_tf_native_loading:
-        sound, native = _sound(clips, data), in_graph("spectrogram", features.log_mel_tf)
+        sound, native = _sound(clips, data), in_graph("spectrogram", log_mel_tf)
         return lambda index: native(sound(index))
-    read, spectrogram = in_python("read", _read), in_python("spectrogram", features.log_mel)
+    read, spectrogram = in_python("read", _read), in_python("spectrogram", log_mel)
     return lambda index: tf.numpy_function(lambda number: spectrogram(read(clips[number])), [index], tf.float32)
 
 
@@ -148,3 +146,113 @@ def _sound(clips: Sequence[Clip], data: DataConfig) -> ByIndex:
 
 def _read(clip: Clip) -> npt.NDArray[np.int16]:
     return np.fromfile(clip.wav, "<i2", count=clip.samples, offset=clip.offset_bytes)
+
+
+# Log-mel spectrograms, in NumPy and in TensorFlow; both agree to within float32 rounding.
+#
+# Frames of 1024 samples every 256, centred (the ends are mirrored), Hann window, magnitudes, 80 triangular
+# filters of equal area from 0 to 8000 Hz on Slaney's mel scale, natural logarithm of at least 1e-5: the
+# spectrograms that Tacotron 2 and its successors train on (Shen et al. 2018).
+
+
+N_FFT = 1024
+HOP = 256
+N_MELS = 80
+TOP_HZ = 8000.0
+FLOOR = 1e-5
+
+SPECTROGRAM = {
+    "sample_rate": SAMPLE_RATE,
+    "n_fft": N_FFT,
+    "hop": HOP,
+    "n_mels": N_MELS,
+    "top_hz": TOP_HZ,
+    "floor": FLOOR,
+}
+"""Parameters that determine a spectrogram."""
+
+MIN_SAMPLES = N_FFT // 2 + 1  # mirroring needs more than half a frame
+
+
+def frame_count(samples: int) -> int:
+    """Return the number of frames of a spectrogram of so many samples."""
+    return 1 + max(samples, MIN_SAMPLES) // HOP
+
+
+def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
+    """Compute the spectrogram of 16-bit samples, in NumPy.
+
+    Returns:
+        Shape (n_frames, N_MELS).
+    """
+    sound = pcm.astype(np.float32) / 32768.0
+    sound = np.pad(sound, (0, max(0, MIN_SAMPLES - len(sound))))
+    sound = np.pad(sound, N_FFT // 2, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(sound, N_FFT)[::HOP]
+    magnitudes = np.abs(np.fft.rfft(frames * _window(), axis=-1))
+    mel = magnitudes @ _mel_filters()
+    return np.log(np.maximum(mel, FLOOR)).astype(np.float32)
+
+
+def log_mel_tf(pcm: tf.Tensor) -> tf.Tensor:
+    """Compute the same as `log_mel`, as TensorFlow operations in the graph."""
+    return log_mel_of_mirrored(mirrored(pcm))
+
+
+def mirrored(pcm: tf.Tensor) -> tf.Tensor:
+    """Return 16-bit samples with half a frame mirrored at each end: what the frames are cut from, still in 16 bits."""
+    sound = tf.pad(pcm, [[0, tf.maximum(0, MIN_SAMPLES - tf.size(pcm))]])
+    return tf.pad(sound, [[N_FFT // 2, N_FFT // 2]], mode="REFLECT")
+
+
+def mirrored_samples(frames: int) -> int:
+    """Return the number of samples, mirrored ones included, that so many frames are cut from."""
+    return (frames - 1) * HOP + N_FFT
+
+
+def log_mel_of_mirrored(sound: tf.Tensor) -> tf.Tensor:
+    """Compute the spectrograms of what `mirrored` returns; a batch of it is computed at once.
+
+    Args:
+        sound: 16-bit samples, in the last dimension.
+
+    Returns:
+        Frames by mel bands, in the last two dimensions.
+    """
+    frames = tf.signal.frame(tf.cast(sound, tf.float32) / 32768.0, N_FFT, HOP)
+    magnitudes = tf.abs(tf.signal.rfft(frames * tf.constant(_window(), tf.float32)))
+    mel = magnitudes @ tf.constant(_mel_filters(), tf.float32)
+    return tf.math.log(tf.maximum(mel, FLOOR))
+
+
+@cache
+def _window() -> npt.NDArray[np.float64]:
+    return 0.5 - 0.5 * np.cos(2.0 * np.pi * np.arange(N_FFT) / N_FFT)  # periodic Hann
+
+
+@cache
+def _mel_filters() -> npt.NDArray[np.float64]:
+    """Return the filters, shape (n_bins, N_MELS): triangles between neighbouring band edges, each of area 1."""
+    edges = _mel_to_hz(np.linspace(0.0, _hz_to_mel(TOP_HZ), N_MELS + 2))
+    bins = np.linspace(0.0, SAMPLE_RATE / 2, N_FFT // 2 + 1)[:, None]
+    low, middle, high = edges[:-2], edges[1:-1], edges[2:]
+    rising = (bins - low) / (middle - low)
+    falling = (high - bins) / (high - middle)
+    triangles = np.maximum(0.0, np.minimum(rising, falling)) * 2.0 / (high - low)
+    return np.asarray(triangles, np.float64)
+
+
+# Slaney's scale (Auditory Toolbox, 1998): linear below 1 kHz, logarithmic above.
+_LINEAR_HZ = 200.0 / 3.0
+_KNEE_HZ = 1000.0
+_KNEE_MEL = _KNEE_HZ / _LINEAR_HZ
+_LOG_STEP = np.log(6.4) / 27.0
+
+
+def _hz_to_mel(hz: float) -> float:
+    return hz / _LINEAR_HZ if hz < _KNEE_HZ else float(_KNEE_MEL + np.log(hz / _KNEE_HZ) / _LOG_STEP)
+
+
+def _mel_to_hz(mel: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    above = _KNEE_HZ * np.exp(_LOG_STEP * (mel - _KNEE_MEL))
+    return np.where(mel < _KNEE_MEL, mel * _LINEAR_HZ, above)

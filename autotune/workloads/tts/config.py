@@ -43,7 +43,6 @@ class DataConfig:
     pipeline_buffer_size: int = 4
     pipeline_buffer_mb: int = 0
     pipeline_warmup_batches: int = 0
-    normalize_text: bool = False
     text_workers: int = 0
     text_cache: bool = False
     throughput_options: bool = False

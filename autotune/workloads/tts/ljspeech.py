@@ -35,12 +35,11 @@ class Clip:
     mtime_ns: int
 
 
-def read_clips(folder: Path, tokens_of: TokensOf | None = None, *, written: bool = False) -> list[Clip]:
+def read_clips(folder: Path, tokens_of: TokensOf | None = None) -> list[Clip]:
     """Read the listing and the header of every file.
 
     Args:
         tokens_of: Prepares the texts; None encodes each as it is.
-        written: Take the texts as they are written, the second column, instead of the last.
 
     Raises:
         InputError: The data are missing or malformed; with file and line.
@@ -62,7 +61,7 @@ def read_clips(folder: Path, tokens_of: TokensOf | None = None, *, written: bool
     ]
     if not listed:
         raise InputError("lists no clips", where=str(metadata), remedy="it needs lines of id|text|normalized text")
-    texts = [parts[1 if written else -1] for parts, _ in listed]
+    texts = [parts[-1] for parts, _ in listed]
     tokens = tokens_of(texts) if tokens_of else map(encode, texts)
     return [_read_clip(folder, parts, tuple(text), where) for (parts, where), text in zip(listed, tokens, strict=True)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from autotune.workloads.tts.features import N_MELS
+from autotune.workloads.tts.batches import N_MELS
 from autotune.workloads.tts.ljspeech import VOCABULARY
 
 CHANNELS = 96

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +13,8 @@ import tensorflow as tf
 from autotune.tf import pipeline, runtime
 from autotune.tf.feed import BatchFeed, Feed, accelerator
 from autotune.tf.options import PipelineOptions
-from autotune.tf.pipeline import applied
 from autotune.tf.runtime import Placement, place
-from autotune.tf.step import Adam, Batch, TrainStep, summary
+from autotune.tf.step import Adam, Batch, TrainStep
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.trainee import announce, epoch_end, mark, step
 from autotune.workloads.tts import batches
@@ -58,7 +56,6 @@ def train(
         if train_step.loss_scale is not None:
             checkpoints.add_loss_scale(train_step.loss_scale)
         print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
-        print(_summary(config, options, dataset, feed), flush=True)
 
         _train(
             feed,
@@ -104,27 +101,6 @@ def _feed(config: TrainerConfig, config_file: Path, dataset: tf.data.Dataset, pl
         return TwoStageFeed(dataset, batches.mel_features, placement, config.buffer_options(), work="mel_length")
     except ValueError as error:
         raise InputError(str(error), where=str(config_file), remedy="change the value") from error
-
-
-def _summary(config: TrainerConfig, options: PipelineOptions, dataset: tf.data.Dataset, feed: BatchFeed) -> str:
-    stages = {}
-    if isinstance(feed, TwoStageFeed):
-        stages = {
-            "devices": asdict(config.device_options()),
-            "buffer": {**asdict(config.buffer_options()), "batches": feed.depth},
-        }
-    return summary(
-        runtime=config.runtime,
-        texts={
-            **asdict(config.text_options()),
-            "normalized": config.data.normalize_text,
-            "cached": config.data.text_cache,
-        },
-        pipeline=options,
-        tf_data={**applied(dataset), "batches_on": feed.device or "the host"},
-        **stages,
-        step=config.step_options(),
-    )
 
 
 def loss_of(model: Speech) -> Callable[[Batch], tf.Tensor]:
