@@ -751,15 +751,16 @@ def make_trial(
     problem.state.create()
     group = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
     name, start_timeout_s = f"{group}-{label}", problem.limits.start_timeout_s
+    remarks = list(problem.settings.remarks)
     with (
         sole_search(problem.state.search_lock(problem.study, problem.machine.name), problem.study),
         Guard() as guard,
-        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock) as collector,
-        CheckpointBackups(problem.trainer, clock, name=group) as checkpoints,
+        gpu_collector(watched_gpus(problem), guard, problem.state.searches, clock, remarks.append) as collector,
+        CheckpointBackups(problem.trainer, clock, name=group, remark=remarks.append) as checkpoints,
         Instruments.of_machine(clock, collector) as instruments,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        busy = [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
+        remarks += [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
         values = problem.space.baseline
         plan = plan_trial(problem.trainer, problem.space.keys(values), trial=name)
         plan = replace(plan, env={**plan.env, **environment})
@@ -779,7 +780,6 @@ def make_trial(
             )
         if loss := checkpoints.loss("the trial"):
             raise loss
-        remarks = (*problem.settings.remarks, *busy, *checkpoints.remarks)
     folder.discard_temporary()
     evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
     ending, detail = ending_of(trial_exit, watch.events, evidence)
@@ -795,7 +795,7 @@ def make_trial(
         measurement=measurement,
         folder=folder,
         trouble=trouble,
-        remarks=remarks,
+        remarks=tuple(remarks),
     )
 
 
