@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.config import python_config
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, dotted, shown, syntax_of
 from autotune.config.parsers import (
+    COMPUTED_TAG,
     DATE_TAG,
     MERGE_TAG,
     STANDARD_TAGS,
@@ -26,6 +26,7 @@ from autotune.config.parsers import (
     Parser,
     compose,
     compose_plain,
+    compose_python,
     joined_surrogates,
     looks_like_template,
     nodes,
@@ -109,7 +110,7 @@ class Document:
     Attributes:
         text: The whole text, byte order mark and line ends included.
         shift: Characters in front of the text that was parsed: a byte order mark is one.
-        root: The mapping at the top, as PyYAML, `compose_plain` or `python_config.compose` composed it.
+        root: The mapping at the top, as PyYAML, `compose_plain` or `compose_python` composed it.
         nodes: All nodes below it, in file order.
     """
 
@@ -124,7 +125,7 @@ class Document:
             if self.syntax is Syntax.YAML:
                 self.root = compose(body, name, Parser.YAML_1_1)
             elif self.syntax is Syntax.PYTHON:
-                self.root = python_config.compose(body, name)
+                self.root = compose_python(body, name)
             else:
                 self.root = compose_plain(body, name, self.syntax)
             if self.root is None:
@@ -386,7 +387,7 @@ class Document:
             (spot.shared, "an alias (*) uses the same value elsewhere, and both would change"),
             (spot.in_set, "it stands in a set (!!set), which has members and no values"),
             (node.tag == DATE_TAG, "it is a date or a time"),
-            (node.tag == python_config.COMPUTED_TAG, "the file works it out, or changes it in another place"),
+            (node.tag == COMPUTED_TAG, "the file works it out, or changes it in another place"),
             (not is_plain, f"its tag {node.tag} makes the trainer work it out"),
             (computed, "it is a template that is filled in elsewhere"),
             (node.style in ("|", ">", '"""', "'''"), "it is written as a block of text"),

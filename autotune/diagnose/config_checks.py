@@ -12,8 +12,14 @@ from autotune.diagnose.subject import Key, Subject, known_keys, place_of, traine
 from autotune.diagnose.tables import PRECISION, SETTINGS, types_of
 from autotune.records import Scalar
 from autotune.search.problem import Problem
-from autotune.space.batch_sizes import GLOBAL_NAMES, PER_DEVICE_NAMES, PLAIN_NAMES
-from autotune.space.catalog import KNOWN_KNOBS, has_known_name, is_for_validation, known_knob, why_not_turned
+from autotune.space.catalog import (
+    BATCH_NAMES,
+    KNOWN_KNOBS,
+    has_known_name,
+    is_for_validation,
+    known_knob,
+    why_not_turned,
+)
 from autotune.space.knob import Label, key_name, same_scalar, section_mates
 
 
@@ -64,7 +70,7 @@ def _try(path: str, value: str) -> str:
 # Mistakes: mistyped keys and values, and values that do not go together.
 
 
-_BATCHES = frozenset((*PLAIN_NAMES, *PER_DEVICE_NAMES, *GLOBAL_NAMES))
+_BATCHES = frozenset((*BATCH_NAMES.plain, *BATCH_NAMES.per_device, *BATCH_NAMES.all_devices))
 
 
 def _mistyped_keys(problem: Problem) -> Iterator[Issue]:

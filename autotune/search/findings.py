@@ -20,7 +20,7 @@ from autotune.sampler.importance import heeded_knobs, printed_values, said_the_s
 from autotune.sampler.observations import Observation
 from autotune.search.gpus import visible_to
 from autotune.search.problem import Problem
-from autotune.space.batch_sizes import batch_count, is_global, is_per_device
+from autotune.space.catalog import batch_count, is_global, is_per_device
 from autotune.space.space import Space
 from autotune.trial.checkpoint_backups import is_called_a_checkpoint
 from autotune.trial.folder import TrialFolder

@@ -8,11 +8,10 @@ from statistics import median
 
 from autotune.measure.phases import CANNOT_MATTER
 from autotune.records import NOT_COMPARED, Purpose, Scalar, TrialRecord, Values
-from autotune.sampler.acquisition import Acquisition, Proposal
+from autotune.sampler.acquisition import Acquisition, Proposal, heuristic_proposals
 from autotune.sampler.config_sampler import OtherSampler, SamplerChoice
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.importance import without_turning
-from autotune.sampler.initial_design import heuristic_proposals
 from autotune.sampler.observations import Observation, Observations, expected_trial_sd, of_space
 from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.findings import Findings

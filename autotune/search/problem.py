@@ -32,8 +32,7 @@ from autotune.records import CODE, Conditions, Machine, Purpose, Scalar, TrialRe
 from autotune.search.hardware import CHOOSING_GPUS, Hardware, this_hardware
 from autotune.search.study_place import StudyPlace
 from autotune.search.trainer_code import ProjectCode, TrainerCode
-from autotune.space.batch_sizes import is_global
-from autotune.space.catalog import is_for_validation, is_searched_unasked, keys_with, known_knob
+from autotune.space.catalog import is_for_validation, is_global, is_searched_unasked, keys_with, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, is_batch_size

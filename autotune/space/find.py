@@ -1,16 +1,20 @@
 """Construction of the space of a config on a machine: knobs, keys that move together, keys that are left out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.errors import ConfigError
 from autotune.records import CODE, Gpu, Machine, Scalar
-from autotune.space.batch_sizes import batch_count, dividing, is_global, is_per_device, made_up_for
 from autotune.space.catalog import (
+    BATCH_NAMES,
     KNOWN_KNOBS,
     KnownKnob,
+    accumulations,
+    batch_count,
     excluded_by,
     is_for_validation,
+    is_global,
+    is_per_device,
     is_searched_unasked,
     keys_with,
     knobs_with,
@@ -371,3 +375,64 @@ def shares_gpu(data: Scalar, model: Scalar) -> bool:
 def _are_unlike(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
     pair = [gpus[place] if isinstance(place, int) and place < len(gpus) else None for place in (one, other)]
     return None in pair or len({(gpu.name, gpu.memory_bytes) for gpu in pair if gpu}) > 1
+
+
+# Gradient accumulation that makes up for another batch.
+
+
+_WHERE = "autotune.keep_effective_batch"
+
+
+def dividing(knob: Knob, whole: Scalar) -> Knob:
+    """Restrict a per-device batch to the divisors of the global one; the trainer's accumulation keeps the global batch.
+
+    Returns:
+        The knob with those sizes that divide it.
+    """
+    fitting = [size for size in knob.choices if _size(whole) % _size(size) == 0 or size == knob.baseline]
+    return replace(knob.narrowed(fitting), label=Label.SAME_TRAINING)
+
+
+def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], refused: Mapping[str, str]) -> Knob:
+    """Couple a batch size with the accumulation steps, so that batch x accumulation stays constant.
+
+    Args:
+        refused: Keys whose value cannot be edited, with the reason.
+
+    Returns:
+        The knob with those sizes that divide batch x accumulation; the accumulation moves along.
+
+    Raises:
+        ConfigError: The config has no key for accumulation, several, or one that cannot follow.
+    """
+    found = accumulations(config)
+    if not found:
+        raise ConfigError(
+            "keep_effective_batch: true, but no key of this config says how many batches are accumulated",
+            where=_WHERE,
+            remedy=f"Known are {', '.join(BATCH_NAMES.accumulation[:4])} and the like, with a whole number from 1 on. "
+            "Leave keep_effective_batch out if the trainer has none.",
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"keep_effective_batch: true, but several keys may mean accumulation: {', '.join(found)}",
+            where=_WHERE,
+            remedy="Leave keep_effective_batch out, and see to the batch by hand.",
+        )
+    (path, steps) = next(iter(found.items()))
+    if path in taken or path in refused:
+        why = "it is a knob too" if path in taken else refused[path]
+        raise ConfigError(
+            f"keep_effective_batch: true, but {path} cannot follow the batch: {why}",
+            where=_WHERE,
+            remedy=f"Leave out one of the two: keep_effective_batch, or {path} where it is tied.",
+        )
+    whole = _size(knob.baseline) * steps
+    kept = knob.narrowed([size for size in knob.choices if whole % _size(size) == 0])
+    along = Carried(path=path, values=tuple(whole // _size(size) for size in kept.choices))
+    return replace(kept, carries=(*kept.carries, along), label=Label.SAME_TRAINING)
+
+
+def _size(value: Scalar) -> int:
+    assert isinstance(value, int)  # the table's row accepts nothing else
+    return value

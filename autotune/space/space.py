@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from autotune.records import Scalar, Values
-from autotune.space.batch_sizes import ACCUMULATION_NAMES
-from autotune.space.catalog import excluded_by, is_for_validation, row_of, traits_of
+from autotune.space.catalog import BATCH_NAMES, excluded_by, is_for_validation, row_of, traits_of
 from autotune.space.knob import Knob, Label, is_number, key_name, same_scalar, section_mates
 
 
@@ -263,7 +262,9 @@ def is_batch_size(knob: Knob) -> bool:
 
 def is_accumulation(knob: Knob) -> bool:
     """Return whether a knob is the number of batches that are accumulated for an update."""
-    return key_name(knob.path) in ACCUMULATION_NAMES and all(is_number(n) and _number(n) >= 1 for n in knob.choices)
+    return key_name(knob.path) in BATCH_NAMES.accumulation and all(
+        is_number(n) and _number(n) >= 1 for n in knob.choices
+    )
 
 
 def effective_batch_ratio(knobs: Sequence[Knob], values: Values) -> float:

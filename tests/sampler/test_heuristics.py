@@ -3,7 +3,7 @@
 from typing import Any
 
 from autotune.records import Ending, Values
-from autotune.sampler.initial_design import heuristic_proposals
+from autotune.sampler.acquisition import heuristic_proposals
 from autotune.sampler.observations import Observation
 from autotune.space.knob import InertUnder, Label
 from autotune.space.space import Space

@@ -14,9 +14,8 @@ from statistics import median
 
 from autotune.clock import SystemClock
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity, Values
-from autotune.sampler.acquisition import Acquisition
+from autotune.sampler.acquisition import Acquisition, heuristic_proposals
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.initial_design import heuristic_proposals
 from autotune.sampler.observations import Observations, expected_trial_sd
 from autotune.search.problem import Problem, open_problem
 from autotune.study.record import StudyRecord
