@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -137,40 +137,22 @@ class Source:
         return f"{self.document.name}:{self.document.line(path)} ({name})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
+class Section(SectionKeys, frozen=True, kw_only=True):
     """Parsed section, each part valid in itself; nothing is checked against the config yet.
 
     Attributes:
         source: Its location; None if there is no section.
-        command: The command as written; None if the section has none.
-        folder: The folder that it runs in, as written; None if the section does not say it.
-        files: Further configs that the trainer reads, relative to the folder of this one.
         knobs: The domains by key path; None if the section leaves them to the table of known knobs.
         env: Environment variables, each with its text in the file.
         fixed: Values of ``set``, for trials only, by key path.
-        keep_effective_batch: Whether gradient accumulation makes up for another batch size.
-        storage: Where studies are kept, as written; None leaves it to the command line and the environment.
         batch: Limit of the effective batch; None if the section has none.
-        code: Whether what is written into the trainer's code is varied.
     """
 
     source: Source | None = None
-    command: str | None = None
-    folder: str | None = None
-    files: Sequence[str] = ()
-    knobs: Mapping[str, Domain] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, Scalar] = field(default_factory=dict)
-    redirect: Sequence[str] = ()
-    redirect_except: Sequence[str] = ()
-    objective: Objective = "effective_utilization"
-    trial: TrialLimits = field(default_factory=TrialLimits)
-    keep_effective_batch: bool = False
-    keep_outputs: bool = False
-    storage: str | None = None
+    knobs: dict[str, Domain] | None = None
+    env: dict[str, str] = {}
+    fixed: dict[str, Scalar] = {}
     batch: BatchLimit | None = None
-    code: bool = True
 
     @property
     def varies_environment_alone(self) -> bool:
@@ -203,11 +185,6 @@ def parse_section(source: Source) -> Section:
     if model.objective == "utilization" and "min_s" not in data.get("trial", ()):
         # some 30 of a driver's samples, or 5 of the slowest
         limits = msgspec.structs.replace(limits, min_s=min(5.0, limits.max_s))
-    as_written: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in msgspec.structs.asdict(model).items()
-        if name != "set"
-    }
     parsed: dict[str, Any] = {
         "source": source,
         "knobs": None if knobs is None else {knob: _domain(domain, source, knob) for knob, domain in knobs.items()},
@@ -216,7 +193,7 @@ def parse_section(source: Source) -> Section:
         "trial": limits,
         "batch": None if model.batch is None else _batch_limit(model.batch, source),
     }
-    return Section(**(as_written | parsed))
+    return Section(**(msgspec.structs.asdict(model) | parsed))
 
 
 def _batch_limit(value: Any, source: Source) -> BatchLimit:

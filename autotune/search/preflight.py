@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 from autotune.clock import Clock, format_duration
 from autotune.config.command import names_config, takes_values
 from autotune.config.load import Settings
@@ -252,7 +254,7 @@ def try_relative_outputs(
     outputs = replace(
         settings.outputs, redirected=tuple(key for key in settings.outputs.redirected if key not in written)
     )
-    section = replace(settings.section, fixed={**settings.section.fixed, **written})
+    section = msgspec.structs.replace(settings.section, fixed={**settings.section.fixed, **written})
     with _left_as_it_was(problem, written, name):
         trial = run_preflight(
             problem,

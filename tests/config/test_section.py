@@ -49,12 +49,8 @@ def test_the_defaults_that_it_shows_are_the_defaults() -> None:
     assert len(shown) == 8
     section = read([lines[0], *shown, lines[-1]])
     assert section.trial == TrialLimits()
-    assert (section.redirect, section.redirect_except, section.fixed, section.keep_effective_batch) == (
-        (),
-        (),
-        {},
-        False,
-    )
+    kept = (section.redirect, section.redirect_except, section.fixed, section.keep_effective_batch)
+    assert kept == ([], [], {}, False)
 
 
 _TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=10)
