@@ -88,7 +88,7 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
     """
     document = Document.read(path)
     wanted: dict[KeyPath, Scalar] = {
-        key: value for key, value in values.items() if not same_value(document.value(key), value)
+        key: value for key, value in values.items() if not same_value(document.leaf(key).value, value)
     }
     splices = plan_splices(document, wanted)
     return ConfigEdit(
@@ -510,7 +510,7 @@ def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:
     new = before + after
     if SECTION not in document:
         new = document.text  # it was taken out by hand
-    elif not found or not differs_by_key(document, Document.parse(new, document.name), SECTION):
+    elif not found or not differs_by_key(document, Document(new, document.name), SECTION):
         raise ConfigError(
             "the autotune section was edited since it was added, and is not taken out",
             where=f"{path}:{document.line(SECTION)}",

@@ -39,9 +39,6 @@ from autotune.records import Scalar
 _LARGEST_FILE_BYTES = 2**20
 
 
-_PROPERTIES = re.compile(r"(?:[!&]\S*\s*)*")  # a tag and an anchor
-
-
 _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "binary", "value", "merge"))
 
 
@@ -114,7 +111,7 @@ class Document:
         nodes: All nodes below it, in file order.
     """
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str = "<config>") -> None:
         self.name, self.text = name, text
         self.shift = int(text.startswith("\ufeff"))
         self.syntax = syntax_of(name)
@@ -132,23 +129,16 @@ class Document:
                 raise ConfigError("the file is empty", where=name, remedy="Give the config that the trainer reads.")
             if self.root.id != "mapping":
                 remedy = "autotune needs a config whose top level is a mapping (key: value)."
-                raise self._refused(f"the file is a {_kind(self.root)}, not keys with values", remedy, self.root)
+                raise _refused(self.name, f"the file is a {_kind(self.root)}, not keys with values", remedy, self.root)
             self.nodes = nodes(self.root)
             self._uses = Counter(map(id, self.nodes))
             for node in self.nodes:
-                self._check(node)
+                if node.id == "scalar":
+                    self.readings(node)  # an error if a value does not match its tag
+                _check_keys(self, node)
             self._spots = list(self._walk())
         except RecursionError as error:
             raise ConfigError(TOO_DEEP[0], where=name, remedy=TOO_DEEP[1]) from error
-
-    @classmethod
-    def parse(cls, text: str, name: str = "<config>") -> "Document":
-        """Parse a config from its text.
-
-        Raises:
-            ConfigError: It is no single mapping in the syntax that its name says; the message names the line.
-        """
-        return cls(text, name)
 
     @classmethod
     def read(cls, path: Path) -> "Document":
@@ -173,7 +163,14 @@ class Document:
 
         Keys are as written, values as in `Leaf.value`; a value with a tag of the trainer's is the text after it.
         """
-        return self._plain(self.root)  # type: ignore[no-any-return]  # the root is a mapping
+
+        def plain(node: Any) -> Any:
+            if node.id == "scalar":
+                return self.readings(node)[0]
+            inside = {key: plain(child) for key, (child, _) in self._entries(node).items()}
+            return inside if node.id == "mapping" else list(inside.values())
+
+        return plain(self.root)  # type: ignore[no-any-return]  # the root is a mapping
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -197,14 +194,6 @@ class Document:
     def refused(self) -> Mapping[str, str]:
         """Scalars that cannot be changed, with the reason."""
         return {leaf.dotted: leaf.why_fixed for leaf in self.leaves if leaf.why_fixed is not None}
-
-    def value(self, path: KeyPath) -> Scalar:
-        """Return the present value at a path, also where it cannot be edited.
-
-        Raises:
-            CannotEditYaml: There is no such key, or it holds a mapping or a list.
-        """
-        return self.leaf(path).value
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of a value, or of the first thing in a mapping or list; None if the path does not exist."""
@@ -244,7 +233,7 @@ class Document:
                 meaning = self._reading_1_2(node, own) if isinstance(own, str) else own
             except ValueError as error:
                 why = f"{shown(node.value)} cannot be read as {node.tag.rpartition(':')[2]}"
-                raise self._refused(why, "Write a value of that type, or put it in quotes.", node) from error
+                raise _refused(self.name, why, "Write a value of that type, or put it in quotes.", node) from error
             self._readings[id(node)] = (joined_surrogates(meaning) if isinstance(meaning, str) else meaning), own
         return self._readings[id(node)]
 
@@ -270,19 +259,6 @@ class Document:
         if self.syntax is Syntax.YAML:
             self.root_1_2  # noqa: B018  # edits compare both trees later; here it has to be readable
 
-    def _refused(self, why: str, remedy: str, node: Any) -> ConfigError:
-        return ConfigError(why, where=f"{self.name}:{_line(node)}", remedy=remedy)
-
-    def _check(self, node: Any) -> None:
-        """Raise an error if a value does not match its tag, or a key is no scalar, as in ``{{ x }}``."""
-        if node.id == "scalar":
-            self.readings(node)
-        for key in [key for key in _keys(node) if key.id != "scalar"]:
-            if looks_like_template(self.text):
-                raise self._refused(*TEMPLATE, key)
-            remedy = "Quote the value if braces or brackets are part of it."
-            raise self._refused(f"a key is a {_kind(key)}, which YAML loaders refuse", remedy, key)
-
     def _walk(self) -> Iterator[_Spot]:
         """Yield every node by every path that leads to it, in file order."""
         count, pending = 0, [_Spot(node=self.root)]
@@ -291,10 +267,10 @@ class Document:
             yield spot
             count += 1
             if len(spot.path) > 100:
-                raise self._refused(*TOO_DEEP, spot.node)
+                raise _refused(self.name, *TOO_DEEP, spot.node)
             if count > 100_000:  # a file within both limits can be set up in seconds
                 why = "it holds more than 100,000 values, those that aliases bring in again included"
-                raise self._refused(why, "Is this the file that you meant?", spot.node)
+                raise _refused(self.name, why, "Is this the file that you meant?", spot.node)
             entries, alike = self._entries(spot.node), self._alike(spot.node)
             pending += [
                 _Spot(
@@ -350,16 +326,11 @@ class Document:
 
     def _reading_1_2(self, node: Any, own: Scalar) -> Scalar:
         """Return the number that a plain scalar is to ruamel.yaml; PyYAML's own reading if it is none."""
-        is_plain = self.syntax is Syntax.YAML and not node.style and not self._is_tagged(node)
+        whole = self.text[node.start_mark.index + self.shift : node.end_mark.index + self.shift]
+        is_plain = self.syntax is Syntax.YAML and not node.style and "!" not in _properties(whole)
         is_number_like = is_plain and re.fullmatch(r"[-+.]?[0-9][-+.\w]*", node.value, re.ASCII)
         found = plain_reading_1_2(node.value) if is_number_like else own
         return found if isinstance(found, int | float) else own
-
-    def _plain(self, node: Any) -> Any:
-        if node.id == "scalar":
-            return self.readings(node)[0]
-        inside = {key: self._plain(child) for key, (child, _) in self._entries(node).items()}
-        return inside if node.id == "mapping" else list(inside.values())
 
     @cached_property
     def _by_name(self) -> Mapping[str, list[_Spot]]:
@@ -376,10 +347,12 @@ class Document:
 
     def _leaf(self, spot: _Spot) -> Leaf:
         node = spot.node
-        start, end = self._start(node), node.end_mark.index + self.shift
+        whole = self.text[node.start_mark.index + self.shift : node.end_mark.index + self.shift]
+        end = node.end_mark.index + self.shift
+        start = end - len(whole) + len(_properties(whole))
         value, reading_1_1 = self.readings(node)
         written = self.text[start:end]
-        is_plain = node.tag in STANDARD_TAGS or (node.tag in _KEPT_AS_TEXT and not self._is_tagged(node))
+        is_plain = node.tag in STANDARD_TAGS or (node.tag in _KEPT_AS_TEXT and "!" not in _properties(whole))
         computed = not is_plain or "${" in node.value or looks_like_template(node.value)
         why_fixed = (
             (spot.why_not_clear, spot.why_not_clear),
@@ -409,15 +382,6 @@ class Document:
             is_clear=spot.why_not_clear is None,
         )
 
-    def _is_tagged(self, node: Any) -> bool:
-        """Return whether a tag is written in front of a scalar, also one of YAML's own."""
-        return "!" in self.text[node.start_mark.index + self.shift : self._start(node)]
-
-    def _start(self, node: Any) -> int:
-        """Return the index where a scalar's own characters start: its node's span includes its tag and anchor."""
-        start, end = node.start_mark.index + self.shift, node.end_mark.index + self.shift
-        return next(_PROPERTIES.finditer(self.text, start, end)).end()
-
 
 def read_bytes(path: Path) -> bytes:
     """Read a config file.
@@ -446,6 +410,24 @@ def read_bytes(path: Path) -> bytes:
         remedy = "Is this the file that you meant? Long lists are better kept in a file that it names."
         raise ConfigError(why, where=str(path), remedy=remedy)
     return content
+
+
+def _check_keys(document: Document, node: Any) -> None:
+    """Raise an error if a key is no scalar, as in ``{{ x }}``."""
+    for key in [key for key in _keys(node) if key.id != "scalar"]:
+        if looks_like_template(document.text):
+            raise _refused(document.name, *TEMPLATE, key)
+        remedy = "Quote the value if braces or brackets are part of it."
+        raise _refused(document.name, f"a key is a {_kind(key)}, which YAML loaders refuse", remedy, key)
+
+
+def _refused(name: str, why: str, remedy: str, node: Any) -> ConfigError:
+    return ConfigError(why, where=f"{name}:{_line(node)}", remedy=remedy)
+
+
+def _properties(whole: str) -> str:
+    """Return the tag and the anchor in front of a scalar's own characters, which its node's span includes."""
+    return next(re.finditer(r"(?:[!&]\S*\s*)*", whole))[0]
 
 
 def _keys(node: Any) -> list[Any]:

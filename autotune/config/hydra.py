@@ -126,7 +126,7 @@ def _may_name(other: Path, folder: Path, name: str) -> bool:
         text = read_bytes(other).decode("utf-8", "replace")
         if DEFAULTS not in text:
             return False
-        entries = list(_entries(Document.parse(text, str(other)).data.get(DEFAULTS)))
+        entries = list(_entries(Document(text, str(other)).data.get(DEFAULTS)))
     except ConfigError:
         return True
     here = other.relative_to(folder).parent.as_posix().removeprefix(".")
@@ -244,7 +244,7 @@ class _Composer:
             content = read_bytes(path).decode("utf-8", "replace")
             if not re.sub(r"(?m)^\s*(#.*)?$", "", content).strip():
                 return None  # a config without a key
-            self._documents[path] = Document.parse(content, str(path))
+            self._documents[path] = Document(content, str(path))
         return self._documents[path]
 
     def _error(self, path: Path, why: str) -> ConfigError:
@@ -359,7 +359,7 @@ class ComposedDocument(JoinedDocument):
             found.setdefault(part.path, {})[self._values[name].leaf.path[len(part.package) :]] = value
         documents = {part.path: part.document for part in self.composition.parts}
         new = {
-            path: Document.parse(splice(documents[path], plan_splices(documents[path], inside)), str(path))
+            path: Document(splice(documents[path], plan_splices(documents[path], inside)), str(path))
             for path, inside in found.items()
         }
         after = ComposedDocument(self.first, compose_again(self.composition, config, new))

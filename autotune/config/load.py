@@ -321,7 +321,7 @@ class Settings:
         document = joined.further[prefix] if prefix else joined.first
         wanted = self._config_values(values)
         here = {inside: value for path, value in wanted.items() for at, inside in [joined.split(path)] if at == prefix}
-        changed = {path: value for path, value in here.items() if not same_value(document.value(path), value)}
+        changed = {path: value for path, value in here.items() if not same_value(document.leaf(path).value, value)}
         splices = plan_splices(document, changed)
         for path, moved in self.moved_outputs(outputs).items():
             at, inside = joined.split(path)
@@ -367,7 +367,7 @@ class Settings:
         if not isinstance(document, ComposedDocument):
             return ()
         wanted = self._config_values(values)
-        changed = {path: value for path, value in wanted.items() if not same_value(document.value(path), value)}
+        changed = {path: value for path, value in wanted.items() if not same_value(document.leaf(path).value, value)}
         moved = {key: written_like(path, document.leaf(key).text) for key, path in self.moved_outputs(outputs).items()}
         return overrides({**changed, **moved})
 
@@ -427,8 +427,8 @@ class Settings:
         if composed or (same and not further):
             trial_config = self.trial_document
         else:
-            copies = {prefix: Document.parse(copy.text, str(copy.path)) for prefix, copy in (further or {}).items()}
-            trial_config = JoinedDocument(Document.parse(config_text, str(config)), {**self.document.further, **copies})
+            copies = {prefix: Document(copy.text, str(copy.path)) for prefix, copy in (further or {}).items()}
+            trial_config = JoinedDocument(Document(config_text, str(config)), {**self.document.further, **copies})
         hydra = uses_hydra(tokens, self.folder)
         paths = {"": config, **self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}}
         if self.folder != Path.cwd():  # the user's own files are named as seen from there

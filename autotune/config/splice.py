@@ -77,7 +77,7 @@ def edit_yaml(text: str, values: NewValues) -> str:
     if not values:
         return text
     try:
-        document = Document.parse(text, "the text")
+        document = Document(text, "the text")
     except ConfigError as error:
         first: KeyPath = next(iter(values.keys()))
         place = (error.where or "").rpartition(":")[2]
@@ -135,7 +135,7 @@ def splice(document: Document, splices: list[Splice]) -> str:
             start -= 1
         text = text[:start] + new + text[end:]
     try:
-        after = Document.parse(text, document.name)
+        after = Document(text, document.name)
         for one in (document, after):
             one.check_by_second_parser()
     except ConfigError as error:
@@ -221,7 +221,7 @@ def without_key(document: Document, key: str) -> Document:
         # Nothing else is in it: the trials get a config without keys, since an empty file is none.
         shorter_text += "{}\n" if shorter_text[document.shift :][-1:] in ("", "\n") else "\n{}\n"
     try:
-        shorter = Document.parse(shorter_text, document.name)
+        shorter = Document(shorter_text, document.name)
         same = differs_by_key(document, shorter, key)
     except ConfigError as error:
         raise refused(f"without the {key}: section the config cannot be read: {error.message}") from error
@@ -287,7 +287,7 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
         inserted = f"{blank}{block}{newline}" if is_behind_line else f"{newline}{blank}{block}"
         new = Insertion(text=old[:at] + inserted + old[at:], inserted=inserted)
         try:
-            longer = Document.parse(new.text, document.name)
+            longer = Document(new.text, document.name)
             if key in longer and differs_by_key(longer, document, key):
                 return new
         except ConfigError as error:
@@ -409,6 +409,6 @@ def _escaped(character: str, short: str) -> str:
 
 def _reads_as_text(word: str) -> bool:
     try:
-        return Document.parse(f"a: {word}\n").leaves[0].reading_1_1 == word == plain_reading_1_2(word)
+        return Document(f"a: {word}\n").leaves[0].reading_1_1 == word == plain_reading_1_2(word)
     except (ConfigError, ValueError):  # `._` looks like a number, and is none
         return False

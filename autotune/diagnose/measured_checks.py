@@ -780,7 +780,7 @@ def plan_switches(
         leaves_xla = is_unsteady and traits.shapes == "compiled" and knob.baseline is True
         is_due = fixes_shapes or leaves_xla
         wished = fixes_shapes if is_due else wished
-        if wished is None or space.is_inert(knob, space.baseline):
+        if wished is None or knob.is_inert(space.baseline):
             continue
         if bounds is not None and not is_due and not bounds.may_gain(on_step=traits.on_step):
             irrelevant_knobs[traits.on_step].append(knob.path)

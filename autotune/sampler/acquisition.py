@@ -445,7 +445,7 @@ def heuristic_proposals(
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < 0.05
     bundle = space.baseline
     for knob in space.knobs:
-        is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not space.is_inert(knob, bundle)
+        is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not knob.is_inert(bundle)
         if is_cheap and knob.heuristic_values:
             bundle = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
     is_tried_now = space.name(bundle) not in observations and space.name(bundle) in map(space.name, pending)
@@ -461,7 +461,7 @@ def heuristic_proposals(
     def urgency(knob: Knob) -> tuple[bool, bool]:
         return _settles(knob) and not short_passes, traits_of(knob).on_step != device_first
 
-    with_effect = [knob for knob in space.knobs if not space.is_inert(knob, start)]
+    with_effect = [knob for knob in space.knobs if not knob.is_inert(start)]
     for knob in sorted(with_effect, key=urgency):
         for before, value in zip((None, *knob.heuristic_values), knob.heuristic_values, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)

@@ -150,7 +150,7 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
     if not config.parent.is_dir():
         raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
     flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
-    document = Document.parse(flags_config(flags), str(config)) if flags.values else None
+    document = Document(flags_config(flags), str(config)) if flags.values else None
 
     def write(lines: Sequence[str]) -> ConfigEdit:
         if document is not None:
@@ -186,7 +186,7 @@ def _edit(
     bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=(), files=files))
     texts = {config.name: bare}
     if document is None:
-        document = Document.parse(bare, str(config))
+        document = Document(bare, str(config))
     else:
         texts = {config.name: document.text, separate_path(config).name: bare}
     argv = fill_command(

@@ -21,7 +21,7 @@ from autotune.search.trials import SearchTrials
 from autotune.search.warm_start import WarmStart
 from autotune.space.catalog import traits_of
 from autotune.space.knob import same_scalar
-from autotune.space.space import Space
+from autotune.space.space import Space, without_settling
 from autotune.study.answer import broken_points
 from autotune.study.members import on_one_scale
 from autotune.study.record import StudyRecord
@@ -310,7 +310,7 @@ class Scope:
     def leave_caches_alone(self) -> None:
         """Vary caches no longer, from the next update on; those of today's config are filled in every trial."""
         self.filling = self.space.settles(self._problem.space.baseline)
-        self._whole = self._whole.without_settling()
+        self._whole = without_settling(self._whole)
 
     def reach_further(self, record: TrialRecord) -> bool:
         """Search larger values, too, of what the best point has at its largest, if that waits with the CPU idle.

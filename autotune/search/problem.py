@@ -35,7 +35,7 @@ from autotune.search.trainer_code import ProjectCode, TrainerCode
 from autotune.space.catalog import is_for_validation, is_global, is_searched_unasked, keys_with, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder
-from autotune.space.space import Space, is_batch_size
+from autotune.space.space import Space, is_batch_size, same_training, with_batch_fixed, with_batch_up_to
 from autotune.study.identity import StudyIdentity, framework_versions
 from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
 from autotune.trial.state_folder import StateFolder
@@ -388,7 +388,7 @@ def limited(problem: Problem, options: "SearchOptions") -> Problem:
     problem = replace(problem, whole_space=problem.space)
     if options.same_training:
         excluded = frozenset(Label) - {Label.SAME_TRAINING}
-        return replace(problem, space=problem.space.same_training(), allowed=frozenset(), excluded=excluded)
+        return replace(problem, space=same_training(problem.space), allowed=frozenset(), excluded=excluded)
     limit = _limit(problem, options.batch)
     if limit is not None and limit.is_fixed:
         problem = replace(problem, allowed=problem.allowed - {Label.BATCH}, excluded=frozenset({Label.BATCH}))
@@ -396,7 +396,7 @@ def limited(problem: Problem, options: "SearchOptions") -> Problem:
         problem = replace(problem, allowed=problem.allowed | {Label.BATCH})
     if limit is None or limit.is_free:
         return problem
-    space = problem.space.with_batch_fixed() if limit.is_fixed else problem.space.with_batch_up_to(limit.factor)
+    space = with_batch_fixed(problem.space) if limit.is_fixed else with_batch_up_to(problem.space, limit.factor)
     return replace(problem, space=space, batch_limit=limit, batch_remark=_remark(problem.space, space, limit))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from autotune.records import Scalar
+from autotune.records import Scalar, Values
 
 LADDER_LENGTH = 16
 """Most values that are made of a range: neighbours on a finer ladder differ by less than trials can show."""
@@ -121,6 +121,12 @@ class Knob:
         if position is None:
             raise ValueError(f"{self.path}: {value!r} is not among {self.choices!r}")
         return {self.path: value, **{along.path: along.values[position] for along in self.carries}}
+
+    def is_inert(self, values: Values) -> bool:
+        """Return whether it has no effect at a point, because of the value of another knob."""
+        under = self.inert_under
+        held = values.get(under.path) if under else None
+        return under is not None and any(same_scalar(held, value) for value in under.values)
 
     def narrowed(self, choices: Iterable[Scalar]) -> Knob:
         """Return the same knob with fewer choices; the baseline's value stays."""

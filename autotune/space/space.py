@@ -67,31 +67,6 @@ class Space:
                 return knob
         raise KeyError(path)
 
-    def same_training(self) -> "Space":
-        """Return the same space with every knob frozen that may change what is computed."""
-        return replace(
-            self, knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in self.knobs)
-        )
-
-    def with_batch_up_to(self, factor: float) -> "Space":
-        """Return the same space without points whose effective batch is more than `factor` times the baseline's."""
-        if any(is_accumulation(knob) for knob in self.knobs):  # then no size is too large by itself
-            return replace(self, most_batch=factor)
-        return replace(self, knobs=tuple(up_to(knob, factor) for knob in self.knobs))
-
-    def with_batch_fixed(self) -> "Space":
-        """Return the same space with every knob frozen that changes the batch: its size, or what shares one."""
-        return replace(
-            self,
-            knobs=tuple(
-                fixed(knob) if knob.label is Label.BATCH or is_accumulation(knob) else knob for knob in self.knobs
-            ),
-        )
-
-    def without_settling(self) -> "Space":
-        """Return the same space with every cache frozen at the baseline, and measured as in a first pass."""
-        return replace(self, knobs=tuple(_without_settling(knob) for knob in self.knobs), always_settles=False)
-
     def within_reach(self, further: Mapping[str, float]) -> "Space":
         """Return the same space without values that are not tried yet.
 
@@ -180,8 +155,8 @@ class Space:
         if self.most_batch is not None and (ratio := effective_batch_ratio(self.knobs, values)) > self.most_batch:
             return f"the effective batch would be {ratio:g} times today's, and {self.most_batch:g} times is the most"
         for knob in self.knobs:
-            if knob.path in changes and (under := self._inert_under(knob, values)) is not None:
-                return f"{knob.path} has no effect with {under}: {values[under]}"
+            if knob.path in changes and (under := knob.inert_under) and knob.is_inert(values):
+                return f"{knob.path} has no effect with {under.path}: {values[under.path]}"
             for other, wanted in self._needs(knob, values[knob.path]).items():
                 as_baseline = knob.path not in changes and other.path not in changes
                 if not as_baseline and not same_scalar(values[other.path], wanted):
@@ -203,17 +178,9 @@ class Space:
                 turned[other.path] = next((v for v in liked if not _is_among(v, excluded)), other.baseline)
         return self.without_inert(turned)
 
-    def is_inert(self, knob: Knob, values: Values) -> bool:
-        """Return whether a knob has no effect at a point, because of the value of another one."""
-        return self._inert_under(knob, values) is not None
-
     def without_inert(self, values: Values) -> Values:
         """Return a point with each knob that has no effect in it at the baseline's value."""
-        return {**values, **{knob.path: knob.baseline for knob in self.knobs if self.is_inert(knob, values)}}
-
-    def _inert_under(self, knob: Knob, values: Values) -> str | None:
-        under = knob.inert_under
-        return under.path if under and _is_among(values.get(under.path), under.values) else None
+        return {**values, **{knob.path: knob.baseline for knob in self.knobs if knob.is_inert(values)}}
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
         row = row_of(knob)
@@ -226,6 +193,38 @@ class Space:
             mates = section_mates(knob.path, (other.path for other in self.knobs if other.kind == kind))
             found.update({other: values for other in self.knobs if other.path in mates})
         return found
+
+
+# Restrictions of a space.
+
+
+def same_training(space: Space) -> Space:
+    """Return a space with every knob frozen that may change what is computed."""
+    return replace(
+        space, knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in space.knobs)
+    )
+
+
+def with_batch_up_to(space: Space, factor: float) -> Space:
+    """Return a space without points whose effective batch is more than `factor` times the baseline's."""
+    if any(is_accumulation(knob) for knob in space.knobs):  # then no size is too large by itself
+        return replace(space, most_batch=factor)
+    return replace(space, knobs=tuple(up_to(knob, factor) for knob in space.knobs))
+
+
+def with_batch_fixed(space: Space) -> Space:
+    """Return a space with every knob frozen that changes the batch: its size, or what shares one."""
+    return replace(
+        space,
+        knobs=tuple(
+            fixed(knob) if knob.label is Label.BATCH or is_accumulation(knob) else knob for knob in space.knobs
+        ),
+    )
+
+
+def without_settling(space: Space) -> Space:
+    """Return a space with every cache frozen at the baseline, and measured as in a first pass."""
+    return replace(space, knobs=tuple(_without_settling(knob) for knob in space.knobs), always_settles=False)
 
 
 def _is_among(value: Scalar, values: Iterable[Scalar]) -> bool:

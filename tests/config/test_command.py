@@ -12,7 +12,7 @@ from autotune.config.document import Document
 from autotune.config.sources import find_script, own_words
 from autotune.errors import CommandError, ConfigError
 
-CONFIG = Document.parse("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my adam'}\nxla: True\nlayers: [8]\n")
+CONFIG = Document("data: {batch_size: 16}\noptim: {lr: 1.0e-04, name: 'my adam'}\nxla: True\nlayers: [8]\n")
 
 
 def fill(*tokens):
@@ -137,7 +137,7 @@ def test_a_word_that_no_program_can_be_given(word):
 )
 def test_a_switch_is_there_or_not(token, filled):
     """Flags without a value are said or left out; a token that is left empty by that goes, others stay."""
-    config = Document.parse("xla: True\nlayers: [8, false]\n")
+    config = Document("xla: True\nlayers: [8, false]\n")
     command = ("t", "", token)
     assert fill_command(command, config=Path("c"), python="p", trial_config=config, where="here") == ("t", "", *filled)
 

@@ -17,13 +17,13 @@ KNOWN = {"batch_size", "use_xla", "num_workers", "cache", "static_shapes", "pref
 def read(*words: str, script: Script | None = None):
     """Return the flags found, and the command filled from the config made of them."""
     flags = read_flags(words, KNOWN.__contains__, script)
-    document = Document.parse(flags_config(flags))
+    document = Document(flags_config(flags))
     return flags, document, fill(flags, document)
 
 
 def fill(flags, config: Document | str):
     """Return the command filled from a config."""
-    document = Document.parse(config) if isinstance(config, str) else config
+    document = Document(config) if isinstance(config, str) else config
     return fill_command(flags.command or ("x",), config=Path("c"), python="p", trial_config=document, where="here")
 
 

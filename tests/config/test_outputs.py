@@ -14,7 +14,7 @@ from autotune.errors import ConfigError
 
 def found(text, redirect=(), redirect_except=()):
     """Return the redirected keys of a config."""
-    return find_outputs(Document.parse(text), redirect, redirect_except, "config.yaml", "autotune").redirected
+    return find_outputs(Document(text), redirect, redirect_except, "config.yaml", "autotune").redirected
 
 
 NAMES = (
@@ -79,7 +79,7 @@ def test_outputs_by_their_section_or_by_a_name_alone(text, key):
 )
 def test_keys_that_send_something_away_are_named(text, uploads):
     """Uploads that no environment variable can prevent are reported before the first trial."""
-    assert find_outputs(Document.parse(text), [], [], "config.yaml", "autotune").uploads == uploads
+    assert find_outputs(Document(text), [], [], "config.yaml", "autotune").uploads == uploads
 
 
 def test_outputs_that_hold_something_already(tmp_path):
@@ -90,7 +90,7 @@ def test_outputs_that_hold_something_already(tmp_path):
     (tmp_path / "there/late/x").touch()
     (tmp_path / "here/run.log").touch()
     keys = {"a": "full", "b": "empty", "c": "none", "d": "run.log", "e": "late", "f": str(tmp_path / "here/full")}
-    document = Document.parse("".join(f"{key}: {value}\n" for key, value in keys.items()))
+    document = Document("".join(f"{key}: {value}\n" for key, value in keys.items()))
     assert holding_something(document, keys, tmp_path / "here", tmp_path / "there") == ("a", "d", "e", "f")
 
 
@@ -106,7 +106,7 @@ def test_the_user_has_the_last_word():
 def test_an_output_that_cannot_be_moved_is_told():
     """An alias is left, and an output that the user asked for is an error instead."""
     text = "a: &x out\nsave_dir: *x\nlog_dir: &y out\nb: *y\n"
-    outputs = find_outputs(Document.parse(text), [], [], "config.yaml", "autotune")
+    outputs = find_outputs(Document(text), [], [], "config.yaml", "autotune")
     assert outputs.redirected == ()
     assert "alias" in outputs.left["log_dir"]
     with pytest.raises(ConfigError, match="alias"):

@@ -17,7 +17,7 @@ from autotune.errors import CannotEditYaml, ConfigError
 
 def edited(text: str, name: str, values) -> str:
     """Return the text with other values in it."""
-    document = Document.parse(text, name)
+    document = Document(text, name)
     return splice(document, plan_splices(document, values))
 
 
@@ -101,7 +101,7 @@ def get_config():
 
 def test_a_python_config_is_read_by_its_syntax():
     """Dicts, calls, attributes, and what `get_config` sets; what changes elsewhere is left alone."""
-    document = Document.parse(CONFIG, "c.py")
+    document = Document(CONFIG, "c.py")
     values = {
         "train_dataloader.num_workers": 2,
         "train_dataloader.dataset.pipeline.0.size.1": 16,
@@ -148,7 +148,7 @@ lr = 2.0
 
 def test_tables_of_every_form():
     """Headers, dotted keys, inline tables, lists, and lists of tables are paths like those of YAML."""
-    document = Document.parse(TABLES, "c.toml")
+    document = Document(TABLES, "c.toml")
     assert document.data == tomllib.loads(TABLES)
     values = {
         "model.size": 2,
@@ -215,7 +215,7 @@ def test_what_cannot_be_kept_is_refused(text: str, name: str, value, why: str):
 def test_an_error_names_the_line(text: str, name: str, why: str, line: int | None):
     """As the parser of the standard library sees it, where the text is not valid."""
     with pytest.raises(ConfigError, match=why) as caught:
-        Document.parse(text, name)
+        Document(text, name)
     if line is not None:
         assert caught.value.where == f"{name}:{line}"
     assert caught.value.remedy
@@ -263,7 +263,7 @@ def read_python(text: str):
 def check_one_edit(text: str, name: str, data, read, pick: int, value) -> None:
     """Change one value, and read the text with the parser that a trainer has."""
     assert read(text) == data
-    document = Document.parse(text, name)
+    document = Document(text, name)
     assert document.text == text
     leaves = [leaf for leaf in document.leaves if not leaf.why_fixed]
     if not leaves:

@@ -14,7 +14,7 @@ from autotune.errors import ConfigError
 
 def read(lines: list[str]):
     """Read the section as a search does."""
-    return parse_section(Source(Document.parse("\n".join(["a: 1", *lines]) + "\n"), ("autotune",)))
+    return parse_section(Source(Document("\n".join(["a: 1", *lines]) + "\n"), ("autotune",)))
 
 
 def uncommented(lines: list[str]) -> list[str]:

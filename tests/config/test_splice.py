@@ -230,7 +230,7 @@ LINES = ["autotune:  # ours", "  # a comment", "  command: x"]
 
 def append(text):
     """Return the text with the section."""
-    return with_section(Document.parse(text, "config.yaml"), "autotune", LINES)
+    return with_section(Document(text, "config.yaml"), "autotune", LINES)
 
 
 @pytest.mark.parametrize(
@@ -282,8 +282,8 @@ def test_any_config_keeps_all_its_characters(values, newline, end, has_newline):
     except ConfigError:
         return
     assert new.text.replace(new.inserted, "") == text
-    assert Document.parse(new.text).data == {**Document.parse(text).data, "autotune": {"command": "x"}}
-    assert without_key(Document.parse(new.text), "autotune").text.startswith(text)
+    assert Document(new.text).data == {**Document(text).data, "autotune": {"command": "x"}}
+    assert without_key(Document(new.text), "autotune").text.startswith(text)
 
 
 PIECES = ("a: 1\n", "b: |\n  x\n\n", "c:\n  d: [1,\n   2]  # e\n", "# f\n", "\n", "g: 'h\n  # i'\n")
@@ -297,5 +297,5 @@ PIECES = ("a: 1\n", "b: |\n  x\n\n", "c:\n  d: [1,\n   2]  # e\n", "# f\n", "\n"
 def test_a_section_is_cut_out_where_its_content_ends(before, after, last):
     """Its own lines go, with the blank ones behind a block of text; other comments and blank lines stay."""
     head, tail = "x: &x 0\n" + "".join(before), "\n" + "".join(after)
-    document = Document.parse(f"{head}autotune:\n  # x\n  y: [1, 2]  # z\n  {last}{tail}")
+    document = Document(f"{head}autotune:\n  # x\n  y: [1, 2]  # z\n  {last}{tail}")
     assert without_key(document, "autotune").text == head + (tail.lstrip("\n") if last.startswith("k: |") else tail)

@@ -229,7 +229,7 @@ def test_real_configs_get_a_section_and_keep_every_byte(
     problem = searched(config)
     assert problem.space == one.problem.space
     copy = problem.settings.trial_document
-    assert copy.data == Document.parse(content.decode()).data
+    assert copy.data == Document(content.decode()).data
     if problem.space.knobs:
         config.write_bytes(_uncommented(one.edit.new).encode())
         assert searched(config).space == problem.space.within_reach({})

@@ -135,14 +135,14 @@ def test_a_garbled_text_is_edited_exactly_or_refused(rng: random.Random) -> None
         text = changed(text, PIECES, rng)
     leaves: Sequence[Leaf] = ()
     with contextlib.suppress(ConfigError):
-        leaves = Document.parse(text).leaves
+        leaves = Document(text).leaves
     for leaf in rng.sample(leaves, min(3, len(leaves))):
         with contextlib.suppress(ConfigError):
             value = rng.choice(VALUES)
             new = edit_yaml(text, {leaf.path: value})
             assert new.startswith(text[: leaf.start].rstrip(" "))
             assert new.endswith(text[leaf.end :])
-            (found,) = (one for one in Document.parse(new).leaves if one.path == leaf.path)
+            (found,) = (one for one in Document(new).leaves if one.path == leaf.path)
             assert found.reading_1_1 == value or value != value
             assert readable(new) or not readable(text)
 

@@ -8,7 +8,7 @@ from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine, Scalar, Values
 from autotune.space.find import build_space, of_other_sections
 from autotune.space.knob import Knob, Label
-from autotune.space.space import Space
+from autotune.space.space import Space, same_training, with_batch_up_to
 
 
 def _machine(gpus: int | tuple[str, ...] = 0) -> Machine:
@@ -158,7 +158,7 @@ def test_accumulation_makes_up_for_another_batch() -> None:
     written = [(one["data.batch_size"], one["optim.grad_accum"]) for one in keys]
     assert written == [(4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
     assert space.is_same_training({"data.batch_size": 4})
-    assert space.same_training().knob("data.batch_size") == knob
+    assert same_training(space).knob("data.batch_size") == knob
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_of_a_table_of_trainings_the_one_counts_that_the_command_names() -> None
 def test_a_batch_of_tokens_has_the_limit_of_a_batch() -> None:
     """However it is counted: a larger one is another training."""
     space, _ = build_space({"batch_bins": 1000}, None, _machine(), {})
-    assert space.with_batch_up_to(4.0).knob("batch_bins").choices[-1] == 4000
+    assert with_batch_up_to(space, 4.0).knob("batch_bins").choices[-1] == 4000

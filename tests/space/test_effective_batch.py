@@ -6,7 +6,7 @@ import pytest
 
 from autotune.records import Machine, Scalar
 from autotune.space.find import build_space
-from autotune.space.space import Space
+from autotune.space.space import Space, with_batch_fixed, with_batch_up_to, without_settling
 
 MACHINE = Machine(cpu_cores=4, cpu_model="test", memory_bytes=8 * 2**30)
 Config = dict[str, Scalar]
@@ -25,10 +25,10 @@ def test_larger_sizes_are_left_out_and_smaller_ones_stay(
 ) -> None:
     """Relative to today's size; the largest that is left is what an expert would try."""
     whole = _space({"batch_size": 8, "num_workers": 1})
-    knob = whole.with_batch_up_to(factor).knob("batch_size")
+    knob = with_batch_up_to(whole, factor).knob("batch_size")
     assert knob.choices == (choices or whole.knob("batch_size").choices)
     assert knob.heuristic_values == heuristic_values
-    assert whole.with_batch_up_to(factor).knob("num_workers") == whole.knob("num_workers")
+    assert with_batch_up_to(whole, factor).knob("num_workers") == whole.knob("num_workers")
 
 
 def test_what_leaves_the_effective_batch_as_it_is_is_not_limited() -> None:
@@ -37,29 +37,29 @@ def test_what_leaves_the_effective_batch_as_it_is_is_not_limited() -> None:
     part = _space({"micro_batch_size": 4, "global_batch_size": 64})
     for_validation = _space({"eval.batch_size": 4}, {"eval.batch_size": (4, 64)})
     for space in (kept, part, for_validation):
-        assert space.with_batch_up_to(2.0) == space
-    assert kept.with_batch_fixed() == kept
-    assert part.with_batch_fixed() == part
+        assert with_batch_up_to(space, 2.0) == space
+    assert with_batch_fixed(kept) == kept
+    assert with_batch_fixed(part) == part
 
 
 def test_of_a_batch_and_its_accumulation_the_product_counts() -> None:
     """A smaller batch may be accumulated more often; neither by itself is too large."""
     domains: dict[str, tuple[Scalar, ...]] = {"batch_size": (4, 8, 32), "grad_accum": (1, 2, 8)}
     whole = _space({"batch_size": 8, "grad_accum": 1}, domains)
-    space = whole.with_batch_up_to(4.0)
+    space = with_batch_up_to(whole, 4.0)
     assert space.choices == whole.choices
     for size, steps in product((4, 8, 32), (1, 2, 8)):
         why = space.why_infeasible({"batch_size": size, "grad_accum": steps})
         assert (why is None) == (size * steps <= 32)
     why = space.why_infeasible({"batch_size": 32, "grad_accum": 8})
     assert why == "the effective batch would be 32 times today's, and 4 times is the most"
-    assert space.without_settling().most_batch == 4.0
-    assert space.with_batch_fixed().size == 1
+    assert without_settling(space).most_batch == 4.0
+    assert with_batch_fixed(space).size == 1
 
 
 def test_a_fixed_batch_stays_a_knob() -> None:
     """So that the study is the same; what shares a batch is not turned either."""
     whole = _space({"batch_size": 8, "bucket_by_length": False, "mixed_precision": "float32", "num_workers": 1})
-    space = whole.with_batch_fixed()
+    space = with_batch_fixed(whole)
     assert space.choices == {**whole.choices, "batch_size": (8,), "bucket_by_length": (False,)}
     assert space.knob("batch_size").heuristic_values == ()

@@ -5,7 +5,7 @@ import pytest
 from autotune.records import Gpu, Machine, Scalar
 from autotune.space.find import build_space
 from autotune.space.knob import Label
-from autotune.space.space import Space, point_name
+from autotune.space.space import Space, point_name, same_training, without_settling
 
 CPU_ONLY = Machine(cpu_cores=2, cpu_model="test", memory_bytes=8 * 2**30)
 GPU = Gpu(name="H200", uuid="GPU-1", memory_bytes=140 * 2**30)
@@ -91,7 +91,7 @@ def test_types_of_numbers_are_spelled_as_the_config_spells_them(machine: Machine
 
 def test_same_training_freezes_batch_and_precision() -> None:
     """``--same-training`` keeps every key in its points, so that it shares the study's record."""
-    space = _space_of(CONFIG).same_training()
+    space = same_training(_space_of(CONFIG))
     assert space.knob("data.batch_size").choices == (8,)
     assert space.knob("training.mixed_precision").choices == ("float32",)
     assert len(space.knob("data.cache").choices) == 3
@@ -123,4 +123,4 @@ def test_a_cache_that_takes_too_long_to_fill_stays_as_it_is() -> None:
     domain = {"data.cache": ("none", "memory", "disk"), "data.batch_size": (8, 16)}
     for cache in ("memory", "none"):
         space, _ = build_space({"data.cache": cache, "data.batch_size": 8}, domain, CPU_ONLY, {})
-        assert space.without_settling().knob("data.cache").choices == (cache,)
+        assert without_settling(space).knob("data.cache").choices == (cache,)

@@ -411,7 +411,7 @@ class Scenario:
 
     def values(self, config_text: str) -> Values:
         """Return the values of a config, by key path."""
-        config = Document.parse(config_text).data
+        config = Document(config_text).data
         return {path: config[section][key] for path in PATHS.values() for section, _, key in [path.partition(".")]}
 
     def _kinds(self, values: Values) -> Kinds:

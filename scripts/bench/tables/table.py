@@ -314,7 +314,7 @@ class TableTrainer:
         return Instruments(SimulatedHostProbe(runner), None)
 
     def _config_row(self, config_text: str) -> Row:
-        section = Document.parse(config_text).data[_SECTION]
+        section = Document(config_text).data[_SECTION]
         return tuple(section[path.partition(".")[2]] for path in self.paths)
 
     def _row(self, values: Values) -> Row:
