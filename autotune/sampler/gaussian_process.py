@@ -92,14 +92,7 @@ class GaussianProcess:
         self._codes = [_code(knob) for knob in space.knobs]
         widths = [code.shape[1] for code in self._codes]
         self._knob_of_column = np.repeat(np.arange(len(widths)), widths)
-        # Mean and standard deviation of the logarithm: of relevances; of the additive, the joint and the own variance.
-        variances = [(math.log(scale**2 * typical), 1.0) for typical in (0.25, 0.25, 0.08**2)]
-        prior = [(0.0, 1.5)] * len(widths) + variances
-        self._prior_mean = np.array([mean for mean, _ in prior])
-        self._prior_sd = np.array([sd for _, sd in prior])
-        self._logs = self._prior_mean.copy()
-        self._steps = np.full(len(prior), _FIRST_STEP)
-        self._slopes = np.zeros(len(prior))
+        self._hyper = _Hyperparameters(len(widths), scale)
 
     @_on_one_thread
     def fit(self, data: TrainingData, *, adapts: bool = True) -> None:
@@ -115,7 +108,7 @@ class GaussianProcess:
         self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}
         self._points = data.points
         self._z = self._scaled(data.points)
-        own = np.exp(self._logs[-1])
+        own = np.exp(self._hyper.logs[-1])
         covariance = self._shared(data.points, self._z)
         covariance[np.diag_indices_from(covariance)] += own + data.variances
         self._whitening = np.linalg.inv(np.linalg.cholesky(covariance))  # once, for all that is asked of it
@@ -125,7 +118,7 @@ class GaussianProcess:
     @_on_one_thread
     def predict(self, points: Indices) -> Posterior:
         """Return the posterior of points, measured or not, shape (n_points, n_knobs)."""
-        additive, joint, own = np.exp(self._logs[-3:])
+        additive, joint, own = np.exp(self._hyper.logs[-3:])
         z, expected = self._scaled(points), self._expected(points)
         cross = self._covariance_with(points)
         half = self._whitening @ cross.T
@@ -137,7 +130,7 @@ class GaussianProcess:
     @_on_one_thread
     def covariance(self, points: Indices) -> Array:
         """Return the posterior covariance of these points, which must be distinct, shape (n_points, n_points)."""
-        prior = self._shared(points, self._scaled(points)) + np.exp(self._logs[-1]) * np.eye(len(points))
+        prior = self._shared(points, self._scaled(points)) + np.exp(self._hyper.logs[-1]) * np.eye(len(points))
         half = self._whitening @ self._covariance_with(points).T
         covariance: Array = prior - half.T @ half
         return covariance
@@ -162,7 +155,7 @@ class GaussianProcess:
         if self._asked is not None and self._asked[0] is points:
             return self._asked[1]
         cross = self._shared(points, self._scaled(points), self._points, self._z)
-        own = np.exp(self._logs[-1])
+        own = np.exp(self._hyper.logs[-1])
         for number, row in enumerate(points):
             known = self._rows.get(row.tobytes())
             if known is not None:
@@ -177,7 +170,7 @@ class GaussianProcess:
             others: The other points; None for the same ones.
         """
         z_others = z if z_others is None else z_others
-        additive, joint, _ = np.exp(self._logs[-3:])
+        additive, joint, _ = np.exp(self._hyper.logs[-3:])
         expected = self._expected(points)
         expected_others = expected if others is None else self._expected(others)
         products = z @ z_others.T
@@ -204,11 +197,11 @@ class GaussianProcess:
         return np.hstack([code[points[:, number]] for number, code in enumerate(self._codes)])
 
     def _scaled(self, points: Indices) -> Array:
-        scaled: Array = self._features(points) * np.exp(0.5 * self._logs[:-3])[self._knob_of_column]
+        scaled: Array = self._features(points) * np.exp(0.5 * self._hyper.logs[:-3])[self._knob_of_column]
         return scaled
 
     def _adapt(self, points: Indices, scores: Array, variances: Array) -> None:
-        """Maximize the posterior of the hyperparameters by resilient steps (Rprop; Riedmiller & Braun 1993)."""
+        """Maximize the posterior of the hyperparameters."""
         target = scores - np.mean(scores)
         features, expected = self._features(points), self._expected(points)
         centered = features - features.mean(axis=0)
@@ -218,8 +211,8 @@ class GaussianProcess:
         products = np.array([part @ part.T for part in parts])
         squares = np.array([np.diag(p)[:, None] + np.diag(p)[None, :] - 2 * p for p in products])
         for _ in range(_STEPS):
-            relevance = np.exp(self._logs[:-3])
-            additive, joint, own = np.exp(self._logs[-3:])
+            relevance = np.exp(self._hyper.logs[:-3])
+            additive, joint, own = np.exp(self._hyper.logs[-3:])
             inner = np.tensordot(relevance, products, 1)
             alike = np.exp(-np.tensordot(relevance, squares, 1))
             covariance = fixed + additive * inner + joint * alike
@@ -229,17 +222,34 @@ class GaussianProcess:
             # Twice the derivative of the ln likelihood by an entry of the covariance (Rasmussen & Williams, 5.9).
             pull = np.outer(weights, weights) - inverse
             by_knob = additive * np.tensordot(products, pull, 2) - joint * np.tensordot(squares, alike * pull, 2)
-            slopes = np.empty_like(self._logs)
+            slopes = np.empty_like(self._hyper.logs)
             slopes[:-3] = 0.5 * relevance * by_knob
             slopes[-3:] = (
                 0.5 * additive * np.sum(inner * pull),
                 0.5 * joint * np.sum(alike * pull),
                 0.5 * own * np.trace(pull),
             )
-            slopes -= (self._logs - self._prior_mean) / self._prior_sd**2
-            self._step(slopes)
+            self._hyper.step(slopes)
 
-    def _step(self, slopes: Array) -> None:
+
+class _Hyperparameters:
+    """Logarithms of the relevances, and of the additive, the joint and the own variance.
+
+    They are moved to their posterior mode by resilient steps (Rprop; Riedmiller & Braun 1993).
+    """
+
+    def __init__(self, knobs: int, scale: float) -> None:
+        variances = [(math.log(scale**2 * typical), 1.0) for typical in (0.25, 0.25, 0.08**2)]
+        prior = [(0.0, 1.5)] * knobs + variances  # mean and standard deviation of each
+        self._prior_mean = np.array([mean for mean, _ in prior])
+        self._prior_sd = np.array([sd for _, sd in prior])
+        self.logs = self._prior_mean.copy()
+        self._steps = np.full(len(prior), _FIRST_STEP)
+        self._slopes = np.zeros(len(prior))
+
+    def step(self, slopes: Array) -> None:
+        """Take a step, given the derivative of the ln likelihood by each."""
+        slopes = slopes - (self.logs - self._prior_mean) / self._prior_sd**2
         agree = slopes * self._slopes
         self._steps = np.clip(
             np.where(agree > 0, 1.2 * self._steps, np.where(agree < 0, 0.5 * self._steps, self._steps)),
@@ -247,7 +257,7 @@ class GaussianProcess:
             _LARGEST_STEP,
         )
         self._slopes = np.where(agree < 0, 0.0, slopes)
-        self._logs = self._logs + np.sign(self._slopes) * self._steps
+        self.logs = self.logs + np.sign(self._slopes) * self._steps
 
 
 class SuccessProbability:
