@@ -34,6 +34,12 @@ def _condition(text: str) -> "FailOn":
 @click.option("--budget", "budget_s", type=DURATION, default="3m", show_default=True, help="Wall for everything.")
 @click.option("--static", is_flag=True, help="Start no training: only look at the machine, the config and the code.")
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Only look whether the step is what the config says: traced once, compiled, in its precision, on its device; "
+    "exit with 1 where it is not.",
+)
+@click.option(
     "--fix",
     is_flag=True,
     help="Write the change with the largest certain gain that leaves the training the same into the config.",
@@ -69,6 +75,8 @@ def command(call: Invocation, /, **options: Any) -> int:
     request = DiagnosisRequest(**options)
     if request.config is None and (request.fix or request.trainer):
         raise click.UsageError("--fix and a trainer's command are about a config: name it with --config.")
+    if request.verify and (request.config is None or request.static or request.fix or request.out is not None):
+        raise click.UsageError("--verify makes trials of a config, and nothing of --static, --fix and --out.")
     if request.static and request.fix:
         raise click.UsageError("--fix writes what trials have shown to help, and --static makes none.")
     clock = call.clock

@@ -36,6 +36,7 @@ class DiagnosisRequest:
         config: The config as it was typed; None for the machine alone.
         budget_s: The wall for everything, in seconds.
         static: True to make no trials.
+        verify: True to look only whether the step is what the config says.
         fix: True to write the best measured change into the config.
         fail_on: Condition under which the exit code is 1; None for none.
         out: Folder to keep everything in; None for none.
@@ -48,6 +49,7 @@ class DiagnosisRequest:
     config: Path | None
     budget_s: float
     static: bool
+    verify: bool
     fix: bool
     fail_on: FailOn | None
     out: Path | None
@@ -122,6 +124,7 @@ def diagnose_with_display(
                 budget_s=budget_s,
                 started_s=started_s,
                 allow_busy_gpu=is_allowed,
+                verifies=request.verify,
                 simulator=simulator,
             )
         if request.out is not None:
@@ -133,7 +136,9 @@ def diagnose_with_display(
     return Diagnosed(
         diagnosis=diagnosis,
         problem=problem,
-        has_failed=failed_on is not None or (request.static and has_errors),
+        has_failed=failed_on is not None
+        or (request.static and has_errors)
+        or (request.verify and diagnosis.verdict.limit is not None),
         failed_on=failed_on,
         profiles=profiles,
     )
@@ -161,7 +166,7 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
     print_diagnosis(console, done.diagnosis)
     if done.failed_on is not None:
         console.print(f"\nFailed, as asked for: {done.failed_on}")
-    if done.problem is not None and not (request.fix or request.static):
+    if done.problem is not None and not (request.fix or request.static or request.verify):
         typed = done.problem.typed
         fixes = fixing(done.diagnosis) is not None
         command = typed.command("diagnose", "--fix") if fixes else typed.command("search", "--budget", "30m")

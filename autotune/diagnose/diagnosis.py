@@ -88,6 +88,7 @@ def diagnose(
     budget_s: float,
     started_s: float,
     allow_busy_gpu: bool = False,
+    verifies: bool = False,
     simulator: Simulator | None = None,
 ) -> Diagnosis:
     """Diagnose a training: static checks, then short trials of it.
@@ -98,6 +99,8 @@ def diagnose(
         budget_s: The wall for everything, in seconds.
         started_s: When the process started, on the monotonic clock; the budget counts from there.
         allow_busy_gpu: Whether to make trials although somebody else is on the GPU.
+        verifies: Whether to look only whether the step is what the config says: traced once, compiled, in its
+            precision, on its device.
         simulator: Runs the trials in virtual time; None for processes.
 
     Raises:
@@ -107,10 +110,28 @@ def diagnose(
     search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
     with open_parts(problem, search, Session(started_s=started_s), clock, on_event, simulator=simulator) as opened:
         diagnoser = Diagnoser(opened.parts, busy_s=cpu.busy_s, cores=cpu.cores)
+        if verifies:
+            return _verification(check_code(Subject(problem=problem, clock=clock)), diagnoser.verify())
         static = static_checks(problem, clock, is_run=True)
         measured = diagnoser.run()
     results = (*static, *measured.results)
     return Diagnosis(verdict=verdict_of(measured.results, measured.why_not_seen, static), results=results)
+
+
+def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
+    """Return what was seen of the step alone: of the code that which makes a step slow whatever its data."""
+    about_steps = tuple(one for one in code.issues if one.limit is Limit.HOST and one.severity is not Severity.NOTE)
+    results = (replace(code, issues=about_steps), *measured.results)
+    wrong = [one for result in results for one in result.issues if one.severity is not Severity.NOTE]
+    unseen = measured.why_not_seen or next((one.why_not for one in measured.results if one.why_not), "")
+    if wrong:
+        sentence = f"Not as the config says: {wrong[0].sentence}"
+    elif unseen:
+        sentence = f"Not seen: {unseen}"
+    else:
+        sentence = "The step is what the config says, as far as the framework tells."
+    limit = (wrong[0].limit or Limit.STEP) if wrong else Limit.NOT_SEEN if unseen else None
+    return Diagnosis(verdict=Verdict(sentence=sentence, limit=limit), results=results)
 
 
 def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False) -> tuple[CheckResult, ...]:
@@ -196,8 +217,7 @@ class Diagnoser:
         """
         watched, record = self._watch()
         if record.measurement is None:
-            nothing = tuple(CheckResult(check=check.id, why_not="no steps were measured") for check in MEASURED_CHECKS)
-            return Measured(results=nothing, why_not_seen=f"today's config {_ended(record)}")
+            return _nothing_seen(record)
         # eight rounds tell a bound of 2 % from the noise of rounds
         rounds = 8 if self._parts.budget.budget_s >= 120.0 else 5
         phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
@@ -207,7 +227,7 @@ class Diagnoser:
             why = f"in phases the trainer {_ended(phased_record)}"
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
-        costs = judge_costs(watched.events, str(self._problem.settings.folder), phased.events)
+        costs = self._judge_costs(watched, phased)
         steadiness = judge_steadiness(timed_steps(watched.events))
         # slow steps that do not wait for data are no matter of the input either
         slow = [one for one in steadiness.issues if one.numbers.get("waiting_fraction", 1.0) < 0.7]
@@ -239,6 +259,22 @@ class Diagnoser:
             judge_switches(plan, measured, bounds, why_not=why_no_switch),
         )
         return Measured(results=results)
+
+    def verify(self) -> Measured:
+        """Make the trials that show whether the step is what the config says, and judge them by that alone.
+
+        Raises:
+            AutotuneError: A trial could not be made at all.
+        """
+        watched, record = self._watch()
+        if record.measurement is None:
+            return _nothing_seen(record)
+        phased, _record = self._take_through_phases(self._problem.space.baseline, 1)
+        in_force = judge_in_force(phased.events, self._problem.space, self._problem.machine)
+        return Measured(results=(in_force, self._judge_costs(watched, phased)))
+
+    def _judge_costs(self, watched: Execution, phased: Execution) -> CheckResult:
+        return judge_costs(watched.events, str(self._problem.settings.folder), phased.events)
 
     # Trials
 
@@ -344,6 +380,12 @@ class Diagnoser:
             for one in records
             if one and one.measurement and (size := self._problem.batch_size(one.values))
         ]
+
+
+def _nothing_seen(record: TrialRecord) -> Measured:
+    nothing = "no steps were measured"
+    results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
+    return Measured(results=results, why_not_seen=f"today's config {_ended(record)}")
 
 
 def _ended(record: TrialRecord) -> str:

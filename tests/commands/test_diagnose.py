@@ -78,9 +78,18 @@ def test_without_a_config_it_is_about_the_machine(autotune: CommandLine, monkeyp
     assert checks["configuration"]["why_not"]
 
 
+def test_whether_the_step_is_what_the_config_says_is_an_exit_code(autotune: CommandLine) -> None:
+    """Nobody tells settings of this trainer's framework: that is not seen, and not well."""
+    done = autotune(*DIAGNOSE, "--verify", "--budget", "45s", "--json")
+    assert done.returncode == 1
+    assert done.document["verdict"]["sentence"].startswith("Not seen: no framework in the trainer's process")
+    assert [check["id"] for check in done.document["checks"]] == ["code", "in-force", "recurring-costs"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        (("--verify", "--static"), "nothing of --static"),
         (("--fail-on", "speed>2"), "is no condition"),
         (("--static", "--fix"), "--static makes none"),
         (("--budget", "0"), "budget"),
