@@ -162,8 +162,8 @@ class Script:
         """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
 
         They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
-        of click. One of argparse that has no long name gets its own letters. An option that is declared in several
-        ways is left out.
+        of click. One of argparse that has no long name gets that which its help begins with, ``help="batch size for
+        the loader"``, or its own letters. An option that is declared in several ways is left out.
         """
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
@@ -173,7 +173,7 @@ class Script:
             long = next((name for name in names if _LONG.fullmatch(name)), None)
             for short in filter(_SHORT.fullmatch, names):
                 is_option = long or getattr(node.func, "attr", "") == "add_argument"
-                name = long or f"-{short}"
+                name = long or _named_by_help(node) or f"-{short}"
                 found.setdefault(short, set()).add(name if is_option and _takes_a_value(node) else "")
         return {short: long for short, (long, *more) in found.items() if long and not more}
 
@@ -217,6 +217,20 @@ class Script:
         return any(name.partition(".")[0] == package for name in self.imported.values())
 
 
+_HELP = re.compile(
+    r"(?:the )?(?:(?P<batch>(?:mini-?)?batch[ -]?size)|num(?:ber of)? (?:data(?:[ -]?load(?:er|ing))? )?workers)"
+    r"(?= *$| *[(,;:=]| for (?:the )?(?:data|load|train))",
+    re.I,
+)
+
+
+def _named_by_help(call: ast.Call) -> str:
+    """Return the long name of a known knob that an option's help begins with; empty if it begins with none."""
+    text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
+    match = _HELP.match(text) if isinstance(text, str) else None
+    return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
+
+
 def _takes_a_value(call: ast.Call) -> bool:
     """Return whether an option takes one value: nothing says another shape."""
     plain = {"action": "store", "is_flag": False, "count": False, "multiple": False, "nargs": ..., "flag_value": ...}
@@ -245,7 +259,8 @@ def own_words(words: Sequence[str]) -> int:
 def find_script(words: Sequence[str], cwd: Path) -> Script:
     """Find the script or module that a command starts, and read it.
 
-    Of a shell script, or of what is behind ``sh -c``, it is the first that one of its lines starts.
+    Of a shell script, of what is behind ``sh -c``, or of a target of a Makefile, it is the first that one of its lines
+    starts.
     """
     start = own_words(words)
     for path in _candidates(words[start - 1] if words else "", cwd):
@@ -257,10 +272,15 @@ def find_script(words: Sequence[str], cwd: Path) -> Script:
 
 
 def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
-    """Yield the commands of a shell script, or of ``sh -c``, that a command runs."""
+    """Yield the commands of a shell script, of ``sh -c``, or of a target of a Makefile, that a command runs."""
     name = next((word for word in words if word.endswith((".sh", ".bash"))), None)
-    path = path_of(name or "", cwd)
-    text = (_text(path) if path and name else None) or ""
+    is_make = bool(words) and os.path.basename(words[0]) == "make"
+    path = path_of("Makefile" if is_make else name or "", cwd)
+    text = (_text(path) if path and (is_make or name) else None) or ""
+    if is_make:
+        target = re.escape(next((word for word in words[1:] if word[:1] != "-" and "=" not in word), "")) or "[\\w-]+"
+        recipe = re.search(rf"^{target}[ \t]*:(?!=)[^\n]*\n((?:\t[^\n]*(?:\n|\Z))*)", text, re.MULTILINE)
+        text = re.sub(r"^\t[@-]*", "", recipe[1], flags=re.MULTILINE) if recipe else ""
     if len(words) > 2 and _SHELL.fullmatch(os.path.basename(words[0])) and re.fullmatch("-[a-z]*c", words[1]):
         text = words[2]
     for line in text.replace("\\\n", " ").splitlines():

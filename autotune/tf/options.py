@@ -87,6 +87,7 @@ class PipelineOptions:
         batch_size: Examples per batch; every batch is full, whatever the size of the data.
         parallel_calls: Examples loaded at the same time, each on a thread of the pipeline's own.
         prefetch_batches: Finished batches kept ready ahead of the training loop; 0 means none.
+        cache: Place of loaded examples for the next pass.
         fixed_length: Pad to the longest there can be, so that every batch has the same static shape,
             instead of to the longest of the batch. Together with buckets: to the upper end of the
             bucket.
@@ -103,6 +104,7 @@ class PipelineOptions:
     batch_size: int
     parallel_calls: int = 1
     prefetch_batches: int = 1
+    cache: Cache = Cache.NONE
     fixed_length: bool = False
     buckets: int = 1
     one_shape: bool = False
@@ -112,6 +114,25 @@ class PipelineOptions:
     def __post_init__(self) -> None:
         require_at_least(1, batch_size=self.batch_size, parallel_calls=self.parallel_calls, buckets=self.buckets)
         require_at_least(0, prefetch_batches=self.prefetch_batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """Workers of the preparation of texts, see `autotune.tf.text.prepare`.
+
+    Attributes:
+        workers: Worker processes; 0 or 1 prepares in the trainer's own process.
+        threads: Threads instead of processes: for a function that releases Python's lock.
+        chunk_lines: Lines that a process is handed at a time; for no more than these none is started.
+    """
+
+    workers: int = 0
+    threads: bool = False
+    chunk_lines: int = 64
+
+    def __post_init__(self) -> None:
+        require_at_least(0, workers=self.workers)
+        require_at_least(1, chunk_lines=self.chunk_lines)
 
 
 @dataclass(frozen=True, kw_only=True)

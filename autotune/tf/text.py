@@ -22,7 +22,7 @@ import traceback
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import connection
@@ -30,7 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.tf.options import write_whole
+from autotune.tf.options import TextOptions, write_whole
 
 Tokens = list[int]
 PrepareLine = Callable[[str], Sequence[int]]
@@ -40,20 +40,18 @@ PrepareLine = Callable[[str], Sequence[int]]
 def prepare(
     lines: Sequence[str],
     prepare_line: PrepareLine,
-    workers: int = 0,
+    options: TextOptions | None = None,
     *,
     cache: TokenCache | None = None,
-    chunk_lines: int = 64,
 ) -> list[Tokens]:
-    """Return the tokens of each line, in the order of the lines, the same whoever prepares them.
+    """Return the tokens of each line, in the order of the lines, the same whatever the options.
 
     Repeated lines are prepared once. `docs/tensorflow.md` has the numbers.
 
     Args:
         prepare_line: Prepares one line. For worker processes it must be a function of a module that can be imported.
-        workers: Worker processes; 0 or 1 prepares everything here.
+        options: Workers; None prepares everything here.
         cache: Tokens of earlier calls; lines that are not in it are prepared and added to it.
-        chunk_lines: Lines that a process is handed at a time; for no more than these none is started.
 
     Raises:
         ValueError: The function cannot be found by name, which worker processes need.
@@ -62,15 +60,22 @@ def prepare(
     distinct = list(dict.fromkeys(lines))
     known = cache.lookup(distinct) if cache else {}
     missing = [line for line in distinct if line not in known]
-    workers = min(workers, -(-len(missing) // chunk_lines))
-    if workers > 1:
-        prepared = _in_processes(missing, prepare_line, workers, chunk_lines)
-    else:
-        prepared = (as_tokens(prepare_line(line)) for line in missing)
-    known.update(zip(missing, prepared, strict=True))
+    known.update(zip(missing, _prepare_distinct(missing, prepare_line, options or TextOptions()), strict=True))
     if cache and missing:
         cache.store(known)
     return [known[line] for line in lines]
+
+
+def _prepare_distinct(lines: Sequence[str], prepare_line: PrepareLine, options: TextOptions) -> Iterator[Tokens]:
+    size = options.chunk_lines
+    workers = min(options.workers, -(-len(lines) // size))
+    if workers <= 1:
+        yield from (as_tokens(prepare_line(line)) for line in lines)
+    elif options.threads:
+        with ThreadPoolExecutor(workers, thread_name_prefix="text") as pool:
+            yield from pool.map(lambda line: as_tokens(prepare_line(line)), lines)
+    else:
+        yield from _in_processes(lines, prepare_line, workers, size)
 
 
 FORMAT_VERSION = 1

@@ -185,12 +185,17 @@ def test_scripts_and_modules_are_found(tmp_path: Path, file: str, words: tuple[s
         (("./run.sh", "config.yaml"), "train.py"),
         (("sh", "-c", "exec python train.py --config $0", "config.yaml"), "train.py"),
         (("/bin/bash", "-ec", "echo hi\npython train.py"), "train.py"),
+        (("make", "-s", "train"), "train.py"),
+        (("make", "lint"), None),
         (("python", "-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py"), "train.py"),
     ],
 )
-def test_what_a_shell_script_starts_is_found(tmp_path: Path, words: tuple[str, ...], found: str | None) -> None:
-    """The first Python script of its lines; comments and variables are no matter."""
+def test_what_a_shell_script_or_a_makefile_starts_is_found(
+    tmp_path: Path, words: tuple[str, ...], found: str | None
+) -> None:
+    """The first Python script of its lines; comments, variables and other targets are no matter."""
     (tmp_path / "train.py").write_text("import torch\n")
     (tmp_path / "run.sh").write_text('set -e\n# python other.py\nexec "$PYTHON" \\\n  train.py --config "$1"\n')
+    (tmp_path / "Makefile").write_text("lint:\n\truff check\n\ntrain: data\n\t@echo hi\n\t$(PY) train.py -e 1\n")
     path = find_script(words, tmp_path).path
     assert (path.name if path else None) == found

@@ -201,7 +201,9 @@ parser.add_argument("--workers", "-j", choices=sorted(names()), action="store")
 parser.add_argument('-lr', '--learning-rate', type=lambda text: float(text))
 parser.add_argument('-v', '--verbose', action='store_true')
 parser.add_argument('-s', '--sizes', nargs='+')
+parser.add_argument('-q', type=int, help="the batch size for the dataloader")
 parser.add_argument('-t', type=int, help="batch size for testing")
+parser.add_argument('-w', type=int, help="number of data loading workers (default: 4)")
 parser.add_argument('-p', '--print-freq'); other.add_argument('-p', '--port')
 click.option("-n", "--num-layers", is_flag=False)
 """
@@ -216,6 +218,8 @@ def test_short_flags_get_the_long_names_that_the_trainers_source_tells(tmp_path:
     assert flags.command[3:6] == ("-b", "{batch_size}", "-j{workers}")
     assert filled == words
     assert not flags.left
+    by_help = read("t.py", "-q", "8", "-w", "2", script=script(tmp_path, OPTIONS))[1].data
+    assert by_help == {"batch_size": 8, "num_workers": 2}
 
 
 @pytest.mark.parametrize(

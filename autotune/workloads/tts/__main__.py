@@ -47,7 +47,7 @@ def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]
     """
     cache = text.TokenCache(cache_home(near=config_file), encode) if config.data.text_cache else None
     try:
-        return text.prepare(lines, encode, config.data.text_workers, cache=cache)
+        return text.prepare(lines, encode, config.text_options(), cache=cache)
     except text.TextWorkerError as error:
         raise InputError(
             str(error),

@@ -14,6 +14,7 @@ from autotune.tf.options import (
     Precision,
     RuntimeOptions,
     StepOptions,
+    TextOptions,
     require_at_least,
 )
 from autotune.workloads.tts.ljspeech import InputError
@@ -97,12 +98,16 @@ class TrainerConfig:
             batch_size=self.data.batch_size,
             parallel_calls=self.data.num_workers,
             prefetch_batches=self.data.prefetch_buffer_size,
+            cache=self.data.cache,
             fixed_length=self.data.pad_to_fixed_length,
             buckets=BUCKETS if self.data.bucket_by_length else 1,
             one_shape=self.data.data_gpu is not None,
             seed=seed,
             throughput=self.data.throughput_options,
         )
+
+    def text_options(self) -> TextOptions:
+        return TextOptions(workers=self.data.text_workers)
 
     def device_options(self) -> DeviceOptions:
         return DeviceOptions(

@@ -11,13 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.tf.options import TextOptions
 from autotune.tf.text import TextWorkerError, TokenCache, prepare
 from tests.tf.text import text_functions
 from tests.until import ended, until
 
 ROOT = Path(__file__).resolve().parents[3]
 LINES = [f"line {number}" for number in range(40)]
-PROCESSES = {"workers": 2, "chunk_lines": 5}
+PROCESSES = TextOptions(workers=2, chunk_lines=5)
 
 
 def own_children() -> set[int]:
@@ -29,19 +30,20 @@ def own_children() -> set[int]:
 @pytest.mark.parametrize(
     ("function", "options"),
     [
-        (text_functions.codes, {}),
-        (text_functions.numpy_codes, {}),
+        (text_functions.codes, None),
+        (text_functions.numpy_codes, None),
         (text_functions.numpy_codes, PROCESSES),
         (text_functions.talkative, PROCESSES),
-        (text_functions.codes, {"workers": 50, "chunk_lines": 3}),
+        (text_functions.codes, TextOptions(workers=2, threads=True, chunk_lines=5)),
+        (text_functions.codes, TextOptions(workers=50, chunk_lines=3)),
     ],
-    ids=["here", "here, of NumPy", "processes, of NumPy", "processes", "a process each"],
+    ids=["here", "here, of NumPy", "processes, of NumPy", "processes", "threads", "a process each"],
 )
-def test_tokens_are_the_same_in_every_way(options: dict[str, int], function: Callable) -> None:
+def test_tokens_are_the_same_in_every_way(options: TextOptions | None, function: Callable) -> None:
     """The tokens of each line in the order of the lines, as plain ints; no process stays."""
     before = own_children()
-    lines = LINES[:12] if options.get("workers", 0) > 2 else [*LINES, "", "line 3", "\udcff ß\n|", *LINES]
-    assert prepare(lines, function, **options) == [text_functions.codes(line) for line in lines]
+    lines = LINES[:12] if options and options.workers > 2 else [*LINES, "", "line 3", "\udcff ß\n|", *LINES]
+    assert prepare(lines, function, options) == [text_functions.codes(line) for line in lines]
     assert own_children() == before
 
 
@@ -59,7 +61,7 @@ def test_a_repeated_line_is_prepared_once() -> None:
 
 def test_a_single_chunk_starts_no_process() -> None:
     """What one worker would do alone is done here."""
-    (tokens,) = prepare(["x"], text_functions.loaded_modules, workers=8)
+    (tokens,) = prepare(["x"], text_functions.loaded_modules, TextOptions(workers=8))
     assert tokens[-1] == os.getpid()
 
 
@@ -72,9 +74,10 @@ def test_workers_load_neither_tensorflow_nor_the_main_script(tmp_path: Path) -> 
         "from pathlib import Path\n"
         "sys.path.append(Path('elsewhere'))\n"
         "sys.modules['tensorflow'] = types.ModuleType('tensorflow')\n"
+        "from autotune.tf.options import TextOptions\n"
         "from autotune.tf.text import prepare\n"
         "from tests.tf.text.text_functions import loaded_modules\n"
-        "seen = prepare([str(n) for n in range(20)], loaded_modules, workers=2, chunk_lines=1)\n"
+        "seen = prepare([str(n) for n in range(20)], loaded_modules, TextOptions(workers=2, chunk_lines=1))\n"
         "print(json.dumps([os.getpid(), seen]))\n"
     )
     done = run_script(script)
@@ -96,7 +99,7 @@ def test_a_worker_that_fails_is_an_error(function: Callable, said: str) -> None:
     """Killed, gone, or with an error of the function: it is said at once, and the others end."""
     before = own_children()
     with pytest.raises(TextWorkerError, match=f"(?s){said}"):
-        prepare(LINES, function, **PROCESSES)
+        prepare(LINES, function, PROCESSES)
     assert own_children() == before
 
 
@@ -104,7 +107,7 @@ def test_functions_without_a_name_are_refused_where_they_need_one(tmp_path: Path
     """A lambda is prepared here; processes and the cache say why they cannot have it."""
     assert prepare(["ab"], lambda line: [len(line)]) == [[2]]
     with pytest.raises(ValueError, match="a function at the top of a module"):
-        prepare(LINES, lambda line: [len(line)], **PROCESSES)
+        prepare(LINES, lambda line: [len(line)], PROCESSES)
     with pytest.raises(ValueError, match="a function at the top of a module"):
         TokenCache(tmp_path, lambda line: [len(line)])
 
@@ -113,9 +116,10 @@ def test_a_function_of_the_main_script_is_refused(tmp_path: Path) -> None:
     """No other process can import it; the remedy is said."""
     script = tmp_path / "trainer.py"
     script.write_text(
+        "from autotune.tf.options import TextOptions\n"
         "from autotune.tf.text import prepare\n"
         "def own(line): return [len(line)]\n"
-        "prepare(['a', 'b'], own, workers=2, chunk_lines=1)\n"
+        "prepare(['a', 'b'], own, TextOptions(workers=2, chunk_lines=1))\n"
     )
     assert "own is in the main script, which no other process can import" in run_script(script, ok=False).stderr
 
@@ -130,9 +134,10 @@ def test_workers_end_with_the_trainer(ending: signal.Signals, tmp_path: Path) ->
     script = tmp_path / "trainer.py"
     script.write_text(
         "import sys\n"
+        "from autotune.tf.options import TextOptions\n"
         "from autotune.tf.text import prepare\n"
         "from tests.tf.text.text_functions import endless\n"
-        "prepare([f'{sys.argv[1]}|{n}' for n in range(4)], endless, workers=2, chunk_lines=2)\n"
+        "prepare([f'{sys.argv[1]}|{n}' for n in range(4)], endless, TextOptions(workers=2, chunk_lines=2))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     trainer = subprocess.Popen(
