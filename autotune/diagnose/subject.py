@@ -122,18 +122,18 @@ class DatasetPlace:
     """Folder or file of a dataset.
 
     Attributes:
-        sizes_bytes: Sizes of its files, as far as they were counted.
+        files: Files in it, with their sizes in bytes, as far as they were counted.
         is_whole: Whether all files were counted; else there are more.
     """
 
     key: str
     path: Path
-    sizes_bytes: tuple[int, ...]
+    files: tuple[tuple[Path, int], ...]
     is_whole: bool
 
     @property
     def size_bytes(self) -> int:
-        return sum(self.sizes_bytes)
+        return sum(size for _, size in self.files)
 
 
 def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
@@ -187,22 +187,22 @@ def _existing(value: str, folder: Path) -> Path | None:
 
 
 def _counted(key: str, path: Path, clock: Clock, deadline_s: float) -> DatasetPlace:
-    sizes: list[int] = []
+    files: list[tuple[Path, int]] = []
     waiting, is_whole = [path], True
     while waiting:
         place = waiting.pop()
         try:
             if os.path.isfile(place):
-                sizes.append(os.stat(place).st_size)
+                files.append((place, os.stat(place).st_size))
                 continue
             with os.scandir(place) as entries:
                 for entry in entries:
-                    if len(sizes) >= 20_000 or clock.now_s() > deadline_s:
-                        return DatasetPlace(key=key, path=path, sizes_bytes=tuple(sizes), is_whole=False)
+                    if len(files) >= 20_000 or clock.now_s() > deadline_s:
+                        return DatasetPlace(key=key, path=path, files=tuple(files), is_whole=False)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(Path(entry.path))
                     elif entry.is_file():
-                        sizes.append(entry.stat().st_size)
+                        files.append((Path(entry.path), entry.stat().st_size))
         except OSError:
             is_whole = False
-    return DatasetPlace(key=key, path=path, sizes_bytes=tuple(sizes), is_whole=is_whole)
+    return DatasetPlace(key=key, path=path, files=tuple(files), is_whole=is_whole)

@@ -8,7 +8,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.diagnose import machine_checks
 from autotune.diagnose.findings import Severity
-from autotune.diagnose.machine_checks import check_storage
+from autotune.diagnose.machine_checks import ReadingRate, Reads, check_storage, reading_rate
 from autotune.diagnose.subject import Subject
 from autotune.measure.host import is_network, is_rotating
 from tests.diagnose.static.problems import problem_of
@@ -30,11 +30,12 @@ def look_at(folder: Path, config: str) -> Subject:
     return Subject(problem=problem_of(folder, config), clock=SystemClock())
 
 
-def test_the_dataset_is_found(tmp_path: Path, data: Path) -> None:
-    """Its key, its files and size, and the file system; outputs and what is inside it do not count again."""
+def test_the_dataset_is_found_and_read(tmp_path: Path, data: Path) -> None:
+    """Its key, its files and size, the file system, and a rate; outputs and what is inside it do not count again."""
     config = f"data: {{dataset_path: {data}, train_dir: {data}/a}}\ncheckpoint_dir: {tmp_path}\n"
     result = check_storage(look_at(tmp_path, config))
     assert result.sentence.startswith("data.dataset_path: 30 files, 0.00 GiB")
+    assert "MB/s" in result.sentence
     assert result.issues == ()
 
 
@@ -42,7 +43,7 @@ def test_the_dataset_is_found(tmp_path: Path, data: Path) -> None:
 def test_paths_are_relative_to_the_config_too(tmp_path: Path, data: Path, written: str) -> None:
     """And a pattern stands for its folder."""
     look = look_at(tmp_path, f"data_dir: '{written}'\n")
-    assert [(place.key, place.path, len(place.sizes_bytes)) for place in look.places or ()] == [("data_dir", data, 30)]
+    assert [(place.key, place.path, len(place.files)) for place in look.places or ()] == [("data_dir", data, 30)]
 
 
 @pytest.mark.parametrize("written", ["${oc.env:DATA}", "<root>/wavs", ".", "..", "/", "*.wav", "{config}"])
@@ -67,17 +68,43 @@ def test_without_a_dataset_it_says_why(tmp_path: Path) -> None:
     assert "names no dataset" in check_storage(look_at(tmp_path, "batch_size: 4\n")).why_not
 
 
-def test_a_network_and_a_file_system_that_hangs_are_named(
+def test_a_sample_says_what_came_from_memory(tmp_path: Path, data: Path) -> None:
+    """What has just been written is in the page cache, where the file system tells; files that are gone are counted."""
+    files = [(path, 20_000) for path in sorted(data.rglob("*.wav"))]
+    rate = reading_rate([*files, (data / "gone.wav", 1)], SystemClock())
+    assert rate.disk.files + rate.cache.files == 30
+    assert rate.disk.size_bytes + rate.cache.size_bytes == 30 * 20_000
+    assert rate.cache.files == (30 if rate.knows_cache else 0)
+
+
+def test_links_to_files_are_read_and_a_file_system_that_hangs_is_named(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what to do: the dataset is small enough for memory; a server that is gone ends the check alone."""
+    """A dataset may be made of links; one on a server that is gone ends the check and not the diagnosis."""
+    links = tmp_path / "links"
+    links.mkdir()
+    for path in (data / "a").iterdir():
+        (links / path.name).symlink_to(path)
+    look = look_at(tmp_path, f"data_dir: {links}\n")
+    assert look.places is not None
+    rate = reading_rate(look.places[0].files, SystemClock())
+    assert rate.disk.files + rate.cache.files == 15
+    look = look_at(tmp_path, f"data_dir: {links}\n")
+    monkeypatch.setattr("autotune.diagnose.subject.in_time", lambda _question: None)
+    (issue,) = check_storage(look).issues
+    assert issue.severity is Severity.ERROR
+
+
+def test_a_network_and_a_slow_disk_are_named(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do: the dataset is small enough for memory."""
+    slow = ReadingRate(disk=Reads(files=20, size_bytes=400_000, duration_s=1.0), cache=Reads(), knows_cache=True)
+    monkeypatch.setattr(machine_checks, "reading_rate", lambda _files, _clock: slow)
+    (issue,) = check_storage(look_at(tmp_path, f"data_dir: {data}\n")).issues
+    assert "gave 0 MB/s and 20 files/s from the disk (20 files), which is slow" in issue.sentence
+    assert "fit into memory" in issue.recommendations[0].sentence
     monkeypatch.setattr(machine_checks, "file_system", lambda _path: "nfs4")
     (issue,) = check_storage(look_at(tmp_path, f"data_dir: {data}\n")).issues
     assert "on another machine (nfs4)" in issue.sentence
-    assert "fit into memory" in issue.recommendations[0].sentence
-    monkeypatch.setattr("autotune.diagnose.subject.in_time", lambda _question: None)
-    (issue,) = check_storage(look_at(tmp_path, f"data_dir: {data}\n")).issues
-    assert issue.severity is Severity.ERROR
 
 
 def test_file_systems_of_networks_are_told_by_their_names() -> None:
