@@ -40,6 +40,8 @@ def check_configuration(look: Subject) -> CheckResult:
         _slow_settings,
         _unsuitable_workers,
         _unused_precision,
+        _accumulated_batches,
+        _without_effect,
     )
     weights = list(Severity)
     raw = [one for kind in kinds for one in kind(problem)]
@@ -272,6 +274,24 @@ def _absent_gpus(problem: Problem) -> Iterator[Issue]:
             yield _found(sentence, remedy, severity=Severity.ERROR, place=path)
 
 
+def _without_effect(problem: Problem) -> Iterator[Issue]:
+    gpus, keys = len(problem.machine.gpus), known_keys(problem)
+    found = [key for key in keys if key.row.idle_without_gpu and key.value is True] if gpus == 0 else []
+    if gpus < 2 and any(one.row.device and one.value is not None for one in keys):
+        found += [key for key in keys if key.row.needs_gpus == 2]
+    if found:
+        there, have = "no GPU" if gpus == 0 else "one GPU", "has" if len(found) == 1 else "have"
+        sentence = f"On this machine, with {there}, {_listed([key.path for key in found])} {have} no effect."
+        yield _found(sentence, severity=Severity.NOTE, place=found[0].path)
+
+
+def _listed(names: list[str]) -> str:
+    more = [f"{len(names) - 4} more"] if len(names) > 4 else []
+    shown: list[str] = [*names[:4], *more]
+    *most, last = shown
+    return " and ".join((", ".join(most), last)) if most else last
+
+
 def _slow_precision(problem: Problem) -> Iterator[Issue]:
     gpus, machine = problem.machine.gpus, problem.machine
     known = [types_of(gpu) for gpu in gpus]
@@ -328,3 +348,30 @@ def _half(key: Key, problem: Problem, *, bfloat16: bool) -> Scalar:
         return True if key.row.number_type in ("any", "bfloat16" if bfloat16 else "float16") else None
     halves = key.row.heuristic_values(key.value, problem.machine)
     return next((one for one in halves if (one in PRECISION.bfloat16) is bfloat16), None)
+
+
+def _batch_sizes(problem: Problem) -> list[tuple[str, int]]:
+    sizes = [key for key in known_keys(problem) if key.row.counts == "samples"]
+    return [(key.path, key.value) for key in sizes if isinstance(key.value, int)]
+
+
+def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
+    batches, found = _batch_sizes(problem), _accumulations(problem)
+    if not problem.machine.gpus or len(found) != 1 or len(batches) != 1 or found[0][1] % 2:
+        return
+    (path, steps), (batch, size) = found[0], batches[0]
+    sentence = f"{path} is {steps}: {steps} batches of {size} make one update."
+    remedy = (
+        f"Where memory suffices, {batch}: {size * 2} and {path}: {steps // 2} are the same training in fewer, larger "
+        "steps."
+    )
+    values = {batch: size * 2, path: steps // 2}
+    yield _found(sentence, remedy, severity=Severity.NOTE, values=values, limit=Limit.HOST, cost="memory", place=path)
+
+
+def _accumulations(problem: Problem) -> list[tuple[str, int]]:
+    return [
+        (path, value)
+        for path, value in problem.settings.scalars.items()
+        if key_name(path) in BATCH_NAMES.accumulation and type(value) is int and value > 1
+    ]

@@ -28,6 +28,7 @@ from autotune.diagnose.machine_checks import (
     check_graph,
     check_hardware,
     check_memory,
+    check_native_loader,
     check_storage,
 )
 from autotune.diagnose.measured_checks import (
@@ -153,6 +154,7 @@ def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False
         check_configuration(look),
         check_code(look),
         check_graph(answers),
+        check_native_loader(answers),
     )
 
 

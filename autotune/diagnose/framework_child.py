@@ -33,7 +33,7 @@ class Answers:
         return "error" not in said
 
 
-def ask_torch(answers: Answers) -> None:
+def ask_torch(answers: Answers, _sample: str) -> None:
     """Ask PyTorch for its version, and for the GPUs that it sees."""
     modules: Any = []
     if answers.give("import", lambda: modules.append(importlib.import_module("torch"))):
@@ -43,8 +43,8 @@ def ask_torch(answers: Answers) -> None:
         answers.give("gpus", lambda: int(torch.cuda.device_count()) if torch.cuda.is_available() else 0)
 
 
-def ask_tensorflow(answers: Answers) -> None:
-    """Ask TensorFlow the same, and let it compile a small function."""
+def ask_tensorflow(answers: Answers, sample: str) -> None:
+    """Ask TensorFlow the same, let it compile a small function, and decode a file where one is given."""
     modules: Any = []
     if not answers.give("import", lambda: modules.append(importlib.import_module("tensorflow"))):
         return
@@ -65,16 +65,35 @@ def ask_tensorflow(answers: Answers) -> None:
         return
     answers.give("graph", lambda: float(tf.function(compute)(tf.ones([8, 8]))))
     answers.give("xla", lambda: float(tf.function(compute, jit_compile=True)(tf.ones([8, 8]))))
+    if sample:
+        answers.give("decode", lambda: decoded(tf, sample))
+
+
+def decoded(tf: Any, sample: str) -> str:
+    """Decode a file with TensorFlow's own ops, and return what it holds."""
+    suffix = os.path.splitext(sample)[1].lower()
+    with tf.device("CPU:0"):
+        if suffix.startswith(".tfrecord"):
+            return f"a record of {len(next(iter(tf.data.TFRecordDataset(sample))).numpy())} bytes"
+        content = tf.io.read_file(sample)
+        if suffix == ".wav":
+            audio, rate = tf.audio.decode_wav(content)
+            return f"{audio.shape[0]} samples of {audio.shape[1]} channel(s) at {int(rate)} Hz"
+        return "an image of {}".format("x".join(str(size) for size in tf.io.decode_image(content).shape))
 
 
 QUESTIONS = {"tensorflow": ask_tensorflow, "torch": ask_torch}
 
 
-def main(framework: str, path: str) -> None:
-    """Ask a framework."""
+def main(framework: str, path: str, sample: str) -> None:
+    """Ask a framework.
+
+    Args:
+        sample: File to decode; empty for none.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    QUESTIONS[framework](Answers(path))
+    QUESTIONS[framework](Answers(path), sample)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

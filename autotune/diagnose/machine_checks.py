@@ -398,7 +398,7 @@ def _is_cached(descriptor: int) -> bool | None:
         return None
 
 
-# Checks of the framework beside the trainer's interpreter: its build, graph mode and XLA. A
+# Checks of the framework beside the trainer's interpreter: its build, graph mode and XLA, and its own decoders. A
 # short-lived child of that interpreter is asked (`framework_child`).
 
 
@@ -431,11 +431,13 @@ class FrameworkAnswers:
         framework: ``tensorflow`` or ``torch``; empty where neither is known to be used.
         why_not: Reason for which it was not asked, or not answered; None where it was.
         answers: Answers by the name of the question.
+        sample: File that it was to decode; None for none.
     """
 
     framework: str
     why_not: str | None = None
     answers: Mapping[str, Answer] = field(default_factory=dict)
+    sample: Path | None = None
 
     @property
     def why_not_tensorflow(self) -> str | None:
@@ -463,12 +465,13 @@ def ask_framework(look: Subject) -> FrameworkAnswers:
     framework = _used_framework(problem, framework_versions(interpreter) if problem is None else problem.frameworks)
     if not framework:
         return FrameworkAnswers(framework="", why_not="neither TensorFlow nor PyTorch is installed beside it")
+    sample = next((file for place in look.places or () for file in place.decodable), None)
     # A framework looks up programs of the system; where none of the project is to be started, the PATH may name some.
     own = {"PATH": os.defpath} if problem is None or not look.is_run else problem.settings.section.env
     with tempfile.TemporaryDirectory(prefix="autotune-diagnose-") as folder:
         file = Path(folder, "answers.jsonl")
         child = Path(__file__).with_name("framework_child.py").read_text()
-        words = (str(interpreter.absolute()), "-c", child, framework, str(file))
+        words = (str(interpreter.absolute()), "-c", child, framework, str(file), str(sample or ""))
         ended = run_short(words, _CHILD_LIMIT_S, env={**os.environ, **own})
         answers = _answers_in(file)
     why_silent: str | None = None
@@ -477,7 +480,7 @@ def ask_framework(look: Subject) -> FrameworkAnswers:
         how = f"ended with {ended.status}" if ended.status is not None else late
         asked = str(interpreter)
         why_silent = f"a child of {asked} that asked {framework} {how}"
-    return FrameworkAnswers(framework=framework, why_not=why_silent, answers=answers)
+    return FrameworkAnswers(framework=framework, why_not=why_silent, answers=answers, sample=sample)
 
 
 def _interpreter_of(problem: Problem) -> Path | None:
@@ -561,6 +564,28 @@ def check_graph(asked: FrameworkAnswers) -> CheckResult:
         remedy = "Leave it off in the config, or mend the installation."
         issues.append(issue("graph-and-xla", fails, remedy))
     return CheckResult(check="graph-and-xla", issues=tuple(issues), sentence=" and ".join(works))
+
+
+def check_native_loader(asked: FrameworkAnswers) -> CheckResult:
+    """See whether TensorFlow's own ops decode a file of the dataset."""
+    if why_not := asked.why_not_tensorflow:
+        return CheckResult(check="native-loader", why_not=why_not)
+    if asked.sample is None:
+        why_not = "the config names no folder with .wav, .png, .jpg or .tfrecord files"
+        return CheckResult(check="native-loader", why_not=why_not)
+    answer = asked.answers.get("decode")
+    if answer is not None and answer.error is None:
+        sentence = f"{asked.sample.name} is {answer.value}"
+        return CheckResult(check="native-loader", sentence=sentence)
+    found = issue(
+        "native-loader",
+        f"TensorFlow's own ops do not decode this file: {_why_silent(asked, answer)}.",
+        "Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord.",
+        severity=Severity.NOTE,
+        place=str(asked.sample),
+        limit=Limit.PREPARING,
+    )
+    return CheckResult(check="native-loader", issues=(found,))
 
 
 def _why_silent(asked: FrameworkAnswers, answer: Answer | None) -> str:

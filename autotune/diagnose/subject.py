@@ -115,6 +115,7 @@ _PLACE = re.compile(r"(?:.*_)?(?:dir|directory|folder|path|paths|root|file|files
 _TEMPLATE = re.compile(r"[${}<>\n]")
 _WILDCARD = re.compile(r"[*?\[]")
 _NO_DATA = re.compile(r".*\.(?:py|sh|ya?ml|json5?|toml|ckpt|pth?|h5|keras|onnx|safetensors|model|vocab)")
+_DECODABLE = (".wav", ".png", ".jpg", ".jpeg", ".tfrecord", ".tfrecords")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +135,11 @@ class DatasetPlace:
     @property
     def size_bytes(self) -> int:
         return sum(size for _, size in self.files)
+
+    @property
+    def decodable(self) -> Iterator[Path]:
+        """Its files that TensorFlow decodes by itself."""
+        return (path for path, size in self.files if path.suffix.lower() in _DECODABLE and size > 0)
 
 
 def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:

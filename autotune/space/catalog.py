@@ -41,6 +41,7 @@ class Traits:
     number_type: Literal["float16", "bfloat16", "any"] | None = None
     shapes: Literal["compiled", "fixed"] | None = None
     loads_ahead: bool = False
+    idle_without_gpu: bool = False
     reported_as: tuple[str, ...] = ()
 
 

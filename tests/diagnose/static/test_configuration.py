@@ -63,6 +63,21 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
             "launched one by one, and not fused",
             {"enable_xla": True, "pad_to_fixed_length": True},
         ),
+        (
+            "{batch_size: 8, accumulate_grad_batches: 4}",
+            A100,
+            "note",
+            "4 batches of 8 make one update",
+            {"batch_size": 16, "accumulate_grad_batches": 2},
+        ),
+        ("{pin_memory: true, fp16: true}", CPU, "note", "with no GPU, pin_memory and fp16 have no effect", {}),
+        (
+            "{data_gpu: 0, model_gpu: 0, pipeline_buffer_size: 4}",
+            A100,
+            "note",
+            "with one GPU, pipeline_buffer_size has no effect",
+            {},
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_values_that_mend_it(

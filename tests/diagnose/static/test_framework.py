@@ -14,6 +14,7 @@ from autotune.diagnose.machine_checks import (
     ask_framework,
     check_framework,
     check_graph,
+    check_native_loader,
 )
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import STATIC_CHECKS
@@ -54,7 +55,7 @@ def test_failures_are_told_in_one_line() -> None:
     broken = answered(**{"import": Exception("ImportError: libcudart.so.12: cannot open")})
     (issue,) = check_framework(LOOK, broken).issues
     assert (str(issue.severity), "libcudart" in issue.sentence) == ("error", True)
-    assert check_graph(broken).why_not == "TensorFlow cannot be imported"
+    assert check_graph(broken).why_not == check_native_loader(broken).why_not == "TensorFlow cannot be imported"
     (issue,) = check_graph(answered(**{"import": None}, graph=5.0, xla=Exception("InternalError: no ptxas"))).issues
     assert issue.sentence == "XLA fails here: InternalError: no ptxas."
     late = answered(why_not="a child did not answer within 25 s", **{"import": None}, graph=5.0)
@@ -117,16 +118,20 @@ def test_a_command_without_an_interpreter_is_not_asked(tmp_path: Path) -> None:
 
 @pytest.mark.services
 def test_all_checks_are_made_on_a_real_trainer(tmp_path: Path) -> None:
-    """Every row of the table has its result: TensorFlow's own child compiles."""
+    """Every row of the table has its result: TensorFlow's own child compiles, and decodes a file of the dataset."""
     pytest.importorskip("tensorflow", reason="the framework is asked in a child that needs it")
+    wave = b"RIFF" + (36 + 8).to_bytes(4, "little") + b"WAVEfmt " + (16).to_bytes(4, "little")
+    wave += b"\1\0\1\0" + (8000).to_bytes(4, "little") + (16000).to_bytes(4, "little") + b"\2\0\x10\0"
+    wave += b"data" + (8).to_bytes(4, "little") + bytes(8)
     (tmp_path / "wavs").mkdir()
-    (tmp_path / "wavs" / "1.wav").write_bytes(bytes(44))
+    (tmp_path / "wavs" / "1.wav").write_bytes(wave)
     (tmp_path / "train.py").write_text("import tensorflow as tf\ntf.numpy_function(f, [], tf.float32)\n")
     command = f"'{{python}} {tmp_path}/train.py --config {{config}}'"
     problem = problem_of(tmp_path, f"autotune:\n  command: {command}\ndata_dir: {tmp_path}/wavs\nbatch_sze: 8\n")
     results = {result.check: result for result in static_checks(problem, SystemClock())}
     assert list(results) == [check.id for check in STATIC_CHECKS]
     assert results["graph-and-xla"].sentence.startswith("graph mode works")
+    assert results["native-loader"].sentence == "1.wav is 4 samples of 1 channel(s) at 8000 Hz"
     assert "TensorFlow" in results["framework"].sentence
     assert len(results["code"].issues) == len(results["configuration"].issues) == 1
     assert all(issue.check == name for name, result in results.items() for issue in result.issues)
@@ -142,4 +147,5 @@ def test_without_a_config_this_machine_is_looked_at(monkeypatch: pytest.MonkeyPa
         "configuration",
         "code",
         "graph-and-xla",
+        "native-loader",
     }
