@@ -10,7 +10,9 @@ from functools import cached_property
 from pathlib import Path
 
 from autotune.config.sources import (
+    Function,
     LiveCode,
+    SourceFile,
     Unit,
     dataset_calls,
     is_evaluation,
@@ -19,6 +21,7 @@ from autotune.config.sources import (
     read_sources,
     trainer_files,
     words_in,
+    words_of,
 )
 from autotune.diagnose.findings import CheckResult, Issue, capitalized, issue
 from autotune.diagnose.subject import Subject
@@ -146,79 +149,13 @@ def _line(node: ast.AST) -> int:
     return int(getattr(node, "lineno", 1))
 
 
-# Training loops and steps.
-
-
-_STEPPING = frozenset(("backward", "manual_backward", "apply_gradients", "train_on_batch"))
-_ANY_OBJECTS = frozenset(("step", "update", "run", "forward", "fit", "call", "train", "main", "apply", "backward"))
-_RUNNING = frozenset(("run", "experimental_run_v2"))  # of a distribution strategy
-
-
-class Training:
-    """Training loops and steps of a trainer."""
-
-    def __init__(self, code: LiveCode) -> None:
-        self.code = code
-        self._functions = [unit for units in code.functions.values() for unit in units]
-
-    @cached_property
-    def steps(self) -> dict[ast.AST, Unit]:
-        """Functions that make one step, also by calling such a function: what they do is done in each step."""
-        found: dict[ast.AST, Unit] = {}
-
-        def makes_one(unit: Unit) -> bool:
-            if unit.name == "training_step" and unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef):
-                return True  # of a LightningModule
-            outside = (call for call in unit.calls if unit.innermost_loop(call) is None)
-            return any(_is_step(call) or self._calls(unit, call, found) for call in outside)
-
-        while new := [unit for unit in self._functions if unit.node not in found and makes_one(unit)]:
-            found.update((unit.node, unit) for unit in new)
-        return found
-
-    @cached_property
-    def each_step(self) -> tuple[tuple[Unit, ast.AST], ...]:
-        """Nodes that are evaluated in each step, whatever happens: those under a condition are left out."""
-        tops = {node for node, unit in self.steps.items() if self._is_called_in_a_loop(unit)}
-        for unit in self.code.units:
-            stepping = (call for call in unit.calls if _is_step(call) or self._calls(unit, call, self.steps))
-            tops.update(loop for call in stepping if (loop := unit.innermost_loop(call)) is not None)
-        found = []
-        for unit, node in self.code.nodes():
-            top = unit.innermost_loop(node) or unit.node
-            if top in tops and not unit.is_conditional(node, top):
-                found.append((unit, node))
-        return tuple(found)
-
-    def _calls(self, unit: Unit, call: ast.Call, among: dict[ast.AST, Unit]) -> bool:
-        name = last_part(call.func)
-        if name in _RUNNING and call.args:
-            name = last_part(call.args[0])  # strategy.run(step, args=...)
-        known = self.code.functions.get(name, ())
-        if not any(one.node in among for one in known):
-            return False
-        is_own = isinstance(call.func, ast.Attribute) and last_part(call.func.value) == "self"
-        if isinstance(call.func, ast.Name) or is_own:
-            same = [one for one in known if one.file is unit.file]
-            return any(one.node in among for one in same or known)
-        return len(known) == 1 and name not in _ANY_OBJECTS
-
-    def _is_called_in_a_loop(self, step: Unit) -> bool:
-        return step.name in ("training_step", "train_step") or any(
-            last_part(node) == step.name and unit.innermost_loop(node) is not None for unit, node in self.code.nodes()
-        )
-
-
-def _is_step(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STEPPING
-
-
 # Finders of slow code that more than a call's name tells; ``tables.toml`` names each by its rule.
 
 
 Places = Iterator[tuple[Unit, ast.AST]]
 """Nodes with the functions or modules that they are in."""
 
+_OTHER_ROUNDS = frozenset(("fold", "model", "config", "cfg", "seed", "trial", "lr", "name", "device", "gpu", "split"))
 _FETCHING = frozenset(("item", "numpy", "cpu", "tolist"))
 
 
@@ -237,12 +174,49 @@ def eager_by_hand(training: Training) -> Places:
             yield unit, node.value if isinstance(node, ast.keyword) else node
 
 
+def eager_steps(training: Training) -> Places:
+    """Yield functions, or loops of a module, that update the weights op by op."""
+    for unit in training.code.units:
+        if unit.node in training.compiled or not unit.file.imports("tensorflow") or _is_keras_step(unit):
+            continue
+        updates = [call for call in unit.calls if last_part(call.func) == "apply_gradients"]
+        updates = [call for call in updates if training.is_each_step(unit, call)]
+        called = [other for name in unit.names for other in training.code.functions.get(name, ())]
+        computes = any("GradientTape" in one.names for one in (unit, *called))
+        is_compiled = _is_in_compiled(training, unit) or (unit.name and training.handed_on(unit))
+        if updates and computes and not is_compiled:
+            yield unit, min(updates, key=lambda call: call.lineno)
+
+
 def serial_maps(training: Training) -> Places:
     """Yield serial ``map`` calls of datasets whose function has a state: random numbers or Python."""
     for unit, call in dataset_calls(training.code, "map"):
         # Dataset.map(map_func, num_parallel_calls=None, ...)
         is_serial = len(call.args) == 1 and not any(one.arg in ("num_parallel_calls", None) for one in call.keywords)
         if is_serial and _is_stateful(training, unit, call.args[0], set()):
+            yield unit, call
+
+
+def functions_made_in_loops(training: Training) -> Places:
+    """Yield where ``tf.function`` is put on something again in each round of a loop."""
+    for unit, node in training.code.nodes():
+        parent = unit.file.parents.get(node)
+        is_decorator = isinstance(parent, ast.FunctionDef) and node in parent.decorator_list
+        made = node.func if isinstance(node, ast.Call) else node if is_decorator else None
+        if made is not None and unit.file.full_name(made) == FUNCTION:
+            loops = list(unit.loops_around(node))
+            if loops and not any(_goes_over_others(loop) for loop in loops):
+                yield unit, node
+
+
+def counters_as_arguments(training: Training) -> Places:
+    """Yield calls of compiled functions with a Python number that is another one in each round."""
+    for unit, call in training.code.nodes():
+        if not isinstance(call, ast.Call) or last_part(call.func) not in training.scalar_sensitive:
+            continue
+        counters = {name for loop in unit.loops_around(call) for name in loop_counters(loop)}
+        given = [*call.args, *(one.value for one in call.keywords)]
+        if any(isinstance(one, ast.Name) and one.id in counters for one in given):
             yield unit, call
 
 
@@ -290,6 +264,22 @@ def _runs_eagerly(unit: Unit, node: ast.AST) -> bool:
         name = unit.file.full_name(node.func)
         return name.startswith("tensorflow.") and name.endswith(("run_functions_eagerly", "enable_debug_mode"))
     return False
+
+
+def _is_keras_step(unit: Unit) -> bool:
+    is_method = unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef) and bool(unit.outer.node.bases)
+    return is_method and unit.name in ("train_step", "apply_gradients", "call", "minimize", "update_step")
+
+
+def _is_in_compiled(training: Training, unit: Unit | None) -> bool:
+    return unit is not None and (unit.node in training.compiled or _is_in_compiled(training, unit.outer))
+
+
+def _goes_over_others(loop: ast.AST) -> bool:
+    """Return whether a loop goes over things that each need a function of their own, such as models."""
+    target = loop.target if isinstance(loop, ast.For) else None
+    names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)] if target is not None else []
+    return bool(words_of(*names) & _OTHER_ROUNDS)
 
 
 # Finders of slow PyTorch code.
@@ -397,3 +387,145 @@ def _losses(training: Training) -> dict[ast.AST, set[str]]:
             names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and "loss" in one.id.lower()}
             found.setdefault(unit.innermost_loop(node) or unit.node, set()).update(names)
     return found
+
+
+# Training loops and steps.
+
+
+FUNCTION = "tensorflow.function"
+_STEPPING = frozenset(("backward", "manual_backward", "apply_gradients", "train_on_batch"))
+_ANY_OBJECTS = frozenset(("step", "update", "run", "forward", "fit", "call", "train", "main", "apply", "backward"))
+_RUNNING = frozenset(("run", "experimental_run_v2"))  # of a distribution strategy
+
+
+class Training:
+    """Training loops and steps of a trainer."""
+
+    def __init__(self, code: LiveCode) -> None:
+        self.code = code
+        self._functions = [unit for units in code.functions.values() for unit in units]
+
+    @cached_property
+    def steps(self) -> dict[ast.AST, Unit]:
+        """Functions that make one step, also by calling such a function: what they do is done in each step."""
+        found: dict[ast.AST, Unit] = {}
+
+        def makes_one(unit: Unit) -> bool:
+            if unit.name == "training_step" and unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef):
+                return True  # of a LightningModule
+            outside = (call for call in unit.calls if unit.innermost_loop(call) is None)
+            return any(_is_step(call) or self._calls(unit, call, found) for call in outside)
+
+        while new := [unit for unit in self._functions if unit.node not in found and makes_one(unit)]:
+            found.update((unit.node, unit) for unit in new)
+        return found
+
+    @cached_property
+    def each_step(self) -> tuple[tuple[Unit, ast.AST], ...]:
+        """Nodes that are evaluated in each step, whatever happens: those under a condition are left out."""
+        tops = {node for node, unit in self.steps.items() if self._is_called_in_a_loop(unit)}
+        for unit in self.code.units:
+            stepping = (call for call in unit.calls if _is_step(call) or self._calls(unit, call, self.steps))
+            tops.update(loop for call in stepping if (loop := unit.innermost_loop(call)) is not None)
+        found = []
+        for unit, node in self.code.nodes():
+            top = unit.innermost_loop(node) or unit.node
+            if top in tops and not unit.is_conditional(node, top):
+                found.append((unit, node))
+        return tuple(found)
+
+    @cached_property
+    def compiled(self) -> frozenset[ast.AST]:
+        """Functions that run in a graph: by ``tf.function``, or because such a function names or defines them."""
+        names = {name for name, _ in self._made_into_graphs}
+        found = set[ast.AST]()
+        while new := [unit for unit in self._functions if unit.name in names and unit.node not in found]:
+            found |= {unit.node for unit in new}
+            names = set[str]().union(*(unit.names for unit in new))
+            names |= {node.name for unit in new for node in unit.nodes if isinstance(node, ast.FunctionDef)}
+        return frozenset(found)
+
+    @cached_property
+    def scalar_sensitive(self) -> frozenset[str]:
+        """Names of functions that are traced anew for each new Python number that they are given."""
+        return frozenset(
+            name
+            for name, made in self._made_into_graphs
+            if not (isinstance(made, ast.Call) and any(one.arg in ("input_signature", None) for one in made.keywords))
+        )
+
+    def is_each_step(self, unit: Unit, node: ast.AST) -> bool:
+        """Return whether a node is in a loop of training, or in a function that such a loop calls."""
+        in_step = unit.node in self.steps and self._is_called_in_a_loop(unit)
+        return in_step or unit.innermost_loop(node) is not None
+
+    def handed_on(self, unit: Unit) -> bool:
+        """Return whether a function is given to something that may compile it, such as a wrapper of the trainer's."""
+        return any(
+            last_part(given) == unit.name and last_part(call.func) not in _RUNNING
+            for other in self.code.units
+            for call in other.calls
+            for given in (*call.args, *(one.value for one in call.keywords))
+        )
+
+    @cached_property
+    def _made_into_graphs(self) -> list[tuple[str, ast.expr]]:
+        """Names of functions, each with the expression that puts ``tf.function`` on it."""
+        found: list[tuple[str, ast.expr]] = []
+        makers = {file: _makers(file) for file in self.code.files}
+        for unit, node in self.code.nodes():
+            file = unit.file
+            if isinstance(node, Function):
+                made = [
+                    one
+                    for one in node.decorator_list
+                    if any(file.full_name(part) in makers[file] for part in ast.walk(one))
+                ]
+                found += [(node.name, one) for one in made]
+            elif isinstance(node, ast.Call) and file.full_name(node.func) in makers[file]:
+                parent = file.parents.get(node)
+                assigned = parent.targets if isinstance(parent, ast.Assign) else []
+                found += [(name, node) for name in map(last_part, (*node.args[:1], *assigned)) if name]
+        return found
+
+    def _calls(self, unit: Unit, call: ast.Call, among: dict[ast.AST, Unit]) -> bool:
+        name = last_part(call.func)
+        if name in _RUNNING and call.args:
+            name = last_part(call.args[0])  # strategy.run(step, args=...)
+        known = self.code.functions.get(name, ())
+        if not any(one.node in among for one in known):
+            return False
+        is_own = isinstance(call.func, ast.Attribute) and last_part(call.func.value) == "self"
+        if isinstance(call.func, ast.Name) or is_own:
+            same = [one for one in known if one.file is unit.file]
+            return any(one.node in among for one in same or known)
+        return len(known) == 1 and name not in _ANY_OBJECTS
+
+    def _is_called_in_a_loop(self, step: Unit) -> bool:
+        return step.name in ("training_step", "train_step") or any(
+            last_part(node) == step.name and unit.innermost_loop(node) is not None for unit, node in self.code.nodes()
+        )
+
+
+def _is_step(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _STEPPING
+
+
+def _makers(file: SourceFile) -> set[str]:
+    found = {FUNCTION}
+    for node in ast.walk(file.tree):
+        if isinstance(node, ast.Assign):
+            parts = list(ast.walk(node.value))
+            called = {id(one.func) for one in parts if isinstance(one, ast.Call)}
+            if any(file.full_name(one) == FUNCTION and id(one) not in called for one in parts):
+                found |= {last_part(target) for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def loop_counters(loop: ast.AST) -> Iterator[str]:
+    """Yield the names of Python numbers that a loop counts."""
+    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
+        called, target = last_part(loop.iter.func), loop.target
+        first = target.elts[0] if called == "enumerate" and isinstance(target, ast.Tuple) else target
+        if called in ("range", "enumerate") and isinstance(first, ast.Name):
+            yield first.id
