@@ -40,6 +40,9 @@ def _condition(text: str) -> "FailOn":
     "exit with 1 where it is not.",
 )
 @click.option(
+    "--gpus", is_flag=True, help="Print, for this GPU and usual ones, what to begin with, and do nothing else."
+)
+@click.option(
     "--fix",
     is_flag=True,
     help="Write the change with the largest certain gain that leaves the training the same into the config.",
@@ -70,8 +73,9 @@ def command(call: Invocation, /, **options: Any) -> int:
     passes outside of steps, neighbours. Changes that may help are tried in turn with it. The config is not touched
     without --fix. Without --config: this machine and its installation, as a bug report wants them.
     """
-    from autotune.commands.diagnose_run import DiagnosisRequest
+    from autotune.commands.diagnose_run import DiagnosisRequest, say_gpus
 
+    shows_gpus = options.pop("gpus")
     request = DiagnosisRequest(**options)
     if request.config is None and (request.fix or request.trainer):
         raise click.UsageError("--fix and a trainer's command are about a config: name it with --config.")
@@ -79,6 +83,9 @@ def command(call: Invocation, /, **options: Any) -> int:
         raise click.UsageError("--verify makes trials of a config, and nothing of --static, --fix and --out.")
     if request.static and request.fix:
         raise click.UsageError("--fix writes what trials have shown to help, and --static makes none.")
+    if shows_gpus:
+        say_gpus(request)
+        return 0
     clock = call.clock
     makes_trials = request.config is not None and not request.static
     ends_s = call.started_s + request.budget_s if makes_trials else float("inf")

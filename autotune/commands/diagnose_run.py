@@ -11,14 +11,17 @@ from autotune.commands.apply_answer import apply_values
 from autotune.commands.output import say_aside, say_object
 from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in, report_text
 from autotune.config.command import typed_tokens
+from autotune.diagnose.config_checks import effective_batch
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
 from autotune.diagnose.profiles import PipelineProfile, StepProfile, profile_pipeline, profile_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
+from autotune.measure.gpu.devices import look_for_gpus
 from autotune.measure.host import machine_facts
+from autotune.records import Gpu
 from autotune.report.console import file_console, text_console
-from autotune.report.diagnosis import diagnosis_document, print_diagnosis
+from autotune.report.diagnosis import diagnosis_document, print_diagnosis, print_gpus
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
 from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
@@ -155,6 +158,14 @@ def _problem(request: DiagnosisRequest) -> Problem | None:
     )
     problem.settings.require_folder()
     return problem
+
+
+def say_gpus(request: DiagnosisRequest) -> None:
+    """Says what to begin with on GPUs, for the effective batch of the config where there is one."""
+    problem = _problem(request)
+    here = [Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in look_for_gpus().gpus]
+    usual = 64  # an update of so many samples, where no config says it
+    print_gpus(text_console(), here, effective_batch=(effective_batch(problem) if problem else None) or usual)
 
 
 def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float, as_json: bool) -> None:

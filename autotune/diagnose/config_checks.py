@@ -1,5 +1,6 @@
 """Check of the config: mistakes in it, and values that do not suit this machine."""
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -8,8 +9,9 @@ from functools import partial
 
 from autotune.config.document import Leaf
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, counted, issue
-from autotune.diagnose.subject import Key, Subject, known_keys, place_of, trainer_text, written
-from autotune.diagnose.tables import PRECISION, SETTINGS, types_of
+from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, place_of, trainer_text, written
+from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
+from autotune.measure.host import memory_state
 from autotune.records import Scalar
 from autotune.search.problem import Problem
 from autotune.space.catalog import (
@@ -41,10 +43,14 @@ def check_configuration(look: Subject) -> CheckResult:
         _unsuitable_workers,
         _unused_precision,
         _accumulated_batches,
+        _small_batches,
         _without_effect,
     )
     weights = list(Severity)
     raw = [one for kind in kinds for one in kind(problem)]
+    if whole := [place for place in look.places or () if place.is_whole]:
+        dataset, room_bytes = max(whole, key=lambda place: place.size_bytes), memory_state().available_bytes
+        raw += [*_caches_that_fit(problem, dataset, room_bytes), *_buffers_beyond_memory(problem, dataset, room_bytes)]
     found = [_as_it_can_be_written(problem, one) for one in raw]
     found.sort(key=lambda one: weights.index(one.severity))
     values, known = len(problem.settings.scalars), len(known_keys(problem))
@@ -254,6 +260,40 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
         yield _found(sentence, remedy, values={key.path: good}, limit=Limit.PREPARING, place=key.path)
 
 
+def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
+    """Yield caches in memory that are off though the dataset's files fit there ten times: decoded they are larger."""
+    for key in known_keys(problem):
+        if key.row.settling and key.value not in key.row.settling and 10 * dataset.size_bytes < room_bytes:
+            sentence = (
+                f"{key.said}, and the {dataset.size_bytes >> 20} MiB of {dataset.key} fit into memory ten times: from "
+                "the second epoch on nothing is loaded or prepared again, unless it is different each time."
+            )
+            value = key.row.heuristic_values(key.value, problem.machine)[0]
+            remedy, cost = _try(key.path, written(value)), "memory; what is random before the cache stays as it was"
+            note = Severity.NOTE
+            values = {key.path: value}
+            yield _found(sentence, remedy, severity=note, values=values, limit=Limit.LOADING, cost=cost, place=key.path)
+
+
+def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
+    """Yield batches ahead that take more memory than there is, if a sample takes no less than its file."""
+    batches = [value for _, value in _batch_sizes(problem)]
+    sample_bytes = dataset.size_bytes / max(1, len(dataset.files))
+    if len(batches) != 1 or len(dataset.files) < 2 * batches[0]:  # else a file is no sample
+        return
+    for key in known_keys(problem):
+        is_count = key.row.counts == "batches" and isinstance(key.value, int)
+        needed_bytes = int(key.value or 0) * batches[0] * sample_bytes if is_count else 0.0
+        if needed_bytes > room_bytes:
+            sentence = (
+                f"{key.said} batches of {batches[0]} samples take {needed_bytes / 2**30:.1f} GiB, and "
+                f"{room_bytes / 2**30:.1f} GiB of memory are free."
+            )
+            good = max(1, int(0.1 * room_bytes / (batches[0] * sample_bytes)))
+            remedy, values = _try(key.path, str(good)), {key.path: good}
+            yield _found(sentence, remedy, severity=Severity.ERROR, values=values, limit=Limit.MEMORY, place=key.path)
+
+
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
     gpus, why = len(problem.machine.gpus), problem.hardware.why_no_gpu
     there = f"there {'is' if gpus == 1 else 'are'} {gpus}, counted from 0" if gpus else "there is none"
@@ -350,9 +390,39 @@ def _half(key: Key, problem: Problem, *, bfloat16: bool) -> Scalar:
     return next((one for one in halves if (one in PRECISION.bfloat16) is bfloat16), None)
 
 
+def _small_batches(problem: Problem) -> Iterator[Issue]:
+    if not problem.machine.gpus or _accumulations(problem):
+        return
+    gpu = problem.machine.gpus[0]
+    good = starting_batch(gpu)
+    for path, size in _batch_sizes(problem):
+        # small: a sixteenth of the one to begin with; a batch of 4 never is, as there are models of any size
+        if good is not None and size <= min(3, good // 16) and key_name(path) in BATCH_NAMES.plain:
+            sentence = f"{path} is {size}, which is little for {gpu.name}: most of a step may be launches."
+            remedy = (
+                f"Try larger ones; {good} is usual to begin with on a GPU of its memory, if the model is small enough."
+            )
+            yield _found(
+                sentence,
+                remedy,
+                severity=Severity.NOTE,
+                values={path: good},
+                label=Label.BATCH,
+                limit=Limit.HOST,
+                cost="memory, and perhaps another learning rate",
+                place=path,
+            )
+
+
 def _batch_sizes(problem: Problem) -> list[tuple[str, int]]:
     sizes = [key for key in known_keys(problem) if key.row.counts == "samples"]
     return [(key.path, key.value) for key in sizes if isinstance(key.value, int)]
+
+
+def effective_batch(problem: Problem) -> int | None:
+    """Return how many samples make an update, as the config says it; None where it does not."""
+    batch = problem.batch_size(problem.space.baseline)
+    return None if batch is None else int(batch) * math.prod(steps for _, steps in _accumulations(problem))
 
 
 def _accumulated_batches(problem: Problem) -> Iterator[Issue]:

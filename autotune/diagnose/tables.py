@@ -78,10 +78,15 @@ class Precision(_Row, frozen=True):
 
 
 class GpuModels(_Row, frozen=True):
-    """GPUs by a pattern of their names, and the 16-bit types that their tensor cores compute in."""
+    """GPUs by a pattern of their names, and the 16-bit types that their tensor cores compute in.
+
+    Attributes:
+        memory_gb: Memory of usual models, by their names.
+    """
 
     models: str
     types: frozenset[Literal["bfloat16", "float16"]]
+    memory_gb: dict[str, int]
 
 
 class _Tables(_Row, frozen=True):
@@ -103,3 +108,17 @@ RULES, SETTINGS, PRECISION = _tables.rule, _tables.setting, _tables.precision
 def types_of(gpu: Gpu) -> frozenset[str] | None:
     """Return the 16-bit types that a GPU computes in; None for a model that is not known."""
     return next((row.types for row in _tables.gpu if re.search(row.models, gpu.name)), None)
+
+
+def usual_gpus() -> list[Gpu]:
+    """Return usual models of GPUs, those with the most memory first."""
+    found = [
+        Gpu(name=name, uuid="", memory_bytes=gb * 10**9) for row in _tables.gpu for name, gb in row.memory_gb.items()
+    ]
+    return sorted(found, key=lambda gpu: -(gpu.memory_bytes or 0))
+
+
+def starting_batch(gpu: Gpu) -> int | None:
+    """Return a batch to begin with on a GPU; None where the driver does not say how much memory it has."""
+    samples = int((gpu.memory_bytes or 0) / (1 << 30) * 1.5)  # samples for each GiB
+    return 1 << (samples.bit_length() - 1) if samples else None

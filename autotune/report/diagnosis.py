@@ -1,6 +1,6 @@
 """Screen of a diagnosis: the verdict, the issues with what to do, and what was looked at without finding any."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import zip_longest
 from typing import Any
@@ -20,8 +20,10 @@ from autotune.diagnose.findings import (
     Severity,
     ratio_text,
 )
+from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
+from autotune.records import Gpu
 from autotune.report.json_answer import FORMAT
-from autotune.report.plain_text import change_text, value_text
+from autotune.report.plain_text import change_text, plain, value_text
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
@@ -108,6 +110,33 @@ def _gain(one: Recommendation) -> str:
     if one.gain.high > NO_LIMIT:
         return "no longer the limit"
     return f"at most {one.gain.high:.2f}x"
+
+
+# Table of GPUs, with what to begin with.
+
+
+def print_gpus(console: Console, here: Sequence[Gpu], *, effective_batch: int) -> None:
+    """Print where to begin on GPUs: those of this machine, and usual models.
+
+    Args:
+        effective_batch: Samples of an update, which batches are accumulated for where one is smaller.
+    """
+    table = Table("GPU", "memory", "compute in", "batch", "accumulate", box=None, padding=(0, 2, 0, 0))
+    for is_here, gpu in [*((True, gpu) for gpu in here), *((False, gpu) for gpu in usual_gpus())]:
+        batch, types = min(starting_batch(gpu) or 1, effective_batch), types_of(gpu)
+        half = next((name for name in ("bfloat16", "float16") if name in (types or ())), "float32")
+        name = plain(gpu.name) + (" (this machine)" if is_here else "")
+        memory = f"{gpu.memory_bytes / 1e9:.0f} GB" if gpu.memory_bytes else "not known"
+        table.add_row(
+            Text(name), memory, "not known" if types is None else half, str(batch), f"{-(-effective_batch // batch)}x"
+        )
+    console.print(table)
+    console.print(
+        f"The batch is a power of two, a sample and a half for each GiB at most; accumulate so many for an update of "
+        f"{effective_batch}. Four batches ahead of the step are enough to begin with. These are places to begin at, no "
+        "answers: how much memory a sample takes depends on the model. `autotune search` measures.",
+        soft_wrap=not console.is_terminal,
+    )
 
 
 # Diagnosis as one JSON object, for scripts.

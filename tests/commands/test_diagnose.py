@@ -78,6 +78,17 @@ def test_without_a_config_it_is_about_the_machine(autotune: CommandLine, monkeyp
     assert checks["configuration"]["why_not"]
 
 
+def test_where_to_begin_on_gpus_is_a_table(autotune: CommandLine) -> None:
+    """For the effective batch of the config where one is named; nothing is started."""
+    done = autotune(*DIAGNOSE, "--gpus")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = {line[:12].strip(): line.split() for line in done.stdout.splitlines()}
+    assert rows["H100"][1:] == ["80", "GB", "bfloat16", "4", "1x"]
+    done = autotune("diagnose", "--gpus")
+    assert "T4           16 GB   float16     16     4x" in done.stdout
+    assert "no answers" in " ".join(done.stdout.split())
+
+
 def test_whether_the_step_is_what_the_config_says_is_an_exit_code(autotune: CommandLine) -> None:
     """Nobody tells settings of this trainer's framework: that is not seen, and not well."""
     done = autotune(*DIAGNOSE, "--verify", "--budget", "45s", "--json")

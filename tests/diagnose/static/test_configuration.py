@@ -8,12 +8,12 @@ from autotune.clock import SystemClock
 from autotune.diagnose.config_checks import check_configuration, is_one_letter_off
 from autotune.diagnose.findings import Issue, Severity
 from autotune.diagnose.subject import Subject
-from autotune.diagnose.tables import types_of
+from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
 from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine
 from autotune.search.problem import open_problem
 from tests.conftest import SHARED
-from tests.diagnose.static.problems import CORES, CPU, problem_of, with_gpus
+from tests.diagnose.static.problems import CORES, CPU, GIB, problem_of, with_gpus
 
 A100 = with_gpus("NVIDIA A100-SXM4-80GB", memory_gib=80)
 T4 = with_gpus("Tesla T4", memory_gib=16)
@@ -63,6 +63,7 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
             "launched one by one, and not fused",
             {"enable_xla": True, "pad_to_fixed_length": True},
         ),
+        ("batch_size: 2", A100, "note", "batch_size is 2, which is little for NVIDIA A100", {"batch_size": 64}),
         (
             "{batch_size: 8, accumulate_grad_batches: 4}",
             A100,
@@ -126,6 +127,29 @@ def test_numbers_that_pyyaml_takes_for_words_depend_on_the_trainer(tmp_path: Pat
     assert issues_of(tmp_path, "lr: 1e-4", trainer="from omegaconf import OmegaConf\n") == ()
 
 
+@pytest.mark.parametrize(
+    ("config", "said", "values"),
+    [
+        ("data_dir: data\ncache: none\n", "fit into memory ten times", {"cache": "memory"}),
+        ("data_dir: data\nuse_cache: true\n", None, {}),
+        ("data_dir: data\nbatch_size: 16\nprefetch: 100000000\n", "GiB of memory are free", None),
+        ("data_dir: data\nbatch_size: 16\nprefetch: 8\n", None, {}),
+    ],
+)
+def test_what_the_dataset_shows_of_caches_and_buffers(
+    tmp_path: Path, config: str, said: str | None, values: dict[str, object] | None
+) -> None:
+    """A cache that would fit is off; batches ahead take more memory than there is."""
+    (tmp_path / "data").mkdir()
+    for number in range(64):
+        (tmp_path / "data" / f"{number}.bin").write_bytes(bytes(4096))
+    found = issues_of(tmp_path, config)
+    assert [said in one.sentence for one in found if said] == ([True] if said else [])
+    assert len(found) == bool(said)
+    if found and values is not None:
+        assert [dict(one.values) for one in found[0].recommendations] == [values]
+
+
 def test_the_place_is_the_line_of_the_key(tmp_path: Path) -> None:
     """Also below a section of autotune's, which trials do not see."""
     config = "autotune:\n  keep_outputs: true\ndata:\n  # many\n  num_workers: 99\n"
@@ -160,6 +184,13 @@ def test_a_slip_is_one_letter() -> None:
 def test_the_types_that_a_gpu_computes_in_are_told_by_its_name(name: str, types: set[str] | None) -> None:
     """Of the models that people own; of another one nothing is said."""
     assert types_of(Gpu(name=name, uuid="GPU-1", memory_bytes=None)) == types
+    assert all(types_of(gpu) is not None for gpu in usual_gpus())
+
+
+@pytest.mark.parametrize(("memory_gib", "batch"), [(12, 16), (24, 32), (40, 32), (80, 64)])
+def test_the_batch_to_begin_with_grows_with_the_memory(memory_gib: int, batch: int) -> None:
+    """A power of two, of an RTX 3060, an RTX 4090, an A100 of either size."""
+    assert starting_batch(Gpu(name="any", uuid="GPU-1", memory_bytes=memory_gib * GIB)) == batch
 
 
 @pytest.mark.services
