@@ -58,14 +58,17 @@ class DeviceOptions:
             ``model_gpu``, leaves all placement to TensorFlow. The same number as ``model_gpu`` is allowed.
         logical_cpu_devices: Split the CPU into so many logical devices, and let the numbers above mean these; 0 means
             GPUs.
+        data_gpu_memory_mb: Most memory of the data GPU to use, in MiB; 0 sets no limit.
 
     Raises:
-        ValueError: Only one of the GPUs is named.
+        ValueError: Only one of the GPUs is named; a limit is set for none, or two for the same one.
     """
 
     data_gpu: int | None = None
     model_gpu: int | None = None
     logical_cpu_devices: int = 0
+    data_gpu_memory_mb: int = 0
+    model_gpu_memory_mb: int = 0
 
     def __post_init__(self) -> None:
         if (self.data_gpu is None) != (self.model_gpu is None):
@@ -76,7 +79,57 @@ class DeviceOptions:
             data_gpu=self.data_gpu or 0,
             model_gpu=self.model_gpu or 0,
             logical_cpu_devices=self.logical_cpu_devices,
+            data_gpu_memory_mb=self.data_gpu_memory_mb,
+            model_gpu_memory_mb=self.model_gpu_memory_mb,
         )
+        limit = "data_gpu_memory_mb" if self.data_gpu_memory_mb else "model_gpu_memory_mb"
+        if self.limits_mb and self.logical_cpu_devices:
+            raise ValueError(f"{limit} limits a GPU, and with logical_cpu_devices none is used")
+        if self.limits_mb and self.data_gpu is None:
+            raise ValueError(f"{limit} limits the GPU of {limit.removesuffix('_memory_mb')}, which is not set")
+        if self.data_gpu == self.model_gpu and self.data_gpu_memory_mb and self.model_gpu_memory_mb:
+            raise ValueError(
+                f"data_gpu_memory_mb and model_gpu_memory_mb both limit GPU {self.data_gpu}: set the second alone"
+            )
+
+    @property
+    def limits_mb(self) -> dict[int, int]:
+        """Limits of memory in MiB by the number of the GPU."""
+        limits = ((self.data_gpu, self.data_gpu_memory_mb), (self.model_gpu, self.model_gpu_memory_mb))
+        return {gpu or 0: limit for gpu, limit in limits if limit}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferOptions:
+    """Buffer between the two stages of a pipeline, on the device of the features.
+
+    Attributes:
+        megabytes: Most MiB in it; 0 sets no limit. The lower of the two counts.
+        warmup_batches: Batches to be there before the first one is handed out, as far as the buffer holds them; 0
+            begins at once.
+    """
+
+    batches: int = 4
+    megabytes: int = 0
+    warmup_batches: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least(1, pipeline_buffer_size=self.batches)
+        require_at_least(0, pipeline_buffer_mb=self.megabytes, pipeline_warmup_batches=self.warmup_batches)
+
+    def depth(self, batch_bytes: int) -> int:
+        """Return the number of batches that both limits allow.
+
+        Raises:
+            ValueError: Not even one.
+        """
+        if not self.megabytes:
+            return self.batches
+        fitting = self.megabytes * 2**20 // max(1, batch_bytes)
+        if not fitting:
+            needed_mb = -(-batch_bytes // 2**20)
+            raise ValueError(f"pipeline_buffer_mb must be at least {needed_mb} for one batch, got {self.megabytes}")
+        return min(self.batches, fitting)
 
 
 @dataclass(frozen=True, kw_only=True)

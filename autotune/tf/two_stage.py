@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from autotune.stage_times import PipelineTimes, StageTimes
 from autotune.tf.feed import BatchFeed, Feed, Fetched
+from autotune.tf.options import BufferOptions
 from autotune.tf.runtime import Placement, refuse_other_ways, require_there
 from autotune.trainee import mark
 
@@ -58,12 +59,14 @@ class TwoStageFeed(BatchFeed):
     Args:
         batches: Dataset of batches as the host reads them, in fixed shapes.
         work: The feature *of the host's batches* that counts the valid work, see `autotune.tf.feed.Feed`.
-        depth: Batches of features that wait between the two, at least 1.
         first_number: Number of the first batch, for a training that is resumed: the steps that it has done.
 
+    Attributes:
+        depth: Batches that the buffer holds.
+
     Raises:
-        ValueError: A device is not there; a shape is not fixed; the features are no tensors by name; or something else
-            in this process divides the work over the devices.
+        ValueError: A device is not there; a shape is not fixed; the features are no tensors by name; the buffer's bytes
+            hold not even one batch; or something else in this process divides the work over the devices.
     """
 
     def __init__(
@@ -71,9 +74,9 @@ class TwoStageFeed(BatchFeed):
         batches: tf.data.Dataset,
         features: FeatureFunction,
         placement: Placement,
+        options: BufferOptions,
         *,
         work: str,
-        depth: int = 4,
         first_number: int = 0,
     ) -> None:
         refuse_other_ways()
@@ -81,10 +84,12 @@ class TwoStageFeed(BatchFeed):
         function = _compiled(features, batches.element_spec, placement.data)
         self.element_spec = _fixed("feature", _outputs(function))
         self.device = placement.model
+        self.depth = options.depth(_batch_bytes(self.element_spec))
+        self._warmup_batches = options.warmup_batches
         self._data_clock, self._model_clock = StageClock(), StageClock()
 
         fetched: BatchBuffer[_Batch] = BatchBuffer(_AHEAD)
-        computed: BatchBuffer[_Batch] = BatchBuffer(depth)
+        computed: BatchBuffer[_Batch] = BatchBuffer(self.depth)
         ready: BatchBuffer[_Batch] = computed
         running: BatchBuffer[_Running] = BatchBuffer(_AHEAD)
         data, model = placement.data, placement.model
@@ -96,7 +101,7 @@ class TwoStageFeed(BatchFeed):
         if model != data:
             ready = BatchBuffer(_AHEAD)
             threads.append(_thread("copy", ready, _move, computed, model, ready))
-        self._ready, self._running = ready, running
+        self._computed, self._ready, self._running = computed, ready, running
         self._end = weakref.finalize(self, _end, (fetched, computed, ready, running), threads)
         self._begun: PipelineTimes | None = None
         self._begun_s = self._report_at_s = 0.0
@@ -111,6 +116,8 @@ class TwoStageFeed(BatchFeed):
                 self._running.put(self._last)
                 self._last = None
             with self._model_clock.counting("input_s"):
+                if self._begun is None:
+                    self._computed.wait_for_items(self._warmup_batches)
                 batch = self._ready.get()
         except BufferClosedError:
             raise StopIteration from None
@@ -275,6 +282,10 @@ def _fixed(what: str, signature: Signature) -> Signature:
     return dict(signature)
 
 
+def _batch_bytes(signature: Signature) -> int:
+    return sum(spec.shape.num_elements() * spec.dtype.size for spec in signature.values())
+
+
 Item = TypeVar("Item")
 
 
@@ -334,6 +345,12 @@ class BatchBuffer(Generic[Item]):
             if self._error is not None:
                 raise self._error
             return None
+
+    def wait_for_items(self, count: int) -> None:
+        """Wait until so many items are there, or all that it holds, or the last one is."""
+        with self._changed:
+            wanted = min(count, self._size)
+            self._changed.wait_for(lambda: self._closed or self._finished or len(self._items) >= wanted)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Say that the producer is at the end of the data, or that one of the two ended with an error."""

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    from autotune.tf.options import DeviceOptions, RuntimeOptions
+    from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
     from autotune.tf.runtime import configure, place
     from autotune.tf.two_stage import TwoStageFeed
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
             wait_s = wait_ms / 1000.0
             alone_s = max(_mean_s(lambda: step(one).numpy()), _mean_s(lambda: compute(one)["number"].numpy()))
             batches = tf.data.Dataset.range(1 << 40).map(lambda number: {"number": number})
-            with TwoStageFeed(batches, features, placement, work="number") as feed:
+            with TwoStageFeed(batches, features, placement, BufferOptions(batches=4), work="number") as feed:
 
                 def train(feed: Any = feed) -> None:
                     fetched = next(feed)

@@ -2,7 +2,7 @@
 
 What only two real GPUs can show: that features and steps overlap although both are launched from one process, that the
 copy between the cards runs beside both, that a batch is finished when it enters the buffer and a step when it is
-counted (on a CPU every call returns when it is done), that a GPU's memory stays flat, and which
+counted (on a CPU every call returns when it is done), that a GPU's memory stays flat and within its limit, and which
 share of the time each card is busy. ``--cpu`` goes through the same on two logical CPUs.
 """
 
@@ -19,13 +19,14 @@ import numpy as np
 import tensorflow as tf
 
 from autotune.measure.gpu.driver import Driver, DriverError
-from autotune.tf.options import DeviceOptions, RuntimeOptions
+from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
 from autotune.tf.runtime import Placement, configure, place
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.workloads.tts.batches import log_mel_of_mirrored, mirrored_samples
 from scripts.bench.results import markdown_table
 
 FRAMES = 400
+MEMORY_MB = 4096
 _RUN_AHEAD = 20
 
 Tensors = dict[str, tf.Tensor]
@@ -46,7 +47,8 @@ class Load:
         """The pipeline."""
         sound = np.random.default_rng(0).integers(-20000, 20000, (self._batch, mirrored_samples(FRAMES)), np.int16)
         dataset = tf.data.Dataset.range(batches).map(lambda number: {"sound": sound, "work": number + 1}).prefetch(4)
-        return TwoStageFeed(dataset, self.features, self.placement, work="work", depth=depth)
+        options = BufferOptions(batches=depth, warmup_batches=depth)
+        return TwoStageFeed(dataset, self.features, self.placement, options, work="work")
 
     @staticmethod
     def features(batch: Tensors, number: tf.Tensor) -> Tensors:
@@ -149,7 +151,8 @@ def main() -> int:
         count = len(tf.config.list_physical_devices("GPU"))
         print(f"gpu-check: TensorFlow {tf.__version__} sees {count} GPUs, this needs two.", file=sys.stderr)
         return 1
-    devices = DeviceOptions(data_gpu=0, model_gpu=1, logical_cpu_devices=2 if arguments.cpu else 0)
+    limits = {} if arguments.cpu else {"data_gpu_memory_mb": MEMORY_MB, "model_gpu_memory_mb": MEMORY_MB}
+    devices = DeviceOptions(data_gpu=0, model_gpu=1, logical_cpu_devices=2 if arguments.cpu else 0, **limits)
     configure(RuntimeOptions(), devices)
     apart = place(devices)
     back = Placement(data=apart.model, model=apart.data)
@@ -158,7 +161,7 @@ def main() -> int:
     names = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
     lines = [
         f"# Two devices, {datetime.now(UTC):%Y-%m-%d}, TensorFlow {tf.__version__}",
-        f"{names or 'two logical CPUs'}, {size}",
+        f"{names or 'two logical CPUs'}, {limits or 'no limit of memory'}, {size}",
         "What users state for two RTX 4090 that share the work well: data GPU busy 60-80 %, model GPU 85-95 %.",
         "## Overlap",
         overlap([apart, back, together], size, arguments.batches),

@@ -19,12 +19,15 @@ def test_xla_without_graph_mode_is_refused() -> None:
     [
         ({"data_gpu": 0}, "model_gpu is not set, but data_gpu is"),
         ({"model_gpu": 1}, "data_gpu is not set, but model_gpu is"),
+        ({"model_gpu_memory_mb": 4096}, "limits the GPU of model_gpu, which is not set"),
         ({"data_gpu": 0.5, "model_gpu": 1}, "data_gpu must be a whole number, got 0.5"),
         ({"data_gpu": True, "model_gpu": 1}, "data_gpu must be a whole number, got True"),
+        ({"data_gpu": 0, "model_gpu": 1, "logical_cpu_devices": 2, "data_gpu_memory_mb": 9}, "limits a GPU"),
+        ({"data_gpu": 1, "model_gpu": 1, "data_gpu_memory_mb": 1, "model_gpu_memory_mb": 2}, "both limit GPU 1"),
     ],
 )
 def test_half_a_pair_of_devices_is_refused(options: dict[str, int], said: str) -> None:
-    """Both GPUs or none."""
+    """Both GPUs or none, and limits only of those that are named, once for each."""
     with pytest.raises(ValueError, match=said):
         DeviceOptions(**options)
 

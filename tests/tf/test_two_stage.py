@@ -23,6 +23,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from autotune.tf.feed import Fetched
+from autotune.tf.options import BufferOptions
 from autotune.tf.runtime import Placement
 from autotune.tf.two_stage import FeatureFunction, TwoStageFeed
 from tests.until import ended
@@ -78,7 +79,7 @@ def feed_of(
     count: int, features: FeatureFunction = noisy, placement: Placement = APART, **options: Any
 ) -> TwoStageFeed:
     """A pipeline over so many batches."""
-    return TwoStageFeed(batches(count), features, placement, work="work", **options)
+    return TwoStageFeed(batches(count), features, placement, BufferOptions(**options), work="work")
 
 
 def calling(call: Callable[[int], object]) -> FeatureFunction:
@@ -115,16 +116,19 @@ def test_batches_are_on_the_model_device_with_their_work(placement: Placement) -
 @given(
     count=st.integers(0, 12),
     depth=st.integers(1, 5),
+    warmup=st.integers(0, 7),
     taken=st.integers(0, 14),
     placement=st.sampled_from(PLACEMENTS),
 )
-def test_the_batches_are_those_of_one_device(count: int, depth: int, taken: int, placement: Placement) -> None:
+def test_the_batches_are_those_of_one_device(
+    count: int, depth: int, warmup: int, taken: int, placement: Placement
+) -> None:
     """Bit for bit, whatever the sizes, the depth, the placement, and however early the training stops."""
     plain = [
         noisy(batch, tf.constant(number, tf.int64))["features"].numpy()
         for number, batch in enumerate(batches(count).take(taken))
     ]
-    with feed_of(count, placement=placement, depth=depth) as feed:
+    with feed_of(count, placement=placement, batches=depth, warmup_batches=warmup) as feed:
         piped = [one.batch["features"].numpy() for one in itertools.islice(feed, taken)]
     assert len(piped) == len(plain)
     assert all(np.array_equal(one, other) for one, other in zip(piped, plain, strict=True))
@@ -143,12 +147,21 @@ def test_no_more_is_computed_than_the_buffer_holds(depth: int, placement: Placem
         if len(begun) == ahead + 1:
             full.set()
 
-    with feed_of(50, calling(count), placement=placement, depth=depth) as feed:
+    with feed_of(50, calling(count), placement=placement, batches=depth) as feed:
         next(feed)
         assert full.wait(60)  # with the one that was taken
         for taken in range(2, 10):
             assert len(begun) <= ahead + taken
             next(feed)
+
+
+def test_the_first_batch_waits_for_the_warmup() -> None:
+    """As many batches as were asked for are there when training begins, but never more than the buffer holds."""
+    for warmup, depth, there in ((3, 4, 3), (9, 2, 2)):
+        begun: list[int] = []
+        with feed_of(50, calling(begun.append), batches=depth, warmup_batches=warmup) as feed:
+            next(feed)
+            assert len(begun) >= there
 
 
 def test_an_error_in_the_features_reaches_the_trainer_after_the_batches_before_it() -> None:
@@ -197,7 +210,7 @@ def _end_somehow(way: str, placement: Placement, randomness: random.Random) -> N
             closer.start()
 
     taken: list[int] = []
-    feed = feed_of(40, calling(reached), placement, depth=randomness.randint(1, 4))
+    feed = feed_of(40, calling(reached), placement, batches=randomness.randint(1, 4))
     closer = threading.Thread(target=feed.close)
     with contextlib.suppress(tf.errors.UnknownError, ZeroDivisionError, KeyboardInterrupt):
         try:
@@ -223,7 +236,7 @@ def _end_somehow(way: str, placement: Placement, randomness: random.Random) -> N
 def test_memory_is_flat_over_10_000_batches(placement: Placement) -> None:
     """Memory that a batch took is given back."""
     process = psutil.Process()
-    with feed_of(11_000, placement=placement, depth=4) as feed:
+    with feed_of(11_000, placement=placement, batches=4) as feed:
         for _ in itertools.islice(feed, 1000):
             pass
         before_bytes = process.memory_info().rss
@@ -236,7 +249,7 @@ def test_a_shape_that_is_not_fixed_is_refused() -> None:
     """Of the host's batches and of the features, with the name and what to do."""
     ragged = batches(4).map(lambda batch: {**batch, "number": batch["number"][: batch["work"]]})
     with pytest.raises(ValueError, match=r"input 'number' has shape \(None,\).*Pad it"):
-        TwoStageFeed(ragged, noisy, APART, work="work")
+        TwoStageFeed(ragged, noisy, APART, BufferOptions(), work="work")
     with pytest.raises(ValueError, match="feature 'some' has shape"):
         feed_of(4, lambda batch, number: {"some": batch["number"][:number]})
     with pytest.raises(ValueError, match="feature 'text' is text"):
@@ -260,15 +273,28 @@ def test_features_that_are_no_tensors_by_name_are_refused() -> None:
         with pytest.raises(ValueError, match="is not there: TensorFlow sees CPU:0, CPU:1"):
             feed_of(3, placement=placement)
     with pytest.raises(ValueError, match="got 'zzz'; there are: number, work"):
-        TwoStageFeed(batches(3), noisy, APART, work="zzz")
+        TwoStageFeed(batches(3), noisy, APART, BufferOptions(), work="zzz")
 
 
 def test_a_resumed_training_counts_on() -> None:
     """The numbers of its batches, and their random numbers, are those of a training that was not interrupted."""
     through = [one.batch["features"].numpy() for one in feed_of(6)][3:]
-    rest = TwoStageFeed(batches(6).skip(3), noisy, APART, work="work", first_number=3)
+    rest = TwoStageFeed(batches(6).skip(3), noisy, APART, BufferOptions(), work="work", first_number=3)
     resumed = [one.batch["features"].numpy() for one in rest]
     assert all(np.array_equal(one, other) for one, other in zip(through, resumed, strict=True))
+
+
+def test_a_buffer_in_bytes_holds_fewer_batches() -> None:
+    """The lower of both limits counts; one that holds no batch is refused."""
+
+    def large(_: dict[str, tf.Tensor], __: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"number": tf.zeros([1024, 1024], tf.float32)}  # 4 MiB
+
+    for megabytes, depth in ((0, 8), (64, 8), (13, 3)):
+        with feed_of(3, large, batches=8, megabytes=megabytes) as feed:
+            assert feed.depth == depth
+    with pytest.raises(ValueError, match="pipeline_buffer_mb must be at least 4 for one batch, got 3"):
+        feed_of(3, large, megabytes=3)
 
 
 def test_other_ways_to_divide_the_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +314,7 @@ def test_the_times_say_which_stage_sets_the_pace() -> None:
     def slow(_: int) -> None:
         gate.acquire(timeout=60)
 
-    with feed_of(40, calling(slow), depth=2) as feed:
+    with feed_of(40, calling(slow), batches=2) as feed:
         for _ in itertools.islice(feed, 3):
             pass
         threading.Timer(0.05, gate.release, (40,)).start()

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from autotune.tf.options import DeviceOptions, RuntimeOptions
+from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
 from autotune.tf.runtime import Placement, configure, place
 from autotune.tf.two_stage import TwoStageFeed
 from autotune.trainee import step
@@ -49,8 +49,9 @@ if placement is None:
 else:
     batches = tf.data.Dataset.range(1 << 40).map(lambda number: {"number": number})
     assert isinstance(placement, Placement)
-    depth = data["pipeline_buffer_size"]
-    with TwoStageFeed(batches, features, placement, work="number", depth=depth) as feed:
+    with TwoStageFeed(
+        batches, features, placement, BufferOptions(batches=data["pipeline_buffer_size"]), work="number"
+    ) as feed:
         for fetched in feed:
             with tf.device(placement.model):
                 one(fetched.batch["number"])

@@ -137,6 +137,10 @@ def test_two_devices_train_as_one_does(start: Start) -> None:
             "model_gpu is 2, but TensorFlow sees 2 logical CPU devices, 0 to 1",
         ),
         ({"data_gpu": 7, "model_gpu": 8}, "data_gpu is 7, but TensorFlow sees"),
+        (
+            {"data_gpu": 0, "model_gpu": 1, "logical_cpu_devices": 2, "pipeline_buffer_mb": 1},
+            "pipeline_buffer_mb must be at least 3 for one batch, got 1",
+        ),
     ],
 )
 def test_devices_that_are_not_there_end_the_training_with_a_sentence(

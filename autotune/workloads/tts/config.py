@@ -8,6 +8,7 @@ import msgspec
 import yaml
 
 from autotune.tf.options import (
+    BufferOptions,
     Cache,
     DeviceOptions,
     PipelineOptions,
@@ -40,6 +41,8 @@ class DataConfig:
     data_gpu: int | None = None
     model_gpu: int | None = None
     pipeline_buffer_size: int = 4
+    pipeline_buffer_mb: int = 0
+    pipeline_warmup_batches: int = 0
     text_workers: int = 0
     text_cache: bool = False
     throughput_options: bool = False
@@ -51,7 +54,6 @@ class DataConfig:
             num_workers=self.num_workers,
             max_text_length=self.max_text_length,
             max_mel_frames=self.max_mel_frames,
-            pipeline_buffer_size=self.pipeline_buffer_size,
         )
         require_at_least(0, prefetch_buffer_size=self.prefetch_buffer_size, text_workers=self.text_workers)
 
@@ -60,6 +62,8 @@ class DataConfig:
 class RuntimeConfig(RuntimeOptions):
     """Section ``runtime``."""
 
+    data_gpu_memory_mb: int = 0
+    model_gpu_memory_mb: int = 0
     logical_cpu_devices: int = 0
 
 
@@ -114,6 +118,16 @@ class TrainerConfig:
             data_gpu=self.data.data_gpu,
             model_gpu=self.data.model_gpu,
             logical_cpu_devices=self.runtime.logical_cpu_devices,
+            data_gpu_memory_mb=self.runtime.data_gpu_memory_mb,
+            model_gpu_memory_mb=self.runtime.model_gpu_memory_mb,
+        )
+
+    def buffer_options(self) -> BufferOptions:
+        """Return the settings of the buffer between two devices."""
+        return BufferOptions(
+            batches=self.data.pipeline_buffer_size,
+            megabytes=self.data.pipeline_buffer_mb,
+            warmup_batches=self.data.pipeline_warmup_batches,
         )
 
     def step_options(self) -> StepOptions:
@@ -153,7 +167,7 @@ def read_config(path: Path) -> TrainerConfig:
     try:
         # Not strict: YAML 1.1 calls 1e-4 a string.
         config = msgspec.convert(sections, TrainerConfig, strict=False)
-        config.device_options()
+        config.device_options(), config.buffer_options()
     except ValueError as error:
         text, _, place = str(error).partition(" - at `$.")
         key = text.split(maxsplit=1)[0]

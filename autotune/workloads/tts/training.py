@@ -98,9 +98,7 @@ def _feed(config: TrainerConfig, config_file: Path, dataset: tf.data.Dataset, pl
     if placement is None:
         return Feed(dataset, work="mel_length", device=accelerator() if config.data.prefetch_to_gpu else None)
     try:
-        return TwoStageFeed(
-            dataset, batches.mel_features, placement, work="mel_length", depth=config.data.pipeline_buffer_size
-        )
+        return TwoStageFeed(dataset, batches.mel_features, placement, config.buffer_options(), work="mel_length")
     except ValueError as error:
         raise InputError(str(error), where=str(config_file), remedy="change the value") from error
 
