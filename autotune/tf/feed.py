@@ -3,12 +3,16 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
+
+from autotune.tf.options import require_at_least
+from autotune.tf.pipeline import as_written, for_throughput
 
 _log = logging.getLogger(__name__)
 
@@ -130,3 +134,72 @@ def staged_prefetch(
         batches = batches.prefetch(host_batches)
     staged = batches.apply(tf.data.experimental.prefetch_to_device(device, device_batches))
     return staged.prefetch(ready_batches) if ready_batches else staged
+
+
+def optimize(
+    batches: tf.data.Dataset,
+    *,
+    shapes: Any = None,
+    throughput: bool = False,
+    parallel_calls: int = 1,
+    prefetch_batches: int = 2,
+    device: str | None = None,
+) -> tf.data.Dataset:
+    """Return a dataset of batches that is there already with everything around it that makes it fast.
+
+    Its elements may be tensors, tuples as ``(x, y)``, dicts, or these in each other; ragged ones become dense where
+    they have a shape. What is batched stays so: settings that act on single examples (the cache, parallel loads) are
+    `autotune.tf.pipeline.build`'s.
+
+    Args:
+        shapes: Shape without the batch's own dimension that each batch is padded to, zeros behind, in the structure of
+            an element, e.g. ``([160, 80], None)``; None leaves a part, or all, as it is. What has one shape is compiled
+            once; for that, the last batch of a pass has to be full, too (``drop_remainder``).
+        throughput: Let tf.data reorder examples and tune itself, see `autotune.tf.pipeline.for_throughput`; else it
+            leaves the pipeline as it is written.
+        parallel_calls: Threads of the pipeline, at least as many as its maps have parallel calls.
+        prefetch_batches: Batches that are ready ahead of the loop.
+        device: The accelerator that they are copied to ahead, e.g. ``"/GPU:0"``; None copies none ahead.
+
+    Raises:
+        ValueError: ``shapes`` has another structure than an element; a number is too small.
+    """
+    require_at_least(1, parallel_calls=parallel_calls)
+    require_at_least(0, prefetch_batches=prefetch_batches)
+    if shapes is not None:
+        wanted = _flat_shapes(batches.element_spec, shapes)
+        batches = batches.map(partial(_padded, shapes=wanted), num_parallel_calls=parallel_calls, deterministic=True)
+    options = for_throughput(parallel_calls) if throughput else as_written(parallel_calls)
+    if device is None:
+        ahead = batches.prefetch(prefetch_batches) if prefetch_batches else batches
+        return ahead.with_options(options)
+    return staged_prefetch(batches.with_options(options), device, host_batches=prefetch_batches)
+
+
+def _flat_shapes(spec: Any, shapes: Any) -> list[Sequence[int] | None]:
+    """Return the shape of each part of an element, in the order in which TensorFlow flattens it."""
+    if shapes is None:
+        return [None] * len(tf.nest.flatten(spec))
+    if isinstance(spec, Mapping) and isinstance(shapes, Mapping) and spec.keys() == shapes.keys():
+        return [shape for name in sorted(spec) for shape in _flat_shapes(spec[name], shapes[name])]
+    if isinstance(spec, tuple) and isinstance(shapes, tuple) and len(spec) == len(shapes):
+        return [shape for one, other in zip(spec, shapes, strict=True) for shape in _flat_shapes(one, other)]
+    if isinstance(spec, tf.TypeSpec) and isinstance(shapes, list) and len(shapes) == spec.shape.rank - 1:
+        return [shapes]
+    raise ValueError(f"shapes are given as an element is built, {spec}; got {shapes!r}")
+
+
+def _padded(*element: Any, shapes: Sequence[Sequence[int] | None]) -> Any:
+    whole = element if len(element) > 1 else element[0]
+    parts = [
+        part if shape is None else _to(part, shape) for part, shape in zip(tf.nest.flatten(whole), shapes, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(whole, parts)
+
+
+def _to(part: Any, shape: Sequence[int]) -> tf.Tensor:
+    part = part.to_tensor() if isinstance(part, tf.RaggedTensor) else part
+    # what is larger is an error, and not cut
+    missing = tf.concat([[0], tf.constant(shape, tf.int32) - tf.shape(part)[1:]], axis=0)
+    padded = tf.pad(part, tf.stack([tf.zeros_like(missing), missing], axis=1))
+    return tf.ensure_shape(padded, [part.shape[0], *shape])

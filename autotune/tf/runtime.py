@@ -1,8 +1,17 @@
-"""Configuration of TensorFlow's runtime, which is read once, at the first operation."""
+"""Configuration of TensorFlow's runtime, which is read once, at the first operation.
 
+``python -m autotune.tf.runtime`` prints variables to begin with on this machine, for a shell's ``eval``;
+``--verify`` looks whether they are in force here, and whether XLA and 16 bits work and pay.
+"""
+
+import argparse
 import contextlib
 import ctypes
 import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -132,3 +141,66 @@ def gpu_memory_mb(number: int) -> int | None:
         ):
             return memory_bytes.value >> 20
     return None
+
+
+# Command: variables for this machine, and whether they are in force.
+
+
+def variables(*, cores: int, has_gpu: bool) -> dict[str, str]:
+    """Return environment variables of TensorFlow to begin with: `autotune search` turns them, and measures."""
+    found = {"TF_NUM_INTRAOP_THREADS": str(cores), "TF_NUM_INTEROP_THREADS": str(min(cores, 2))}
+    if has_gpu:  # a thread of its own launches kernels; memory is taken as it is needed, beside others
+        found |= {"TF_GPU_THREAD_MODE": "gpu_private", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    return found
+
+
+def verify(wanted: dict[str, str]) -> Iterator[tuple[bool, str]]:
+    """Yield whether each setting is as wanted, and what was seen of it; XLA and 16 bits are tried on a product."""
+    for name, value in wanted.items():
+        there = os.environ.get(name)
+        yield there == value, f"{name} is {there or 'not set'}" + ("" if there == value else f", not {value}")
+    gpus = tf.config.list_physical_devices("GPU")
+    if gpus:
+        grows = all(tf.config.experimental.get_memory_growth(gpu) for gpu in gpus) or (
+            os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true"
+        )
+        yield grows, f"memory of {len(gpus)} GPUs is taken {'as it is needed' if grows else 'whole, at the start'}"
+    size = 4096 if gpus else 512
+    usual_s = _time_s(tf.function(tf.matmul), size, tf.float32)
+    try:
+        compiled_s = _time_s(tf.function(tf.matmul, jit_compile=True), size, tf.float32)
+        yield True, f"XLA works: {usual_s / compiled_s:.2f}x of a product of matrices"
+    except tf.errors.OpError as error:
+        yield False, f"XLA does not work: {str(error).splitlines()[0]}"
+    half_s = _time_s(tf.function(tf.matmul), size, tf.bfloat16)
+    pays = "" if half_s < usual_s else ": float32 is the faster one here"
+    yield True, f"bfloat16 works: {usual_s / half_s:.2f}x of a product of matrices{pays}"
+
+
+def _time_s(function: Callable[..., tf.Tensor], size: int, dtype: tf.DType) -> float:
+    """Return the shortest of some calls, in seconds."""
+    matrix, times_s = tf.cast(tf.random.normal((size, size)), dtype), []
+    for _ in range(6):
+        begin_s = time.monotonic()
+        function(matrix, matrix).numpy()
+        times_s.append(time.monotonic() - begin_s)
+    return min(times_s[1:])
+
+
+def main() -> int:
+    """Print the variables, or what of them is in force; return 1 where something is not."""
+    parser = argparse.ArgumentParser(prog="python -m autotune.tf.runtime", description=__doc__)
+    parser.add_argument("--verify", action="store_true", help="look whether they are in force; exit with 1 if not")
+    is_verifying = parser.parse_args().verify
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    wanted = variables(cores=len(os.sched_getaffinity(0)), has_gpu=has_gpu)
+    if not is_verifying:
+        sys.stdout.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in wanted.items())
+        return 0
+    seen = list(verify(wanted))
+    sys.stdout.writelines(f"{'ok  ' if is_so else 'NOT '} {text}\n" for is_so, text in seen)
+    return 0 if all(is_so for is_so, _ in seen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

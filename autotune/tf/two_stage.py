@@ -16,6 +16,7 @@ last; `tf.test.experimental.sync_devices` would wait for both, and so have them 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -60,6 +61,7 @@ class TwoStageFeed(BatchFeed):
         batches: Dataset of batches as the host reads them, in fixed shapes.
         work: The feature *of the host's batches* that counts the valid work, see `autotune.tf.feed.Feed`.
         first_number: Number of the first batch, for a training that is resumed: the steps that it has done.
+        reports: Whether a search is told the times of the stages.
 
     Attributes:
         depth: Batches that the buffer holds.
@@ -78,6 +80,7 @@ class TwoStageFeed(BatchFeed):
         *,
         work: str,
         first_number: int = 0,
+        reports: bool = True,
     ) -> None:
         refuse_other_ways()
         require_there(placement)
@@ -104,7 +107,7 @@ class TwoStageFeed(BatchFeed):
         self._computed, self._ready, self._running = computed, ready, running
         self._end = weakref.finalize(self, _end, (fetched, computed, ready, running), threads)
         self._begun: PipelineTimes | None = None
-        self._begun_s = self._report_at_s = 0.0
+        self._begun_s, self._report_at_s = 0.0, 0.0 if reports else math.inf
         self._last: _Running | None = None
         for thread in threads:
             thread.start()
@@ -148,6 +151,40 @@ class TwoStageFeed(BatchFeed):
         """End the threads and drop the batches; may be called by anybody, and again."""
         self._last = None
         self._end()
+
+
+def two_stage_dataset(
+    batches: tf.data.Dataset,
+    features: FeatureFunction,
+    placement: Placement,
+    options: BufferOptions,
+    *,
+    work: str,
+    elements: Callable[[Tensors], Any],
+) -> tf.data.Dataset:
+    """Return the same pipeline as a dataset, for `keras.Model.fit` under ``tf.device(placement.model)``.
+
+    Each pass over it begins with batch 0 and ends with its threads. Batches come through the host's memory, from where
+    Keras copies each to the model device with its step; how long a step takes is not seen here, so no times of stages
+    are reported.
+
+    Args:
+        elements: Function from features by name to what `fit` takes, such as ``(x, y)``.
+
+    Raises:
+        ValueError: See `TwoStageFeed`.
+    """
+    through_host = Placement(data=placement.data, model="/CPU:0")
+    require_there(placement)
+    signature = _fixed("feature", _outputs(_compiled(features, batches.element_spec, placement.data)))
+
+    def a_pass() -> Iterator[Tensors]:
+        with TwoStageFeed(batches, features, through_host, options, work=work, reports=False) as feed:
+            for fetched in feed:
+                yield fetched.batch
+
+    made = tf.data.Dataset.from_generator(a_pass, output_signature=signature).map(elements).prefetch(_AHEAD)
+    return made.apply(tf.data.experimental.assert_cardinality(batches.cardinality()))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

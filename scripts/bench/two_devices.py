@@ -2,7 +2,7 @@
 
 Both stages wait (of the same length, even or spread by half of it to either side), on two logical CPU devices. Each is
 timed alone first: a call of TensorFlow and Python's own waiting are in that, and in the bound, 1 / max(f, s). Then a
-loop takes its batches from both.
+loop of one's own, and Keras' ``fit``, take their batches from both.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from autotune.tf.options import BufferOptions, DeviceOptions, RuntimeOptions
     from autotune.tf.runtime import configure, place
-    from autotune.tf.two_stage import TwoStageFeed
+    from autotune.tf.two_stage import TwoStageFeed, two_stage_dataset
 
     devices = DeviceOptions(data_gpu=0, model_gpu=1, logical_cpu_devices=2)
     configure(RuntimeOptions(), devices)
@@ -68,11 +68,29 @@ def run(arguments: argparse.Namespace) -> None:
                     with tf.device(placement.model):
                         step(fetched.batch["number"])
 
-                share = alone_s / _mean_s(train)
+                shares = [alone_s / _mean_s(train)]
+            options = BufferOptions(batches=4)
+            dataset = two_stage_dataset(batches, features, placement, options, work="number", elements=dict)
+            with tf.device(placement.model):
+                shares.append(alone_s / _mean_s_of_fit(tf, dataset, step))
             spread_text = f"+- {spread:.0%}" if spread else "even"
-            rows.append([f"{wait_ms:g} ms", spread_text, f"{1e3 * alone_s:.2f} ms", f"{share:.1%}"])
+            rows.append(
+                [f"{wait_ms:g} ms", spread_text, f"{1e3 * alone_s:.2f} ms", *(f"{share:.1%}" for share in shares)]
+            )
             print(*rows[-1], flush=True)
-    print(markdown_table(("each stage waits", "lengths", "a stage alone", "share of the bound"), rows))
+    print(markdown_table(("each stage waits", "lengths", "a stage alone", "share of the bound", "by `fit`"), rows))
+
+
+def _mean_s_of_fit(tf: Any, dataset: Any, step: Callable[[Any], Any]) -> float:
+    class Waiting(tf.keras.Model):  # type: ignore[misc]  # its class is known only where TensorFlow is loaded
+        def train_step(self, data: Any) -> dict[str, Any]:
+            return {"loss": tf.cast(step(data["number"]), tf.float32)}
+
+    model, ends_s = Waiting(), list[float]()
+    model.compile()
+    follow = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: ends_s.append(time.monotonic()))
+    model.fit(dataset, steps_per_epoch=_WARM + _BATCHES, shuffle=False, callbacks=[follow], verbose=0)
+    return (ends_s[-1] - ends_s[_WARM - 1]) / _BATCHES
 
 
 def _mean_s(call: Callable[[], object]) -> float:

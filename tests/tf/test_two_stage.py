@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from autotune.tf.feed import Fetched
 from autotune.tf.options import BufferOptions
 from autotune.tf.runtime import Placement
-from autotune.tf.two_stage import FeatureFunction, TwoStageFeed
+from autotune.tf.two_stage import FeatureFunction, TwoStageFeed, two_stage_dataset
 from tests.until import ended
 
 APART = Placement(data="/CPU:1", model="/CPU:0")
@@ -331,10 +331,42 @@ def test_the_times_say_which_stage_sets_the_pace() -> None:
 def test_the_example_of_the_documents_runs() -> None:
     """As printed, but on logical CPUs."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "two-gpus.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
+    code = "".join(part.split("```")[0] for part in page.split("```python\n")[1:])  # the second goes on with the first
     assert "model_gpu=1)" in code
     done = ended(sys.executable, "-c", code.replace("model_gpu=1)", "model_gpu=1, logical_cpu_devices=2)"))
     assert done.returncode == 0, done.stderr
-    loss, verdict = done.stdout.split(maxsplit=1)
+    said, fitting = done.stdout.split("Epoch 1/2")
+    loss, verdict = said.split(maxsplit=1)
     assert 0.0 < float(loss) < 10.0
     assert verdict.startswith("features ")
+    assert "50/50" in fitting
+
+
+@pytest.mark.parametrize("placement", [APART, TOGETHER])
+def test_keras_fits_over_two_devices(placement: Placement) -> None:
+    """The losses of its steps are those of one device, bit for bit; each pass ends its threads, also one cut short."""
+    tf.config.experimental.set_device_policy("silent")  # Keras copies each batch to its step
+
+    def pair(features: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        return features["features"], features["number"]
+
+    plain = batches(12).enumerate().map(lambda number, batch: pair(noisy(batch, number)))
+    made = two_stage_dataset(batches(12), noisy, placement, BufferOptions(), work="work", elements=pair)
+    assert made.cardinality() == 12
+    losses = losses_of_fit(made, placement.model)
+    assert len(losses) == 29
+    assert losses == losses_of_fit(plain, placement.model)
+
+
+def losses_of_fit(dataset: tf.data.Dataset, device: str) -> list[float]:
+    """The loss of each step of two passes over a dataset, and of five steps more."""
+    losses: list[float] = []
+    follow = tf.keras.callbacks.LambdaCallback(on_train_batch_end=lambda _, logs: losses.append(logs["loss"]))
+    with tf.device(device):
+        tf.keras.utils.set_random_seed(1)
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(dataset, epochs=2, shuffle=False, callbacks=[follow], verbose=0)
+        model.fit(dataset, epochs=1, steps_per_epoch=5, shuffle=False, callbacks=[follow], verbose=0)
+    assert model.layers[0].kernel.value.device.endswith(device[1:])
+    return losses
