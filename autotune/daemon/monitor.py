@@ -20,10 +20,8 @@ from autotune.measure.gpu.collector import GpuPoller
 from autotune.measure.gpu.devices import present_gpus, visible_devices
 from autotune.measure.gpu.driver import GpuFacts
 from autotune.measure.gpu.records import STATE_S, Capability, CapabilityOff, GpuState, Record
-from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.usage import DeviceUsage
-from autotune.measure.oscillation import Pattern, Segment
-from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, describe, pooled_utilization
+from autotune.measure.gpu.timeline import DeviceUsage, GpuTimeline
+from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, Pattern, Segment, describe, pooled_utilization
 
 FORMAT = 1
 """Version of the objects that ``monitor --json`` prints, one a line."""

@@ -18,8 +18,8 @@ from autotune.diagnose.findings import percent
 from autotune.diagnose.profile_trials import MadeTrial, ProfileTrials, TrialRequest
 from autotune.errors import ConfigError, TrialError
 from autotune.files import read_beginning
-from autotune.measure.oscillation import period_of
-from autotune.measure.series import Series
+from autotune.measure.cycles import Series
+from autotune.measure.utilization import period_of
 from autotune.measure.window import Window, main_stream, steady_window
 from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.search.problem import Problem

@@ -16,7 +16,7 @@ from autotune.clock import Clock
 from autotune.diagnose.findings import percent
 from autotune.diagnose.profile_trials import MadeTrial, TrialRequest, open_trials
 from autotune.errors import TrialError
-from autotune.measure.series import Series
+from autotune.measure.cycles import Series
 from autotune.measure.window import Window, steady_window
 from autotune.records import TraineeEvent
 from autotune.search.problem import Problem

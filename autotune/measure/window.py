@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.cycles import Ends, Speed, find_cycles, speed_of, warm_up
+from autotune.measure.cycles import Ends, Series, Speed, find_cycles, speed_of, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
-from autotune.measure.series import Series
 from autotune.measure.statistics import LEAST_CYCLES, lacks_cycles
 from autotune.records import Measurement, TraineeEvent
 from autotune.stage_times import PipelineTimes

@@ -14,7 +14,7 @@ from autotune.clock import Clock
 from autotune.config.schema import ENV
 from autotune.events import OnRemark, no_remark
 from autotune.files import read_beginning
-from autotune.measure.series import Series
+from autotune.measure.cycles import Series
 from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation

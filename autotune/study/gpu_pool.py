@@ -6,12 +6,15 @@ from statistics import median
 
 import numpy as np
 
-from autotune.measure.oscillation import LEAST_SWING, Oscillation, Pattern, Segment
 from autotune.measure.utilization import (
     LEAST_BUSY_TRIALS,
+    LEAST_SWING,
     MEANINGS,
     REFERENCES,
     BusyPoint,
+    Oscillation,
+    Pattern,
+    Segment,
     Utilization,
     against_reference,
     best_busy_rate,

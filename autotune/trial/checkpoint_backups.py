@@ -29,7 +29,7 @@ from autotune.config.outputs import real_path, redirected_path
 from autotune.errors import AutotuneError, TrialError
 from autotune.events import Event, OnRemark, TrialEnded, TrialStarted, no_remark
 from autotune.files import create_private, make_private_folder, open_regular, read_beginning
-from autotune.measure.processes import files_being_written
+from autotune.measure.host import files_being_written
 from autotune.trial.plan import Trainer
 from autotune.trial.side_effects import Snapshot, Stamp, folders_looked_at, is_below, names_of, stamp_of
 from autotune.trial.state_folder import LEAST_FREE_BYTES

@@ -20,8 +20,7 @@ from autotune.files import open_new
 from autotune.measure.gpu import collector as gpu_process
 from autotune.measure.gpu.driver import FATAL_NAMES, remedy_of
 from autotune.measure.gpu.records import of_line
-from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.usage import usage_of_trial
+from autotune.measure.gpu.timeline import GpuTimeline, usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.trial.error_text import TRACEBACK, last_error, one_line
 from autotune.trial.guard import Guard, GuardLost, Program

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.measure.series import Series
+from autotune.measure.cycles import Series
 from autotune.measure.window import Window, steady_window
 from autotune.records import TraineeEvent
 from scripts.bench.results import Commands, markdown_table

@@ -15,12 +15,9 @@ from typing import Any
 
 from autotune.measure.gpu import collector
 from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts
-from autotune.measure.gpu.records import Record, of_line
-from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.usage import DeviceUsage
-from autotune.measure.gpu.windows import clock_offset_s
-from autotune.measure.oscillation import Segment
-from autotune.measure.utilization import describe, pooled_utilization
+from autotune.measure.gpu.records import Record, clock_offset_s, of_line
+from autotune.measure.gpu.timeline import DeviceUsage, GpuTimeline
+from autotune.measure.utilization import Segment, describe, pooled_utilization
 from autotune.records import TrialExit
 from autotune.trial.outcome import ending_of
 from scripts.bench.results import markdown_table

@@ -11,8 +11,7 @@ from autotune.measure.gpu.records import (
     ProcessShares,
     StreamStarted,
 )
-from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.usage import Attribution
+from autotune.measure.gpu.timeline import Attribution, GpuTimeline
 
 OWN, STRANGER = 10, 20
 STATE = {"memory_bytes": 1 << 30, "power_w": 100.0, "temperature_c": 50, "sm_clock_mhz": 1000, "reasons": ()}

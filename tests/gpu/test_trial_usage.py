@@ -2,9 +2,9 @@
 
 import pytest
 
-from autotune.measure.gpu.usage import Attribution, DevicesUsage, DeviceUsage, usage_of_trial
-from autotune.measure.oscillation import Segment
+from autotune.measure.gpu.timeline import Attribution, DevicesUsage, DeviceUsage, usage_of_trial
 from autotune.measure.probe import TrialGpus
+from autotune.measure.utilization import Segment
 from autotune.records import GpuFigures, GpuRole, Validity
 from tests.runs import changed_gpu
 

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.oscillation import Oscillation, Pattern, Segment
 from autotune.measure.utilization import (
     Against,
     BusyPoint,
+    Oscillation,
+    Pattern,
+    Segment,
     Utilization,
     against_reference,
     best_busy_rate,

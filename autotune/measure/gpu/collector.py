@@ -18,19 +18,21 @@ from autotune.measure.gpu.driver import FATAL_NAMES, Device, Driver, DriverError
 from autotune.measure.gpu.records import (
     FORMAT,
     STATE_S,
+    BusyWindow,
     BusyWindows,
     Capability,
     CapabilityOff,
     GpuFound,
     GpuLost,
     GpuState,
+    PolledWindows,
     ProcessShares,
     Record,
+    SampledWindows,
     StreamStarted,
     UnitActivity,
     to_line,
 )
-from autotune.measure.gpu.windows import BusyWindow, PolledWindows, SampledWindows
 
 DRAIN_S = 0.25
 """Interval between two drains of the driver's ring of samples, which holds some 16 s: none is lost at this pace."""

@@ -20,7 +20,7 @@ from autotune.measure.gpu.driver import (
     facts,
     if_known,
 )
-from autotune.measure.gpu.windows import SampledWindows
+from autotune.measure.gpu.records import SampledWindows
 
 BUSY_FRACTION = 0.05
 """Share of the last second in which kernels ran; below it a desktop's drawing is not called work."""
