@@ -201,8 +201,8 @@ class Monitor:
 
     def _gpu(self, usage: DeviceUsage, now_s: float) -> ShownGpu:
         figures, state = usage.figures, self._states.get(usage.figures.uuid)
-        silence = self._timeline.availability.silence(now_s, start_s=_STALE_S, record_s=_STALE_S)
-        losses = self._timeline.availability.losses([figures.uuid])
+        silence = self._timeline.silence(now_s, start_s=_STALE_S, record_s=_STALE_S)
+        losses = self._timeline.losses([figures.uuid])
         verdict, why_no_verdict = self._verdict(usage, now_s)
         return ShownGpu(
             label=self._labels[figures.uuid],

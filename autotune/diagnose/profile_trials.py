@@ -16,15 +16,12 @@ from autotune.records import Ending, Measurement, Stop, TraineeEvent, Values
 from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
 from autotune.search.problem import Problem
 from autotune.study.storage.lock import sole_search
-from autotune.trial.checkpoint_backups import CheckpointBackups
-from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.folder import TrialFolder
-from autotune.trial.gpu_collector import gpu_collector
-from autotune.trial.guard import Guard, end_orphans
-from autotune.trial.instruments import Instruments
-from autotune.trial.launch import ProcessRunner, Runner
-from autotune.trial.outcome import Evidence, ending_of
-from autotune.trial.plan import plan_trial
+from autotune.trial.execution import plan_trial
+from autotune.trial.folders import TrialFolder
+from autotune.trial.instruments import Instruments, gpu_collector
+from autotune.trial.launch import Guard, ProcessRunner, Runner, end_orphans
+from autotune.trial.outcome import EXPLANATIONS, Evidence, ending_of
+from autotune.trial.protection import CheckpointBackups
 from autotune.trial.stop_rule import UnseenSteps
 
 IsOver = Callable[[Path, Sequence[TraineeEvent], float], bool]

@@ -22,10 +22,9 @@ from autotune.search.gpus import visible_to
 from autotune.search.problem import Problem
 from autotune.space.batch_sizes import batch_count, is_global, is_per_device
 from autotune.space.space import Space
-from autotune.trial.checkpoint_backups import is_called_a_checkpoint
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folders import TrialFolder
 from autotune.trial.outcome import Losses
-from autotune.trial.side_effects import TRIALS_LOOKED_AROUND, SideEffects
+from autotune.trial.protection import TRIALS_LOOKED_AROUND, SideEffects, is_called_a_checkpoint
 
 _NO_LOSS = (
     "the loss of today's config is NaN or infinite, so that of other values does not count against them: only the "

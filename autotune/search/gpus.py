@@ -7,8 +7,8 @@ from autotune.clock import Clock
 from autotune.config.schema import ENV
 from autotune.errors import GpuError
 from autotune.measure.gpu.devices import TIME_LIMIT_S, VisibleDevices, in_time
-from autotune.measure.gpu.driver import DriverError
-from autotune.measure.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
+from autotune.measure.gpu.driver import DriverError, Occupant
+from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.probe import TrialGpus
 from autotune.records import Values
 from autotune.search.hardware import CHOOSING_GPUS

@@ -21,13 +21,12 @@ from autotune.files import create_private
 from autotune.measure.probe import TrialGpus
 from autotune.records import CONFIGS_OPENED, Ending, Stop, TraineeEvent
 from autotune.search.problem import Problem
-from autotune.trial.deletion import delete_tree
 from autotune.trial.error_text import one_line, quoted_output
-from autotune.trial.folder import TrialFolder
+from autotune.trial.execution import plan_trial
+from autotune.trial.folders import TrialFolder, delete_tree
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner
 from autotune.trial.outcome import Evidence, ending_of
-from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import UnseenSteps
 
 _TIME_LIMIT_S = 60.0  # from the first step to the third

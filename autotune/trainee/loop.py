@@ -11,10 +11,8 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
-from autotune.trainee.instrumentation import Begin, End
-from autotune.trainee.report import Report
 from autotune.trainee.steps import Source, State, StepMaker
-from autotune.trainee.stream import is_only_watched
+from autotune.trainee.stream import Report, is_only_watched
 
 DIGEST_EVERY_S = 0.2
 """Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
@@ -167,10 +165,6 @@ class Loop:
             now_s = time.monotonic()
             self.aggregated.skip(now_s)
             self.report.mark(kind, now_s, now_s - begin_s, loss)
-
-    def around_pause(self, kind: str) -> tuple[Begin, End]:
-        """Return the callbacks around a function whose time is such a pause."""
-        return lambda args, kwargs: self.pause_begins(), lambda begin_s, result, error: self.pause_ends(kind, begin_s)
 
     def flush(self) -> None:
         """Write all steps that are known by now."""

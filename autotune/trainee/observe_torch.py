@@ -8,9 +8,9 @@ import time
 from importlib import import_module
 from typing import Any, Optional
 
-from autotune.trainee.observer import Observer
-from autotune.trainee.report import Memory
+from autotune.trainee.observe import Observer
 from autotune.trainee.steps import Source, StepMaker
+from autotune.trainee.stream import Memory
 
 
 class TorchObserver(Observer):

@@ -23,12 +23,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
-from autotune.trainee import stream
-from autotune.trainee.batch import BatchSizes, in_new_containers
-from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.loop import AggregatedSteps, Loop
-from autotune.trainee.report import Memory
-from autotune.trainee.steps import StepMaker
+from autotune.trainee.loop import Loop
+from autotune.trainee.steps import BatchSizes, StepMaker, in_new_containers
+from autotune.trainee.stream import Memory
 
 REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"
 
@@ -164,7 +161,7 @@ class PhasedLoop:
         is_on: True until phases are given up for good.
     """
 
-    def __init__(self, loop: Loop, instrumentation: Instrumentation, length_s: float) -> None:
+    def __init__(self, loop: Loop, length_s: float) -> None:
         self._loop = loop
         self.is_on = True
         self._inside: set[int] = set()  # threads inside a fetch that is seen already, which may fetch from another
@@ -186,13 +183,6 @@ class PhasedLoop:
         self._chunk = 0.0, 0, 0.0  # seconds, batches, samples
         self._unwritten: list[tuple[str, float, dict[str, Any]]] = []
         loop.recorded = _Recorded(self)
-
-        def also_worked(token: Any, result: Any, error: Optional[BaseException]) -> None:
-            self.worked(threading.get_ident())
-
-        # The ends of steps inside Keras's ``fit``, and of those that a trainer reports itself.
-        for owner, name in ((AggregatedSteps, "ended"), (stream.Step, "_report")):
-            instrumentation.around(owner, name, lambda args, kwargs: True, also_worked)
 
     def forget(self) -> None:
         """End the phases in a forked child of a loop that has trained: the schedule is the parent's."""

@@ -27,9 +27,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from autotune.trainee.observer import Observer
-from autotune.trainee.report import Report
-from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Step, mark
+from autotune.trainee.observe import Observer
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, Step, mark
 
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
 """Environment variable that asks for a profile."""

@@ -35,12 +35,11 @@ import psutil
 from autotune.clock import Clock
 from autotune.events import OnRemark, no_remark
 from autotune.files import create_private, read_beginning
-from autotune.records import Stop, TraineeEvent
+from autotune.records import Stop, TraineeEvent, TrialExit
 from autotune.trial import zygote
 from autotune.trial.error_text import complaint_of_memory, last_error, one_line
-from autotune.trial.folder import TEMPORARY_VARIABLE
-from autotune.trial.guard import Ended, Fork, Guard, NotStarted, Program, SidecarAnswer
-from autotune.trial.launch import LOOK_S, LaunchRequest, ProcessRunner, read_rest
+from autotune.trial.folders import TEMPORARY_VARIABLE
+from autotune.trial.launch import LOOK_S, Guard, LaunchRequest, NotStarted, ProcessRunner, SidecarAnswer
 from autotune.trial.python_command import PythonCommand, python_command
 from autotune.trial.step_files import StepReader
 
@@ -107,7 +106,7 @@ class ZygoteRunner(ProcessRunner):
         self.warm_starts = 0
         self.fallbacks = 0
 
-    def _make(self, request: LaunchRequest) -> Ended:
+    def _make(self, request: LaunchRequest) -> TrialExit:
         plan = request.plan
         command = python_command(plan.argv, cwd=plan.cwd, search_path=request.env.get("PATH"))
         if command is None or command.keeping_out:
@@ -140,16 +139,16 @@ class ZygoteRunner(ProcessRunner):
         self._interpreters.move_to_end(key)
         return interpreter
 
-    def _record(self, interpreter: _Interpreter, request: LaunchRequest) -> Ended:
+    def _record(self, interpreter: _Interpreter, request: LaunchRequest) -> TrialExit:
         """Make the first trial, and learn from it what to import."""
         request.env["AUTOTUNE_WARM"] = f"{zygote.__file__}:"
         liveness = Liveness(request, self._clock, limit_s=math.inf)
         ended = super()._make(request)
-        read_rest(request)
+        request.read_rest()
         record = request.folder.path / "imports.jsonl"
         made = _read_record(record, request)
         record.unlink(missing_ok=True)
-        if liveness.first_step_s is None and ended.why is not None:
+        if liveness.first_step_s is None and ended.stop is not None:
             return ended  # stopped before it had shown all
         until_s = liveness.first_step_s or ended.ended_s
         made = [one for one in made if one[0] < until_s]
@@ -165,7 +164,7 @@ class ZygoteRunner(ProcessRunner):
 
     # The zygote.
 
-    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
+    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> TrialExit | None:
         """Make the zygote; return the end of the trial that waits for it, if that is stopped meanwhile."""
         while interpreter.state is State.LEARNT:
             warm = [other for other in self._interpreters.values() if other.state is State.WARM]
@@ -181,7 +180,7 @@ class ZygoteRunner(ProcessRunner):
             if isinstance(answer, Stop):
                 now_s = self._clock.now_s()
                 why = "the warm interpreter was still making its imports"
-                return Ended(status=None, why=answer, started_s=now_s, ended_s=now_s, waited_for=why)
+                return TrialExit(exit_code=None, stop=answer, started_s=now_s, ended_s=now_s, waited_for=why)
             if "module" in answer:
                 self._shorten(interpreter, answer["module"], answer["why"])
             else:
@@ -213,11 +212,11 @@ class ZygoteRunner(ProcessRunner):
         create_private(log)
         self._guard.start_sidecar(
             interpreter.zygote,
-            Program(
-                argv=_without_arguments(command, request),
-                cwd=request.plan.cwd,
-                env={**env, "AUTOTUNE_WARM": f"{zygote.__file__}:3"},
-            ),
+            {
+                "argv": _without_arguments(command, request),
+                "cwd": request.plan.cwd,
+                "env": {**env, "AUTOTUNE_WARM": f"{zygote.__file__}:3"},
+            },
             log=log,
             request={
                 "imports": interpreter.imports,
@@ -253,21 +252,15 @@ class ZygoteRunner(ProcessRunner):
 
     # A trial that is forked from it.
 
-    def _fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
+    def _fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> TrialExit | None:
         """Make a trial; return None if a fresh process has to make it."""
         folder, watch = request.folder, request.watch
         contents, unfit = folder.contents(), folder.path / "unfit.txt"
         liveness = Liveness(request, self._clock, limit_s=interpreter.silence_s)
-        fork = Fork(
-            sidecar=interpreter.zygote,
-            request={
-                "arguments": command.arguments,
-                "unfit": unfit,
-                "temporary": request.plan.env.get(TEMPORARY_VARIABLE),
-            },
-        )
-        ended = self._follow(request, fork)
-        read_rest(request)  # a trial that has trained is not to blame its fork for what comes then
+        temporary = request.plan.env.get(TEMPORARY_VARIABLE)
+        fork = {"arguments": command.arguments, "unfit": unfit, "temporary": temporary}
+        ended = self._follow(request, zygote=interpreter.zygote, fork=fork)
+        request.read_rest()  # a trial that has trained is not to blame its fork for what comes then
         request.watch = watch
         if isinstance(ended, NotStarted) and ended.step in ("log", "cwd"):
             return None  # so will a fresh process find, which is asked to say it as always
@@ -285,17 +278,17 @@ class ZygoteRunner(ProcessRunner):
                 self.fallbacks += 1
                 self._remark(f"{why}; a fresh process made the trial instead")
         elif not (self._has_worked or liveness.first_step_s) and _may_be_the_forks(ended, folder.stderr_tail()):
-            said = last_error(folder.stderr_tail()) or f"exit status {ended.status}"
+            said = last_error(folder.stderr_tail()) or f"exit status {ended.exit_code}"
             self._begin_again(request, contents)
             again = Liveness(request, self._clock, limit_s=math.inf)
             ended = super()._make(request)
-            read_rest(request)
-            if again.first_step_s is not None or ended.status == 0:
+            request.read_rest()
+            if again.first_step_s is not None or ended.exit_code == 0:
                 self._failed(f"a trial failed when forked ({one_line(said)}), and worked in a fresh process")
             return ended
         else:
             self.warm_starts += 1
-            self._has_worked |= liveness.first_step_s is not None or ended.status == 0
+            self._has_worked |= liveness.first_step_s is not None or ended.exit_code == 0
             return ended
         self._begin_again(request, contents)
         return None
@@ -347,13 +340,13 @@ def _read_record(path: Path, request: LaunchRequest) -> list[tuple[float, dict[s
     return list(found.values())
 
 
-def _may_be_the_forks(ended: Ended, stderr_tail: str) -> bool:
+def _may_be_the_forks(ended: TrialExit, stderr_tail: str) -> bool:
     """Return whether a trial failed in a way in which a fresh interpreter may not."""
-    if ended.why is not None or ended.status in (None, 0) or complaint_of_memory(stderr_tail):
+    if ended.stop is not None or ended.exit_code in (None, 0) or complaint_of_memory(stderr_tail):
         return False
     # killed from outside, the first perhaps for want of memory; a shell passes that on as a status with 128 added
     sent = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    return not any(ended.status in (-number, 128 + number) for number in sent)
+    return not any(ended.exit_code in (-number, 128 + number) for number in sent)
 
 
 class Liveness:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from autotune.clock import VirtualClock
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus, TrialProcesses
 from autotune.records import PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folders import TrialFolder
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Watch
 

@@ -275,8 +275,8 @@ def _busy_fraction(file: Path, t0_s: float, t1_s: float) -> float:
 
 def _numbers(use: DeviceUsage) -> dict[str, Any]:
     names = (
-        "utilization covered_fraction polled own_fraction foreign_fraction foreign_pids sm_activity tensor_activity "
-        "dram_activity power_w energy_counted sm_clock_mhz temperature_start_c temperature_end_c throttled_fraction "
+        "utilization covered_fraction own_fraction foreign_fraction foreign_pids sm_activity tensor_activity "
+        "dram_activity power_w sm_clock_mhz temperature_start_c temperature_end_c throttled_fraction "
         "clock_reasons peak_memory_bytes lost absent"
     )
     every = {**vars(use), **vars(use.figures)}

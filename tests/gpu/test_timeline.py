@@ -72,11 +72,7 @@ def test_a_polled_zero_is_not_believed():
 def test_energy_comes_from_the_counter_where_there_is_one():
     """A counter sees what readings of power once a second miss."""
     use = device(*states(energy_j=lambda t_s: 1_000.0 + 250.0 * t_s))
-    assert (use.figures.energy_j, use.figures.power_w, use.energy_counted) == (
-        pytest.approx(2_500.0),
-        pytest.approx(250.0),
-        True,
-    )
+    assert (use.figures.energy_j, use.figures.power_w) == (pytest.approx(2_500.0), pytest.approx(250.0))
 
 
 def test_heat_clocks_and_throttling_are_those_of_the_stretch():
@@ -160,8 +156,6 @@ def test_several_gpus_are_there_one_by_one_and_in_sum():
     use = readings(*told, uuids=("B", "A")).between(5.0, 15.0, own_pids={OWN})
     assert [one.figures.uuid for one in use.devices] == ["B", "A"]
     assert [one.figures.utilization for one in use.devices] == pytest.approx([0.3, 0.9])
-    assert use.utilization == pytest.approx(0.6)
-    assert use.power_w == pytest.approx(150.0)
     assert [one.figures.foreign_fraction for one in use.devices] == [pytest.approx(0.1), 0.0]
     assert [one.figures.throttled_fraction for one in use.devices] == [1.0, 0.0]
     assert use.driver == "565.57"

@@ -11,8 +11,7 @@ from autotune.clock import SystemClock
 from autotune.measure.host import HostProbe, machine_facts
 from autotune.measure.probe import TrialProcesses
 from autotune.records import Stop, TrialPlan
-from autotune.trial.guard import Guard, Program
-from autotune.trial.launch import ProcessRunner
+from autotune.trial.launch import Guard, ProcessRunner
 from tests.until import DEADLINE_S, until
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
@@ -136,7 +135,7 @@ def test_all_processes_of_a_trial_are_its_own(probe, tmp_path):
 
     with Guard() as guard:
         guard.start()
-        sidecar = Program(argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=tmp_path, env={})
+        sidecar = {"argv": (sys.executable, "-c", "import time; time.sleep(600)"), "cwd": tmp_path, "env": {}}
         guard.start_sidecar("sidecar", sidecar, log=tmp_path / "log")
         argv = (sys.executable, "-c", LAUNCHER, str(told))
         plan = TrialPlan(trial_id="study/run", folder=tmp_path / "run", argv=argv, cwd=tmp_path, env={}, config_text="")

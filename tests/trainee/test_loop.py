@@ -13,9 +13,8 @@ import pytest
 from autotune.records import TraineeEvent
 from autotune.trainee import loop
 from autotune.trainee.loop import Loop
-from autotune.trainee.report import Report
 from autotune.trainee.steps import Source, StepMaker
-from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Stream
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, Stream
 from autotune.trial.step_files import StepReader
 
 BATCH, VALIDATION_BATCH = 8, 100

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import AutotuneError, TrialError
-from autotune.trial.folder import TrialFolder
-from autotune.trial.state_folder import LEAST_FREE_BYTES, StateFolder
+from autotune.trial.folders import LEAST_FREE_BYTES, StateFolder, TrialFolder
 from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
 

@@ -142,12 +142,12 @@ class GpuPoller:
 
     def _find(self, driver: Driver, uuid: str) -> DeviceReader:
         reader = DeviceReader(uuid, driver.device(uuid), self._tell, self._clock, left_out=self._left_out)
-        name, memory_bytes = reader.name(), reader.memory_total_bytes()
+        found = reader.found()
         self._readers[uuid] = reader
         self._look_again_s.pop(uuid)
         self._told_lost.discard(uuid)
         self._failing_since_s.pop(uuid, None)
-        self._tell(GpuFound(t_s=self._clock.now_s(), uuid=uuid, name=name or uuid, memory_bytes=memory_bytes))
+        self._tell(found)
         return reader
 
     def _lose(self, uuid: str, error: DriverError) -> None:
@@ -213,12 +213,12 @@ class DeviceReader:
         """Monotonic time of the next reading."""
         return min(self._busy_due_s, self._state_due_s)
 
-    def name(self) -> str | None:
-        return self._answer(Capability.NAME, self._device.name)
-
-    def memory_total_bytes(self) -> int | None:
+    def found(self) -> GpuFound:
+        """Return the record of the device itself."""
+        name = self._answer(Capability.NAME, self._device.name) or self._uuid
         memory = self._answer(Capability.MEMORY, self._device.memory)
-        return None if memory is None else memory.total_bytes
+        total_bytes = None if memory is None else memory.total_bytes
+        return GpuFound(t_s=self._clock.now_s(), uuid=self._uuid, name=name, memory_bytes=total_bytes)
 
     def read(self) -> None:
         """Take the readings that are due."""

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -28,18 +28,21 @@ class Memory(NamedTuple):
     total_bytes: int
 
 
-class Holder(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Occupant:
     """Process that holds a device.
 
     Attributes:
         pid: Process id on the host, also for one who asks from inside a container.
         memory_bytes: Memory that it holds; None where the driver does not say.
         computes: Whether it has a compute context; else it only draws.
+        name: Its program; None where it cannot be known, or was not asked for.
     """
 
     pid: int
     memory_bytes: int | None
     computes: bool
+    name: str | None = None
 
 
 class Activity(NamedTuple):
@@ -133,9 +136,7 @@ class Driver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -277,9 +278,9 @@ class Device:
             self._reasons = older
             return self.clock_reasons()
 
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[Occupant]:
         """Return the processes that hold it; in a container the driver may show none of them."""
-        found: dict[int, Holder] = {}
+        found: dict[int, Occupant] = {}
         for function, computes in (
             ("nvmlDeviceGetGraphicsRunningProcesses", False),
             ("nvmlDeviceGetComputeRunningProcesses", True),
@@ -293,7 +294,7 @@ class Device:
                 raise
             for row in rows:
                 if row.pid:
-                    found[row.pid] = Holder(row.pid, row.usedGpuMemory, computes)
+                    found[row.pid] = Occupant(pid=row.pid, memory_bytes=row.usedGpuMemory, computes=computes)
         return list(found.values())
 
     def process_shares(self, since_us: int) -> list[tuple[int, float]]:

@@ -16,6 +16,7 @@ from autotune.measure.gpu.driver import (
     Driver,
     DriverError,
     Memory,
+    Occupant,
     Trouble,
     facts,
     if_known,
@@ -26,23 +27,6 @@ BUSY_FRACTION = 0.05
 """Share of the last second in which kernels ran; below it a desktop's drawing is not called work."""
 
 _LOOK_BACK_S = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Occupant:
-    """Process that holds a GPU.
-
-    Attributes:
-        pid: Process id in the driver's namespace.
-        memory_bytes: Memory that it holds; None where the driver does not say.
-        name: Its program; None where it cannot be known.
-        computes: Whether it has a compute context; else it only draws.
-    """
-
-    pid: int
-    memory_bytes: int | None
-    name: str | None
-    computes: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,12 +215,7 @@ class _WatchedDevice:
         utilization = self._utilization()
         if holders is None and held_bytes is None:
             return replace(self._known, why_unknown="the NVIDIA driver tells neither processes nor memory")
-        occupants = tuple(
-            Occupant(
-                pid=one.pid, memory_bytes=one.memory_bytes, computes=one.computes, name=self._process(one.pid, name_of)
-            )
-            for one in holders or ()
-        )
+        occupants = tuple(replace(one, name=self._process(one.pid, name_of)) for one in holders or ())
         self._names = {one.pid: one.name for one in occupants}
         return replace(
             self._known,

@@ -1,4 +1,4 @@
-"""Records of the GPU collector, their form as lines of JSON, and what they say of lost devices and silence.
+"""Records of the GPU collector, their form as lines of JSON, and driver windows made of what it reads.
 
 The collector lives where a driver call may hang, its reader elsewhere: lines are all that passes between them. Times
 are seconds of the monotonic clock, shares are 0..1, what could not be read is None. A reader ignores kinds of record
@@ -7,10 +7,8 @@ end, length, and the share of it in which a kernel ran.
 """
 
 import math
-import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import pairwise
 
@@ -156,92 +154,6 @@ def of_line(line: bytes | str) -> Record | None:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-@dataclass
-class _Absence:
-    """Stretch of time in which a device, or the driver, was lost."""
-
-    loss: GpuLost
-    until_s: float = math.inf
-
-
-class GpuAvailability:
-    """State of some devices, their driver and their collector; one thread may add records while another asks.
-
-    Args:
-        uuids: The devices; records of others count as records only.
-        since_s: Monotonic time from which on records are to be expected.
-    """
-
-    def __init__(self, uuids: Collection[str], *, since_s: float) -> None:
-        self._uuids = frozenset(uuids)
-        self._lock = threading.Lock()
-        self._began_s = since_s
-        self._newest_s: float | None = None
-        self._absences: list[_Absence] = []
-
-    def add(self, record: Record) -> None:
-        """Take account of a record, in the order in which the collector writes them."""
-        with self._lock:
-            self._newest_s = record.t_s if self._newest_s is None else max(self._newest_s, record.t_s)
-            if isinstance(record, StreamStarted | GpuFound | GpuLost):
-                uuid = None if isinstance(record, StreamStarted) else record.uuid
-                self._end_absences(record.t_s, uuid)
-                if isinstance(record, GpuLost) and (uuid is None or uuid in self._uuids):
-                    self._absences.append(_Absence(record))
-
-    def restart(self, now_s: float) -> None:
-        """Expect the records of a new collector from now on; it will say itself which losses still last."""
-        with self._lock:
-            self._began_s, self._newest_s = now_s, None
-            self._end_absences(now_s, None, *self._uuids)
-
-    def forget(self, before_s: float) -> None:
-        """Drop losses that were over before that time."""
-        with self._lock:
-            self._absences = [absence for absence in self._absences if absence.until_s >= before_s]
-
-    def losses(self, uuids: Iterable[str] = ()) -> tuple[GpuLost, ...]:
-        """Return the losses that last: first the driver's, then those of these devices."""
-        with self._lock:
-            lasting = self._lasting()
-        return tuple(lasting[uuid] for uuid in (None, *uuids) if uuid in lasting)
-
-    def loss_within(self, uuid: str, t0_s: float, t1_s: float) -> GpuLost | None:
-        """Return the first loss of a device that lasted for any part of a stretch of time; None if it was there."""
-        with self._lock:
-            for absence in self._absences:
-                if absence.loss.uuid == uuid and absence.loss.t_s <= t1_s and absence.until_s >= t0_s:
-                    return absence.loss
-        return None
-
-    def silence(self, now_s: float, *, start_s: float, record_s: float) -> str | None:
-        """Return a clause for people on a silence that is too long; None if there is none.
-
-        There is none where nothing is to be expected either: the driver is lost, or every device.
-
-        Args:
-            start_s: Longest time from the start of the collector to its first record.
-            record_s: Longest time since its newest record, of which it writes one every second.
-        """
-        with self._lock:
-            lasting, newest_s = self._lasting(), self._newest_s
-        if None in lasting or lasting.keys() >= self._uuids:
-            return None
-        if newest_s is None:
-            waited_s = now_s - self._began_s
-            return f"the GPU collector has not begun after {waited_s:.0f} s" if waited_s > start_s else None
-        silent_s = now_s - newest_s
-        return f"nothing was heard of the GPUs for {silent_s:.0f} s" if silent_s > record_s else None
-
-    def _lasting(self) -> dict[str | None, GpuLost]:
-        return {absence.loss.uuid: absence.loss for absence in self._absences if absence.until_s == math.inf}
-
-    def _end_absences(self, t_s: float, *uuids: str | None) -> None:
-        for absence in self._absences:
-            if absence.until_s == math.inf and absence.loss.uuid in uuids:
-                absence.until_s = t_s
 
 
 LONGEST_S = 1.5

@@ -18,8 +18,8 @@ from autotune.measure.gpu.records import (
     BusyWindows,
     Capability,
     CapabilityOff,
-    GpuAvailability,
     GpuFound,
+    GpuLost,
     GpuState,
     ProcessShares,
     Record,
@@ -53,8 +53,6 @@ class DeviceUsage:
             there are devices without a meter that answer 0 for ever (NVIDIA Thor, seen by the authors of rezolus).
             Memory is of one reading a second, up to the first after the stretch.
         windows: The driver windows that lie wholly inside, as `oscillation.Segment.within` takes them.
-        polled: Whether they come from `PolledWindows`, and lie up to a driver window late.
-        energy_counted: Whether the device counted the energy itself; else it is from one reading of power a second.
         clock_reasons: Share of the readings with each reason that was seen, throttling or not.
         foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
         attribution: Method by which own kernels were told from those of others.
@@ -66,8 +64,6 @@ class DeviceUsage:
     t0_s: float
     t1_s: float
     windows: Sequence[BusyWindow] = ()
-    polled: bool = False
-    energy_counted: bool = False
     sm_clock_mhz: float | None = None
     temperature_start_c: int | None = None
     temperature_end_c: int | None = None
@@ -111,17 +107,6 @@ class DevicesUsage:
     devices: tuple[DeviceUsage, ...]
     driver: str = ""
     lost: str | None = None
-
-    @property
-    def utilization(self) -> float | None:
-        """Mean utilization of the devices; None unless it is known of each."""
-        total = _sum(device.figures.utilization for device in self.devices)
-        return None if total is None else total / len(self.devices)
-
-    @property
-    def power_w(self) -> float | None:
-        """Mean power of all devices together; None unless it is known of each."""
-        return _sum(device.figures.power_w for device in self.devices)
 
     @property
     def readings(self) -> dict[str, Scalar]:
@@ -172,15 +157,16 @@ def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = 
     why_none = usage.lost or _why_none(scored)
     if why_none and trouble:
         why_none = trouble
+    busy = _sum(device.figures.utilization for device in scored)
     roles = _roles(trial, len(usage.devices))
     spoiled, how = _spoiled(used)
     memory = [
         device.figures.peak_memory_bytes for device in usage.devices if device.figures.peak_memory_bytes is not None
     ]
     return GpuUsage(
-        utilization=None if why_none else replace(usage, devices=tuple(scored)).utilization,
+        utilization=None if why_none or busy is None else busy / len(scored),
         peak_memory_bytes=max(memory, default=None),
-        power_w=replace(usage, devices=tuple(used)).power_w,
+        power_w=_sum(device.figures.power_w for device in used),
         devices=tuple(
             _measurement(device, scored=device in scored, role=roles.get(place))
             for place, device in enumerate(usage.devices)
@@ -247,9 +233,6 @@ class GpuTimeline:
     Args:
         uuids: The devices that count, in the order in which the trial sees them.
         since_s: Monotonic time from which on records are to be expected.
-
-    Attributes:
-        availability: Losses and silences, by the same records.
     """
 
     def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
@@ -257,24 +240,39 @@ class GpuTimeline:
         self._lock = threading.Lock()
         self._devices = {uuid: DeviceTimeline(uuid=uuid) for uuid in self._uuids}
         self._driver = ""
-        self.availability = GpuAvailability(self._uuids, since_s=since_s)
+        self._began_s = since_s
+        self._newest_s: float | None = None
+        self._absences: list[_Absence] = []
 
     def add(self, record: Record) -> None:
-        """Add a record; those of other devices are left out."""
-        self.availability.add(record)
+        """Add a record, in the order in which the collector writes them; those of other devices are left out."""
         with self._lock:
+            self._newest_s = record.t_s if self._newest_s is None else max(self._newest_s, record.t_s)
             match record:
                 case StreamStarted():
                     self._driver = record.driver
+                    self._end_absences(record.t_s, None)
                     for device in self._devices.values():
                         device.absent.clear()  # it may be another driver now; what is still absent is said again
+                case GpuLost():
+                    self._end_absences(record.t_s, record.uuid)
+                    if record.uuid is None or record.uuid in self._devices:
+                        self._absences.append(_Absence(record))
                 case _ if record.uuid in self._devices:
+                    if isinstance(record, GpuFound):
+                        self._end_absences(record.t_s, record.uuid)
                     self._devices[record.uuid].keep(record)
 
-    def forget(self, before_s: float) -> None:
-        """Drop records from before that time, so that days of watching need no more memory."""
-        self.availability.forget(before_s)
+    def restart(self, now_s: float) -> None:
+        """Expect the records of a new collector from now on; it will say itself which losses still last."""
         with self._lock:
+            self._began_s, self._newest_s = now_s, None
+            self._end_absences(now_s, None, *self._uuids)
+
+    def forget(self, before_s: float) -> None:
+        """Drop records, and losses that were over, from before that time: days of watching need no more memory."""
+        with self._lock:
+            self._absences = [absence for absence in self._absences if absence.until_s >= before_s]
             for device in self._devices.values():
                 device.forget(before_s)
 
@@ -288,6 +286,31 @@ class GpuTimeline:
             telling = [device.windows for device in self._devices.values() if Capability.RATES not in device.absent]
             return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
 
+    def losses(self, uuids: Iterable[str] = ()) -> tuple[GpuLost, ...]:
+        """Return the losses that last: first the driver's, then those of these devices."""
+        with self._lock:
+            lasting = self._lasting()
+        return tuple(lasting[uuid] for uuid in (None, *uuids) if uuid in lasting)
+
+    def silence(self, now_s: float, *, start_s: float, record_s: float) -> str | None:
+        """Return a clause for people on a silence that is too long; None if there is none.
+
+        There is none where nothing is to be expected either: the driver is lost, or every device.
+
+        Args:
+            start_s: Longest time from the start of the collector to its first record.
+            record_s: Longest time since its newest record, of which it writes one every second.
+        """
+        with self._lock:
+            lasting, newest_s = self._lasting(), self._newest_s
+        if None in lasting or lasting.keys() >= self._devices.keys():
+            return None
+        if newest_s is None:
+            waited_s = now_s - self._began_s
+            return f"the GPU collector has not begun after {waited_s:.0f} s" if waited_s > start_s else None
+        silent_s = now_s - newest_s
+        return f"nothing was heard of the GPUs for {silent_s:.0f} s" if silent_s > record_s else None
+
     def between(
         self, t0_s: float, t1_s: float, *, own_pids: Collection[int] = (), started_s: float | None = None
     ) -> DevicesUsage:
@@ -300,15 +323,32 @@ class GpuTimeline:
                 `t0_s`, and the owner of such a process is not known.
         """
         with self._lock:
-            driver = self._driver
-            usages = [self._devices[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids]
-        # The driver's loss is that of all devices, and spoils no stretch that ended before it.
-        lost = next((loss.why for loss in self.availability.losses() if loss.t_s <= t1_s), None)
-        return DevicesUsage(devices=tuple(map(self._with_loss, usages)), driver=driver, lost=lost)
+            usages = []
+            for uuid in self._uuids:
+                usage = self._devices[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s)
+                absences = (absence for absence in self._absences if absence.loss.uuid == uuid)
+                losses = (one.loss.name for one in absences if one.loss.t_s <= t1_s and one.until_s >= t0_s)
+                usages.append(replace(usage, lost=next(losses, None)))
+            # The driver's loss is that of all devices, and spoils no stretch that ended before it.
+            driver_loss = self._lasting().get(None)
+            lost = driver_loss.why if driver_loss and driver_loss.t_s <= t1_s else None
+            return DevicesUsage(devices=tuple(usages), driver=self._driver, lost=lost)
 
-    def _with_loss(self, usage: DeviceUsage) -> DeviceUsage:
-        loss = self.availability.loss_within(usage.figures.uuid, usage.t0_s, usage.t1_s)
-        return usage if loss is None else replace(usage, lost=loss.name)
+    def _lasting(self) -> dict[str | None, GpuLost]:
+        return {absence.loss.uuid: absence.loss for absence in self._absences if absence.until_s == math.inf}
+
+    def _end_absences(self, t_s: float, *uuids: str | None) -> None:
+        for absence in self._absences:
+            if absence.until_s == math.inf and absence.loss.uuid in uuids:
+                absence.until_s = t_s
+
+
+@dataclass
+class _Absence:
+    """Stretch of time in which a device, or the driver, was lost."""
+
+    loss: GpuLost
+    until_s: float = math.inf
 
 
 _BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
@@ -367,7 +407,7 @@ class DeviceTimeline:
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
         states = [state for state in self.states if t0_s <= state.t_s <= t1_s]
         beside = [state for state in self.states if t0_s - _BESIDE_S <= state.t_s <= t1_s + _BESIDE_S]
-        power_w, counted = _mean_power(beside, t0_s, t1_s)
+        power_w = _mean_power(beside, t0_s, t1_s)
         reasons = [state.reasons for state in states if state.reasons is not None]
         own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
         told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
@@ -392,8 +432,6 @@ class DeviceTimeline:
             t0_s=t0_s,
             t1_s=t1_s,
             windows=tuple(windows),
-            polled=self.polled,
-            energy_counted=counted,
             sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
             temperature_start_c=_nearest(beside, t0_s),
             temperature_end_c=_nearest(beside, t1_s),
@@ -448,8 +486,8 @@ def _inside(windows: Sequence[BusyWindow], t0_s: float, t1_s: float) -> list[Bus
     return [window for window in windows[first:last] if window[0] - window[1] >= t0_s]
 
 
-def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[float | None, bool]:
-    """Return the mean power of a stretch, from readings around it, and True if the device counted its energy.
+def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> float | None:
+    """Return the mean power of a stretch, from readings around it: of the energy, where the device counts it.
 
     None where the readings are about less than half of it: its last second may not have been read yet.
     """
@@ -460,11 +498,11 @@ def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[f
         ends_s = np.clip([t0_s, t1_s], energy[0][0], energy[-1][0])
         if ends_s[1] - ends_s[0] > 0.5 * (t1_s - t0_s):
             start_j, end_j = np.interp(ends_s, [t_s for t_s, _ in energy], [joule for _, joule in energy])
-            return float((end_j - start_j) / (ends_s[1] - ends_s[0])), True
+            return float((end_j - start_j) / (ends_s[1] - ends_s[0]))
     if not power or min(t1_s, power[-1][0]) - max(t0_s, power[0][0]) <= 0.5 * (t1_s - t0_s):
-        return None, False
+        return None
     inside = [watt for t_s, watt in power if t0_s <= t_s <= t1_s]
-    return _mean(inside or (watt for _, watt in power)), False
+    return _mean(inside or (watt for _, watt in power))
 
 
 def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from autotune.daemon.machine_watch import GpuAttribution
-from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, Occupant
+from autotune.measure.gpu.driver import Occupant
+from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen
 from autotune.measure.host import ProcessTree
 from tests.daemon.idle.readings import UUID
 
